@@ -1,0 +1,88 @@
+# `make` lists the targets. Linux x86-64; needs Python 3.11 or 3.12, everything else goes into .venv.
+
+SHELL := /bin/bash
+.ONESHELL:
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help venv quickstart test test-all lint types clean
+
+BIN := .venv/bin
+LOG := .venv/install.log
+STAMP := .venv/.installed
+LOCK := requirements/cpu.txt
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## install everything into .venv (once: minutes, 4 GB); PYTHON=... picks the interpreter of a new one
+
+quickstart: $(STAMP) ## train a small model by self-play on this machine, into the next free runs/quickstart folder
+	@run_dir=runs/quickstart
+	for ((n = 2; ; n++)); do [[ -e $$run_dir ]] || break; run_dir=runs/quickstart-$$n; done
+	[[ $$run_dir == runs/quickstart ]] || echo "Earlier quickstart runs are kept in runs/; this one goes to $$run_dir"
+	$(BIN)/spag-ray train configs/quickstart.yaml --run-dir "$$run_dir"
+
+test: $(STAMP) ## run the quick tests
+	@$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(STAMP) ## run the slow tests: clusters, browsers, minutes
+	@$(BIN)/python -m pytest -m slow || (($$? == 5)) # 5: there are none
+
+lint: $(STAMP) ## check style and formatting
+	@$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP) ## check types
+	@$(BIN)/mypy
+
+clean: ## remove builds and caches (.venv and runs/ stay)
+	@rm -rf build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+# A name on the PATH may be a shim that does not run, so each candidate is tried; PYTHON, when given, is the only one.
+$(STAMP): $(LOCK) setup.py
+	@supported='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))'
+	give_up() { echo "spag-ray: $$1" >&2; exit 2; }
+	[[ $$(uname -sm) == "Linux x86_64" ]] || give_up "the locked packages are for Linux on x86-64, not $$(uname -sm); use such a machine or a container."
+	python= no_venv=
+	for candidate in $(if $(PYTHON),"$(PYTHON)",python3.11 python3.12 python3); do
+	    "$$candidate" -c "$$supported" 2>/dev/null || continue
+	    if "$$candidate" -c "import ensurepip, venv" 2>/dev/null; then python=$$candidate; break; else no_venv=$$candidate; fi
+	done
+	if [[ -z $$python && -n $$no_venv ]]; then
+	    give_up "$$no_venv has no venv module; install it (Debian, Ubuntu: apt install python3-venv, or python3.12-venv for that version) and run make again."
+	elif [[ -z $$python ]]; then
+	    give_up "$(if $(PYTHON),PYTHON=$(PYTHON) is not a working Python 3.11 or 3.12,no working Python 3.11 or 3.12 found); install one (e.g. apt install python3.11 python3.11-venv) or name it: make venv PYTHON=/path/to/python3.11"
+	fi
+
+	step() { # what to say, then the command whose output goes to the log
+	    echo "  $$1"; shift
+	    "$$@" >>$(LOG) 2>&1 && return
+	    tail -n 20 $(LOG) >&2
+	    echo "spag-ray: that step failed; the whole output is in $(LOG). Run make again to continue." >&2
+	    exit 2
+	}
+	install() { $(BIN)/python -m pip install --no-deps "$$@"; }
+	install_torch() { # PyTorch's own index is asked only where the ordinary one has no CPU build
+	    local torch; torch=$$(grep '^torch==' $(LOCK))
+	    install "$$torch" || install --index-url $(TORCH_INDEX) "$$torch"
+	}
+	install_lock() { install -r <(grep -v '^torch==' $(LOCK)); }
+	version_of() { "$$1" -c 'import sys; print(*sys.version_info[:2], sep=".")' 2>/dev/null || true; }
+
+	version=$$(version_of "$$python")
+	echo "Installing into .venv with Python $$version (about 3 minutes and 4 GB the first time)"
+	command -v g++ >/dev/null || echo "  no g++ here: fine, DeepSpeed does without the operations it would compile"
+	[[ $$(version_of $(BIN)/python) == "$$version" ]] || rm -rf .venv
+	mkdir -p .venv
+	date >$(LOG)
+	[[ -x $(BIN)/pip ]] || step "environment" "$$python" -m venv .venv
+	step "torch, CPU build" install_torch
+	step "$$(grep -c '^[a-zA-Z].*==' $(LOCK)) locked packages" install_lock
+	step "spag-ray itself, editable" install --no-build-isolation -e .
+	step "trying the imports" $(BIN)/python -c "import torch, transformers, deepspeed, ray, vllm, cluster.cli"
+	touch $@
+	echo "Done: $(BIN)/spag-ray --help"

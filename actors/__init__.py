@@ -1,0 +1,1 @@
+"""Who plays: policies (vLLM, transformers, scripted) and the arena that lets them play."""

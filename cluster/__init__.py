@@ -1,0 +1,1 @@
+"""Where it all runs: everything that imports ray."""

@@ -1,0 +1,116 @@
+"""The command line: arguments -> RunConfig -> one call. Errors of the user's are one line and exit code 2."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from spag_ray.config import load_config
+from spag_ray.errors import SpagError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Train language models by adversarial self-play: SPAG as one Ray application.",
+)
+Overrides = Annotated[list[str] | None, typer.Option("-o", help="override a key: -o self_play.rounds=1")]
+RulesName = Literal["strict", "published"]
+
+
+@app.command()
+def train(
+    config: Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped one")],
+    override: Overrides = None,
+    run_dir: Annotated[Path | None, typer.Option(help="folder of the run (default runs/NAME-DATE)")] = None,
+) -> None:
+    """Imitate, then play and learn for some rounds, and play matches on held-out words."""
+    settings = load_config(config, override or [])
+    folder = run_dir or Path("runs") / f"{settings.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    from cluster.launch import run_training
+
+    run_training(settings, folder, Console())
+
+
+@app.command()
+def play(
+    config: Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped one")],
+    out: Annotated[Path, typer.Option(help="games in the published JSON format")],
+    attacker: Annotated[str | None, typer.Option(help="model folder of the attacker")] = None,
+    defender: Annotated[str | None, typer.Option(help="model folder of the defender")] = None,
+    words: Annotated[Path | None, typer.Option(help="target words, one a line")] = None,
+    override: Overrides = None,
+) -> None:
+    """Play one game a word and write the games."""
+    settings = load_config(config, override or [])
+    from cluster.launch import run_play
+
+    run_play(settings, attacker, defender, words, out, Console())
+
+
+@app.command()
+def reward(
+    games: Annotated[Path, typer.Argument(help="games in the published JSON format")],
+    out: Annotated[Path, typer.Argument(help="training data to write")],
+    decay: Annotated[float, typer.Option(help="turn t of n gets decay^-t / sum_i decay^-i")] = 0.8,
+    rules: Annotated[RulesName, typer.Option(help="the referee")] = "published",
+    prompts: Annotated[str, typer.Option(help="a `flat` prompt template, or a file of your own")] = "flat",
+    sft: Annotated[Path | None, typer.Option(help="instruction data to add")] = None,
+) -> None:
+    """Judge games and write the winner's turns with their rewards and weights."""
+    from cluster.launch import run_reward
+
+    run_reward(games, out, decay, rules, prompts, sft, Console())
+
+
+@app.command()
+def learn(
+    config: Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped one")],
+    method: Annotated[Literal["imitation", "spag"], typer.Option(help="the loss")],
+    data: Annotated[Path, typer.Option(help="training data in the published JSON format")],
+    out: Annotated[Path, typer.Option(help="model folder to write")],
+    override: Overrides = None,
+) -> None:
+    """Learn from a file of training data; one pass."""
+    settings = load_config(config, override or [])
+    from cluster.launch import run_learn
+
+    run_learn(settings, method, data, out, Console())
+
+
+@app.command()
+def words(
+    out: Annotated[Path, typer.Option(help="file to write, one word a line")],
+    top: Annotated[int, typer.Option(min=1, help="how many words")] = 50_000,
+) -> None:
+    """A target-word list by frequency: letters only, no stop words."""
+    from spag_ray.words import top_words, write_words
+
+    chosen = top_words(top)
+    write_words(out, chosen)
+    Console().print(f"{len(chosen)} words in {out}")
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run_guarded(app))
+
+
+def run_guarded(command: Callable[..., object]) -> int:
+    """Run the app; a SpagError is one line on stderr and its exit code."""
+    try:
+        command(standalone_mode=True)
+    except SpagError as error:
+        print(f"spag-ray: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_code
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 1
+    return 0
+
+

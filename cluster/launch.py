@@ -1,0 +1,230 @@
+"""What the commands do: check everything that can be checked first, then start Ray and make one call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import ray
+from rich.console import Console
+from rich.table import Table
+
+from actors.models import load_tokenizer, resolve_model
+from cluster.learner_group import LearnerGroup
+from cluster.progress import watch
+from cluster.run import Cards, Run, StageResult
+from cluster.run_folder import make_run_folder
+from cluster.runtime import ray_session
+from spag_ray.cards import split_words, taboo_cards
+from spag_ray.config import RunConfig
+from spag_ray.episode import GameSample
+from spag_ray.errors import ConfigError, InputError, SpagError
+from spag_ray.formats import read_games, read_samples, read_sft, to_samples, write_games, write_samples
+from spag_ray.game import Outcome, Role
+from spag_ray.prompts import FlatRenderer, load_template, make_renderer
+from spag_ray.ratings import mean_score, wilson_interval
+from spag_ray.replay import published_samples
+from spag_ray.words import read_words
+
+
+def run_training(config: RunConfig, folder: Path, console: Console) -> None:
+    """`spag-ray train`: prints the outcome table and where everything is."""
+    if folder.exists():
+        make_run_folder(folder, config)  # refuses, before anything slow
+    cards = taboo_cards() if _needs_cards(config) else {}
+    words, held_out = training_words(config, cards)
+    if config.self_play.sft_file:
+        read_sft(config.self_play.sft_file)
+    if config.imitation.enabled and config.imitation.source != "scripted":
+        read_games(config.imitation.source)
+    model = resolve_model(config.model)
+    check_prompts(config, model, [*words, *held_out])
+    folder = make_run_folder(folder, config)
+    console.print(f"run folder: {folder}", soft_wrap=True)
+    console.print(f"model: {model}; {len(words)} training words, {len(held_out)} held out", soft_wrap=True)
+    with ray_session(config.cluster):
+        results = _run_to_the_end(config, folder, model, words, held_out, cards, console)
+    console.print(outcome_table(results))
+    for line in head_to_head_lines(results):
+        console.print(line, soft_wrap=True)
+    console.print(f"models: {folder}/models   metrics: {folder}/metrics.jsonl   games: {folder}/episodes", soft_wrap=True)
+
+
+def run_play(
+    config: RunConfig, attacker: str | None, defender: str | None, words_file: Path | None, out: Path, console: Console
+) -> None:
+    """`spag-ray play`: one game a word, written in the published format."""
+    refuse_existing(out)
+    words = read_words(words_file) if words_file else training_words(config, taboo_cards())[1]
+    attacker_model = resolve_model(attacker or config.model)
+    defender_model = resolve_model(defender or config.model)
+    for model in {attacker_model, defender_model}:
+        check_prompts(config, model, words)
+    folder = make_run_folder(out.with_name(out.name + ".run"), config)
+    with ray_session(config.cluster):
+        run = _place_run(config, folder, attacker_model, words, words, {})
+        playing = run.play_only.remote(attacker_model, defender_model, words)
+        _watch(run, playing, console)
+        games = _result(playing)
+    write_games(out, games)
+    outcomes = Counter(game["outcome"] for game in games)
+    console.print(f"{len(games)} games in {out}: " + ", ".join(f"{n} {name}" for name, n in outcomes.most_common()))
+
+
+def run_reward(
+    games_file: Path, out: Path, decay: float, rules: str, prompts: str, sft: Path | None, console: Console
+) -> None:
+    """`spag-ray reward`: no model is needed, the query is the text a `flat` template gives."""
+    refuse_existing(out)
+    template = load_template(prompts)
+    if template.style != "flat":
+        raise ConfigError(f"--prompts {prompts}: the training-data format holds plain text, so a `flat` template is needed")
+    games = read_games(games_file)
+    rows = to_samples(games, decay, rules, lambda *view: FlatRenderer.query_text(template, *view))
+    if sft is not None:
+        rows = rows + read_sft(sft)
+    write_samples(out, rows)
+    console.print(f"{len(rows)} training rows from {len(games)} games in {out}")
+
+
+def run_learn(config: RunConfig, method: str, data: Path, out: Path, console: Console) -> None:
+    """`spag-ray learn`: one pass over a file of training data."""
+    refuse_existing(out)
+    rows = read_samples(data)
+    model = resolve_model(config.model)
+    games, sft = published_samples(rows, load_tokenizer(model))
+    imitating = method == "imitation"
+    if imitating:  # there an SFT row is one sample of weight 1 among the others
+        games = games + [GameSample(f"sft-{i:06d}", Role.ATTACKER, 1.0, (row,)) for i, row in enumerate(sft)]
+        sft = []
+    if not games:
+        raise InputError(f"{data}: no game rows in it, so there is nothing to learn; make some with `spag-ray reward`")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    folder = make_run_folder(out.with_name(out.name + ".run"), config)
+    with ray_session(config.cluster):
+        run = _place_run(config, folder, model, ["word"], ["word"], {})
+        learning = run.learn_only.remote("imitation" if imitating else "self_play", games, sft, str(out))
+        _watch(run, learning, console)
+        _result(learning)
+    console.print(f"model in {out}")
+
+
+def training_words(config: RunConfig, cards: Cards) -> tuple[list[str], list[str]]:
+    """(words to train on, words held out), disjoint, a function of the seed."""
+    every = sorted(cards) if config.words.source == "textarena" else read_words(Path(config.words.source))
+    if len(every) <= config.words.num_held_out:
+        raise ConfigError(
+            f"words.num_held_out is {config.words.num_held_out}, but {config.words.source} has {len(every)} words; "
+            "hold fewer out, or give more words"
+        )
+    words, held_out = split_words(every, config.words.num_held_out, config.seed)
+    return words[: config.words.num_train], held_out
+
+
+def check_prompts(config: RunConfig, model: str, words: Sequence[str]) -> None:
+    """Refuse a context that a whole game cannot fit into, and a tokenizer that the prompts cannot use."""
+    template = load_template(config.prompts)
+    renderer = make_renderer(template, load_tokenizer(model), config.game.max_turns)
+    longest = max(words, key=len)
+    rules = max(
+        len(renderer.prompt((), Role.ATTACKER, longest)),
+        len(renderer.query_ids(template.rules(Role.DEFENDER, longest, config.game.max_turns))),
+    )
+    per_turn = config.sampling.max_new_tokens + 16
+    needed = rules + 2 * config.game.max_turns * per_turn
+    if needed > config.engine.max_model_len:
+        raise ConfigError(
+            f"a prompt may leave no room for an answer: the rules take {rules} tokens and {2 * config.game.max_turns} "
+            f"turns of sampling.max_new_tokens {config.sampling.max_new_tokens} up to {needed - rules} more, but "
+            f"engine.max_model_len is {config.engine.max_model_len}; raise it to {needed}, or shorten the turns"
+        )
+
+
+def refuse_existing(path: Path) -> None:
+    if path.exists():
+        raise InputError(f"{path} exists; nothing is overwritten: choose another name, or move it away")
+
+
+def outcome_table(results: Sequence[StageResult]) -> Table:
+    """Shares of outcomes by stage with 95% Wilson intervals."""
+    table = Table(title="Games on held-out words: share of outcomes, 95% interval")
+    for heading in ("attacker", "defender", "games", "attacker wins", "defender wins", "breaches", "ties", "breaches + ties"):
+        table.add_column(heading, justify="left" if heading in ("attacker", "defender") else "right", no_wrap=True)
+    for result in results:
+        total = sum(result.outcomes.values())
+
+        def share(*names: Outcome, result: StageResult = result, total: int = total) -> str:
+            count = sum(result.outcomes.get(name, 0) for name in names)
+            low, high = wilson_interval(count, total)
+            return f"{100 * count / total:.0f}% [{100 * low:.0f}, {100 * high:.0f}]"
+
+        breaches = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
+        table.add_row(
+            result.attacker,
+            result.defender,
+            str(total),
+            share(Outcome.ATTACKER_WINS),
+            share(Outcome.DEFENDER_WINS),
+            share(*breaches),
+            share(Outcome.TIED),
+            share(*breaches, Outcome.TIED),
+        )
+    return table
+
+
+def head_to_head_lines(results: Sequence[StageResult]) -> list[str]:
+    """The newest weights' score in each seat, where two different policies met."""
+    lines, scores = [], []
+    for result in results:
+        if result.attacker == result.defender:
+            continue
+        newest = max(result.attacker, result.defender)  # "spag-N" sorts after "base" and "imitated"
+        role = Role.ATTACKER if newest == result.attacker else Role.DEFENDER
+        scores.append(mean_score(result.outcomes, role))
+        other = result.defender if role is Role.ATTACKER else result.attacker
+        lines.append(f"{newest} as {role} against {other}: score {scores[-1]:.2f}")
+    if scores:
+        lines.append(f"mean score over both seats: {sum(scores) / len(scores):.2f} (0.5 is even)")
+    return lines
+
+
+def _run_to_the_end(
+    config: RunConfig, folder: Path, model: str, words: list[str], held_out: list[str], cards: Cards, console: Console
+) -> list[StageResult]:
+    run = _place_run(config, folder, model, words, held_out, cards)
+    training = run.train.remote()
+    _watch(run, training, console)
+    return _result(training)
+
+
+def _place_run(config: RunConfig, folder: Path, model: str, words: list[str], held_out: list[str], cards: Cards):  # type: ignore[no-untyped-def]
+    actor = ray.remote(Run).options(name=f"run-{folder.name}", num_cpus=0, max_concurrency=4)
+    return actor.remote(config, str(folder), model, words, held_out, cards)
+
+
+def _watch(run, ending: ray.ObjectRef, console: Console) -> None:  # type: ignore[no-untyped-def]
+    def is_done(seconds: float) -> bool:
+        return bool(ray.wait([ending], timeout=seconds)[0])
+
+    def status():  # type: ignore[no-untyped-def]
+        return ray.get(run.status.remote())
+
+    try:
+        watch(console, is_done, status)
+    except ray.exceptions.RayActorError:
+        return  # the ending itself says why
+
+
+def _result(ending: ray.ObjectRef):  # type: ignore[no-untyped-def]
+    try:
+        return ray.get(ending)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, SpagError):
+            raise error.cause from None
+        raise
+
+
+def _needs_cards(config: RunConfig) -> bool:
+    scripted = config.imitation.enabled and config.imitation.source == "scripted"
+    return scripted or config.words.source == "textarena"

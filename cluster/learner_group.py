@@ -1,0 +1,134 @@
+"""The learner group: DeepSpeed ranks, one actor each, spoken to as one.
+
+Every call goes to every rank, in the same order, because DeepSpeed's steps and gathers are collective.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import ray
+
+from cluster.runtime import redirect_output
+from spag_ray.config import LearnerConfig, ObjectiveConfig
+from spag_ray.episode import GameSample, TurnSample
+from spag_ray.errors import LearnerError, SpagError
+
+
+class LearnerActor:
+    """Hosts one rank. Made before its group is known, because rank 0 says where the group meets."""
+
+    def __init__(self, log_path: str) -> None:
+        redirect_output(log_path)
+        self._learner: Any = None
+
+    def meeting_place(self) -> str:
+        """host:port on this node that is free now."""
+        host = ray.util.get_node_ip_address()
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            return f"{host}:{probe.getsockname()[1]}"
+
+    def start(
+        self, model: str, config: LearnerConfig, objective: ObjectiveConfig, rank: int, size: int, master: str
+    ) -> tuple[int, int]:
+        """Load the model and join the group; returns (buckets, tensors) of a snapshot."""
+        if config.num_threads is None:
+            config = config.model_copy(update={"num_threads": max(1, (os.cpu_count() or 1) // size)})
+        os.environ["OMP_NUM_THREADS"] = str(config.num_threads)
+        from learners.engine import World
+        from learners.learner import Learner
+
+        self._learner = Learner(model, config, objective, World(rank, size, 0, master))
+        return self._learner.num_buckets, self._learner.num_tensors
+
+    def begin_stage(self, method: str, num_steps: int, learning_rate: float, kl_coeff: float) -> None:
+        self._learner.begin_stage(method, num_steps, learning_rate, kl_coeff)
+
+    def score(self, turns: list[TurnSample], temperature: float) -> dict[int, tuple[float, ...]]:
+        return self._learner.score(turns, temperature)
+
+    def step(self, games: list[GameSample], sft: list[TurnSample], temperature: float) -> Any:
+        from learners.learner import Batch
+
+        return self._learner.step(Batch(tuple(games), tuple(sft)), temperature)
+
+    def bucket(self, index: int) -> Any:
+        return self._learner.bucket(index)
+
+    def save_model(self, folder: str) -> None:
+        self._learner.save_model(folder)
+
+
+class LearnerGroup:
+    """Started by the constructor; `close` ends its actors."""
+
+    def __init__(
+        self, model: str, config: LearnerConfig, objective: ObjectiveConfig, log_folder: str, name: str = "learner"
+    ) -> None:
+        actor = ray.remote(LearnerActor)
+        self._timeout_s = config.timeout_s
+        self._ranks = [
+            actor.options(
+                name=f"{name}-{rank}", num_cpus=config.num_cpus, num_gpus=config.num_gpus
+            ).remote(f"{log_folder}/{name}-{rank}.log")
+            for rank in range(config.num_ranks)
+        ]
+        master = self._get(self._ranks[0].meeting_place.remote())
+        started = [
+            rank.start.remote(model, config, objective, index, config.num_ranks, master)
+            for index, rank in enumerate(self._ranks)
+        ]
+        self.num_buckets, self.num_tensors = self._get(started)[0]
+
+    def begin_stage(self, method: str, num_steps: int, learning_rate: float, kl_coeff: float) -> None:
+        self._all("begin_stage", method, num_steps, learning_rate, kl_coeff)
+
+    def score_games(self, games: Sequence[GameSample], temperature: float) -> list[GameSample]:
+        """The games with their turns' log-probabilities under the weights as they are now."""
+        turns = self.score_turns([turn for game in games for turn in game.turns], temperature)
+        scored, at = [], 0
+        for game in games:
+            scored.append(replace(game, turns=tuple(turns[at : at + len(game.turns)])))
+            at += len(game.turns)
+        return scored
+
+    def score_turns(self, turns: Sequence[TurnSample], temperature: float) -> list[TurnSample]:
+        if not turns:
+            return []
+        merged: dict[int, tuple[float, ...]] = {}
+        for share in self._all("score", list(turns), temperature):
+            merged.update(share)
+        return [replace(turn, reference_logprobs=merged[index]) for index, turn in enumerate(turns)]
+
+    def step(self, games: Sequence[GameSample], sft: Sequence[TurnSample], temperature: float) -> Any:
+        """One optimiser step; the StepReport of rank 0."""
+        return self._all("step", list(games), list(sft), temperature)[0]
+
+    def bucket_refs(self) -> list[ray.ObjectRef]:
+        """The weights as they are now, one object-store reference per bucket."""
+        return [[rank.bucket.remote(index) for rank in self._ranks][0] for index in range(self.num_buckets)]
+
+    def save_model(self, folder: str) -> None:
+        self._all("save_model", folder)
+
+    def close(self) -> None:
+        for rank in self._ranks:
+            ray.kill(rank)
+
+    def _all(self, method: str, *arguments: Any) -> list[Any]:
+        return self._get([getattr(rank, method).remote(*arguments) for rank in self._ranks])
+
+    def _get(self, refs: Any) -> Any:
+        try:
+            return ray.get(refs, timeout=self._timeout_s)
+        except ray.exceptions.GetTimeoutError as error:
+            raise LearnerError(f"a learner call took longer than learner.timeout_s ({self._timeout_s:.0f} s)") from error
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, SpagError):
+                raise error.cause from None
+            raise

@@ -1,0 +1,198 @@
+"""A policy whose engine lives in another actor.
+
+    RemotePolicy (in an arena)                             EngineActor (owns the engine)
+      generate ──┐ all of one tick: submit(requests) ────>   one task per request -> policy.generate
+                 └ drain() <──────────────────────────────   everything that has finished since the last drain
+
+A request waits for nobody but itself: a batch goes out together and comes back in the order in which it finishes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from actors.policy import Completion, Policy, Request
+from cluster.runtime import redirect_output
+from spag_ray.config import EngineConfig
+from spag_ray.errors import EngineError
+from spag_ray.snapshot import Bucket, Snapshot
+
+DRAIN_S = 30.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A request that an engine could not answer, and why."""
+
+    request_id: str
+    reason: str
+
+
+class _FromObjectStore:
+    """A Snapshot whose buckets are fetched from Ray's object store one at a time."""
+
+    def __init__(self, version: int, num_tensors: int, refs: Sequence[ray.ObjectRef]) -> None:
+        self.version = version
+        self.num_tensors = num_tensors
+        self._refs = refs
+
+    async def buckets(self) -> Any:
+        for ref in self._refs:
+            bucket: Bucket = await ref
+            yield bucket
+
+
+class EngineActor:
+    """Hosts one engine. Async: any number of calls run at once."""
+
+    def __init__(self, log_path: str) -> None:
+        redirect_output(log_path)
+        # Ray pins actors to the threads they reserve; an engine uses the cores that are there.
+        os.environ.pop("OMP_NUM_THREADS", None)
+        self._policy: Policy | None = None
+        self._finished: dict[str, list[Completion | Failure]] = {}
+        self._arrivals: dict[str, asyncio.Event] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, model: str, config: EngineConfig, name: str, version: int, seed: int) -> int:
+        """Load the model; returns the version it plays."""
+        if config.kind == "vllm":
+            from actors.vllm_policy import VllmPolicy
+
+            self._policy = await VllmPolicy.start(model, config, name, version, seed)
+        else:
+            from actors.transformers_policy import TransformersPolicy
+
+            self._policy = TransformersPolicy(model, config.dtype, config.max_model_len, name, version)
+        return version
+
+    async def submit(self, client: str, requests: list[Request]) -> None:
+        """Begin to answer; the answers are collected with `drain`."""
+        for request in requests:
+            task = asyncio.create_task(self._answer(client, request))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def drain(self, client: str) -> list[Completion | Failure]:
+        """All answers since the last drain; waits for the first, at most DRAIN_S."""
+        arrival = self._arrivals.setdefault(client, asyncio.Event())
+        try:
+            await asyncio.wait_for(arrival.wait(), DRAIN_S)
+        except TimeoutError:
+            return []
+        arrival.clear()
+        return self._finished.pop(client, [])
+
+    async def score(
+        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
+    ) -> list[list[float]]:
+        return await self._engine.score(sequences, temperature)
+
+    async def load(self, version: int, num_tensors: int, refs: list[ray.ObjectRef]) -> int:
+        """Take the snapshot whose buckets lie behind `refs`; returns the version now played."""
+        await self._engine.load(_FromObjectStore(version, num_tensors, refs))
+        return self._engine.version
+
+    async def sleep(self) -> None:
+        await self._engine.sleep()
+
+    async def wake(self) -> None:
+        await self._engine.wake()
+
+    async def close(self) -> None:
+        if self._policy is not None:
+            await self._policy.close()
+
+    @property
+    def _engine(self) -> Policy:
+        if self._policy is None:
+            raise EngineError("this engine was asked to work before it was started")
+        return self._policy
+
+    async def _answer(self, client: str, request: Request) -> None:
+        answer: Completion | Failure
+        try:
+            (answer,) = await self._engine.generate([request])
+        except Exception as error:  # goes to the arena that asked, which raises it
+            answer = Failure(request.request_id, f"{type(error).__name__}: {error}")
+        self._finished.setdefault(client, []).append(answer)
+        self._arrivals.setdefault(client, asyncio.Event()).set()
+
+
+class RemotePolicy:
+    """Policy over an EngineActor's handle."""
+
+    def __init__(self, handle: Any, name: str, version: int = 0) -> None:
+        self.name = name
+        self._handle = handle
+        self._version = version
+        self._client = uuid.uuid4().hex
+        self._unsent: list[Request] = []
+        self._pending: dict[str, asyncio.Future[Completion]] = {}
+        self._drainer: asyncio.Task[None] | None = None
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        loop = asyncio.get_running_loop()
+        futures = []
+        for request in requests:
+            if request.request_id in self._pending:
+                raise EngineError(f"request {request.request_id} was asked twice at once")
+            future = loop.create_future()
+            self._pending[request.request_id] = future
+            futures.append(future)
+        if not self._unsent:
+            loop.call_soon(self._send)
+        self._unsent.extend(requests)
+        return list(await asyncio.gather(*futures))
+
+    def _send(self) -> None:
+        requests, self._unsent = self._unsent, []
+        self._handle.submit.remote(self._client, requests)
+        if self._drainer is None or self._drainer.done():
+            self._drainer = asyncio.get_running_loop().create_task(self._drain())
+
+    async def _drain(self) -> None:
+        try:
+            while self._pending:
+                for answer in await self._handle.drain.remote(self._client):
+                    future = self._pending.pop(answer.request_id)
+                    if future.done():
+                        continue
+                    if isinstance(answer, Failure):
+                        future.set_exception(EngineError(f"engine {self.name}: {answer.reason}"))
+                    else:
+                        future.set_result(answer)
+        except ray.exceptions.RayError as error:
+            lost, self._pending = self._pending, {}
+            for future in lost.values():
+                if not future.done():
+                    future.set_exception(EngineError(f"engine {self.name} is gone: {str(error).splitlines()[0]}"))
+
+    async def score(
+        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0
+    ) -> list[list[float]]:
+        return await self._handle.score.remote(sequences, temperature)
+
+    async def load(self, snapshot: Snapshot) -> None:
+        refs = [ray.put(bucket) async for bucket in snapshot.buckets()]
+        self._version = await self._handle.load.remote(snapshot.version, snapshot.num_tensors, refs)
+
+    async def sleep(self) -> None:
+        await self._handle.sleep.remote()
+
+    async def wake(self) -> None:
+        await self._handle.wake.remote()
+
+    async def close(self) -> None:
+        await self._handle.close.remote()

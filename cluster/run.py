@@ -1,0 +1,310 @@
+"""The Run: one actor that owns every other actor of a run, and the verbs that the loop (training.py) is written in.
+
+    Run ── engines (EngineActor)   play ──> arenas (ArenaActor) ──> buffer (ReplayBuffer)
+        └─ learners (LearnerActor) learn <── buffer;  publish ──> engines
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from actors.arena import GameTask, Rules
+from actors.models import load_tokenizer
+from actors.policy import Sampling
+from cluster.arena_actor import ArenaActor, Engine, Seat
+from cluster.buffer import ReplayBuffer, StageCount
+from cluster.learner_group import LearnerGroup
+from cluster.metrics import Metrics
+from cluster.remote_policy import EngineActor
+from cluster.runtime import redirect_output
+from cluster.weights import publish
+from spag_ray.config import RunConfig
+from spag_ray.episode import Episode, GameSample, TurnSample
+from spag_ray.errors import EngineError, SpagError
+from spag_ray.game import Outcome
+from spag_ray.prompts import Renderer, load_template, make_renderer
+from spag_ray.wire import decode
+from spag_ray.words import WordStream
+
+Cards = dict[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a run is doing now, for whoever shows it."""
+
+    stage: str = "starting"
+    done: int = 0
+    total: int = 0
+    unit: str = ""
+    seconds: float = 0.0
+    num_tokens: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
+    loss: float | None = None
+    version: int = 0
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """Outcomes of games on held-out words: one policy in both seats, or one against another."""
+
+    attacker: str
+    defender: str
+    outcomes: dict[Outcome, int]
+
+
+class Run:
+    """`words` are trained on, `held_out` only evaluated on; `model` is a folder."""
+
+    def __init__(
+        self, config: RunConfig, folder: str, model: str, words: Sequence[str], held_out: Sequence[str], cards: Cards
+    ) -> None:
+        self.folder = Path(folder)
+        redirect_output(str(self.folder / "logs" / "run.log"))
+        self.config = config
+        self.model = model
+        self.held_out = list(held_out)
+        self.cards = cards
+        self.metrics = Metrics(self.folder)
+        self.words = WordStream(list(words), config.seed)
+        self.results: list[StageResult] = []
+        self.version = 0
+        self.engines: list[Engine] = []
+        self.learners: LearnerGroup | None = None
+        self._others: list[Any] = []
+        self._progress = Progress()
+        self._began = time.perf_counter()
+        self._template = load_template(config.prompts)
+        self.renderer: Renderer = make_renderer(self._template, load_tokenizer(model), config.game.max_turns)
+        self._buffer = ray.remote(ReplayBuffer).options(name=f"buffer-{self.folder.name}", num_cpus=0).remote(
+            str(self.folder / "episodes")
+        )
+        rules = Rules(config.game.max_turns, config.game.rules)
+        self._arenas = [
+            ray.remote(ArenaActor)
+            .options(name=f"arena-{self.folder.name}-{index}", num_cpus=0)
+            .remote(self._log(f"arena-{index}"), self._template, rules)
+            for index in range(config.self_play.num_arenas)
+        ]
+
+    def train(self) -> list[StageResult]:
+        """The whole of SPAG; see training.py."""
+        from cluster.training import train
+
+        try:
+            return train(self)
+        finally:
+            self.close()
+
+    def play_only(self, attacker: str, defender: str, words: Sequence[str]) -> list[dict[str, Any]]:
+        """One game a word between two model folders (which may be the same); games in the published format."""
+        try:
+            temperature = self.config.sampling.temperature
+            self.say("starting engines")
+            seat = self.seat(self.start_engines(attacker, "attacker", 0, 1, "attacker"), temperature)
+            other = seat
+            if defender != attacker:
+                other = self.seat(self.start_engines(defender, "defender", 0, 1, "defender"), temperature)
+            return [episode.as_published() for episode in self.play("play", words, seat, other)]
+        finally:
+            self.close()
+
+    def learn_only(
+        self, method: str, games: Sequence[GameSample], sft: Sequence[TurnSample], out: str
+    ) -> None:
+        """One pass over samples from a file; the model is written to `out`."""
+        try:
+            self.say("starting the learner")
+            self.learners = self.start_learners()
+            imitating = method == "imitation"
+            part = self.config.imitation if imitating else self.config.self_play
+            kl_coeff = self.config.imitation.kl_coeff if imitating else self.config.objective.kl_coeff
+            self.learn("learn", method, games, sft, part.batch_games, part.learning_rate, kl_coeff, 1.0)
+            self.learners.save_model(out)
+        finally:
+            self.close()
+
+    def status(self) -> Progress:
+        return replace(self._progress, seconds=time.perf_counter() - self._began)
+
+    # ---- actors -------------------------------------------------------------------------------------------------
+
+    def start_engines(self, model: str, policy_name: str, version: int, count: int, label: str) -> list[Engine]:
+        """`count` engines that play `model` as `policy_name`, all up when this returns."""
+        config = self.config.engine
+        actor = ray.remote(EngineActor)
+        engines = []
+        for index in range(count):
+            name = f"engine-{label}-{index}"
+            handle = actor.options(
+                name=f"{name}-{self.folder.name}",
+                num_cpus=config.num_cpus,
+                num_gpus=config.num_gpus,
+                max_concurrency=4096,
+            ).remote(self._log(name))
+            engines.append(Engine(handle, name, policy_name, model))
+        starts = [
+            engine.handle.start.remote(model, config, engine.name, version, self.config.seed + index)
+            for index, engine in enumerate(engines)
+        ]
+        try:
+            ray.get(starts, timeout=config.start_timeout_s)
+        except ray.exceptions.GetTimeoutError as error:
+            raise EngineError(
+                f"no engine after engine.start_timeout_s ({config.start_timeout_s:.0f} s); see {self.folder}/logs"
+            ) from error
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, SpagError):
+                raise error.cause from None
+            raise
+        self._others.extend(engine.handle for engine in engines)
+        return engines
+
+    def start_learners(self) -> LearnerGroup:
+        return LearnerGroup(
+            self.model, self.config.learner, self.config.objective, str(self.folder / "logs"), f"learner-{self.folder.name}"
+        )
+
+    def close(self) -> None:
+        """End every actor of the run; engines first close their child processes."""
+        closing = [handle.close.remote() for handle in self._others]
+        ray.wait(closing, num_returns=len(closing), timeout=20) if closing else None
+        if self.learners is not None:
+            self.learners.close()
+        for handle in [*self._others, *self._arenas, self._buffer]:
+            ray.kill(handle)
+        self._others, self._arenas = [], []
+        self.metrics.close()
+
+    # ---- verbs --------------------------------------------------------------------------------------------------
+
+    def seat(self, engines: Sequence[Engine], temperature: float) -> Seat:
+        sampling = self.config.sampling
+        return Seat(
+            tuple(engines),
+            Sampling(temperature, sampling.max_new_tokens, sampling.top_k, sampling.top_p),
+            engines[0].model,
+        )
+
+    def expert_seat(self) -> Seat:
+        return Seat((), Sampling(), self.model, self.cards)
+
+    def play(self, stage: str, words: Sequence[str], attacker: Seat, defender: Seat) -> list[Episode]:
+        """One game a word; the judged episodes, in the order of the words."""
+        tasks = [GameTask(number, word, stage, self.config.seed) for number, word in enumerate(words)]
+        began = time.perf_counter()
+        shares = [tasks[index :: len(self._arenas)] for index in range(len(self._arenas))]
+        plays = [
+            arena.play.remote(share, attacker, defender, self.config.self_play.games_in_flight, self._buffer)
+            for arena, share in zip(self._arenas, shares, strict=True)
+            if share
+        ]
+        waiting = plays
+        while waiting:
+            _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=0.5)
+            self._show_play(stage, len(tasks), ray.get(self._buffer.count.remote(stage)))
+        self._get(plays)
+        seconds = time.perf_counter() - began
+        count: StageCount = ray.get(self._buffer.count.remote(stage))
+        self.metrics.record(
+            "play",
+            stage=stage,
+            version=self.version,
+            games=count.num_games,
+            turns=count.num_turns,
+            tokens=count.num_tokens,
+            seconds=round(seconds, 3),
+            games_per_s=round(count.num_games / seconds, 3),
+            tokens_per_s=round(count.num_tokens / seconds, 1),
+            **{str(outcome): number for outcome, number in count.outcomes.items()},
+        )
+        return [decode(data) for data in ray.get(self._buffer.take.remote(stage))]
+
+    def evaluate(self, name: str, attacker: Seat, defender: Seat, stage: str, names: tuple[str, str]) -> StageResult:
+        """Games on the held-out words, each word equally often; the result is kept and written down."""
+        words = [self.held_out[index % len(self.held_out)] for index in range(self.config.evaluation.games)]
+        episodes = self.play(stage, words, attacker, defender)
+        outcomes = Counter(episode.verdict.outcome for episode in episodes)
+        result = StageResult(*names, dict(outcomes))
+        self.results.append(result)
+        rows = [asdict(each) for each in self.results]
+        (self.folder / "matches.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        return result
+
+    def learn(
+        self,
+        stage: str,
+        method: str,
+        games: Sequence[GameSample],
+        sft: Sequence[TurnSample],
+        batch_games: int,
+        learning_rate: float,
+        kl_coeff: float,
+        temperature: float,
+    ) -> None:
+        """One pass over the games, in the order given, as one stage of the learner."""
+        assert self.learners is not None
+        batches = [list(games[start : start + batch_games]) for start in range(0, len(games), batch_games)]
+        self._progress = Progress(f"{stage}: reference", 0, len(batches), "steps", version=self.version)
+        scored = self.learners.score_games(games, temperature)
+        batches = [scored[start : start + batch_games] for start in range(0, len(scored), batch_games)]
+        self.learners.begin_stage(method, len(batches), learning_rate, kl_coeff)
+        rows_per_step = self.config.self_play.sft_rows_per_step
+        for index, batch in enumerate(batches):
+            rows = [sft[(index * rows_per_step + row) % len(sft)] for row in range(rows_per_step)] if sft else []
+            report = self.learners.step(batch, rows, temperature)
+            self.metrics.record("step", stage=stage, **{key: value for key, value in asdict(report).items()})
+            self._progress = Progress(
+                f"{stage}: learn", index + 1, len(batches), "steps", loss=report.loss, version=self.version
+            )
+
+    def publish(self) -> None:
+        """The learner's weights become the next version, on every engine that plays the newest."""
+        assert self.learners is not None
+        self.version += 1
+        report = publish(self.learners, self.engines, self.version)
+        self.metrics.record("sync", **asdict(report))
+
+    def save(self, name: str) -> str:
+        """The learner's weights as a model folder of the run."""
+        assert self.learners is not None
+        folder = str(self.folder / "models" / name)
+        self.learners.save_model(folder)
+        return folder
+
+    def say(self, stage: str) -> None:
+        self._progress = Progress(stage, version=self.version)
+
+    # ---- helpers ------------------------------------------------------------------------------------------------
+
+    def _show_play(self, stage: str, total: int, count: StageCount) -> None:
+        self._progress = Progress(
+            f"{stage}: play",
+            count.num_games,
+            total,
+            "games",
+            num_tokens=count.num_tokens,
+            outcomes={str(outcome): number for outcome, number in count.outcomes.items()},
+            version=self.version,
+        )
+
+    def _log(self, name: str) -> str:
+        return str(self.folder / "logs" / f"{name}.log")
+
+    def _get(self, refs: Any) -> Any:
+        try:
+            return ray.get(refs)
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, SpagError):
+                raise error.cause from None
+            raise
+
+

@@ -1,0 +1,80 @@
+"""Connect to Ray, or start one here that listens on loopback only."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import ray
+
+from spag_ray.config import ClusterConfig
+from spag_ray.errors import SpagError
+
+# Set before the first `import vllm`, `transformers` or `datasets` anywhere below: nothing is fetched at run time.
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+class ClusterError(SpagError):
+    """Ray could not be reached or has not what the run needs."""
+
+
+@contextlib.contextmanager
+def ray_session(config: ClusterConfig) -> Iterator[None]:
+    """Ray for the time of the block: a local one is stopped at its end, a cluster is only left.
+
+    Raises ClusterError when the address does not answer.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    os.environ.update(OFFLINE)
+    environment = {"env_vars": {**OFFLINE, "PYTHONPATH": _import_path()}}
+    try:
+        if config.address:
+            ray.init(address=config.address, runtime_env=environment, log_to_driver=False, logging_level=logging.ERROR)
+        else:
+            ray.init(
+                num_cpus=config.num_cpus,
+                object_store_memory=int(config.object_store_gib * 2**30),
+                include_dashboard=False,
+                runtime_env=environment,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _node_ip_address="127.0.0.1",
+            )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        where = config.address or "a local Ray"
+        raise ClusterError(f"cannot use {where}: {error}; is the cluster up, and the address right?") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def redirect_output(log_path: str) -> None:
+    """This process's output, and that of the processes it starts, goes to the end of a file."""
+    path = Path(log_path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def _import_path() -> str:
+    """Where workers find `actors`, `learners`, `cluster` and `spag_ray`: the folder this file's package is in."""
+    here = str(Path(__file__).resolve().parent.parent)
+    others = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != here]
+    return os.pathsep.join([here, *others])

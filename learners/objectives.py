@@ -1,0 +1,305 @@
+"""The losses of SPAG (arXiv 2404.10642), as pure functions of log-probabilities.
+
+Two families. `published_*` are the losses of the paper's public code, on one mean log-probability per
+sample. `spag_*` is the paper's objective without that code's artefacts, token by token under four policies:
+
+    mu      sampled the tokens (the engine, at the sampling temperature)   theta   the learner now
+    old     the learner when the round began                               ref     frozen at the stage's start
+
+Every loss is a sum of pieces that are already divided by the numbers of the global batch (`num_*`), so a
+learner runs the pieces of one micro-batch backward at a time and adds gradients. Only theta carries one.
+
+    >>> logprobs = [-1.0, -2.0]
+    >>> turn = TurnLogprobs(theta=logprobs, old=logprobs, ref=logprobs, mu=logprobs, advantage=1.0)
+    >>> game = GameLogprobs(role="attacker", weight=2.0, turns=(turn,))
+    >>> spag_loss([game], sft=[], kl_coeff=0.2, sft_coeff=0.5, clip_range=0.2, mismatch_cap=2.0).loss.item()
+    -2.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+LengthNorm = Literal["mean", "constant"]
+Logprobs = Tensor | Sequence[float]
+IGNORED_LABEL = -100
+# Nothing is learned from exp of a larger log-ratio and float32 overflows at 88: past it the gradient is zero.
+MAX_LOG_RATIO = 20.0
+
+
+@dataclass(frozen=True)
+class TurnLogprobs:
+    """One learned turn: [len] log-probabilities of its tokens under four policies, and its advantage A_t.
+
+    Lists become float64 tensors. Raises ValueError when the four differ in length or are empty.
+    """
+
+    theta: Logprobs
+    old: Logprobs
+    ref: Logprobs
+    mu: Logprobs
+    advantage: float
+
+    def __post_init__(self) -> None:
+        for name in ("theta", "old", "ref", "mu"):
+            object.__setattr__(self, name, _as_tensor(getattr(self, name)))
+        lengths = {len(values) for values in (self.theta, self.old, self.ref, self.mu)}
+        if len(lengths) != 1 or 0 in lengths:
+            raise ValueError(f"theta, old, ref, mu of a turn need one length > 0, got {sorted(lengths)}")
+
+
+@dataclass(frozen=True)
+class GameLogprobs:
+    """The learned turns of one decided game and the weight of the role that played them."""
+
+    role: str
+    weight: float
+    turns: tuple[TurnLogprobs, ...]
+
+
+@dataclass(frozen=True)
+class TurnStats:
+    """What a turn looked like, for metrics: 0-d tensors without gradient.
+
+    `clip_fraction`: share of tokens on the clipped branch; `mismatch_*`: exp(old - mu), not capped.
+    """
+
+    clip_fraction: Tensor
+    ratio_mean: Tensor
+    kl: Tensor
+    mismatch_mean: Tensor
+    mismatch_max: Tensor
+
+
+@dataclass(frozen=True)
+class TurnTerms:
+    """`policy` and `k3` of one turn (0-d, before weights and counts) and its statistics."""
+
+    policy: Tensor
+    k3: Tensor
+    stats: TurnStats
+
+
+@dataclass(frozen=True)
+class SpagLoss:
+    """loss = policy_term + kl_term + sft_term; each is 0-d and holds its coefficient."""
+
+    loss: Tensor
+    policy_term: Tensor
+    kl_term: Tensor
+    sft_term: Tensor
+
+
+def spag_turn_terms(
+    theta: Tensor,
+    old: Tensor,
+    ref: Tensor,
+    mu: Tensor,
+    advantage: float,
+    clip_range: float,
+    mismatch_cap: float,
+    length_norm: LengthNorm = "mean",
+    constant_length: int | None = None,
+) -> TurnTerms:
+    """The clipped policy term and the k3 divergence of one turn.
+
+        w_i = min(exp(old_i - mu_i), cap)      r_i = exp(theta_i - old_i)      d_i = ref_i - theta_i
+        policy = (1/n) sum_i -w_i min(r_i A, clip(r_i) A)        k3 = (1/n) sum_i exp(d_i) - 1 - d_i
+
+    n is the number of tokens (`mean`) or `constant_length` (`constant`, which does not favour short turns).
+    theta, old, ref, mu: [len]; bfloat16 is computed in float32. Raises ValueError for `constant` without a
+    length.
+    """
+    theta = _at_least_float32(theta)
+    old, ref, mu = (_at_least_float32(values.detach()) for values in (old, ref, mu))
+    num_tokens = _divisor(theta, length_norm, constant_length)
+    mismatch = _ratio(old, mu)
+    ratio = _ratio(theta, old)
+    unclipped = ratio * advantage
+    clipped = ratio.clamp(1 - clip_range, 1 + clip_range) * advantage
+    distance = (ref - theta).clamp(max=MAX_LOG_RATIO)
+    divergence = torch.expm1(distance) - distance
+    stats = TurnStats(
+        clip_fraction=(clipped < unclipped).to(theta.dtype).mean(),
+        ratio_mean=ratio.detach().mean(),
+        kl=divergence.detach().mean(),
+        mismatch_mean=mismatch.mean(),
+        mismatch_max=mismatch.max(),
+    )
+    policy = -(mismatch.clamp(max=mismatch_cap) * torch.minimum(unclipped, clipped)).sum() / num_tokens
+    return TurnTerms(policy=policy, k3=divergence.sum() / num_tokens, stats=stats)
+
+
+def spag_game_pieces(
+    terms: TurnTerms, weight: float, num_turns: int, num_games: int, kl_coeff: float
+) -> tuple[Tensor, Tensor]:
+    """One turn's share of the global loss: (policy, divergence), both 0-d.
+
+    weight/N * policy and weight/N * kl_coeff/T_g * k3, with N = `num_games` decided games of the global batch
+    and T_g = `num_turns` learned turns of this turn's game.
+    """
+    share = weight / num_games
+    return share * terms.policy, share * kl_coeff / num_turns * terms.k3
+
+
+def sft_piece(theta: Tensor, num_rows: int, sft_coeff: float) -> Tensor:
+    """One SFT row's share of the global loss: sft_coeff/M * mean(-theta), M = `num_rows` of the batch."""
+    return -sft_coeff / num_rows * _at_least_float32(theta).mean()
+
+
+def spag_loss(
+    games: Sequence[GameLogprobs | Mapping],
+    sft: Sequence[Logprobs],
+    kl_coeff: float,
+    sft_coeff: float,
+    clip_range: float,
+    mismatch_cap: float,
+    length_norm: LengthNorm = "mean",
+    constant_length: int | None = None,
+) -> SpagLoss:
+    """The objective `spag` of a whole batch: the sum of all its pieces.
+
+        L = (1/N) sum_g weight_g [ sum_t policy_t + kl_coeff/T_g sum_t k3_t ] + sft_coeff/M sum mean(-theta)
+
+    `games` are GameLogprobs or mappings with the same keys; `sft` holds theta [len] of each row. No games, or
+    no rows, give 0 for their terms.
+    """
+    policy_pieces: list[Tensor] = []
+    kl_pieces: list[Tensor] = []
+    for game in map(_as_game, games):
+        for turn in game.turns:
+            terms = spag_turn_terms(
+                turn.theta, turn.old, turn.ref, turn.mu, turn.advantage,
+                clip_range, mismatch_cap, length_norm, constant_length,
+            )  # fmt: skip
+            policy, divergence = spag_game_pieces(terms, game.weight, len(game.turns), len(games), kl_coeff)
+            policy_pieces.append(policy)
+            kl_pieces.append(divergence)
+    sft_pieces = [sft_piece(_as_tensor(row), len(sft), sft_coeff) for row in sft]
+    policy_term, kl_term, sft_term = _total(policy_pieces), _total(kl_pieces), _total(sft_pieces)
+    return SpagLoss(policy_term + kl_term + sft_term, policy_term, kl_term, sft_term)
+
+
+def published_imitation_terms(
+    mean_logprobs: Tensor,
+    reference_mean_logprobs: Tensor,
+    weights: Tensor,
+    kl_coeff: float,
+    num_samples: int | None = None,
+) -> Tensor:
+    """The published imitation loss of each sample; all inputs and the result are [samples].
+
+        weight * ( -m + kl_coeff * exp(m) * (m - m0) ) / num_samples
+
+    `num_samples` is that of the global batch (counted here if None).
+    """
+    m, m0 = mean_logprobs, reference_mean_logprobs.detach()
+    return weights * (-m + kl_coeff * m.exp() * (m - m0)) / (num_samples or len(m))
+
+
+def published_offline_po_terms(
+    mean_logprobs: Tensor,
+    reference_mean_logprobs: Tensor,
+    rewards: Tensor,
+    weights: Tensor,
+    sft_mask: Tensor,
+    kl_coeff: float,
+    sft_coeff: float,
+    clip_range: float,
+    num_game_samples: int | None = None,
+    num_sft_samples: int | None = None,
+) -> Tensor:
+    """The published offline policy-optimisation loss of each sample; all inputs and the result are [samples].
+
+        A = reward - kl_coeff * (m - m0)      r = exp(m - m0)
+        game sample:  -weight * min(A r, A clip(r)) / num_game_samples
+        SFT sample:   -weight * sft_coeff * m / num_sft_samples               (sft_mask is 1 there)
+
+    Each kind is divided by its number of samples in the global batch (counted here if None), not by its
+    summed weight. The gradient flows through A too: at r = 1 it is reward - kl_coeff.
+    """
+    m, m0 = mean_logprobs, reference_mean_logprobs.detach()
+    is_sft = sft_mask.to(torch.bool)
+    num_sft = num_sft_samples or max(int(is_sft.sum()), 1)
+    num_game = num_game_samples or max(int((~is_sft).sum()), 1)
+    advantage = rewards - kl_coeff * (m - m0)
+    ratio = _ratio(m, m0)
+    surrogate = torch.minimum(advantage * ratio, advantage * ratio.clamp(1 - clip_range, 1 + clip_range))
+    return -weights * torch.where(is_sft, sft_coeff * m / num_sft, surrogate / num_game)
+
+
+def published_imitation_loss(
+    logits: Tensor, reference_logits: Tensor, labels: Tensor, weights: Tensor, kl_coeff: float
+) -> Tensor:
+    """The published imitation loss: logits [batch, tokens, vocabulary], unshifted labels [batch, tokens]."""
+    m, m0 = mean_logprobs(logits, labels), mean_logprobs(reference_logits, labels)
+    return published_imitation_terms(m, m0, weights, kl_coeff).sum()
+
+
+def published_offline_po_loss(
+    logits: Tensor,
+    reference_logits: Tensor,
+    labels: Tensor,
+    rewards: Tensor,
+    weights: Tensor,
+    sft_mask: Tensor,
+    kl_coeff: float,
+    sft_coeff: float,
+    clip_range: float,
+) -> Tensor:
+    """The published offline loss: logits [batch, tokens, vocabulary], unshifted labels [batch, tokens].
+
+    rewards, weights, sft_mask: [batch].
+    """
+    m, m0 = mean_logprobs(logits, labels), mean_logprobs(reference_logits, labels)
+    terms = published_offline_po_terms(m, m0, rewards, weights, sft_mask, kl_coeff, sft_coeff, clip_range)
+    return terms.sum()
+
+
+def mean_logprobs(logits: Tensor, labels: Tensor) -> Tensor:
+    """m [batch]: the mean log-probability of each row's trained labels.
+
+    logits [batch, tokens, vocabulary]: position t predicts labels[t + 1]; labels are -100 where untrained.
+    """
+    targets = labels[:, 1:]
+    trained = targets != IGNORED_LABEL
+    logprobs = _at_least_float32(logits[:, :-1]).log_softmax(-1)
+    chosen = logprobs.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    return chosen.masked_fill(~trained, 0.0).sum(-1) / trained.sum(-1)
+
+
+def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """exp(numerator - denominator), finite: infinity times the zero gradient of a clipped branch is NaN."""
+    return (numerator - denominator).clamp(max=MAX_LOG_RATIO).exp()
+
+
+def _divisor(theta: Tensor, length_norm: LengthNorm, constant_length: int | None) -> int:
+    if length_norm == "mean":
+        return len(theta)
+    if length_norm != "constant" or not constant_length:
+        raise ValueError(f"length_norm is `mean`, or `constant` with constant_length; got {length_norm!r}")
+    return constant_length
+
+
+def _at_least_float32(values: Tensor) -> Tensor:
+    return values if values.dtype == torch.float64 else values.float()
+
+
+def _as_tensor(values: Logprobs) -> Tensor:
+    return values if isinstance(values, Tensor) else torch.tensor(values, dtype=torch.float64)
+
+
+def _as_game(game: GameLogprobs | Mapping) -> GameLogprobs:
+    if isinstance(game, GameLogprobs):
+        return game
+    turns = tuple(TurnLogprobs(**turn) for turn in game["turns"])
+    return GameLogprobs(role=game["role"], weight=game["weight"], turns=turns)
+
+
+def _total(pieces: list[Tensor]) -> Tensor:
+    return torch.stack(pieces).sum() if pieces else torch.zeros((), dtype=torch.float64)

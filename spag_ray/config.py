@@ -1,0 +1,246 @@
+"""A run, as data: YAML -> RunConfig, with `-o a.b=c` overrides. Every value has a default that works.
+
+    config = load_config("configs/quickstart.yaml", overrides=["self_play.rounds=1"])
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+
+from spag_ray.configs import find_config
+from spag_ray.errors import ConfigError
+
+RulesName = Literal["strict", "published"]
+
+
+class Part(BaseModel):
+    """A part of a run's configuration: unknown keys are refused, values do not change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class GameConfig(Part):
+    max_turns: int = Field(5, ge=1, description="turns of each player")
+    rules: RulesName = Field("strict", description="the referee")
+    breach: Literal["discard"] = Field("discard", description="games that end in a breach are left out of learning")
+
+
+class WordsConfig(Part):
+    source: str = Field("textarena", description="a words file (one word a line), or `textarena`: its Taboo cards")
+    num_held_out: int = Field(40, ge=1, description="words kept for evaluation, never trained on")
+    num_train: int | None = Field(None, ge=1, description="use only this many training words (all if empty)")
+
+
+class SamplingConfig(Part):
+    temperature: float = Field(1.0, ge=0.0, description="0 is greedy")
+    top_k: int | None = Field(None, ge=1, description="refused for learning under the objective `spag`")
+    top_p: float | None = Field(None, gt=0.0, le=1.0, description="refused for learning under the objective `spag`")
+    max_new_tokens: int = Field(256, ge=1, description="tokens of one turn")
+
+
+class EngineConfig(Part):
+    kind: Literal["vllm", "transformers"] = "vllm"
+    num_engines: int = Field(1, ge=1, description="engines that play the newest weights")
+    max_model_len: int = Field(2048, ge=16, description="tokens of a prompt and its reply together")
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    max_num_seqs: int = Field(64, ge=1, description="sequences decoded at once in one engine")
+    kv_cache_gib: float = Field(1.0, gt=0, description="GiB of KV cache (CPU)")
+    gpu_memory_utilization: float = Field(0.85, gt=0, lt=1, description="share of a GPU's memory (GPU)")
+    tensor_parallel_size: int = Field(1, ge=1, description="GPUs of one engine")
+    num_gpus: float = Field(0, ge=0, description="GPUs Ray reserves for one engine")
+    num_cpus: float = Field(1, ge=0, description="CPU cores Ray reserves for one engine")
+    start_timeout_s: float = Field(600, gt=0, description="an engine that is not up by then is an error")
+
+
+class LearnerConfig(Part):
+    num_ranks: int = Field(1, ge=1, description="ranks of the DeepSpeed learner group")
+    zero_stage: int = Field(1, ge=0, le=3, description="DeepSpeed ZeRO stage; bfloat16 needs at least 1")
+    dtype: Literal["bfloat16", "float32"] = Field("bfloat16", description="bfloat16 keeps float32 master weights")
+    max_tokens_per_microbatch: int = Field(1024, ge=16, description="distinct tokens of one packed token tree")
+    max_grad_norm: float = Field(1.0, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    warmup_share: float = Field(0.03, ge=0, le=1, description="share of a stage's steps with a rising learning rate")
+    num_threads: int | None = Field(None, ge=1, description="CPU threads of a rank (all cores / ranks if empty)")
+    num_gpus: float = Field(0, ge=0, description="GPUs Ray reserves for one rank")
+    num_cpus: float = Field(1, ge=0, description="CPU cores Ray reserves for one rank")
+    bucket_bytes: int = Field(256 * 2**20, ge=1024, description="size cap of one bucket of a weight snapshot")
+    timeout_s: float = Field(1800, gt=0, description="deadline of one learner call")
+
+
+    @model_validator(mode="after")
+    def _check(self) -> LearnerConfig:
+        if self.dtype == "bfloat16" and self.zero_stage == 0:
+            raise ValueError(
+                "zero_stage 0 with dtype bfloat16 would add up gradients in bfloat16; "
+                "set zero_stage: 1, or dtype: float32"
+            )
+        return self
+
+
+class ObjectiveConfig(Part):
+    name: Literal["spag", "published"] = "spag"
+    decay: float = Field(0.8, gt=0, le=1, description="turn t of n gets decay^-t / sum_i decay^-i")
+    kl_coeff: float = Field(0.2, ge=0)
+    sft_coeff: float = Field(0.5, ge=0)
+    clip_range: float = Field(0.2, gt=0, lt=1)
+    mismatch_cap: float = Field(2.0, gt=0, description="cap of the engine/learner importance weight")
+    role_weight_cap: float | None = Field(None, gt=0, description="cap of a role's weight when wins are lopsided")
+
+
+class ImitationConfig(Part):
+    enabled: bool = True
+    source: str = Field("scripted", description="`scripted`, or a file of games in the published JSON format")
+    games: int = Field(120, ge=1, description="games the scripted expert plays")
+    batch_games: int = Field(6, ge=1, description="games of one optimiser step")
+    learning_rate: float = Field(5e-6, gt=0)
+    kl_coeff: float = Field(0.1, ge=0)
+
+
+class SelfPlayConfig(Part):
+    rounds: int = Field(3, ge=0)
+    games_per_round: int = Field(150, ge=1)
+    games_in_flight: int = Field(64, ge=1, description="games one arena plays at once")
+    num_arenas: int = Field(1, ge=1)
+    batch_games: int = Field(16, ge=1, description="decided games of one optimiser step")
+    learning_rate: float = Field(2e-6, gt=0)
+    sft_file: str | None = Field(None, description="instruction/input/output JSON learned beside the games")
+    sft_rows_per_step: int = Field(8, ge=1)
+
+
+class EvaluationConfig(Part):
+    games: int = Field(80, ge=0, description="games of each stage on held-out words")
+    temperature: float = Field(1.0, ge=0)
+
+
+class ClusterConfig(Part):
+    address: str | None = Field(None, description="a running Ray cluster; empty starts one here, on loopback only")
+    num_cpus: int | None = Field(None, ge=1, description="cores of a local Ray (all if empty)")
+    object_store_gib: float = Field(1.0, gt=0, description="object store of a local Ray")
+
+
+class RunConfig(Part):
+    """Everything a run needs. `preset: published` sets referee, sampling and objective as the published code has
+    them, wherever the file itself says nothing."""
+
+    name: str = "run"
+    seed: int = 0
+    preset: Literal["published"] | None = None
+    model: str = Field("smollm2-135m-instruct", description="a model folder, or `smollm2-135m-instruct` (from PyPI)")
+    prompts: str = Field("chat", description="`chat`, `flat`, or a prompt file of your own")
+    game: GameConfig = GameConfig()
+    words: WordsConfig = WordsConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    engine: EngineConfig = EngineConfig()
+    learner: LearnerConfig = LearnerConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
+    imitation: ImitationConfig = ImitationConfig()
+    self_play: SelfPlayConfig = SelfPlayConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    cluster: ClusterConfig = ClusterConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_preset(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("preset") == "published":
+            return _merge(PUBLISHED, data)
+        return data
+
+    @model_validator(mode="after")
+    def _check(self) -> RunConfig:
+        truncated = self.sampling.top_k is not None or self.sampling.top_p is not None
+        if truncated and self.objective.name == "spag" and self.self_play.rounds > 0:
+            raise ValueError(
+                "sampling.top_k / sampling.top_p cut the distribution, which biases the importance ratio of the "
+                "objective `spag`; take them out, or set objective.name: published"
+            )
+        if self.sampling.temperature == 0 and self.objective.name == "spag" and self.engine.num_engines > 1:
+            raise ValueError("greedy play has no use for several engines; set engine.num_engines: 1")
+        return self
+
+
+PUBLISHED: dict[str, Any] = {
+    "prompts": "flat",
+    "game": {"rules": "published", "max_turns": 5},
+    "sampling": {"temperature": 1.2, "top_k": 50, "max_new_tokens": 256},
+    "objective": {"name": "published"},
+}
+
+
+def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a YAML file (a path, or the name of a shipped one) and apply `key.path=value` overrides.
+
+    Raises ConfigError that names the file, the key, and the nearest known key.
+    """
+    path = find_config(name)
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: a run is a mapping of keys to values, this is a {type(data).__name__}")
+    for override in overrides:
+        _apply_override(data, override)
+    return parse_config(data, str(path))
+
+
+def parse_config(data: Mapping[str, Any], where: str = "config") -> RunConfig:
+    """A mapping -> RunConfig; the first fault becomes one line of ConfigError."""
+    try:
+        return RunConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {_first_fault(error)}") from error
+
+
+def to_yaml(config: RunConfig) -> str:
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+
+
+def _apply_override(data: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"-o {override}: write it as key=value, for example -o self_play.rounds=1")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"-o {override}: the value is not valid YAML") from error
+    *parents, leaf = key.strip().split(".")
+    for parent in parents:
+        child = data.setdefault(parent, {})
+        if not isinstance(child, dict):
+            raise ConfigError(f"-o {override}: {parent} is a value, not a group of keys")
+        data = child
+    data[leaf] = value
+
+
+def _first_fault(error: ValidationError) -> str:
+    fault = error.errors()[0]
+    key = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        known = list(_known_keys(RunConfig.model_fields))
+        nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+        same_leaf = [other for other in known if other.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
+        return f"unknown key {key!r}; the nearest known one is {(same_leaf or nearest)[0]!r}"
+    message = fault["msg"].removeprefix("Value error, ")
+    return f"{key}: {message} (got {fault['input']!r})" if key else message
+
+
+def _known_keys(fields: Mapping[str, FieldInfo], prefix: str = "") -> Iterator[str]:
+    for name, field in fields.items():
+        yield prefix + name
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _known_keys(kind.model_fields, f"{prefix}{name}.")
+
+
+def _merge(defaults: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(defaults)
+    for key, value in data.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged

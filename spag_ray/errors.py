@@ -1,0 +1,37 @@
+"""What goes wrong in a way that a user can mend: each message says what was wrong, where, and what to do."""
+
+from __future__ import annotations
+
+
+class SpagError(Exception):
+    """Base of all errors meant for users. Made from one message, so it survives pickling between processes."""
+
+    exit_code = 2
+
+
+class ConfigError(SpagError):
+    """A run's configuration is wrong."""
+
+
+class InputError(SpagError):
+    """A file, a word or a history that was given is wrong."""
+
+
+class ModelError(SpagError):
+    """A model folder is missing, incomplete or of a kind that is not supported."""
+
+
+class RunFolderError(SpagError):
+    """A run folder cannot be created, read or resumed."""
+
+
+class EngineError(SpagError):
+    """An inference engine failed."""
+
+
+class WeightSyncError(SpagError):
+    """New weights did not arrive whole."""
+
+
+class LearnerError(SpagError):
+    """A learner refused its data or failed."""

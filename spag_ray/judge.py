@@ -1,0 +1,48 @@
+"""The referee: reads a game turn by turn and says how it ended, why, and which words decided it.
+
+    >>> judge([{"role": "attacker", "content": "It purrs."}, {"role": "defender", "content": "A cat!"}], "cat", 5)
+    ... # doctest: +NORMALIZE_WHITESPACE
+    Verdict(outcome=<Outcome.ATTACKER_WINS: 'attacker wins'>, length=2,
+            reason="the defender said 'cat' (target word 'cat')", turn=1, span=(2, 5))
+
+A game in play is judged after every turn; what a target word needs is computed once and kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spag_ray.errors import InputError
+from spag_ray.game import History, Outcome, Role, Verdict, next_role
+from spag_ray.judge_published import judge_turn as judge_turn_published
+from spag_ray.judge_strict import judge_turn as judge_turn_strict
+from spag_ray.ruling import Ruling
+
+_REFEREES: dict[str, Callable[[str, Role, str], Ruling | None]] = {
+    "published": judge_turn_published,
+    "strict": judge_turn_strict,
+}
+
+
+def judge(history: History, target_word: str, max_turns: int, rules: str = "strict") -> Verdict:
+    """The first turn that decides the game, among the first 2 * `max_turns`; a tied game if none does.
+
+    Pass `rules="published"` for the referee of the published code, with its faults (method.md). Raises InputError
+    for an unknown referee, an empty target word, or turns out of order.
+    """
+    judge_turn = _REFEREES.get(rules)
+    if judge_turn is None:
+        raise InputError(f"there is no referee {rules!r}; choose one of: {', '.join(_REFEREES)}")
+    if not target_word.strip():
+        raise InputError("the target word is empty; every game needs one")
+    num_turns = min(len(history), 2 * max_turns)
+    for index in range(num_turns):
+        role = next_role(index)
+        if history[index]["role"] != role:
+            raise InputError(
+                f"turn {index} is by {history[index]['role']!r}, but turns alternate and it is the {role}'s"
+            )
+        ruling = judge_turn(history[index]["content"], role, target_word)
+        if ruling is not None:
+            return Verdict(ruling.outcome, index + 1, ruling.reason, index, ruling.span)
+    return Verdict(Outcome.TIED, num_turns, f"no turn of the {num_turns} read decided the game", None, None)

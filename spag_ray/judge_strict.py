@@ -1,0 +1,75 @@
+"""The strict referee: words as words, guesses as meant, breaches named (method.md, "The strict referee").
+
+For one turn, in this order: an empty reply and speaking for the other player are breaches by whoever did it. An
+attacker breaks the rules by saying the word or by guessing. A defender's guess is right or wrong; short of a guess,
+saying the word loses. A reply without letters that is not empty ("...", an emoji) is a legal, if useless, turn.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from spag_ray.game import Outcome, Role
+from spag_ray.judge_guess import find_claim, names_word
+from spag_ray.judge_words import find_word, fold
+from spag_ray.ruling import FoldedText, Ruling
+
+
+def judge_turn(content: str, role: Role, target_word: str) -> Ruling | None:
+    """What this turn decides, or None when play goes on."""
+    folded = fold(content)
+    if not any(char.isprintable() and not char.isspace() for char in folded.text):
+        return Ruling(Outcome.breach_by(role), f"the {role}'s reply is empty", (0, len(content)))
+    label = _other_label(role.other).search(folded.text)
+    if label is not None:
+        reason = f"the {role} spoke for the {role.other}"
+        return Ruling(Outcome.breach_by(role), reason, folded.span(*label.span(label.lastgroup or 0)))
+    if role is Role.ATTACKER:
+        return _judge_attacker(content, folded, target_word)
+    return _judge_defender(content, folded, target_word)
+
+
+def _judge_attacker(content: str, folded: FoldedText, target_word: str) -> Ruling | None:
+    said = find_word(folded, target_word)
+    if said is not None:
+        start, end = folded.span(*said.span())
+        reason = f"the attacker said {content[start:end]!r} (target word {target_word!r})"
+        return Ruling(Outcome.ATTACKER_BREACH, reason, (start, end))
+    claim = find_claim(folded)
+    if claim is not None:
+        reason = "the attacker made a guess, which is the defender's part"
+        return Ruling(Outcome.ATTACKER_BREACH, reason, folded.span(*claim.span()))
+    return None
+
+
+def _judge_defender(content: str, folded: FoldedText, target_word: str) -> Ruling | None:
+    claim = find_claim(folded)
+    if claim is not None:
+        guess = names_word(folded, claim, target_word)
+        span = folded.span(guess.start, guess.end)
+        if guess.is_right:
+            return Ruling(Outcome.DEFENDER_WINS, f"the defender guessed the target word {target_word!r}", span)
+        reason = f"the defender's guess does not name the target word {target_word!r} alone"
+        return Ruling(Outcome.ATTACKER_WINS, reason, span)
+    said = find_word(folded, target_word)
+    if said is None:
+        return None
+    start, end = folded.span(*said.span())
+    reason = f"the defender said {content[start:end]!r} (target word {target_word!r})"
+    return Ruling(Outcome.ATTACKER_WINS, reason, (start, end))
+
+
+@lru_cache
+def _other_label(other: Role) -> re.Pattern[str]:
+    """A label that hands the floor to `other`: "- **Defender**:", "[defender] -", "## Defender" on a line of its own.
+
+    It stands at the start of a line, or of a sentence when a colon follows.
+    """
+    name = rf"(?:the\s+)?{other}(?:'s\s+(?:turn|reply|response|answer))?(?:\s*\([^)\n]{{0,30}}\)|\s*#?\d{{1,2}})?"
+    return re.compile(
+        rf"^[^\w\n]*_*(?P<line>{name}[^\w\n:]*_*(?::|\s[-\u2014]+\s))"
+        rf"|[.!?\"'`)*]\s+[*_`\"\[(<|]*(?P<sentence>{name}[*_`\"\])>|\s]*:)"
+        rf"|^\s*(?:#+|\*\*|<\|?|\[)\s*(?P<heading>{other})\s*(?:\*\*|\|?>|\])?:?\s*$",
+        flags=re.MULTILINE,
+    )

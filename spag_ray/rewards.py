@@ -1,0 +1,69 @@
+"""What each turn of a decided game is worth (method.md, "Rewards").
+
+    >>> [round(share, 3) for share in decayed_shares(3, 0.8)]
+    [0.262, 0.328, 0.41]
+    >>> weights = role_weights(num_attacker_wins=3, num_defender_wins=1)
+    >>> round(weights[Role.ATTACKER], 3), weights[Role.DEFENDER]
+    (0.667, 2.0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spag_ray.errors import InputError
+from spag_ray.game import Outcome, Role, next_role
+from spag_ray.judge import judge
+
+
+def decayed_shares(num_turns: int, decay: float) -> list[float]:
+    """[num_turns] decay^-t / sum_i decay^-i for t = 1..num_turns: they sum to 1 and later turns get more."""
+    if not 0 < decay <= 1:
+        raise InputError(f"the decay is {decay}; it must be above 0 and at most 1 (the published value is 0.8)")
+    # Multiplied by decay^num_turns above and below the fraction: a small decay cannot overflow.
+    raw = [decay ** (num_turns - t) for t in range(1, num_turns + 1)]
+    total = sum(raw)
+    return [value / total for value in raw]
+
+
+def role_weights(num_attacker_wins: int, num_defender_wins: int, cap: float | None = None) -> dict[Role, float]:
+    """decided / (2 * games the role won), 0 where it won none, at most `cap`: the roles count one half each."""
+    decided = num_attacker_wins + num_defender_wins
+    wins = {Role.ATTACKER: num_attacker_wins, Role.DEFENDER: num_defender_wins}
+    weights = {role: decided / (2 * count) if count else 0.0 for role, count in wins.items()}
+    return weights if cap is None else {role: min(weight, cap) for role, weight in weights.items()}
+
+
+def winner_turns(outcome: Outcome, num_turns: int) -> list[int]:
+    """Indices of the winner's turns among the first `num_turns`; none after a tie or a breach."""
+    return [index for index in range(num_turns) if next_role(index) is outcome.winner]
+
+
+def assign_rewards(
+    episodes: Sequence[Mapping[str, Any]], decay: float = 0.8, rules: str = "published"
+) -> list[dict[str, Any]]:
+    """Games of the published format -> samples {target, reward, role, weight}, by game, then by turn.
+
+    Turns after the deciding one are not learned from. See formats.to_samples for samples with their query.
+    """
+    return [sample for _, _, sample in rewarded_turns(episodes, decay, rules)]
+
+
+def rewarded_turns(
+    episodes: Sequence[Mapping[str, Any]], decay: float, rules: str
+) -> list[tuple[int, int, dict[str, Any]]]:
+    """(index of the game, index of the turn, sample) for every turn that is learned from."""
+    verdicts = [judge(game["history"], game["target_word"], game["max_turns"], rules) for game in episodes]
+    winners = [verdict.outcome.winner for verdict in verdicts]
+    weights = role_weights(winners.count(Role.ATTACKER), winners.count(Role.DEFENDER))
+    rewarded = []
+    for number, (game, verdict, winner) in enumerate(zip(episodes, verdicts, winners, strict=True)):
+        if winner is None:
+            continue
+        indices = winner_turns(verdict.outcome, verdict.length)
+        for index, share in zip(indices, decayed_shares(len(indices), decay), strict=True):
+            target = game["history"][index]["content"].strip()
+            sample = {"target": target, "reward": share, "role": str(winner), "weight": weights[winner]}
+            rewarded.append((number, index, sample))
+    return rewarded

@@ -1,0 +1,31 @@
+"""What a referee's file says about one turn, and how folded text leads back to the characters that were written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spag_ray.game import Outcome
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """A turn decided the game: how, why, and which characters [start, end) of its content did."""
+
+    outcome: Outcome
+    reason: str
+    span: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class FoldedText:
+    """Text made comparable. `origins[i]` is the range of the written text that folded character i came from;
+    None when characters correspond one to one."""
+
+    text: str
+    origins: tuple[tuple[int, int], ...] | None = None
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """The written characters behind folded characters [start, end), for start < end."""
+        if self.origins is None:
+            return start, end
+        return self.origins[start][0], self.origins[end - 1][1]

@@ -1,0 +1,56 @@
+"""The floors of the house hold: nothing imports from a floor above."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FLOORS = {
+    "spag_ray": {"spag_ray"},
+    "actors": {"spag_ray", "actors"},
+    "learners": {"spag_ray", "learners"},
+    "cluster": {"spag_ray", "actors", "learners", "cluster"},
+}
+ONLY_IN = {"ray": "cluster", "vllm": "actors", "deepspeed": "learners"}
+NOT_IN_SPAG_RAY = {"torch", "transformers"}
+# `python -m spag_ray` hands over to the command line.
+EXCEPTION = ("spag_ray/__main__.py", "cluster")
+FILES = sorted(path for floor in FLOORS for path in (ROOT / floor).rglob("*.py"))
+
+
+def imported(source: str) -> set[str]:
+    """Top-level names of everything a file imports, anywhere in it."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+def violations(file: str, source: str) -> list[str]:
+    floor = file.split("/")[0]
+    found = []
+    for name in imported(source):
+        if name in FLOORS and name not in FLOORS[floor] and (file, name) != EXCEPTION:
+            found.append(f"{file} imports {name}, a floor above or beside it")
+        if ONLY_IN.get(name, floor) != floor:
+            found.append(f"{file} imports {name}, which belongs to {ONLY_IN[name]}/")
+        if floor == "spag_ray" and name in NOT_IN_SPAG_RAY:
+            found.append(f"{file} imports {name}")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(ROOT)) for path in FILES])
+def test_no_file_imports_upwards(path: Path) -> None:
+    assert violations(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")) == []
+
+
+def test_an_upward_import_is_found() -> None:
+    assert violations("spag_ray/x.py", "def f():\n    import torch\n    from cluster.run import Run\n")
+    assert violations("actors/x.py", "import ray") and violations("learners/x.py", "from actors import arena")
+    assert not violations("cluster/x.py", "import ray\nfrom learners.learner import Learner")

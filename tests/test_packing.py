@@ -1,0 +1,236 @@
+"""A packed tree gives the log-probabilities and gradients of its samples one at a time, within its budget."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    FalconConfig,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MambaConfig,
+    MistralConfig,
+    MptConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from learners.packing import (
+    TokenSample,
+    attention_mask,
+    check_packable,
+    pack,
+    token_logprobs,
+    token_logprobs_and_entropies,
+)
+from spag_ray.errors import LearnerError
+
+torch.set_num_threads(1)
+
+TINY = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
+    "initializer_range": 0.3,
+}  # fmt: skip
+DYNAMIC_ROPE = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+
+
+def tiny_model(config) -> torch.nn.Module:
+    """Random weights, float64 throughout: transformers' RMSNorm computes in float32, torch's does not."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float64).eval()
+    for name, module in list(model.named_modules()):
+        if type(module).__name__.endswith("RMSNorm"):
+            norm = torch.nn.RMSNorm(module.weight.shape, eps=module.variance_epsilon, dtype=torch.float64)
+            model.set_submodule(name, norm)
+    return model
+
+
+LLAMA = tiny_model(LlamaConfig(**TINY))
+
+token_runs = st.lists(st.integers(0, 3), min_size=1, max_size=6)
+
+
+@st.composite
+def games_of_samples(draw) -> list[TokenSample]:
+    """Samples that extend a few shared prefixes, repeat each other, and start anew, in any order."""
+    prefixes = draw(st.lists(token_runs, min_size=1, max_size=3))
+    samples = [
+        TokenSample([*draw(st.sampled_from(prefixes)), *draw(token_runs)], draw(token_runs))
+        for _ in range(draw(st.integers(1, 6)))
+    ]
+    continued = [TokenSample([*s.token_ids, *draw(token_runs)], draw(token_runs)) for s in samples[:2]]
+    repeated = [TokenSample(s.prompt_ids, s.target_ids) for s in samples[:1]]
+    return draw(st.permutations(samples + continued + repeated))
+
+
+def logprobs_one_at_a_time(model, sample: TokenSample, temperature: float) -> torch.Tensor:
+    logits = model(input_ids=torch.tensor([sample.token_ids]), use_cache=False).logits[0] / temperature
+    targets = torch.tensor(sample.target_ids)
+    return logits[len(sample.prompt_ids) - 1 : -1].log_softmax(-1)[torch.arange(len(targets)), targets]
+
+
+def gradients(model, loss: torch.Tensor) -> list[torch.Tensor]:
+    return list(torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True))
+
+
+def assert_packed_equals_flat(model, samples, max_tokens: int, temperature: float = 1.0) -> None:
+    weights = [torch.linspace(0.5, 2.0, len(sample.target_ids), dtype=torch.float64) for sample in samples]
+    flat = [logprobs_one_at_a_time(model, sample, temperature) for sample in samples]
+    packed: dict[int, torch.Tensor] = {}
+    for tree in pack(samples, max_tokens):
+        packed |= dict(zip(tree.sample_indices, token_logprobs(model, tree, temperature), strict=True))
+    for index in range(len(samples)):
+        torch.testing.assert_close(packed[index], flat[index], rtol=0, atol=1e-9)
+    expected = gradients(model, sum((w * x).sum() for w, x in zip(weights, flat, strict=True)))
+    found = gradients(model, sum((weights[i] * x).sum() for i, x in packed.items()))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+@settings(max_examples=25, deadline=None)
+@given(samples=games_of_samples(), max_tokens=st.integers(30, 70), temperature=st.sampled_from([1.0, 1.2]))
+def test_packed_logprobs_and_gradients_are_those_of_one_sample_at_a_time(samples, max_tokens, temperature):
+    assert_packed_equals_flat(LLAMA, samples, max_tokens, temperature)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Qwen2Config(**TINY),
+        Qwen3Config(**TINY, head_dim=8),
+        GPTNeoXConfig(**{k: v for k, v in TINY.items() if k != "num_key_value_heads"}),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_other_families_read_a_tree_exactly_too(config):
+    check_packable(config, max_tokens=64)
+    samples = [
+        TokenSample([1, 2, 3], [4, 5]),
+        TokenSample([1, 2, 3, 4, 5, 6], [7]),
+        TokenSample([1, 2, 3], [8, 9, 9]),
+        TokenSample([5], [1, 2]),
+    ]
+    assert_packed_equals_flat(tiny_model(config), samples, max_tokens=64)
+
+
+@given(samples=games_of_samples(), max_tokens=st.integers(30, 70))
+def test_no_tree_is_over_budget_and_every_sample_is_in_one(samples, max_tokens):
+    trees = pack(samples, max_tokens)
+    assert all(tree.num_tokens <= max_tokens for tree in trees)
+    assert sorted(i for tree in trees for i in tree.sample_indices) == list(range(len(samples)))
+    assert sum(tree.num_flat_tokens for tree in trees) == sum(len(s.token_ids) for s in samples)
+    for tree in trees:
+        for index, nodes, targets in zip(tree.sample_indices, tree.predictors, tree.targets, strict=True):
+            assert targets.tolist() == list(samples[index].target_ids)
+            assert path_tokens(tree, nodes[-1].item()) == list(samples[index].token_ids[:-1])
+            assert tree.positions[nodes[0]] == len(samples[index].prompt_ids) - 1
+
+
+@given(samples=games_of_samples(), max_tokens=st.integers(30, 70))
+def test_a_tree_holds_each_distinct_prefix_once_and_sees_only_ancestors(samples, max_tokens):
+    for tree in pack(samples, max_tokens):
+        ids = [samples[i].token_ids for i in tree.sample_indices]
+        assert tree.num_tokens == len({tokens[: n + 1] for tokens in ids for n in range(len(tokens))})
+        mask = attention_mask(tree)
+        for node in range(tree.num_tokens):
+            assert mask[node].nonzero().flatten().tolist() == path_nodes(tree, node)
+
+
+def path_nodes(tree, node: int) -> list[int]:
+    path = []
+    while node >= 0:
+        path.append(node)
+        node = tree.parents[node].item()
+    return path[::-1]
+
+
+def path_tokens(tree, node: int) -> list[int]:
+    return tree.token_ids[path_nodes(tree, node)].tolist()
+
+
+def test_the_samples_of_a_game_stay_together_when_both_games_do_not_fit():
+    rules = [0] * 4
+    game_a = [TokenSample([*rules, *[1] * 3 * t], [1, 1, 1]) for t in range(1, 4)]
+    game_b = [TokenSample([*rules, *[2] * 3 * t], [2, 2, 2]) for t in range(1, 4)]
+    trees = pack([s for pair in zip(game_a, game_b, strict=True) for s in pair], max_tokens=20)
+    assert [set(tree.sample_indices) for tree in trees] == [{0, 2, 4}, {1, 3, 5}]
+    assert [tree.num_tokens for tree in trees] == [16, 16]
+
+
+def test_nothing_to_pack_is_no_tree():
+    assert pack([], max_tokens=8) == []
+
+
+def test_a_sample_over_the_budget_is_refused_with_its_length_the_budget_and_the_key():
+    with pytest.raises(LearnerError, match=r"sample 1 has 9 tokens.* 8.*max_tokens_per_microbatch"):
+        pack([TokenSample([1], [2]), TokenSample([1] * 5, [2] * 4)], max_tokens=8)
+
+
+def test_empty_prompts_and_empty_targets_are_refused():
+    with pytest.raises(LearnerError, match="prompt is empty"):
+        TokenSample([], [1])
+    with pytest.raises(LearnerError, match="no target"):
+        TokenSample([1], [])
+
+
+def test_the_model_is_called_once_and_its_head_runs_on_predicting_nodes_only():
+    samples = [TokenSample([1, 2, 3, 4], [5, 6]), TokenSample([1, 2, 3, 4], [7])]
+    (tree,) = pack(samples, max_tokens=32)
+
+    class Engine:
+        """Forwards keywords, as a DeepSpeed engine does."""
+
+        device = torch.device("cpu")
+        logits_shapes: list[tuple] = []  # noqa: RUF012
+
+        def __call__(self, **inputs):
+            output = LLAMA(**inputs)
+            self.logits_shapes.append(tuple(output.logits.shape))
+            return output
+
+    engine = Engine()
+    token_logprobs(engine, tree)
+    assert engine.logits_shapes == [(1, 2, 64)], "nodes 4 and 5 predict 5, 6 and 7"
+
+
+def test_entropies_are_of_the_predicting_distributions_and_without_gradient():
+    sample = TokenSample([1, 2], [3, 4])
+    (tree,) = pack([sample], max_tokens=8)
+    logprobs, entropies = token_logprobs_and_entropies(LLAMA, tree, temperature=1.2)
+    rows = (LLAMA(input_ids=torch.tensor([[1, 2, 3]])).logits[0, 1:] / 1.2).log_softmax(-1)
+    torch.testing.assert_close(entropies[0], -(rows.exp() * rows).sum(-1).detach(), rtol=0, atol=1e-9)
+    torch.testing.assert_close(logprobs[0], token_logprobs(LLAMA, tree, 1.2)[0])
+    assert not entropies[0].requires_grad
+
+
+def test_half_precision_models_give_float32_logprobs():
+    model = copy.deepcopy(LLAMA).to(torch.bfloat16)
+    (tree,) = pack([TokenSample([1, 2], [3])], max_tokens=8)
+    assert token_logprobs(model, tree)[0].dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("config", "trait"),
+    [
+        (BloomConfig(), "ALiBi"),
+        (MptConfig(), "ALiBi"),
+        (FalconConfig(alibi=True), "ALiBi"),
+        (MambaConfig(), "linear_attention"),
+        (MistralConfig(sliding_window=512), "sliding window of 512"),
+        (LlamaConfig(attn_implementation="eager"), "eager"),
+        (LlamaConfig(max_position_embeddings=512, rope_parameters=DYNAMIC_ROPE), "dynamic positions"),
+    ],
+)
+def test_models_that_cannot_read_a_tree_are_refused_by_trait(config, trait):
+    with pytest.raises(LearnerError, match=trait):
+        check_packable(config, max_tokens=1024)
+
+
+@pytest.mark.parametrize("family", [LlamaConfig, Qwen2Config, Qwen3Config, MistralConfig, GPTNeoXConfig])
+def test_models_that_can_are_let_through(family):
+    check_packable(family(), max_tokens=1024)
