@@ -94,7 +94,10 @@ async def play_games(
 
     def fill() -> None:
         while len(running) < games_in_flight and (task := next(waiting, None)) is not None:
-            attacker, defender = attackers[task.number % len(attackers)], defenders[task.number % len(defenders)]
+            attacker, defender = (
+                attackers[task.number % len(attackers)],
+                defenders[task.number % len(defenders)],
+            )
             running.add(asyncio.create_task(play_game(task, attacker, defender, rules)))
 
     try:
@@ -102,6 +105,9 @@ async def play_games(
         while running:
             finished, running_now = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             running = running_now
+            errors = [error for task in finished if (error := task.exception()) is not None]
+            if errors:
+                raise errors[0]
             episodes = [task.result() for task in finished]
             fill()
             for episode in sorted(episodes, key=lambda episode: episode.number):
@@ -109,6 +115,7 @@ async def play_games(
     finally:
         for task in running:
             task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 class BatchedPolicy:

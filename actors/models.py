@@ -27,7 +27,9 @@ def resolve_model(name: str) -> str:
     if not (folder / "config.json").is_file():
         raise ModelError(f"{name}: no config.json in this folder; is it a model in transformers' format?")
     if not any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")):
-        raise ModelError(f"{name}: this model folder has no tokenizer; copy tokenizer.json and tokenizer_config.json to it")
+        raise ModelError(
+            f"{name}: this model folder has no tokenizer; copy tokenizer.json and tokenizer_config.json to it"
+        )
     return str(folder.resolve())
 
 

@@ -1,7 +1,8 @@
 """A rule-based expert: it plays from word cards (word -> related words), without a model.
 
-As attacker it talks about a related word; as defender it guesses the word whose card fits best what was said, and
-asks for more while several fit. Its games are the imitation data, and it stands in for a player in tests and benchmarks.
+As attacker it talks about a related word; as defender it says or guesses a word whose card fits best what was said,
+and now and then asks for more first. Its games are the imitation data, and it stands in for a player in tests and
+benchmarks.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _SLIPS = ("Do you mean {word}?", "That sounds like {word} to me.", "Oh, like {wo
 
 class ScriptedPolicy:
     """`cards`: word -> related words. `encode(text) -> token ids` makes replies token-exact for a learner's tokenizer.
-    `slip_rate`: how often the defender, once it knows the word, says it without claiming the guess, so that
-    attackers win games too.
+    `slip_rate`: how often the defender, once it thinks of a word, says it without claiming the guess, so that
+    attackers win games too. `patience`: how often it asks for another hint first.
     """
 
     version = 0
@@ -45,13 +46,15 @@ class ScriptedPolicy:
         cards: Mapping[str, Sequence[str]],
         encode: Callable[[str], Sequence[int]],
         name: str = "scripted",
-        slip_rate: float = 0.4,
+        slip_rate: float = 0.3,
+        patience: float = 0.15,
         seed: int = 0,
     ) -> None:
         self.name = name
         self._cards = {word: tuple(clue for clue in clues if clue) for word, clues in cards.items()}
         self._encode = encode
         self._slip_rate = slip_rate
+        self._patience = patience
         self._seed = seed
         self._words_of: dict[str, set[str]] = {}
         for word, clues in self._cards.items():
@@ -91,7 +94,7 @@ class ScriptedPolicy:
                     scores[word] = scores.get(word, 0) + 1
         best = [word for word, score in scores.items() if score == max(scores.values())]
         last_turn = len(view.history) >= 2 * view.max_turns - 1
-        if not best or (len(best) > 2 and not last_turn):
+        if not best or (rng.random() < self._patience and not last_turn):
             return rng.choice(_QUESTIONS)
         word = rng.choice(sorted(best))
         if rng.random() < self._slip_rate:

@@ -22,7 +22,12 @@ class TransformersPolicy:
     """A causal LM in this process; `dtype` float32 or bfloat16."""
 
     def __init__(
-        self, model: str, dtype: str = "float32", max_model_len: int = 2048, name: str = "policy", version: int = 0
+        self,
+        model: str,
+        dtype: str = "float32",
+        max_model_len: int = 2048,
+        name: str = "policy",
+        version: int = 0,
     ) -> None:
         self.name = name
         self._version = version
@@ -73,9 +78,7 @@ class TransformersPolicy:
             step = torch.tensor([[token]])
         stopped = tokens[-1] in sampling.stop_token_ids
         reason = "stop" if stopped else "length"
-        return Completion(
-            request.request_id, tuple(tokens), tuple(logprobs), self._version, self._version, reason
-        )
+        return Completion(request.request_id, tuple(tokens), tuple(logprobs), self._version, self._version, reason)
 
     async def score(
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0
@@ -106,7 +109,9 @@ class TransformersPolicy:
                     parameters[name].data.copy_(tensor)
                     missing.discard(name)
             if missing:
-                raise WeightSyncError(f"policy {self.name}: the snapshot lacks {len(missing)} tensors, first {min(missing)}")
+                raise WeightSyncError(
+                    f"policy {self.name}: the snapshot lacks {len(missing)} tensors, first {min(missing)}"
+                )
             self._version = snapshot.version
 
     async def sleep(self) -> None:

@@ -51,7 +51,13 @@ class VllmPolicy:
         on_cpu = current_platform.is_cpu()
         arguments: dict[str, Any] = {}
         if on_cpu:
-            arguments = {"kv_cache_memory_bytes": int(config.kv_cache_gib * 2**30)}
+            arguments = {
+                "kv_cache_memory_bytes": int(config.kv_cache_gib * 2**30),
+                # A seeded request whose prompt is cut into chunks kills vLLM's CPU worker: it winds its random
+                # generator back for the part that sampled nothing, which CPU generators cannot do.
+                "enable_chunked_prefill": False,
+                "max_num_batched_tokens": max(2048, config.max_model_len),
+            }
         else:
             arguments = {"gpu_memory_utilization": config.gpu_memory_utilization, "enable_sleep_mode": True}
         engine_arguments = vllm.AsyncEngineArgs(
@@ -91,9 +97,7 @@ class VllmPolicy:
         room = self._max_model_len - len(request.prompt_ids)
         if room < 1:
             return Completion(request.request_id, (), (), first_version, first_version, "context")
-        output = await self._run(
-            request.request_id, request.prompt_ids, _sampling_params(request.sampling, room)
-        )
+        output = await self._run(request.request_id, request.prompt_ids, _sampling_params(request.sampling, room))
         completion = output.outputs[0]
         logprobs = tuple(
             step[token].logprob for token, step in zip(completion.token_ids, completion.logprobs, strict=True)
@@ -191,15 +195,13 @@ def _sampling_params(sampling: Sampling, room: int) -> Any:
 def _in_shared_memory(bucket: Bucket, folder: Path) -> Any:
     """The bucket's bytes in a file of shared memory while the workers read them."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix="spag_ray-bucket-") as file:
-        file.write(memoryview(bucket.payload))
+        file.write(bucket.payload.data)
         file.flush()
         yield {
             "path": file.name,
             "index": bucket.index,
             "checksum": bucket.checksum,
-            "tensors": [
-                (spec.name, spec.dtype, spec.shape, spec.offset, spec.num_bytes) for spec in bucket.tensors
-            ],
+            "tensors": [(spec.name, spec.dtype, spec.shape, spec.offset, spec.num_bytes) for spec in bucket.tensors],
         }
 
 

@@ -1,5 +1,5 @@
-"""New weights inside vLLM's worker process: an engine of its WeightTransferEngine interface that reads buckets from files
-in shared memory.
+"""New weights inside vLLM's worker process: an engine of its WeightTransferEngine interface that reads buckets from
+files in shared memory.
 
 vLLM imports this module by name in every worker (`worker_extension_cls`), before the model is built; importing it
 registers the engine. One version is one session: start, one `update_weights` call per bucket, finish. vLLM finalises a
@@ -74,7 +74,7 @@ class SharedMemoryWeightTransfer(WeightTransferEngine[SharedMemoryInit, SharedMe
     def receive_weights(self, update_info: SharedMemoryUpdate) -> None:
         specs = tuple(TensorSpec(*tensor) for tensor in update_info.tensors)
         num_bytes = max(spec.offset + spec.num_bytes for spec in specs)
-        # Read, not mapped: layer-wise loading keeps tensors until their layer is whole, and the sender deletes the file.
+        # Copied: layer-wise loading keeps tensors until their layer is whole, and the sender deletes the file.
         payload = torch.from_file(update_info.path, shared=False, size=num_bytes, dtype=torch.uint8).clone()
         Bucket(update_info.index, specs, payload.numpy(), update_info.checksum).verify()
         self.model.load_weights((name, tensor.to(self.device)) for name, tensor in tensors_of(payload, specs))

@@ -112,5 +112,3 @@ def run_guarded(command: Callable[..., object]) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
     return 0
-
-

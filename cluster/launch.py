@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import ray
 from rich.console import Console
 from rich.table import Table
 
 from actors.models import load_tokenizer, resolve_model
-from cluster.learner_group import LearnerGroup
 from cluster.progress import watch
-from cluster.run import Cards, Run, StageResult
+from cluster.run import Cards, Progress, Run, StageResult
 from cluster.run_folder import make_run_folder
 from cluster.runtime import ray_session
 from spag_ray.cards import split_words, taboo_cards
@@ -48,11 +48,19 @@ def run_training(config: RunConfig, folder: Path, console: Console) -> None:
     console.print(outcome_table(results))
     for line in head_to_head_lines(results):
         console.print(line, soft_wrap=True)
-    console.print(f"models: {folder}/models   metrics: {folder}/metrics.jsonl   games: {folder}/episodes", soft_wrap=True)
+    console.print(
+        f"models: {folder}/models   metrics: {folder}/metrics.jsonl   games: {folder}/episodes",
+        soft_wrap=True,
+    )
 
 
 def run_play(
-    config: RunConfig, attacker: str | None, defender: str | None, words_file: Path | None, out: Path, console: Console
+    config: RunConfig,
+    attacker: str | None,
+    defender: str | None,
+    words_file: Path | None,
+    out: Path,
+    console: Console,
 ) -> None:
     """`spag-ray play`: one game a word, written in the published format."""
     refuse_existing(out)
@@ -79,7 +87,9 @@ def run_reward(
     refuse_existing(out)
     template = load_template(prompts)
     if template.style != "flat":
-        raise ConfigError(f"--prompts {prompts}: the training-data format holds plain text, so a `flat` template is needed")
+        raise ConfigError(
+            f"--prompts {prompts}: the training-data format holds plain text, so a `flat` template is needed"
+        )
     games = read_games(games_file)
     rows = to_samples(games, decay, rules, lambda *view: FlatRenderer.query_text(template, *view))
     if sft is not None:
@@ -149,7 +159,16 @@ def refuse_existing(path: Path) -> None:
 def outcome_table(results: Sequence[StageResult]) -> Table:
     """Shares of outcomes by stage with 95% Wilson intervals."""
     table = Table(title="Games on held-out words: share of outcomes, 95% interval")
-    for heading in ("attacker", "defender", "games", "attacker wins", "defender wins", "breaches", "ties", "breaches + ties"):
+    for heading in (
+        "attacker",
+        "defender",
+        "games",
+        "attacker wins",
+        "defender wins",
+        "breaches",
+        "ties",
+        "breaches + ties",
+    ):
         table.add_column(heading, justify="left" if heading in ("attacker", "defender") else "right", no_wrap=True)
     for result in results:
         total = sum(result.outcomes.values())
@@ -190,7 +209,13 @@ def head_to_head_lines(results: Sequence[StageResult]) -> list[str]:
 
 
 def _run_to_the_end(
-    config: RunConfig, folder: Path, model: str, words: list[str], held_out: list[str], cards: Cards, console: Console
+    config: RunConfig,
+    folder: Path,
+    model: str,
+    words: list[str],
+    held_out: list[str],
+    cards: Cards,
+    console: Console,
 ) -> list[StageResult]:
     run = _place_run(config, folder, model, words, held_out, cards)
     training = run.train.remote()
@@ -198,16 +223,16 @@ def _run_to_the_end(
     return _result(training)
 
 
-def _place_run(config: RunConfig, folder: Path, model: str, words: list[str], held_out: list[str], cards: Cards):  # type: ignore[no-untyped-def]
+def _place_run(config: RunConfig, folder: Path, model: str, words: list[str], held_out: list[str], cards: Cards) -> Any:
     actor = ray.remote(Run).options(name=f"run-{folder.name}", num_cpus=0, max_concurrency=4)
     return actor.remote(config, str(folder), model, words, held_out, cards)
 
 
-def _watch(run, ending: ray.ObjectRef, console: Console) -> None:  # type: ignore[no-untyped-def]
+def _watch(run: Any, ending: ray.ObjectRef, console: Console) -> None:
     def is_done(seconds: float) -> bool:
         return bool(ray.wait([ending], timeout=seconds)[0])
 
-    def status():  # type: ignore[no-untyped-def]
+    def status() -> Progress:
         return ray.get(run.status.remote())
 
     try:
@@ -216,7 +241,7 @@ def _watch(run, ending: ray.ObjectRef, console: Console) -> None:  # type: ignor
         return  # the ending itself says why
 
 
-def _result(ending: ray.ObjectRef):  # type: ignore[no-untyped-def]
+def _result(ending: ray.ObjectRef) -> Any:
     try:
         return ray.get(ending)
     except ray.exceptions.RayTaskError as error:

@@ -68,14 +68,19 @@ class LearnerGroup:
     """Started by the constructor; `close` ends its actors."""
 
     def __init__(
-        self, model: str, config: LearnerConfig, objective: ObjectiveConfig, log_folder: str, name: str = "learner"
+        self,
+        model: str,
+        config: LearnerConfig,
+        objective: ObjectiveConfig,
+        log_folder: str,
+        name: str = "learner",
     ) -> None:
         actor = ray.remote(LearnerActor)
         self._timeout_s = config.timeout_s
         self._ranks = [
-            actor.options(
-                name=f"{name}-{rank}", num_cpus=config.num_cpus, num_gpus=config.num_gpus
-            ).remote(f"{log_folder}/{name}-{rank}.log")
+            actor.options(name=f"{name}-{rank}", num_cpus=config.num_cpus, num_gpus=config.num_gpus).remote(
+                f"{log_folder}/{name}-{rank}.log"
+            )
             for rank in range(config.num_ranks)
         ]
         master = self._get(self._ranks[0].meeting_place.remote())
@@ -111,7 +116,7 @@ class LearnerGroup:
 
     def bucket_refs(self) -> list[ray.ObjectRef]:
         """The weights as they are now, one object-store reference per bucket."""
-        return [[rank.bucket.remote(index) for rank in self._ranks][0] for index in range(self.num_buckets)]
+        return [next(rank.bucket.remote(index) for rank in self._ranks) for index in range(self.num_buckets)]
 
     def save_model(self, folder: str) -> None:
         self._all("save_model", folder)
@@ -127,7 +132,9 @@ class LearnerGroup:
         try:
             return ray.get(refs, timeout=self._timeout_s)
         except ray.exceptions.GetTimeoutError as error:
-            raise LearnerError(f"a learner call took longer than learner.timeout_s ({self._timeout_s:.0f} s)") from error
+            raise LearnerError(
+                f"a learner call took longer than learner.timeout_s ({self._timeout_s:.0f} s)"
+            ) from error
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, SpagError):
                 raise error.cause from None

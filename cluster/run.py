@@ -1,7 +1,7 @@
 """The Run: one actor that owns every other actor of a run, and the verbs that the loop (training.py) is written in.
 
-    Run ── engines (EngineActor)   play ──> arenas (ArenaActor) ──> buffer (ReplayBuffer)
-        └─ learners (LearnerActor) learn <── buffer;  publish ──> engines
+Run ── engines (EngineActor)   play ──> arenas (ArenaActor) ──> buffer (ReplayBuffer)
+    └─ learners (LearnerActor) learn <── buffer;  publish ──> engines
 """
 
 from __future__ import annotations
@@ -65,7 +65,13 @@ class Run:
     """`words` are trained on, `held_out` only evaluated on; `model` is a folder."""
 
     def __init__(
-        self, config: RunConfig, folder: str, model: str, words: Sequence[str], held_out: Sequence[str], cards: Cards
+        self,
+        config: RunConfig,
+        folder: str,
+        model: str,
+        words: Sequence[str],
+        held_out: Sequence[str],
+        cards: Cards,
     ) -> None:
         self.folder = Path(folder)
         redirect_output(str(self.folder / "logs" / "run.log"))
@@ -84,8 +90,10 @@ class Run:
         self._began = time.perf_counter()
         self._template = load_template(config.prompts)
         self.renderer: Renderer = make_renderer(self._template, load_tokenizer(model), config.game.max_turns)
-        self._buffer = ray.remote(ReplayBuffer).options(name=f"buffer-{self.folder.name}", num_cpus=0).remote(
-            str(self.folder / "episodes")
+        self._buffer = (
+            ray.remote(ReplayBuffer)
+            .options(name=f"buffer-{self.folder.name}", num_cpus=0)
+            .remote(str(self.folder / "episodes"))
         )
         rules = Rules(config.game.max_turns, config.game.rules)
         self._arenas = [
@@ -117,9 +125,7 @@ class Run:
         finally:
             self.close()
 
-    def learn_only(
-        self, method: str, games: Sequence[GameSample], sft: Sequence[TurnSample], out: str
-    ) -> None:
+    def learn_only(self, method: str, games: Sequence[GameSample], sft: Sequence[TurnSample], out: str) -> None:
         """One pass over samples from a file; the model is written to `out`."""
         try:
             self.say("starting the learner")
@@ -170,7 +176,11 @@ class Run:
 
     def start_learners(self) -> LearnerGroup:
         return LearnerGroup(
-            self.model, self.config.learner, self.config.objective, str(self.folder / "logs"), f"learner-{self.folder.name}"
+            self.model,
+            self.config.learner,
+            self.config.objective,
+            str(self.folder / "logs"),
+            f"learner-{self.folder.name}",
         )
 
     def close(self) -> None:
@@ -306,5 +316,3 @@ class Run:
             if isinstance(error.cause, SpagError):
                 raise error.cause from None
             raise
-
-

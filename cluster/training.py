@@ -19,7 +19,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from spag_ray.episode import Episode, TurnSample, game_samples
+from spag_ray.episode import Episode, GameSample, TurnSample, game_samples
 from spag_ray.errors import InputError
 from spag_ray.formats import read_games, read_sft
 from spag_ray.replay import episode_from_game, sft_samples
@@ -69,11 +69,18 @@ def imitate(run: Run) -> None:
         episodes = run.play("expert", played, expert, expert)
     else:
         rules = run.config.game.rules
-        games = read_games(config.source)
-        episodes = [episode_from_game(game, i, "expert", run.renderer, rules) for i, game in enumerate(games)]
+        given = read_games(config.source)
+        episodes = [episode_from_game(game, i, "expert", run.renderer, rules) for i, game in enumerate(given)]
     games = samples_of(run, episodes, f"imitation from {config.source}")
     run.learn(
-        "imitated", "imitation", games, [], config.batch_games, config.learning_rate, config.kl_coeff, temperature=1.0
+        "imitated",
+        "imitation",
+        games,
+        [],
+        config.batch_games,
+        config.learning_rate,
+        config.kl_coeff,
+        temperature=1.0,
     )
 
 
@@ -119,7 +126,7 @@ def head_to_head(run: Run, anchor: str, anchor_name: str) -> None:
     run.evaluate(name, others, newest, f"match-{anchor_name}-{name}", (anchor_name, name))
 
 
-def samples_of(run: Run, episodes: list[Episode], what: str) -> list:
+def samples_of(run: Run, episodes: list[Episode], what: str) -> list[GameSample]:
     games = game_samples(episodes, run.config.objective.decay, run.config.objective.role_weight_cap)
     if not games:
         raise InputError(

@@ -6,8 +6,8 @@
         engine.backward(loss, last=index == len(trees) - 1)
     grad_norm = engine.step(learning_rate)
 
-DeepSpeed is told one micro-batch per step; where a global batch is cut into several, `backward` marks the last. Gradients
-are summed over ranks, not averaged: a loss already carries the numbers of the global batch.
+DeepSpeed is told one micro-batch per step; where a global batch is cut into several, `backward` marks the last.
+Gradients are summed over ranks, not averaged: a loss already carries the numbers of the global batch.
 """
 
 from __future__ import annotations

@@ -188,7 +188,9 @@ class Learner:
         total = _Sums(*sum_over_ranks(list(vars(sums).values())))
         loss_value = total.policy + total.kl + total.sft
         if not math.isfinite(loss_value):
-            raise LearnerError(f"the loss of step {self._stage.step} is {loss_value}; the weights were left as they were")
+            raise LearnerError(
+                f"the loss of step {self._stage.step} is {loss_value}; the weights were left as they were"
+            )
         gradient_norm = self._engine.step(learning_rate)
         if not math.isfinite(gradient_norm):
             raise LearnerError(f"the gradient of step {self._stage.step} has norm {gradient_norm}; training stops here")

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 LengthNorm = Literal["mean", "constant"]
-Logprobs = Tensor | Sequence[float]
+Logprobs: TypeAlias = Tensor | Sequence[float]
 IGNORED_LABEL = -100
 # Nothing is learned from exp of a larger log-ratio and float32 overflows at 88: past it the gradient is zero.
 MAX_LOG_RATIO = 20.0

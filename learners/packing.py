@@ -18,6 +18,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,9 +39,7 @@ class TokenSample:
 
     def __post_init__(self) -> None:
         if not len(self.prompt_ids):
-            raise LearnerError(
-                "a sample's prompt is empty: nothing predicts its first token; start it with BOS"
-            )
+            raise LearnerError("a sample's prompt is empty: nothing predicts its first token; start it with BOS")
         if not len(self.target_ids):
             raise LearnerError("a sample has no target tokens: nothing is learned from it; leave it out")
 
@@ -117,9 +116,7 @@ def token_logprobs_and_entropies(
     normalisers = logits.logsumexp(-1)
     with torch.no_grad():  # row by row: a second [rows, vocabulary] would double the memory
         pairs = zip(logits, normalisers, strict=True)
-        entropies = torch.stack(
-            [normaliser - ((row - normaliser).exp() * row).sum() for row, normaliser in pairs]
-        )
+        entropies = torch.stack([normaliser - ((row - normaliser).exp() * row).sum() for row, normaliser in pairs])
     split = entropies[rows].split([len(nodes) for nodes in tree.predictors])
     return _target_logprobs(tree, rows, logits, normalisers), list(split)
 
@@ -145,7 +142,8 @@ def _cheapest_bins(lengths: Sequence[int], shared: Sequence[int], max_tokens: in
     A sample adds length - shared tokens to its bin, all of its length as the first of it. best[n] is the
     cheapest (tokens, bins) of the first n samples, begun[n] where the last bin of that begins.
     """
-    best, begun = [(0, 0)], [0]
+    best: list[tuple[int, int]] = [(0, 0)]
+    begun = [0]
     for end in range(1, len(lengths) + 1):
         options = []
         grown = 0
@@ -156,14 +154,15 @@ def _cheapest_bins(lengths: Sequence[int], shared: Sequence[int], max_tokens: in
             grown += lengths[start] - shared[start]
             if grown > max_tokens:
                 break
-        *cost, start = min(options)
-        best.append(tuple(cost))
+        tokens, bins, start = min(options)
+        best.append((tokens, bins))
         begun.append(start)
-    bins, end = [], len(lengths)
+    cuts: list[tuple[int, int]] = []
+    end = len(lengths)
     while end > 0:
-        bins.append((begun[end], end))
+        cuts.append((begun[end], end))
         end = begun[end]
-    return bins[::-1]
+    return cuts[::-1]
 
 
 def _build_tree(
@@ -207,7 +206,7 @@ def _subtree_ends(parents: Sequence[int]) -> list[int]:
     return ends
 
 
-def _predictor_logits(model: Callable, tree: TokenTree, temperature: float) -> tuple[Tensor, Tensor]:
+def _predictor_logits(model: Any, tree: TokenTree, temperature: float) -> tuple[Tensor, Tensor]:
     """Every target token's row, and the logits [rows, vocabulary] of the distinct predicting nodes."""
     device = model.device
     nodes, rows = torch.cat(tree.predictors).unique(return_inverse=True)

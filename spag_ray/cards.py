@@ -20,8 +20,8 @@ _DATA_FILE = Path("envs") / "Taboo" / "words.json"
 def taboo_cards() -> dict[str, tuple[str, ...]]:
     """Target word -> related words: the cards whose word is one English word, lower-cased, sorted by word.
 
-    Of the 1,414 cards those for names of several words, years and accented words are left out. A card without a
-    related word that can be said (one that does not contain the target) is left out too.
+    Of the 1,414 cards those for names of several words, years and accented words are left out. A card without
+    a related word that can be said (one that does not contain the target) is left out too.
     """
     cards: dict[str, list[str]] = {}
     for group in _read_data().values():
@@ -34,10 +34,10 @@ def taboo_cards() -> dict[str, tuple[str, ...]]:
 
 
 def split_words(words: Sequence[str], num_held_out: int, seed: int) -> tuple[list[str], list[str]]:
-    """(train, held out): disjoint, together all words, a function of the words as a set and the seed."""
+    """(train, held out): disjoint, together all words, a function of the set of words and the seed."""
     shuffled = sorted(set(words))
     if not 0 <= num_held_out <= len(shuffled):
-        raise InputError(f"{num_held_out} of {len(shuffled)} words cannot be held out; choose between 0 and {len(shuffled)}")
+        raise InputError(f"{num_held_out} of {len(shuffled)} words cannot be held out; give 0 to {len(shuffled)}")
     random.Random(f"split/{seed}").shuffle(shuffled)
     return shuffled[num_held_out:], shuffled[:num_held_out]
 
@@ -49,7 +49,7 @@ def _read_data() -> dict[str, dict[str, list[str]]]:
         if path.is_file():
             return json.loads(path.read_text(encoding="utf-8"))
     raise InputError(
-        "the word cards come from the Python package textarena, which is not installed (or has no Taboo words); "
+        "the word cards come from the Python package textarena, which is missing or has no Taboo words; "
         "run `pip install textarena`, or set words.source to a words file of your own"
     )
 

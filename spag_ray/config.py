@@ -1,6 +1,6 @@
 """A run, as data: YAML -> RunConfig, with `-o a.b=c` overrides. Every value has a default that works.
 
-    config = load_config("configs/quickstart.yaml", overrides=["self_play.rounds=1"])
+config = load_config("configs/quickstart.yaml", overrides=["self_play.rounds=1"])
 """
 
 from __future__ import annotations
@@ -71,7 +71,6 @@ class LearnerConfig(Part):
     num_cpus: float = Field(1, ge=0, description="CPU cores Ray reserves for one rank")
     bucket_bytes: int = Field(256 * 2**20, ge=1024, description="size cap of one bucket of a weight snapshot")
     timeout_s: float = Field(1800, gt=0, description="deadline of one learner call")
-
 
     @model_validator(mode="after")
     def _check(self) -> LearnerConfig:

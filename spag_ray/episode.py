@@ -2,7 +2,7 @@
 
 Made by an arena (actors/arena.py), carried by wire.py, kept by the replay buffer, learned from by a learner.
 
-    >>> turn = Turn(Role.ATTACKER, "It purrs.", prompt_ids=(1, 5), token_ids=(7, 2), logprobs=(-0.5, -0.1), policy="base")
+    >>> turn = Turn(Role.ATTACKER, "It purrs.", (1, 5), token_ids=(7, 2), logprobs=(-0.5, -0.1), policy="base")
     >>> turn.num_tokens
     2
 """
@@ -73,7 +73,9 @@ class Episode:
                     f"the {next_role(index)}'s; check the source of this game"
                 )
         if len(self.turns) > 2 * self.max_turns:
-            raise InputError(f"episode {self.episode_id}: {len(self.turns)} turns, at most {2 * self.max_turns} allowed")
+            raise InputError(
+                f"episode {self.episode_id}: {len(self.turns)} turns, at most {2 * self.max_turns} allowed"
+            )
 
     @property
     def history(self) -> list[dict[str, str]]:
@@ -139,9 +141,7 @@ class GameSample:
         return sum(len(turn.prompt_ids) + len(turn.target_ids) for turn in self.turns)
 
 
-def game_samples(
-    episodes: Sequence[Episode], decay: float = 0.8, weight_cap: float | None = None
-) -> list[GameSample]:
+def game_samples(episodes: Sequence[Episode], decay: float = 0.8, weight_cap: float | None = None) -> list[GameSample]:
     """Decided games -> what is learned from each, in the order given; ties and breaches are left out.
 
     Shares follow g^-t / sum_i g^-i over the winner's turns; a game's weight is decided / (2 * games its role won)

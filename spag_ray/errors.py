@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SpagError(Exception):
-    """Base of all errors meant for users. Made from one message, so it survives pickling between processes."""
+    """Base of all errors meant for users. Made from one message, so it survives pickling."""
 
     exit_code = 2
 

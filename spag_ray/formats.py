@@ -1,10 +1,12 @@
 """The published JSON files: games, training rows, SFT data.
 
     games     [{"history": [{"role", "content"}, ...], "target_word", "max_turns", ...}, ...]
-    samples   [{"query", "target", "reward", "role", "weight"}, ...] and {"query", "target", "type": "sft", "weight": 1.0}
-    SFT data  [{"instruction", "input", "output"}, ...] (Alpaca's), or rows with "query" or "prompt", and "target"
+    samples   [{"query", "target", "reward", "role", "weight"}, ...]
+              and SFT rows {"query", "target", "type": "sft", "weight": 1.0}
+    SFT data  [{"instruction", "input", "output"}, ...] (Alpaca's),
+              or rows with "query" (or "prompt") and "target"
 
-Each may be one JSON list or JSON lines. What is read is checked, and a fault is one InputError that names its place.
+Each may be one JSON list or JSON lines. What is read is checked; a fault is an InputError naming its place.
 """
 
 from __future__ import annotations
@@ -64,10 +66,8 @@ def read_sft(path: str | Path) -> list[Row]:
     return [_sft_row(row, f"{path}: row {number}") for number, row in enumerate(_read_rows(path))]
 
 
-def to_samples(
-    games: Sequence[Mapping[str, Any]], decay: float, rules: str, render_query: RenderQuery
-) -> list[Row]:
-    """Games -> training rows with the query that the turn's player read. Empty turns have nothing to learn from."""
+def to_samples(games: Sequence[Mapping[str, Any]], decay: float, rules: str, render_query: RenderQuery) -> list[Row]:
+    """Games -> training rows with the query that the turn's player read; empty turns are left out."""
     rows = []
     for number, index, sample in rewarded_turns(games, decay, rules):
         if sample["target"]:
@@ -100,7 +100,7 @@ def _sft_row(row: Mapping[str, Any], where: str) -> Row:
         target = _text(row, "target", where)
     else:
         raise InputError(
-            f'{where}: SFT data needs "instruction", "input" and "output", or "query" (or "prompt") and "target"; '
+            f'{where}: SFT data needs "instruction" and "output", or "query" (or "prompt") and "target"; '
             f"found the keys {sorted(row)}"
         )
     return {"query": query, "target": target, "type": "sft", "weight": 1.0}
@@ -153,7 +153,9 @@ def _parse(text: str, path: str | Path, first_line: int) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         line = first_line + error.lineno - 1
-        raise InputError(f"{path}, line {line}, column {error.colno}: not valid JSON ({error.msg}); mend it there") from error
+        raise InputError(
+            f"{path}, line {line}, column {error.colno}: not valid JSON ({error.msg}); mend it there"
+        ) from error
     except RecursionError as error:
         raise InputError(f"{path}, line {first_line}: nested too deeply to be one of the published files") from error
 

@@ -1,9 +1,9 @@
 """The rules of Adversarial Taboo as pure functions: who speaks, how a game can end, who scored.
 
-    >>> next_role(0), next_role(1)
-    (<Role.ATTACKER: 'attacker'>, <Role.DEFENDER: 'defender'>)
-    >>> Outcome.DEFENDER_BREACH.winner, Outcome.DEFENDER_BREACH.score(Role.ATTACKER)
-    (None, 1.0)
+>>> next_role(0), next_role(1)
+(<Role.ATTACKER: 'attacker'>, <Role.DEFENDER: 'defender'>)
+>>> Outcome.DEFENDER_BREACH.winner, Outcome.DEFENDER_BREACH.score(Role.ATTACKER)
+(None, 1.0)
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Outcome(StrEnum):
 class Verdict:
     """A referee's word on a game.
 
-    `length` turns were read. `turn` is the index of the turn that decided and `span` the characters [start, end) of
-    its content that did; both are None when nothing decided.
+    `length` turns were read. `turn` is the index of the turn that decided and `span` the characters
+    [start, end) of its content that did; both are None when nothing decided.
     """
 
     outcome: Outcome
@@ -95,14 +95,12 @@ def check_history(history: object) -> None:
         raise InputError(f"a history must be a list of turns, not {type(history).__name__}")
     for index, turn in enumerate(history):
         if not isinstance(turn, Mapping):
-            raise InputError(
-                f'turn {index} must be an object with "role" and "content", not {type(turn).__name__}'
-            )
+            raise InputError(f'turn {index} must be an object with "role" and "content", not {type(turn).__name__}')
         for key in ("role", "content"):
             if not isinstance(turn.get(key), str):
                 raise InputError(f"turn {index} needs a text under {key!r}, found {turn.get(key)!r}")
         if turn["role"] != next_role(index):
             raise InputError(
-                f"turn {index} is by {turn['role']!r}, but turns alternate from the attacker on and it is the "
-                f"{next_role(index)}'s; put the turns in order or leave this game out"
+                f"turn {index} is by {turn['role']!r}, but turns alternate from the attacker on and it is "
+                f"the {next_role(index)}'s; put the turns in order or leave this game out"
             )

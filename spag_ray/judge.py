@@ -1,9 +1,9 @@
 """The referee: reads a game turn by turn and says how it ended, why, and which words decided it.
 
-    >>> judge([{"role": "attacker", "content": "It purrs."}, {"role": "defender", "content": "A cat!"}], "cat", 5)
-    ... # doctest: +NORMALIZE_WHITESPACE
-    Verdict(outcome=<Outcome.ATTACKER_WINS: 'attacker wins'>, length=2,
-            reason="the defender said 'cat' (target word 'cat')", turn=1, span=(2, 5))
+    >>> history = [{"role": "attacker", "content": "It purrs."}, {"role": "defender", "content": "A cat!"}]
+    >>> verdict = judge(history, "cat", max_turns=5)
+    >>> verdict.outcome, verdict.turn, verdict.span, verdict.reason
+    (<Outcome.ATTACKER_WINS: 'attacker wins'>, 1, (2, 5), "the defender said 'cat' (target word 'cat')")
 
 A game in play is judged after every turn; what a target word needs is computed once and kept.
 """
@@ -27,8 +27,8 @@ _REFEREES: dict[str, Callable[[str, Role, str], Ruling | None]] = {
 def judge(history: History, target_word: str, max_turns: int, rules: str = "strict") -> Verdict:
     """The first turn that decides the game, among the first 2 * `max_turns`; a tied game if none does.
 
-    Pass `rules="published"` for the referee of the published code, with its faults (method.md). Raises InputError
-    for an unknown referee, an empty target word, or turns out of order.
+    Pass `rules="published"` for the referee of the published code, with its faults (method.md). Raises
+    InputError for an unknown referee, an empty target word, or turns out of order.
     """
     judge_turn = _REFEREES.get(rules)
     if judge_turn is None:

@@ -1,4 +1,4 @@
-"""The published referee, faults included: plain substrings of lower-cased text (method.md, "The published referee").
+"""The published referee, faults included: plain substrings of lower-cased text (method.md).
 
 "art" fires in "start", and a guess is understood in one wording only. Kept for parity with published results.
 """
@@ -67,7 +67,5 @@ def _lower(content: str) -> FoldedText:
     lowered = content.lower()
     if len(lowered) == len(content):
         return FoldedText(lowered)
-    origins = tuple(
-        (index, index + 1) for index, character in enumerate(content) for _ in character.lower()
-    )
+    origins = tuple((index, index + 1) for index, character in enumerate(content) for _ in character.lower())
     return FoldedText(lowered, origins)

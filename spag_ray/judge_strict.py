@@ -1,8 +1,8 @@
 """The strict referee: words as words, guesses as meant, breaches named (method.md, "The strict referee").
 
-For one turn, in this order: an empty reply and speaking for the other player are breaches by whoever did it. An
-attacker breaks the rules by saying the word or by guessing. A defender's guess is right or wrong; short of a guess,
-saying the word loses. A reply without letters that is not empty ("...", an emoji) is a legal, if useless, turn.
+For one turn, in this order: an empty reply and speaking for the other player are breaches by whoever did it.
+An attacker breaks the rules by saying the word or by guessing. A defender's guess is right or wrong; short of
+a guess, saying the word loses. A reply without letters that is not empty ("...", an emoji) is a legal turn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def judge_turn(content: str, role: Role, target_word: str) -> Ruling | None:
     folded = fold(content)
     if not any(char.isprintable() and not char.isspace() for char in folded.text):
         return Ruling(Outcome.breach_by(role), f"the {role}'s reply is empty", (0, len(content)))
-    label = _other_label(role.other).search(folded.text)
+    label = _other_label(role.other).search(folded.text) if role.other in folded.text else None
     if label is not None:
         reason = f"the {role} spoke for the {role.other}"
         return Ruling(Outcome.breach_by(role), reason, folded.span(*label.span(label.lastgroup or 0)))
@@ -62,14 +62,15 @@ def _judge_defender(content: str, folded: FoldedText, target_word: str) -> Rulin
 
 @lru_cache
 def _other_label(other: Role) -> re.Pattern[str]:
-    """A label that hands the floor to `other`: "- **Defender**:", "[defender] -", "## Defender" on a line of its own.
+    """A label that hands the floor to `other`: "- **Defender**:", "[defender] -", or a heading.
 
     It stands at the start of a line, or of a sentence when a colon follows.
     """
-    name = rf"(?:the\s+)?{other}(?:'s\s+(?:turn|reply|response|answer))?(?:\s*\([^)\n]{{0,30}}\)|\s*#?\d{{1,2}})?"
+    remark = r"(?:'s\s+(?:turn|reply|response|answer))?(?:\s*\([^)\n]{0,30}\)|\s*#?\d{1,2})?"
+    name = rf"(?:the\s+)?{other}{remark}"
     return re.compile(
         rf"^[^\w\n]*_*(?P<line>{name}[^\w\n:]*_*(?::|\s[-\u2014]+\s))"
         rf"|[.!?\"'`)*]\s+[*_`\"\[(<|]*(?P<sentence>{name}[*_`\"\])>|\s]*:)"
-        rf"|^\s*(?:#+|\*\*|<\|?|\[)\s*(?P<heading>{other})\s*(?:\*\*|\|?>|\])?:?\s*$",
+        rf"|^[^\S\n]*(?:#+|\*\*|<\|?|\[)\s*(?P<heading>{other})\s*(?:\*\*|\|?>|\])?:?[^\S\n]*$",
         flags=re.MULTILINE,
     )

@@ -2,10 +2,10 @@
 
     >>> said = find_word(fold("They have *written* books."), "write")
     >>> said.span()
-    (12, 19)
+    (11, 18)
 
-A word is found whole ("cat" not in "category"), also in the possessive, inside emphasis or quotes, as a part of a
-hyphenated compound ("cat-like"), broken by hyphens ("ca-t") and spelled out ("c a t", "C.A.T.").
+A word is found whole ("cat" not in "category"), also in the possessive, inside emphasis or quotes, as a part
+of a hyphenated compound ("cat-like"), broken by hyphens ("ca-t") and spelled out ("c a t", "C.A.T.").
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from spag_ray.errors import InputError
 from spag_ray.ruling import FoldedText
 from spag_ray.words import STOP_WORDS
 
 _SAME_AS = str.maketrans(
-    {**dict.fromkeys("\u2018\u2019\u201b\u02bc\u02b9\u2032\u00b4", "'"), **dict.fromkeys("\u201c\u201d\u201e\u2033\u00ab\u00bb", '"')}
+    dict.fromkeys("\u2018\u2019\u201b\u02bc\u02b9\u2032\u00b4", "'")
+    | dict.fromkeys("\u201c\u201d\u201e\u2033\u00ab\u00bb", '"')
     | dict.fromkeys("\u2010\u2011\u2012\u2013\u2212", "-")
 )
 # Between the parts of a compound: "ice cream", "ice-cream", "icecream", "*ice* cream".
@@ -34,10 +36,14 @@ _MIN_SPELLED = 3  # "U.S." does not spell "us"
 
 @dataclass(frozen=True)
 class WordForms:
-    """A target word made ready: `pattern` finds a form as a word, `joined` holds the forms without separators."""
+    """A target word made ready: `pattern` finds a form as a word, `joined` holds the forms as one.
+
+    A text without any of `beginnings` need not be searched, which is most of them.
+    """
 
     pattern: re.Pattern[str]
     joined: frozenset[str]
+    beginnings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class Said:
 
 
 def fold(content: str) -> FoldedText:
-    """Case-folded, NFKC-normalised text with plain quotes and hyphens and without invisible format characters."""
+    """Case-folded, NFKC-normalised text with plain quotes and hyphens, without invisible characters."""
     if content.isascii():
         return FoldedText(content.lower())
     pieces: list[str] = []
@@ -70,36 +76,50 @@ def fold(content: str) -> FoldedText:
 def find_word(folded: FoldedText, word: str) -> Said | None:
     """The first place where a form of `word` is said, in any of the ways named above; else None."""
     forms = word_forms(word)
-    match = forms.pattern.search(folded.text)
-    if match is not None:
-        return Said(*match.span())
+    if any(beginning in folded.text for beginning in forms.beginnings):
+        match = forms.pattern.search(folded.text)
+        if match is not None:
+            return Said(*match.span())
     return next(_disguised(folded.text, forms.joined), None)
 
 
-def find_word_at(folded: FoldedText, word: str, start: int) -> Said | None:
-    """A form of `word` that begins exactly at folded character `start`."""
-    forms = word_forms(word)
-    match = forms.pattern.match(folded.text, start)
-    if match is not None:
-        return Said(*match.span())
-    return next((said for said in _disguised(folded.text, forms.joined) if said.start == start), None)
+class WordFinder:
+    """Answers "does a form of `word` begin here?" for many places of one text."""
+
+    def __init__(self, text: str, word: str) -> None:
+        forms = word_forms(word)
+        self.text = text
+        self.word = word
+        self._pattern = forms.pattern
+        self._disguised = {said.start: said.end for said in _disguised(text, forms.joined)}
+
+    def end_at(self, start: int) -> int | None:
+        """The end of the form that begins at character `start`, if one does."""
+        match = self._pattern.match(self.text, start)
+        return match.end() if match is not None else self._disguised.get(start)
 
 
 @lru_cache(maxsize=65536)
 def word_forms(word: str) -> WordForms:
-    """The word, its plural, conjugation and comparison. For a compound the first or the last part is inflected."""
+    """The word with all its inflections; of a compound the first or the last part is inflected."""
     folded = fold(word.strip()).text
-    parts = re.split(r"[\s\-]+", folded.strip("-")) if re.search(r"[\s\-]", folded) else [folded]
+    if not folded:
+        raise InputError(f"the target word {word!r} has no visible character; choose another")
+    parts = [part for part in re.split(r"[\s\-]+", folded) if part] or [folded]
     variants = {tuple(parts)}
     for index in {0, len(parts) - 1}:
         for form in inflections(parts[index]):
             variants.add((*parts[:index], form, *parts[index + 1 :]))
-    variants |= {tuple(_without_accents(part) for part in variant) for variant in variants}
+    variants |= {tuple(_without_accents(part) or part for part in variant) for variant in variants}
     ordered = sorted(variants, key=lambda variant: (-len("".join(variant)), variant))
     either = "|".join(_JOINT.join(re.escape(part) for part in variant) for variant in ordered)
+    firsts = {variant[0] for variant in variants}
     return WordForms(
         pattern=re.compile(f"{_BEFORE}(?:{either}){_AFTER}"),
         joined=frozenset("".join(variant) for variant in variants),
+        beginnings=tuple(
+            sorted(first for first in firsts if not any(other != first and other in first for other in firsts))
+        ),
     )
 
 
@@ -107,14 +127,14 @@ def word_forms(word: str) -> WordForms:
 def inflections(word: str) -> frozenset[str]:
     """All inflections of a single folded word, itself included.
 
-    A word that only exists as an inflection ("went", "knives") stands for its dictionary form too; one that is also a
-    word of its own ("saw", "evening") does not, but for a plural ("glasses"). Very common words that happen to be an
-    inflection ("does" of "doe") are left out.
+    A word that only exists as an inflection ("went", "knives") stands for its dictionary form too; one that
+    is also a word of its own ("saw", "evening") does not, but for a plural ("glasses"). Very common words
+    that happen to be an inflection ("does" of "doe") are left out.
     """
     import lemminflect
 
     lemmas_by_kind: dict[str, tuple[str, ...]] = lemminflect.getAllLemmas(word)
-    lemmas = {lemma for found in lemmas_by_kind.values() for lemma in found}
+    lemmas = _lemmas(word)
     bases = {word} if word in lemmas else lemmas | {word}
     for lemma in lemmas_by_kind.get("NOUN", ()):
         if word in lemminflect.getAllInflections(lemma, "NOUN").get("NNS", ()):
@@ -123,14 +143,30 @@ def inflections(word: str) -> frozenset[str]:
     for base in bases:
         for found in lemminflect.getAllInflections(base).values():
             forms.update(found)
-    is_noun = "NOUN" in lemmas_by_kind and word in lemmas_by_kind["NOUN"]
-    guessed_kinds = ("NOUN",) if is_noun else () if lemmas else ("NOUN", "VERB")
-    if len(word) > 1 and word.isalpha():
-        for kind in guessed_kinds:
-            for found in lemminflect.getAllInflectionsOOV(word, kind).values():
-                forms.update(found)
+    forms |= {form for form in _regular_forms(word) if word in _lemmas(form) or not _lemmas(form)}
     forms = {form.lower() for form in forms}
     return frozenset(forms if word in STOP_WORDS else forms - STOP_WORDS) | {word}
+
+
+def _regular_forms(word: str) -> set[str]:
+    """What rules make of the word as noun and verb: the dictionary lacks "cans", "leaped" and new words."""
+    import lemminflect
+
+    if len(word) < 2 or not word.isalpha() or (_lemmas(word) and word not in _lemmas(word)):
+        return set()
+    by_kind = [lemminflect.getAllInflectionsOOV(word, kind) for kind in ("NOUN", "VERB")]
+    forms = {form for found in by_kind for group in found.values() for form in group}
+    if not _lemmas(word):
+        from textblob import Word
+
+        forms.add(str(Word(word).pluralize()))  # "oxen"
+    return forms
+
+
+def _lemmas(word: str) -> set[str]:
+    import lemminflect
+
+    return {lemma for found in lemminflect.getAllLemmas(word).values() for lemma in found}
 
 
 def _disguised(text: str, joined: frozenset[str]) -> Iterator[Said]:

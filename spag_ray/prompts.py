@@ -92,7 +92,8 @@ def load_template(name: str) -> PromptTemplate:
 class Renderer(Protocol):
     """Dialogue -> token ids of the next prompt; a pure function of the turns so far. `end_ids` end a reply."""
 
-    end_ids: tuple[int, ...]
+    @property
+    def end_ids(self) -> tuple[int, ...]: ...
 
     def prompt(self, turns: Sequence[Turn], role: Role, target_word: str) -> tuple[int, ...]: ...
     def query_ids(self, query: str) -> tuple[int, ...]: ...
@@ -110,8 +111,10 @@ class _BaseRenderer:
     def __init__(self, template: PromptTemplate, tokenizer: Tokenizer, max_turns: int, wording: int = 0) -> None:
         if not 0 <= wording < len(template.wordings):
             raise ConfigError(f"wording {wording} was asked for, but the template has {len(template.wordings)}")
-        if tokenizer.eos_token_id is None:
+        end_id = tokenizer.eos_token_id
+        if end_id is None:
             raise ModelError("the tokenizer has no end-of-sequence token; set eos_token in tokenizer_config.json")
+        self.end_ids: tuple[int, ...] = (end_id,)
         self.template = template
         self.tokenizer = tokenizer
         self.max_turns = max_turns
@@ -144,7 +147,7 @@ class ChatRenderer(_BaseRenderer):
         self._opening_ids = tuple(tokenizer.encode(opening, add_special_tokens=False))
         self._to_reply_ids = tuple(tokenizer.encode(self._to_reply, add_special_tokens=False))
         self._to_user_ids = tuple(tokenizer.encode(self._to_user, add_special_tokens=False))
-        self.end_ids = tuple({self._to_user_ids[0], tokenizer.eos_token_id})
+        self.end_ids = tuple({self._to_user_ids[0], *self.end_ids})
 
     def prompt(self, turns: Sequence[Turn], role: Role, target_word: str) -> tuple[int, ...]:
         assert next_role(len(turns)) is role, "it is the other player's turn"
@@ -176,7 +179,6 @@ class FlatRenderer(_BaseRenderer):
         super().__init__(template, tokenizer, max_turns, wording)
         bos = getattr(tokenizer, "bos_token_id", None)
         self._begin = () if bos is None else (bos,)
-        self.end_ids = (tokenizer.eos_token_id,)
 
     def prompt(self, turns: Sequence[Turn], role: Role, target_word: str) -> tuple[int, ...]:
         said = [(turn.role, turn.text) for turn in turns]
@@ -185,7 +187,11 @@ class FlatRenderer(_BaseRenderer):
 
     @staticmethod
     def query_text(
-        template: PromptTemplate, history: Sequence[Mapping[str, str]], role: Role, target_word: str, max_turns: int
+        template: PromptTemplate,
+        history: Sequence[Mapping[str, str]],
+        role: Role,
+        target_word: str,
+        max_turns: int,
     ) -> str:
         """The prompt as text, for the published training-data files (their field "query")."""
         said = [(Role(turn["role"]), turn["content"]) for turn in history]

@@ -1,8 +1,8 @@
 """Shares of outcomes with intervals.
 
-    >>> low, high = wilson_interval(8, 10)
-    >>> round(low, 3), round(high, 3)
-    (0.49, 0.943)
+>>> low, high = wilson_interval(8, 10)
+>>> round(low, 3), round(high, 3)
+(0.49, 0.943)
 """
 
 from __future__ import annotations

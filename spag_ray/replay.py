@@ -26,14 +26,23 @@ def episode_from_game(game: Mapping[str, Any], number: int, stage: str, renderer
         role = Role(said["role"])
         tokens = renderer.reply_ids(said["content"].strip())
         turns.append(
-            Turn(role, said["content"], renderer.prompt(turns, role, word), tokens, (0.0,) * len(tokens), "file")
+            Turn(
+                role,
+                said["content"],
+                renderer.prompt(turns, role, word),
+                tokens,
+                (0.0,) * len(tokens),
+                "file",
+            )
         )
     return Episode(f"{stage}/{number:06d}", number, stage, word, max_turns, rules, 1.0, tuple(turns), verdict)
 
 
 def sft_samples(rows: Sequence[Mapping[str, Any]], renderer: Renderer) -> list[TurnSample]:
     """SFT rows ({"query", "target"}) in the prompts' style."""
-    return [TurnSample(renderer.query_ids(row["query"]), renderer.reply_ids(row["target"].strip()), 1.0) for row in rows]
+    return [
+        TurnSample(renderer.query_ids(row["query"]), renderer.reply_ids(row["target"].strip()), 1.0) for row in rows
+    ]
 
 
 def published_samples(

@@ -1,10 +1,10 @@
 """What each turn of a decided game is worth (method.md, "Rewards").
 
-    >>> [round(share, 3) for share in decayed_shares(3, 0.8)]
-    [0.262, 0.328, 0.41]
-    >>> weights = role_weights(num_attacker_wins=3, num_defender_wins=1)
-    >>> round(weights[Role.ATTACKER], 3), weights[Role.DEFENDER]
-    (0.667, 2.0)
+>>> [round(share, 3) for share in decayed_shares(3, 0.8)]
+[0.262, 0.328, 0.41]
+>>> weights = role_weights(num_attacker_wins=3, num_defender_wins=1)
+>>> round(weights[Role.ATTACKER], 3), weights[Role.DEFENDER]
+(0.667, 2.0)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def decayed_shares(num_turns: int, decay: float) -> list[float]:
 
 
 def role_weights(num_attacker_wins: int, num_defender_wins: int, cap: float | None = None) -> dict[Role, float]:
-    """decided / (2 * games the role won), 0 where it won none, at most `cap`: the roles count one half each."""
+    """decided / (2 * games the role won), 0 where it won none, at most `cap`: each role counts one half."""
     decided = num_attacker_wins + num_defender_wins
     wins = {Role.ATTACKER: num_attacker_wins, Role.DEFENDER: num_defender_wins}
     weights = {role: decided / (2 * count) if count else 0.0 for role, count in wins.items()}

@@ -1,4 +1,4 @@
-"""What a referee's file says about one turn, and how folded text leads back to the characters that were written."""
+"""What a referee says about one turn, and how folded text leads back to the written characters."""
 
 from __future__ import annotations
 

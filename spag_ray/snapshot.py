@@ -1,8 +1,8 @@
 """A published version of the weights as size-capped buckets of bytes: made by a learner, read by policies.
 
-    >>> plan = plan_buckets([("w", 8), ("b", 4), ("v", 8)], max_bytes=12)
-    >>> plan
-    [['w', 'b'], ['v']]
+>>> plan = plan_buckets([("w", 8), ("b", 4), ("v", 8)], max_bytes=12)
+>>> plan
+[['w', 'b'], ['v']]
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class LocalSnapshot:
 
 
 def checksum(payload: np.ndarray) -> str:
-    return xxhash.xxh3_64_hexdigest(memoryview(payload))
+    return xxhash.xxh3_64_hexdigest(payload.data)
 
 
 def plan_buckets(sizes: Iterable[tuple[str, int]], max_bytes: int) -> list[list[str]]:

@@ -1,11 +1,11 @@
 """Target words: word lists on disk, and the seeded, resumable stream that gives them out to games.
 
-    >>> stream = WordStream(["river", "cat"], seed=0)
-    >>> lease = stream.lease()      # a game is to be played with lease.word
-    >>> stream.give_back(lease)     # its arena died: the word is given out again first
-    >>> stream.lease() == lease
-    True
-    >>> stream.done(lease)          # the game was played
+>>> stream = WordStream(["river", "cat"], seed=0)
+>>> lease = stream.lease()      # a game is to be played with lease.word
+>>> stream.give_back(lease)     # its arena died: the word is given out again first
+>>> stream.lease() == lease
+True
+>>> stream.done(lease)          # the game was played
 """
 
 from __future__ import annotations
@@ -20,30 +20,34 @@ from spag_ray.errors import InputError
 
 # English function words: too common to be a target, and never counted as a form of another word.
 STOP_WORDS = frozenset(
+    # A list of its own line per word would be pages long.
     """
-    a about above across after again against ago all almost along already also although always am among an and another
-    any anybody anyone anything anywhere are around as at away be because been before behind being below beneath beside
-    between beyond both but by can cannot could did do does doing done down during each either else enough even ever
-    every everybody everyone everything everywhere few for from further had has have having he hence her here hers
-    herself him himself his how however i if in indeed instead into is it its itself just least less let many may maybe
-    me might mine more most much must my myself near neither never nevertheless no nobody none nor not nothing now
-    nowhere of off often on once one only onto or other others otherwise ought our ours ourselves out over own per
-    perhaps quite rather really same shall she should since so some somebody somehow someone something sometimes
-    somewhere still such than that the their theirs them themselves then there therefore these they this those though
-    through throughout thus till to together too toward towards under unless until up upon us very was we were what
-    whatever when whenever where wherever whether which while who whoever whole whom whose why will with within without
-    would yes yet you your yours yourself yourselves
-    ain aren couldn didn doesn don hadn hasn haven isn mustn needn shan shouldn wasn weren won wouldn gonna gotta wanna
-    """.split()
+    a about above across after again against ago all almost along already also although always am among
+    an and another any anybody anyone anything anywhere are around as at away be because been before
+    behind being below beneath beside between beyond both but by can cannot could did do does doing done
+    down during each either else enough even ever every everybody everyone everything everywhere few for
+    from further had has have having he hence her here hers herself him himself his how however i if in
+    indeed instead into is it its itself just least less let many may maybe me might mine more most much
+    must my myself near neither never nevertheless no nobody none nor not nothing now nowhere of off
+    often on once one only onto or other others otherwise ought our ours ourselves out over own per
+    perhaps quite rather really same shall she should since so some somebody somehow someone something
+    sometimes somewhere still such than that the their theirs them themselves then there therefore these
+    they this those though through throughout thus till to together too toward towards under unless
+    until up upon us very was we were what whatever when whenever where wherever whether which while who
+    whoever whole whom whose why will with within without would yes yet you your yours yourself
+    yourselves ain aren couldn didn doesn don hadn hasn haven isn mustn needn shan shouldn wasn weren
+    won wouldn gonna gotta wanna
+    """.split()  # noqa: SIM905
 ) - {"won"}
 
 
 def read_words(path: str | Path) -> list[str]:
-    """The words of a file, one a line; blank lines at its end are ignored. Raises InputError for anything unclear."""
+    """The words of a file, one a line; blank lines at its end are ignored; raises InputError."""
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").rstrip().split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot read the word list ({error}); give a UTF-8 file, one word a line") from error
+        remedy = "give a UTF-8 file, one word a line"
+        raise InputError(f"{path}: cannot read the word list ({error}); {remedy}") from error
     words = [line.strip() for line in lines]
     if words == [""]:
         raise InputError(f"{path}: the word list is empty; write one word a line")
@@ -71,12 +75,12 @@ def write_words(path: str | Path, words: Sequence[str]) -> None:
 
 
 def top_words(count: int) -> list[str]:
-    """The `count` most frequent English words (wordfreq): letters a-z only, at least three, lower-case, no stop words."""
+    """The `count` most frequent words of wordfreq: 3 or more letters a-z, lower-case, no stop word."""
     if count < 1:
         raise InputError(f"{count} words were asked for; ask for at least one")
     import wordfreq
 
-    # Four in five candidates stay; a list a little longer than needed is read, then the whole of it if that fell short.
+    # Most candidates stay: a list somewhat longer than needed is read, the whole of it if that falls short.
     for num_candidates in (2 * count + 1000, 10**7):
         candidates = wordfreq.top_n_list("en", num_candidates, ascii_only=True)
         words = [word for word in dict.fromkeys(candidates) if _is_target(word)]
@@ -96,8 +100,8 @@ class Lease:
 class WordStream:
     """Words in seeded, shuffled passes, each word equally often; every lease ends in `done` or `give_back`.
 
-    The lease with index i is the same word whatever happened to the others: a function of words, seed and i. With
-    `attacker_seats` = n each word comes n times in a row, once for every player that is to attack with it.
+    The lease with index i is the same word whatever happened to the others: a function of words, seed and i.
+    With `attacker_seats` = n each word comes n times in a row, once for every player that attacks with it.
     """
 
     def __init__(self, words: Sequence[str], seed: int, attacker_seats: int = 1) -> None:
@@ -155,7 +159,9 @@ class WordStream:
 
     def _take_in(self, lease: Lease) -> None:
         if self._out.get(lease.index) != lease.word:
-            raise InputError(f"the word {lease.word!r} (lease {lease.index}) is not out: it was returned or never given out")
+            raise InputError(
+                f"the word {lease.word!r} (lease {lease.index}) is not out: returned before or never given"
+            )
         del self._out[lease.index]
 
     def _word_at(self, index: int) -> str:

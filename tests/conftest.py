@@ -15,10 +15,55 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 TARGETS = ("river", "piano", "tiger", "apple", "castle", "doctor")
-_WORDS = (
-    "i know the word ! it is ` a . , ? you me what do go on like in of and to water music stripes fruit king health big "
-    "old small red green long fast good talk about think hint more where when user assistant system"
-).split()
+_WORDS = [
+    "i",
+    "know",
+    "the",
+    "word",
+    "!",
+    "it",
+    "is",
+    "`",
+    "a",
+    ".",
+    ",",
+    "?",
+    "you",
+    "me",
+    "what",
+    "do",
+    "go",
+    "on",
+    "like",
+    "in",
+    "of",
+    "and",
+    "to",
+    "water",
+    "music",
+    "stripes",
+    "fruit",
+    "king",
+    "health",
+    "big",
+    "old",
+    "small",
+    "red",
+    "green",
+    "long",
+    "fast",
+    "good",
+    "talk",
+    "about",
+    "think",
+    "hint",
+    "more",
+    "where",
+    "when",
+    "user",
+    "assistant",
+    "system",
+]
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|start|>{{ message['role'] }} {{ message['content'] }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant {% endif %}"
@@ -28,11 +73,12 @@ CHAT_TEMPLATE = (
 def make_tiny_model(folder: Path, seed: int = 0, chat_template: str | None = CHAT_TEMPLATE) -> Path:
     """A random Llama with a word-level tokenizer, saved as transformers saves models."""
     import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     tokens = ["<unk>", "<|start|>", "<|end|>", *_WORDS, *TARGETS]
     raw = Tokenizer(models.WordLevel({token: index for index, token in enumerate(tokens)}, unk_token="<unk>"))
+    raw.normalizer = normalizers.Lowercase()
     raw.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=raw, unk_token="<unk>", eos_token="<|end|>", additional_special_tokens=["<|start|>"]
@@ -103,5 +149,3 @@ def vllm_policy(tiny_model: Path, loop: Loop) -> Iterator[Any]:
 
 async def collect(episodes: AsyncIterator[Any]) -> list[Any]:
     return [episode async for episode in episodes]
-
-

@@ -1,4 +1,4 @@
-"""The referees: parity with the golden verdicts, and cases labelled by hand for what the strict one understands."""
+"""The referees: parity with the golden verdicts, and cases labelled by hand for the strict one."""
 
 from __future__ import annotations
 
@@ -61,6 +61,10 @@ ANSWERS = [
     ("evening", "even so", TIE),
     ("thing", "things", ATTACKER),
     ("box", "boxed in", ATTACKER),
+    ("leap", "He leaped.", ATTACKER),
+    ("ox", "Two oxen", ATTACKER),
+    ("see", "A seed in a bed", TIE),
+    ("new", "No news", TIE),
     ("selfie", "selfies", ATTACKER),
     # compounds and accents
     ("ice cream", "An ice-cream, please", ATTACKER),
@@ -109,7 +113,14 @@ ANSWERS = [
     ("mother-in-law", "I know the word! Is it mother-in-law?", DEFENDER),
     ("run", "I know the word! It is running!", DEFENDER),
     ("word", "I know the word! It is `word`!", DEFENDER),
+    ("cat", "I know the word! It is cat! Good game, well played!", DEFENDER),
+    ("cat", "I know the word! It's gotta be cat!", DEFENDER),
+    ("cat", "I know the word: is it cat, perhaps?", DEFENDER),
+    ("cat", "I did not get it at first but I know the word! It is cat", DEFENDER),
+    ("cat", "I know the word! It is cat. It is a small animal that purrs.", DEFENDER),
     # wrong guesses
+    ("cat", "I know the word! It is cat; dog.", ATTACKER),
+    ("cat", "I know the word! It is cat! It is dog!", ATTACKER),
     ("cat", "I know the word, it is dog.", ATTACKER),
     ("cat", "I know the word! It is a dog. A cat would purr.", ATTACKER),
     ("cat", "I know the word! It is `category`!", ATTACKER),
@@ -240,6 +251,8 @@ def test_unknown_referee_and_empty_word_are_refused() -> None:
         judge(game("Hm."), "cat", 5, "lenient")
     with pytest.raises(InputError, match="target word is empty"):
         judge(game("Hm."), " ", 5)
+    with pytest.raises(InputError, match="no visible character"):
+        judge(game("Hm."), "\u200b", 5)
 
 
 def test_turns_out_of_order_are_refused() -> None:
@@ -248,13 +261,34 @@ def test_turns_out_of_order_are_refused() -> None:
 
 
 fragments = st.sampled_from(
-    ["I know the word", "it is", "is it", "cat", "dog", "or", "not", "c a t", "c-a-t", "attacker:", "\n", "'", "`", "**", "-", "!", "\u0130"]
+    [
+        "I know the word",
+        "it is",
+        "is it",
+        "cat",
+        "dog",
+        "or",
+        "not",
+        "c a t",
+        "c-a-t",
+        "attacker:",
+        "\n",
+        "'",
+        "`",
+        "**",
+        "-",
+        "!",
+        "\u0130",
+    ]
 )
 texts = st.one_of(st.text(max_size=60), st.lists(fragments, max_size=12).map(" ".join))
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(texts, max_size=4), st.sampled_from(["cat", "ice cream", "na\u00efve", "c++", "-", "\u0130x", "a"]))
+@given(
+    st.lists(texts, max_size=4),
+    st.sampled_from(["cat", "ice cream", "na\u00efve", "c++", "-", "\u0130x", "a"]),
+)
 def test_judging_never_raises_and_spans_lie_in_the_text(contents: list[str], word: str) -> None:
     for rules in ("published", "strict"):
         verdict = judge(game(*contents), word, 5, rules)
@@ -269,7 +303,20 @@ def test_judging_never_raises_and_spans_lie_in_the_text(contents: list[str], wor
 
 def test_a_long_reply_of_one_kind_of_character_is_judged_quickly() -> None:
     judge(game("warm", "up"), "cat", 5)
-    for filler in ("a ", "-", "a-", "i know ", "it is ", " ", "\n", "maybe ", "* ", "no the my ", "attacker ", "( "):
+    for filler in (
+        "a ",
+        "-",
+        "a-",
+        "i know ",
+        "it is ",
+        " ",
+        "\n",
+        "maybe ",
+        "* ",
+        "no the my ",
+        "attacker ",
+        "( ",
+    ):
         started = time.perf_counter()
         judge(game(filler * 1500, "I know the word! " + filler * 1500), "cat", 5)
         assert time.perf_counter() - started < 1.0, filler

@@ -71,8 +71,7 @@ def test_the_spag_loss_terms_and_gradients_are_the_golden_ones(case):
         return leaves[-1]
 
     games = [
-        {**game, "turns": [{**turn, "theta": leaf(turn["theta"])} for turn in game["turns"]]}
-        for game in case["games"]
+        {**game, "turns": [{**turn, "theta": leaf(turn["theta"])} for turn in game["turns"]]} for game in case["games"]
     ]
     sft = [leaf(row) for row in case["sft"]]
     settings = {key: case[key] for key in ("kl_coeff", "sft_coeff", "clip_range", "mismatch_cap")}
@@ -126,8 +125,7 @@ def test_published_terms_of_micro_batches_add_up_given_the_global_counts():
     assert sum(parts).item() == pytest.approx(whole.item(), abs=1e-12)
     whole = published_imitation_terms(m, m0, weights, 0.1).sum()
     parts = [
-        published_imitation_terms(m[s], m0[s], weights[s], 0.1, num_samples=4).sum()
-        for s in (slice(0, 1), slice(1, 4))
+        published_imitation_terms(m[s], m0[s], weights[s], 0.1, num_samples=4).sum() for s in (slice(0, 1), slice(1, 4))
     ]
     assert sum(parts).item() == pytest.approx(whole.item(), abs=1e-12)
 

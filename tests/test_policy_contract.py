@@ -170,7 +170,7 @@ def test_the_scripted_expert_says_so_when_it_is_asked_for_what_it_has_not(loop: 
 
 
 def test_the_scripted_expert_hints_without_the_word_and_guesses_it(loop: Any) -> None:
-    expert = ScriptedPolicy(CARDS, encode=lambda text: [3], slip_rate=0.0)
+    expert = ScriptedPolicy(CARDS, encode=lambda text: [3], slip_rate=0.0, patience=0.0)
     hint = expert.reply(VIEW, "a")
     assert "river" not in hint and any(clue in hint for clue in CARDS["river"])
     heard = GameView(Role.DEFENDER, None, ((Role.ATTACKER, "You often find it together with boat."),), 4)

@@ -1,0 +1,130 @@
+"""The whole loop for real, on a tiny model: Ray actors, vLLM, the buffer, DeepSpeed, weight sync."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from conftest import TARGETS
+from rich.console import Console
+from safetensors.numpy import load_file
+
+from cluster.launch import run_learn, run_play, run_reward, run_training
+from cluster.runtime import ray_session
+from spag_ray.config import ClusterConfig, RunConfig, parse_config
+from spag_ray.formats import read_games, read_samples
+from spag_ray.wire import read_log
+
+
+@pytest.fixture(scope="module", autouse=True)
+def local_ray() -> Iterator[None]:
+    """One Ray for the file; what a run leaves running in it is a fault of the run."""
+    with ray_session(ClusterConfig(num_cpus=2, object_store_gib=0.2)):
+        yield
+        assert [actor for actor in ray.util.list_named_actors()] == []
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("words") / "words.txt"
+    path.write_text("\n".join(TARGETS) + "\n")
+    return path
+
+
+def tiny_run(model: Path, words: Path, **changes: Any) -> RunConfig:
+    config: dict[str, Any] = {
+        "model": str(model),
+        "game": {"max_turns": 2},
+        "words": {"source": str(words), "num_held_out": 2},
+        "sampling": {"temperature": 1.0, "max_new_tokens": 10},
+        "engine": {"dtype": "float32", "max_model_len": 512, "kv_cache_gib": 0.1, "max_num_seqs": 16},
+        "learner": {"dtype": "float32", "num_threads": 1, "bucket_bytes": 50_000},
+        "imitation": {"games": 12, "batch_games": 4, "learning_rate": 1e-2},
+        "self_play": {"rounds": 2, "games_per_round": 24, "batch_games": 4, "learning_rate": 1e-3},
+        "evaluation": {"games": 6},
+    }
+    for key, value in changes.items():
+        config[key] = {**config[key], **value} if isinstance(config.get(key), dict) else value
+    return parse_config(config)
+
+
+def quiet() -> Console:
+    return Console(quiet=True)
+
+
+@pytest.mark.timeout(400)
+def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
+    tiny_model: Path, words: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    console = Console(record=True, width=160)
+    run_training(tiny_run(tiny_model, words), folder, console)
+    printed = console.export_text()
+    for stage in ("base", "imitated", "spag-1", "spag-2"):
+        assert stage in printed
+        assert len(list(read_log(folder / "episodes" / f"eval-{stage}.log"))) == 6
+    assert "spag-2 as attacker against imitated" in printed and "spag-2 as defender" in printed
+
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["version"] for line in metrics if line["kind"] == "sync"] == [1, 2, 3]
+    assert all(line["num_buckets"] > 1 for line in metrics if line["kind"] == "sync")
+    steps = [line for line in metrics if line["kind"] == "step"]
+    assert {line["stage"] for line in steps} == {"imitated", "spag-1", "spag-2"}
+    # The engine played the learner's newest weights: its log-probabilities are the learner's.
+    assert all(line["mismatch_mean"] == pytest.approx(1.0, abs=0.01) for line in steps if line["stage"] != "imitated")
+
+    for version, stage in ((1, "spag-1"), (2, "spag-2")):
+        episodes = list(read_log(folder / "episodes" / f"{stage}.log"))
+        assert sorted(episode.number for episode in episodes) == list(range(24))
+        assert {turn.first_version for episode in episodes for turn in episode.turns} == {version}
+    held_out = {episode.target_word for episode in read_log(folder / "episodes" / "eval-base.log")}
+    trained = {e.target_word for stage in ("expert", "spag-1") for e in read_log(folder / "episodes" / f"{stage}.log")}
+    assert len(held_out) == 2 and not held_out & trained
+    assert (folder / "models" / "spag-2" / "tokenizer.json").is_file()
+    assert json.loads((folder / "versions.json").read_text())["packages"]["ray"]
+
+
+@pytest.mark.timeout(400)
+def test_a_greedy_run_in_game_order_gives_the_same_games_and_weights_twice(
+    tiny_model: Path, words: Path, tmp_path: Path
+) -> None:
+    changes = {
+        "sampling": {"temperature": 0.0, "max_new_tokens": 8},
+        "self_play": {"rounds": 1, "games_per_round": 8, "games_in_flight": 1},
+        "evaluation": {"games": 0},
+    }
+    for name in ("one", "two"):
+        run_training(tiny_run(tiny_model, words, **changes), tmp_path / name, quiet())
+    one, two = (list(read_log(tmp_path / name / "episodes" / "spag-1.log")) for name in ("one", "two"))
+    assert one == two and len(one) == 8
+    weights = [load_file(tmp_path / name / "models" / "spag-1" / "model.safetensors") for name in ("one", "two")]
+    base = load_file(tmp_path / "one" / "models" / "imitated" / "model.safetensors")
+    assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+    assert any((weights[0][name] != base[name]).any() for name in base)
+
+
+@pytest.mark.timeout(400)
+def test_play_reward_and_learn_hand_each_other_published_files(tiny_model: Path, words: Path, tmp_path: Path) -> None:
+    config = tiny_run(tiny_model, words, engine={"kind": "transformers"}, preset="published", game={"max_turns": 3})
+    games, data, model = tmp_path / "games.json", tmp_path / "data.json", tmp_path / "model"
+    run_play(config, None, None, words, games, quiet())
+    played = read_games(games)
+    assert [game["target_word"] for game in played] == list(TARGETS)
+    sft = tmp_path / "sft.json"
+    sft.write_text(json.dumps([{"instruction": "say water", "input": "", "output": "water"}]))
+    decided = [
+        {"history": [{"role": "attacker", "content": "water"}, {"role": "defender", "content": "a river ?"}],
+         "target_word": "river", "max_turns": 3}
+    ]  # fmt: skip
+    games.unlink()
+    games.write_text(json.dumps(played + decided))
+    run_reward(games, data, 0.8, "published", "flat", sft, quiet())
+    rows = read_samples(data)
+    assert rows[-1]["type"] == "sft" and any(row.get("reward") for row in rows)
+    run_learn(config, "spag", data, model, quiet())
+    assert load_file(model / "model.safetensors")
+    run_learn(config, "imitation", data, tmp_path / "model2", quiet())

@@ -1,0 +1,171 @@
+"""The learner: one real DeepSpeed rank on a tiny model."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from learners.engine import World
+from learners.learner import learning_rate_at, share_of
+
+SCRIPT = """
+import json, sys
+import torch
+from dataclasses import replace
+from learners.engine import World
+from learners.learner import Batch, Learner
+from spag_ray.config import LearnerConfig, ObjectiveConfig
+from spag_ray.episode import GameSample, TurnSample
+from spag_ray.game import Role
+from spag_ray.snapshot import checksum
+
+model, out, budget, dtype, objective, rank, size, port = sys.argv[1:]
+torch.set_num_threads(1)
+config = LearnerConfig(zero_stage=1, dtype=dtype, max_tokens_per_microbatch=int(budget), bucket_bytes=30000)
+world = World(int(rank), int(size), int(rank), f"127.0.0.1:{port}")
+learner = Learner(model, config, ObjectiveConfig(name=objective), world)
+
+def game(number):
+    role = Role.ATTACKER if number % 3 else Role.DEFENDER
+    prompt, turns = (1, 40, 5, 6, 7, 2, 1, 39, 8 + number), []
+    for turn in range(1 + number % 3):
+        target = (9 + turn, 10 + number, 11, 2)
+        turns.append(TurnSample(prompt, target, 0.3 + 0.1 * turn, (-3.0, -3.5, -2.0, -1.0)))
+        prompt = prompt + target + (1, 20 + turn, 2)
+    return GameSample(str(number), role, 0.5 + number / 4, tuple(turns))
+
+games = [game(number) for number in range(6)]
+sft = [TurnSample((1, 30, 31, 2), (32, 33, 2), 1.0)]
+
+def scored(games):
+    turns = [turn for one in games for turn in one.turns]
+    scores = learner.score(turns)
+    gathered = [None] * int(size)
+    torch.distributed.all_gather_object(gathered, scores)
+    merged = {index: values for share in gathered for index, values in share.items()}
+    at, done = 0, []
+    for one in games:
+        turns = enumerate(one.turns, start=at)
+        done.append(replace(one, turns=tuple(replace(turn, reference_logprobs=merged[i]) for i, turn in turns)))
+        at += len(one.turns)
+    return done
+
+learner.begin_stage("self_play", 4, 1e-2, 0.2)
+batch = Batch(tuple(scored(games)), tuple(sft))
+reports = [learner.step(batch) for _ in range(3)]
+buckets = [learner.bucket(index) for index in range(learner.num_buckets)]
+learner.save_model(out)
+if rank == "0":
+    print("RESULT " + json.dumps({
+        "reports": [vars(report) for report in reports],
+        "checksums": [checksum(bucket.payload) for bucket in buckets],
+        "tensors": sum(len(bucket.tensors) for bucket in buckets), "num_tensors": learner.num_tensors,
+        "largest": max(len(bucket.payload) for bucket in buckets if len(bucket.tensors) > 1)}))
+"""
+
+
+def run_ranks(
+    model: Path, out: Path, budget: int = 200, dtype: str = "float32", objective: str = "spag", size: int = 1
+) -> dict:
+    """The script above on `size` ranks, each a process of its own as in a run; what rank 0 found."""
+    import json
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    arguments = [str(model), str(out), str(budget), dtype, objective]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(SCRIPT), *arguments, str(rank), str(size), str(port)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    outputs = [process.communicate(timeout=200)[0] for process in processes]
+    for process, output in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, output[-3000:]
+    line = next(line for line in outputs[0].splitlines() if line.startswith("RESULT "))
+    return json.loads(line.removeprefix("RESULT "))
+
+
+@pytest.fixture(scope="module")
+def one_rank(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
+    out = tmp_path_factory.mktemp("learner") / "model"
+    return {**run_ranks(tiny_model, out), "model": out}
+
+
+def test_the_loss_falls_on_a_batch_that_is_learned_again(one_rank: dict) -> None:
+    losses = [report["loss"] for report in one_rank["reports"]]
+    assert losses[2] < losses[0]
+    assert all(report["gradient_norm"] > 0 for report in one_rank["reports"])
+
+
+def test_before_the_first_step_nothing_is_clipped_and_nothing_has_diverged(one_rank: dict) -> None:
+    first = one_rank["reports"][0]
+    assert first["ratio_mean"] == pytest.approx(1.0, abs=1e-5)
+    assert first["kl_loss"] == pytest.approx(0.0, abs=1e-6) and first["clip_fraction"] == 0.0
+    assert one_rank["reports"][2]["kl_loss"] > 0
+
+
+def test_shared_prefixes_are_computed_once(one_rank: dict) -> None:
+    first = one_rank["reports"][0]
+    assert first["num_unique_tokens"] < first["num_flat_tokens"]
+
+
+def test_every_tensor_is_exported_once_in_buckets_of_the_capped_size(one_rank: dict) -> None:
+    assert one_rank["tensors"] == one_rank["num_tensors"] and len(one_rank["checksums"]) > 2
+    assert one_rank["largest"] <= 30000
+
+
+def test_the_saved_model_is_the_one_that_was_exported(one_rank: dict, tiny_model: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from actors.models import load_tokenizer
+
+    saved = AutoModelForCausalLM.from_pretrained(one_rank["model"], dtype=torch.float32)
+    before = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    moved = [not torch.equal(a, b) for a, b in zip(saved.parameters(), before.parameters(), strict=True)]
+    assert all(moved)
+    assert load_tokenizer(str(one_rank["model"])).chat_template
+
+
+def test_micro_batches_and_ranks_do_not_change_the_step(one_rank: dict, tiny_model: Path, tmp_path: Path) -> None:
+    small = run_ranks(tiny_model, tmp_path / "small", budget=40)
+    two = run_ranks(tiny_model, tmp_path / "two", size=2)
+    for other in (small, two):
+        for ours, theirs in zip(one_rank["reports"], other["reports"], strict=True):
+            assert theirs["loss"] == pytest.approx(ours["loss"], rel=1e-4)
+            assert theirs["gradient_norm"] == pytest.approx(ours["gradient_norm"], rel=1e-4)
+
+
+def test_bfloat16_and_the_published_objective_train_too(tiny_model: Path, tmp_path: Path) -> None:
+    reports = run_ranks(tiny_model, tmp_path / "b", dtype="bfloat16", objective="published")["reports"]
+    assert all(math.isfinite(report["loss"]) for report in reports)
+    assert reports[2]["loss"] != reports[0]["loss"]
+
+
+def test_the_learning_rate_rises_then_follows_a_cosine_to_zero() -> None:
+    rates = [learning_rate_at(step, 100, 1.0, 0.03) for step in range(101)]
+    assert rates[:3] == pytest.approx([1 / 3, 2 / 3, 1.0]) and rates[3] == pytest.approx(1.0)
+    assert all(later <= earlier for earlier, later in itertools.pairwise(rates))
+    assert rates[100] == pytest.approx(0.0, abs=1e-3)
+
+
+def test_ranks_share_the_games_completely_and_evenly() -> None:
+    sizes = [50, 10, 40, 30, 20, 35, 5]
+    world = World(size=3)
+    shares = [share_of(sizes, replace(world, rank=rank)) for rank in range(3)]
+    assert sorted(index for share in shares for index in share) == list(range(7))
+    loads = [sum(sizes[index] for index in share) for share in shares]
+    assert max(loads) - min(loads) <= max(sizes) / 2
