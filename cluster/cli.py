@@ -35,7 +35,7 @@ def train(
     folder = run_dir or Path("runs") / f"{settings.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     from cluster.launch import run_training
 
-    run_training(settings, folder, Console())
+    run_training(settings, folder, _console())
 
 
 @app.command()
@@ -51,7 +51,7 @@ def play(
     settings = load_config(config, override or [])
     from cluster.launch import run_play
 
-    run_play(settings, attacker, defender, words, out, Console())
+    run_play(settings, attacker, defender, words, out, _console())
 
 
 @app.command()
@@ -66,7 +66,7 @@ def reward(
     """Judge games and write the winner's turns with their rewards and weights."""
     from cluster.launch import run_reward
 
-    run_reward(games, out, decay, rules, prompts, sft, Console())
+    run_reward(games, out, decay, rules, prompts, sft, _console())
 
 
 @app.command()
@@ -81,7 +81,7 @@ def learn(
     settings = load_config(config, override or [])
     from cluster.launch import run_learn
 
-    run_learn(settings, method, data, out, Console())
+    run_learn(settings, method, data, out, _console())
 
 
 @app.command()
@@ -94,7 +94,13 @@ def words(
 
     chosen = top_words(top)
     write_words(out, chosen)
-    Console().print(f"{len(chosen)} words in {out}")
+    _console().print(f"{len(chosen)} words in {out}")
+
+
+def _console() -> Console:
+    """The terminal, or lines of 100 columns where there is none."""
+    console = Console()
+    return console if console.is_terminal else Console(width=100)
 
 
 def main() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import ray
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -43,8 +45,10 @@ def run_training(config: RunConfig, folder: Path, console: Console) -> None:
     folder = make_run_folder(folder, config)
     console.print(f"run folder: {folder}", soft_wrap=True)
     console.print(f"model: {model}; {len(words)} training words, {len(held_out)} held out", soft_wrap=True)
-    with ray_session(config.cluster):
-        results = _run_to_the_end(config, folder, model, words, held_out, cards, console)
+    with _placed_run(config, folder, model, words, held_out, cards) as run:
+        training = run.train.remote()
+        _watch(run, training, console)
+        results = _result(training)
     console.print(outcome_table(results))
     for line in head_to_head_lines(results):
         console.print(line, soft_wrap=True)
@@ -70,8 +74,7 @@ def run_play(
     for model in {attacker_model, defender_model}:
         check_prompts(config, model, words)
     folder = make_run_folder(out.with_name(out.name + ".run"), config)
-    with ray_session(config.cluster):
-        run = _place_run(config, folder, attacker_model, words, words, {})
+    with _placed_run(config, folder, attacker_model, words, words, {}) as run:
         playing = run.play_only.remote(attacker_model, defender_model, words)
         _watch(run, playing, console)
         games = _result(playing)
@@ -112,8 +115,7 @@ def run_learn(config: RunConfig, method: str, data: Path, out: Path, console: Co
         raise InputError(f"{data}: no game rows in it, so there is nothing to learn; make some with `spag-ray reward`")
     out.parent.mkdir(parents=True, exist_ok=True)
     folder = make_run_folder(out.with_name(out.name + ".run"), config)
-    with ray_session(config.cluster):
-        run = _place_run(config, folder, model, ["word"], ["word"], {})
+    with _placed_run(config, folder, model, ["word"], ["word"], {}) as run:
         learning = run.learn_only.remote("imitation" if imitating else "self_play", games, sft, str(out))
         _watch(run, learning, console)
         _result(learning)
@@ -157,38 +159,29 @@ def refuse_existing(path: Path) -> None:
 
 
 def outcome_table(results: Sequence[StageResult]) -> Table:
-    """Shares of outcomes by stage with 95% Wilson intervals."""
-    table = Table(title="Games on held-out words: share of outcomes, 95% interval")
-    for heading in (
-        "attacker",
-        "defender",
-        "games",
-        "attacker wins",
-        "defender wins",
-        "breaches",
-        "ties",
-        "breaches + ties",
-    ):
-        table.add_column(heading, justify="left" if heading in ("attacker", "defender") else "right", no_wrap=True)
+    """Outcomes by stage: per cent of games with 95% Wilson intervals; fits 80 columns."""
+    breaches = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
+    columns: dict[str, tuple[Outcome, ...]] = {
+        "attacker": (Outcome.ATTACKER_WINS,),
+        "defender": (Outcome.DEFENDER_WINS,),
+        "breach": breaches,
+        "tie": (Outcome.TIED,),
+        "breach+tie": (*breaches, Outcome.TIED),
+    }
+    title = "Held-out words: % of games won by each seat, broken off, tied [95% interval]"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("attacker v defender", no_wrap=True)
+    for heading in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
     for result in results:
-        total = sum(result.outcomes.values())
-
-        def share(*names: Outcome, result: StageResult = result, total: int = total) -> str:
-            count = sum(result.outcomes.get(name, 0) for name in names)
-            low, high = wilson_interval(count, total)
-            return f"{100 * count / total:.0f}% [{100 * low:.0f}, {100 * high:.0f}]"
-
-        breaches = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
-        table.add_row(
-            result.attacker,
-            result.defender,
-            str(total),
-            share(Outcome.ATTACKER_WINS),
-            share(Outcome.DEFENDER_WINS),
-            share(*breaches),
-            share(Outcome.TIED),
-            share(*breaches, Outcome.TIED),
-        )
+        games = sum(result.outcomes.values())
+        cells = []
+        for outcomes in columns.values():
+            count = sum(result.outcomes.get(outcome, 0) for outcome in outcomes)
+            low, high = wilson_interval(count, games)
+            cells.append(f"{100 * count / games:.0f} [{100 * low:.0f},{100 * high:.0f}]")
+        same = result.attacker == result.defender
+        table.add_row(result.attacker if same else f"{result.attacker} v {result.defender}", *cells)
     return table
 
 
@@ -208,24 +201,18 @@ def head_to_head_lines(results: Sequence[StageResult]) -> list[str]:
     return lines
 
 
-def _run_to_the_end(
-    config: RunConfig,
-    folder: Path,
-    model: str,
-    words: list[str],
-    held_out: list[str],
-    cards: Cards,
-    console: Console,
-) -> list[StageResult]:
-    run = _place_run(config, folder, model, words, held_out, cards)
-    training = run.train.remote()
-    _watch(run, training, console)
-    return _result(training)
-
-
-def _place_run(config: RunConfig, folder: Path, model: str, words: list[str], held_out: list[str], cards: Cards) -> Any:
-    actor = ray.remote(Run).options(name=f"run-{folder.name}", num_cpus=0, max_concurrency=4)
-    return actor.remote(config, str(folder), model, words, held_out, cards)
+@contextlib.contextmanager
+def _placed_run(
+    config: RunConfig, folder: Path, model: str, words: list[str], held_out: list[str], cards: Cards
+) -> Iterator[Any]:
+    """Ray, and a Run in it; with the Run goes everything it owns."""
+    with ray_session(config.cluster):
+        actor = ray.remote(Run).options(name=f"run-{folder.name}", num_cpus=0, max_concurrency=4)
+        run = actor.remote(config, str(folder), model, words, held_out, cards)
+        try:
+            yield run
+        finally:
+            ray.kill(run)
 
 
 def _watch(run: Any, ending: ray.ObjectRef, console: Console) -> None:

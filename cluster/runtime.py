@@ -48,6 +48,7 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
                 logging_level=logging.ERROR,
             )
         else:
+            _stay_on_loopback()
             ray.init(
                 num_cpus=config.num_cpus,
                 object_store_memory=int(config.object_store_gib * 2**30),
@@ -76,6 +77,16 @@ def redirect_output(log_path: str) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+
+
+def _stay_on_loopback() -> None:
+    """Make this process and those that Ray starts from it take 127.0.0.1 for this node's address.
+
+    Ray replaces a loopback address by a reachable one and then listens on every interface; the switch that keeps it
+    is named after the systems where it is the default, and is read when ray is imported.
+    """
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
 
 
 def _import_path() -> str:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
 from conftest import TARGETS
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from cluster.launch import run_learn, run_play, run_reward, run_training
+from cluster.launch import run_learn, run_play, run_reward, run_training, training_words
 from cluster.runtime import ray_session
 from spag_ray.config import ClusterConfig, RunConfig, parse_config
 from spag_ray.formats import read_games, read_samples
@@ -33,6 +35,24 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("words") / "words.txt"
     path.write_text("\n".join(TARGETS) + "\n")
     return path
+
+
+def test_a_local_ray_listens_on_loopback_only() -> None:
+    @ray.remote(num_cpus=0)
+    class Listener:
+        def pid(self) -> int:
+            return os.getpid()
+
+    worker = Listener.remote()
+    ours = {ray.get(worker.pid.remote()), *(child.pid for child in psutil.Process().children(recursive=True))}
+    listening = [
+        connection.laddr.ip.removeprefix("::ffff:")
+        for connection in psutil.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.pid in {os.getpid(), *ours}
+    ]
+    ray.kill(worker)
+    assert len(listening) >= 5, "the GCS, the raylet and the worker listen"
+    assert set(listening) == {"127.0.0.1"}
 
 
 def tiny_run(model: Path, words: Path, **changes: Any) -> RunConfig:
@@ -92,7 +112,17 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
 def test_a_greedy_run_in_game_order_gives_the_same_games_and_weights_twice(
     tiny_model: Path, words: Path, tmp_path: Path
 ) -> None:
+    learnable = training_words(tiny_run(tiny_model, words), {})[0][0]
+    # One game teaches the attacker to say "water", the other the defender to guess.
+    games = [
+        {"history": [{"role": "attacker", "content": "water"}, {"role": "defender", "content": reply}],
+         "target_word": learnable, "max_turns": 2}
+        for reply in (f"a {learnable} ?", f"i know the word ! it is {learnable}")
+    ]  # fmt: skip
+    expert = tmp_path / "expert.json"
+    expert.write_text(json.dumps(games * 16))
     changes = {
+        "imitation": {"source": str(expert), "batch_games": 2, "learning_rate": 5e-3},
         "sampling": {"temperature": 0.0, "max_new_tokens": 8},
         "self_play": {"rounds": 1, "games_per_round": 8, "games_in_flight": 1},
         "evaluation": {"games": 0},

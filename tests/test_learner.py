@@ -57,7 +57,7 @@ def scored(games):
         at += len(one.turns)
     return done
 
-learner.begin_stage("self_play", 4, 1e-2, 0.2)
+learner.begin_stage("self_play", 4, 1e-3, 0.2)
 batch = Batch(tuple(scored(games)), tuple(sft))
 reports = [learner.step(batch) for _ in range(3)]
 buckets = [learner.bucket(index) for index in range(learner.num_buckets)]
@@ -158,7 +158,7 @@ def test_bfloat16_and_the_published_objective_train_too(tiny_model: Path, tmp_pa
 def test_the_learning_rate_rises_then_follows_a_cosine_to_zero() -> None:
     rates = [learning_rate_at(step, 100, 1.0, 0.03) for step in range(101)]
     assert rates[:3] == pytest.approx([1 / 3, 2 / 3, 1.0]) and rates[3] == pytest.approx(1.0)
-    assert all(later <= earlier for earlier, later in itertools.pairwise(rates))
+    assert all(later <= earlier for earlier, later in itertools.pairwise(rates[3:]))
     assert rates[100] == pytest.approx(0.0, abs=1e-3)
 
 
