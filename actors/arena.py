@@ -3,8 +3,8 @@
     GameTask --> [prompt -> policy.generate -> Turn -> referee]* --> Episode
                   ^ one coroutine per game; `games_in_flight` of them, a finished one's place is taken at once
 
-An arena knows the Policy protocol, not where a policy runs. What all games ask of a policy in one tick of the event
-loop is one `generate` call when the policy is wrapped in `BatchedPolicy`.
+An arena knows the Policy protocol, not where a policy runs. What all games ask of a remote policy in one tick of the
+event loop travels as one call (cluster/remote_policy.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from actors.policy import Completion, GameView, Policy, Request, Sampling
+from actors.policy import GameView, Policy, Request, Sampling
 from spag_ray.episode import Episode, Turn
 from spag_ray.game import Outcome, Role, Verdict, next_role
 from spag_ray.judge import judge
@@ -116,44 +116,6 @@ async def play_games(
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-
-
-class BatchedPolicy:
-    """A policy whose requests of one tick of the event loop are sent as one `generate` call.
-
-    A straggler does not hold the others of its batch only if the policy below answers in parts; that is the
-    business of cluster/remote_policy.py. Here it serves policies that compute in this process.
-    """
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self.name = policy.name
-        self._waiting: list[tuple[Request, asyncio.Future[Completion]]] = []
-
-    @property
-    def version(self) -> int:
-        return self._policy.version
-
-    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        loop = asyncio.get_running_loop()
-        futures = [loop.create_future() for _ in requests]
-        if not self._waiting:
-            loop.call_soon(lambda: loop.create_task(self._send()))
-        self._waiting.extend(zip(requests, futures, strict=True))
-        return list(await asyncio.gather(*futures))
-
-    async def _send(self) -> None:
-        batch, self._waiting = self._waiting, []
-        try:
-            completions = await self._policy.generate([request for request, _ in batch])
-        except Exception as error:
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(error)
-            return
-        for (_, future), completion in zip(batch, completions, strict=True):
-            if not future.done():
-                future.set_result(completion)
 
 
 async def _play_turn(task: GameTask, turns: Sequence[Turn], role: Role, player: Player, rules: Rules) -> Turn:

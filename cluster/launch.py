@@ -17,11 +17,11 @@ from actors.models import load_tokenizer, resolve_model
 from cluster.progress import watch
 from cluster.run import Cards, Progress, Run, StageResult
 from cluster.run_folder import make_run_folder
-from cluster.runtime import ray_session
+from cluster.runtime import get, ray_session
 from spag_ray.cards import split_words, taboo_cards
 from spag_ray.config import RunConfig
 from spag_ray.episode import GameSample
-from spag_ray.errors import ConfigError, InputError, SpagError
+from spag_ray.errors import ConfigError, InputError
 from spag_ray.formats import read_games, read_samples, read_sft, to_samples, write_games, write_samples
 from spag_ray.game import Outcome, Role
 from spag_ray.prompts import FlatRenderer, load_template, make_renderer
@@ -48,7 +48,7 @@ def run_training(config: RunConfig, folder: Path, console: Console) -> None:
     with _placed_run(config, folder, model, words, held_out, cards) as run:
         training = run.train.remote()
         _watch(run, training, console)
-        results = _result(training)
+        results = get(training)
     console.print(outcome_table(results))
     for line in head_to_head_lines(results):
         console.print(line, soft_wrap=True)
@@ -77,7 +77,7 @@ def run_play(
     with _placed_run(config, folder, attacker_model, words, words, {}) as run:
         playing = run.play_only.remote(attacker_model, defender_model, words)
         _watch(run, playing, console)
-        games = _result(playing)
+        games = get(playing)
     write_games(out, games)
     outcomes = Counter(game["outcome"] for game in games)
     console.print(f"{len(games)} games in {out}: " + ", ".join(f"{n} {name}" for name, n in outcomes.most_common()))
@@ -118,7 +118,7 @@ def run_learn(config: RunConfig, method: str, data: Path, out: Path, console: Co
     with _placed_run(config, folder, model, ["word"], ["word"], {}) as run:
         learning = run.learn_only.remote("imitation" if imitating else "self_play", games, sft, str(out))
         _watch(run, learning, console)
-        _result(learning)
+        get(learning)
     console.print(f"model in {out}")
 
 
@@ -226,15 +226,6 @@ def _watch(run: Any, ending: ray.ObjectRef, console: Console) -> None:
         watch(console, is_done, status)
     except ray.exceptions.RayActorError:
         return  # the ending itself says why
-
-
-def _result(ending: ray.ObjectRef) -> Any:
-    try:
-        return ray.get(ending)
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, SpagError):
-            raise error.cause from None
-        raise
 
 
 def _needs_cards(config: RunConfig) -> bool:

@@ -13,10 +13,10 @@ from typing import Any
 
 import ray
 
-from cluster.runtime import redirect_output
+from cluster.runtime import get, redirect_output
 from spag_ray.config import LearnerConfig, ObjectiveConfig
 from spag_ray.episode import GameSample, TurnSample
-from spag_ray.errors import LearnerError, SpagError
+from spag_ray.errors import LearnerError
 
 
 class LearnerActor:
@@ -130,12 +130,8 @@ class LearnerGroup:
 
     def _get(self, refs: Any) -> Any:
         try:
-            return ray.get(refs, timeout=self._timeout_s)
+            return get(refs, self._timeout_s)
         except ray.exceptions.GetTimeoutError as error:
             raise LearnerError(
                 f"a learner call took longer than learner.timeout_s ({self._timeout_s:.0f} s)"
             ) from error
-        except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, SpagError):
-                raise error.cause from None
-            raise

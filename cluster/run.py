@@ -24,11 +24,11 @@ from cluster.buffer import ReplayBuffer, StageCount
 from cluster.learner_group import LearnerGroup
 from cluster.metrics import Metrics
 from cluster.remote_policy import EngineActor
-from cluster.runtime import redirect_output
+from cluster.runtime import get, redirect_output
 from cluster.weights import publish
 from spag_ray.config import RunConfig
 from spag_ray.episode import Episode, GameSample, TurnSample
-from spag_ray.errors import EngineError, SpagError
+from spag_ray.errors import EngineError
 from spag_ray.game import Outcome
 from spag_ray.prompts import Renderer, load_template, make_renderer
 from spag_ray.wire import decode
@@ -141,8 +141,6 @@ class Run:
     def status(self) -> Progress:
         return replace(self._progress, seconds=time.perf_counter() - self._began)
 
-    # ---- actors -------------------------------------------------------------------------------------------------
-
     def start_engines(self, model: str, policy_name: str, version: int, count: int, label: str) -> list[Engine]:
         """`count` engines that play `model` as `policy_name`, all up when this returns."""
         config = self.config.engine
@@ -162,15 +160,11 @@ class Run:
             for index, engine in enumerate(engines)
         ]
         try:
-            ray.get(starts, timeout=config.start_timeout_s)
+            get(starts, config.start_timeout_s)
         except ray.exceptions.GetTimeoutError as error:
             raise EngineError(
                 f"no engine after engine.start_timeout_s ({config.start_timeout_s:.0f} s); see {self.folder}/logs"
             ) from error
-        except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, SpagError):
-                raise error.cause from None
-            raise
         self._others.extend(engine.handle for engine in engines)
         return engines
 
@@ -193,8 +187,6 @@ class Run:
             ray.kill(handle)
         self._others, self._arenas = [], []
         self.metrics.close()
-
-    # ---- verbs --------------------------------------------------------------------------------------------------
 
     def seat(self, engines: Sequence[Engine], temperature: float) -> Seat:
         sampling = self.config.sampling
@@ -220,10 +212,10 @@ class Run:
         waiting = plays
         while waiting:
             _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=0.5)
-            self._show_play(stage, len(tasks), ray.get(self._buffer.count.remote(stage)))
-        self._get(plays)
+            self._show_play(stage, len(tasks), get(self._buffer.count.remote(stage)))
+        get(plays)
         seconds = time.perf_counter() - began
-        count: StageCount = ray.get(self._buffer.count.remote(stage))
+        count: StageCount = get(self._buffer.count.remote(stage))
         self.metrics.record(
             "play",
             stage=stage,
@@ -236,7 +228,7 @@ class Run:
             tokens_per_s=round(count.num_tokens / seconds, 1),
             **{str(outcome): number for outcome, number in count.outcomes.items()},
         )
-        return [decode(data) for data in ray.get(self._buffer.take.remote(stage))]
+        return [decode(data) for data in get(self._buffer.take.remote(stage))]
 
     def evaluate(self, name: str, attacker: Seat, defender: Seat, stage: str, names: tuple[str, str]) -> StageResult:
         """Games on the held-out words, each word equally often; the result is kept and written down."""
@@ -293,8 +285,6 @@ class Run:
     def say(self, stage: str) -> None:
         self._progress = Progress(stage, version=self.version)
 
-    # ---- helpers ------------------------------------------------------------------------------------------------
-
     def _show_play(self, stage: str, total: int, count: StageCount) -> None:
         self._progress = Progress(
             f"{stage}: play",
@@ -308,11 +298,3 @@ class Run:
 
     def _log(self, name: str) -> str:
         return str(self.folder / "logs" / f"{name}.log")
-
-    def _get(self, refs: Any) -> Any:
-        try:
-            return ray.get(refs)
-        except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, SpagError):
-                raise error.cause from None
-            raise

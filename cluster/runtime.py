@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import ray
 
@@ -65,6 +66,16 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def get(refs: Any, timeout_s: float | None = None) -> Any:
+    """`ray.get`, but an error of the user's raised in another process comes out as it was raised there."""
+    try:
+        return ray.get(refs, timeout=timeout_s)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, SpagError):
+            raise error.cause from None
+        raise
 
 
 def redirect_output(log_path: str) -> None:

@@ -148,8 +148,11 @@ def _join(world: World) -> None:
         LOCAL_RANK=str(world.local_rank),
     )
     if not torch.distributed.is_initialized():
-        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        # Both on a GPU machine: gradients travel over NCCL, the few numbers of a report over gloo.
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         torch.distributed.init_process_group(backend, rank=world.rank, world_size=world.size)
     # Its shared-memory all-reduce would be compiled on first use; gloo's serves, and needs no compiler.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed(dist_backend=torch.distributed.get_backend(), dist_init_required=False, verbose=False)
+    deepspeed.init_distributed(
+        dist_backend="nccl" if torch.cuda.is_available() else "gloo", dist_init_required=False, verbose=False
+    )

@@ -16,36 +16,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from learners.batch import Batch, BatchLoss, BatchSums, Method
 from learners.engine import TrainingEngine, World, max_over_ranks, sum_over_ranks
 from learners.export import Exporter
-from learners.objectives import (
-    published_imitation_terms,
-    published_offline_po_terms,
-    sft_piece,
-    spag_game_pieces,
-    spag_turn_terms,
-)
 from learners.packing import TokenSample, TokenTree, check_packable, pack, token_logprobs
 from spag_ray.config import LearnerConfig, ObjectiveConfig
-from spag_ray.episode import GameSample, TurnSample
+from spag_ray.episode import TurnSample
 from spag_ray.errors import LearnerError, ModelError
 from spag_ray.snapshot import Bucket
-
-Method = Literal["imitation", "self_play"]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The global batch of one optimiser step: decided games (never split) and SFT rows."""
-
-    games: tuple[GameSample, ...]
-    sft: tuple[TurnSample, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,32 +49,6 @@ class StepReport:
     num_unique_tokens: int
     num_flat_tokens: int
     seconds: float
-
-
-@dataclass(frozen=True)
-class _Item:
-    """A turn or an SFT row of the batch, with what its loss is divided by."""
-
-    turn: TurnSample
-    weight: float = 1.0
-    num_turns: int = 1
-    is_sft: bool = False
-
-
-@dataclass
-class _Sums:
-    """What a rank adds up over its micro-steps; the fields are summed over ranks at the end."""
-
-    policy: float = 0.0
-    kl: float = 0.0
-    sft: float = 0.0
-    clip_fraction: float = 0.0
-    ratio: float = 0.0
-    mismatch: float = 0.0
-    turns: float = 0.0
-    target_tokens: float = 0.0
-    unique_tokens: float = 0.0
-    flat_tokens: float = 0.0
 
 
 @dataclass
@@ -161,22 +118,22 @@ class Learner:
         Raises LearnerError when there is nothing to learn from, or when the loss or the gradient is not finite.
         """
         began = time.perf_counter()
-        everything = _items(batch)
+        everything = batch.items
         if not everything:
             raise LearnerError("an optimiser step was asked for on a batch without games and without SFT rows")
         games_share = share_of([game.num_tokens for game in batch.games], self._world)
         rows_share = share_of([len(row.prompt_ids) + len(row.target_ids) for row in batch.sft], self._world)
         mine = Batch(tuple(batch.games[i] for i in games_share), tuple(batch.sft[i] for i in rows_share))
-        items = _items(mine)
+        items = mine.items
         trees, num_micro_steps = self._trees([item.turn for item in items], everything[0].turn)
-        num_turns = sum(len(game.turns) for game in batch.games)
-        sums = _Sums()
+        sums = BatchSums()
+        batch_loss = BatchLoss(batch, self._stage.method, self._objective, self._stage.kl_coeff, sums)
         for micro_step in range(num_micro_steps):
             tree = trees[min(micro_step, len(trees) - 1)]
             logprobs = token_logprobs(self._engine.module, tree, temperature)
             if micro_step < len(trees) and items:
                 chosen = [items[index] for index in tree.sample_indices]
-                loss = self._loss(chosen, logprobs, batch, num_turns, sums)
+                loss = batch_loss.of(chosen, logprobs)
                 sums.unique_tokens += tree.num_tokens
                 sums.flat_tokens += tree.num_flat_tokens
             else:
@@ -185,7 +142,7 @@ class Learner:
         learning_rate = learning_rate_at(
             self._stage.step, self._stage.num_steps, self._stage.learning_rate, self._config.warmup_share
         )
-        total = _Sums(*sum_over_ranks(list(vars(sums).values())))
+        total = BatchSums(*sum_over_ranks(list(vars(sums).values())))
         loss_value = total.policy + total.kl + total.sft
         if not math.isfinite(loss_value):
             raise LearnerError(
@@ -235,67 +192,6 @@ class Learner:
         trees = pack(samples, self._config.max_tokens_per_microbatch)
         return trees, max_over_ranks(len(trees))
 
-    def _loss(
-        self, items: Sequence[_Item], logprobs: Sequence[Tensor], batch: Batch, num_turns: int, sums: _Sums
-    ) -> Tensor:
-        """The items' share of the global batch's loss; adds what is reported to `sums`."""
-        total = logprobs[0].new_zeros(())
-        for item, theta in zip(items, logprobs, strict=True):
-            if item.is_sft:
-                piece = sft_piece(theta, len(batch.sft), self._objective.sft_coeff)
-                sums.sft += piece.item()
-            elif self._stage.method == "imitation" or self._objective.name == "published":
-                piece = self._published_piece(item, theta, num_turns)
-                sums.policy += piece.item()
-            else:
-                piece = self._spag_piece(item, theta, len(batch.games), sums)
-            sums.turns += 0 if item.is_sft else 1
-            sums.target_tokens += len(theta)
-            total = total + piece
-        return total
-
-    def _spag_piece(self, item: _Item, theta: Tensor, num_games: int, sums: _Sums) -> Tensor:
-        reference = _reference(item.turn, theta)
-        behaviour = reference
-        if item.turn.behaviour_logprobs is not None:
-            behaviour = torch.tensor(item.turn.behaviour_logprobs, device=theta.device)
-        terms = spag_turn_terms(
-            theta,
-            old=reference,
-            ref=reference,
-            mu=behaviour,
-            advantage=item.turn.advantage,
-            clip_range=self._objective.clip_range,
-            mismatch_cap=self._objective.mismatch_cap,
-        )
-        policy, kl = spag_game_pieces(terms, item.weight, item.num_turns, num_games, self._stage.kl_coeff)
-        sums.policy += policy.item()
-        sums.kl += kl.item()
-        sums.clip_fraction += terms.stats.clip_fraction.item()
-        sums.ratio += terms.stats.ratio_mean.item()
-        sums.mismatch += terms.stats.mismatch_mean.item()
-        return policy + kl
-
-    def _published_piece(self, item: _Item, theta: Tensor, num_turns: int) -> Tensor:
-        m = theta.mean().unsqueeze(0)
-        m0 = _reference(item.turn, theta).mean().unsqueeze(0)
-        weight = torch.tensor([item.weight], device=theta.device)
-        if self._stage.method == "imitation":
-            return published_imitation_terms(m, m0, weight, self._stage.kl_coeff, num_turns).sum()
-        reward = torch.tensor([item.turn.advantage], device=theta.device)
-        return published_offline_po_terms(
-            m,
-            m0,
-            reward,
-            weight,
-            torch.zeros_like(weight),
-            self._stage.kl_coeff,
-            self._objective.sft_coeff,
-            self._objective.clip_range,
-            num_game_samples=num_turns,
-            num_sft_samples=1,
-        ).sum()
-
 
 def learning_rate_at(step: int, num_steps: int, peak: float, warmup_share: float) -> float:
     """Linear warm-up over the first `warmup_share` of the steps, then a cosine to zero; `step` counts from 0."""
@@ -316,17 +212,6 @@ def share_of(sizes: Sequence[int], world: World) -> list[int]:
         if rank == world.rank:
             mine.append(index)
     return sorted(mine)
-
-
-def _items(batch: Batch) -> list[_Item]:
-    items = [_Item(turn, game.weight, len(game.turns)) for game in batch.games for turn in game.turns]
-    return items + [_Item(row, is_sft=True) for row in batch.sft]
-
-
-def _reference(turn: TurnSample, theta: Tensor) -> Tensor:
-    if turn.reference_logprobs is None:
-        raise LearnerError("a turn came to the learner without its reference log-probabilities; score it first")
-    return torch.tensor(turn.reference_logprobs, device=theta.device)
 
 
 def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:

@@ -69,7 +69,7 @@ class LearnerConfig(Part):
     num_threads: int | None = Field(None, ge=1, description="CPU threads of a rank (all cores / ranks if empty)")
     num_gpus: float = Field(0, ge=0, description="GPUs Ray reserves for one rank")
     num_cpus: float = Field(1, ge=0, description="CPU cores Ray reserves for one rank")
-    bucket_bytes: int = Field(256 * 2**20, ge=1024, description="size cap of one bucket of a weight snapshot")
+    bucket_bytes: int = Field(64 * 2**20, ge=1024, description="size cap of one bucket of a weight snapshot")
     timeout_s: float = Field(1800, gt=0, description="deadline of one learner call")
 
     @model_validator(mode="after")

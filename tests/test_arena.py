@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from conftest import collect
 
-from actors.arena import BatchedPolicy, GameTask, Player, Rules, play_game, play_games
+from actors.arena import GameTask, Player, Rules, play_game, play_games
 from actors.models import load_tokenizer
 from actors.policy import Completion, Request, Sampling
 from actors.scripted_policy import ScriptedPolicy
@@ -96,13 +96,6 @@ def test_no_more_games_are_in_flight_than_allowed_and_none_is_lost(renderer: Any
     )
     assert sorted(episode.number for episode in episodes) == list(range(20))
     assert talker.most_at_once == 6
-
-
-def test_turns_asked_in_one_tick_travel_in_one_batch(renderer: Any, loop: Any) -> None:
-    talker = Talker(renderer, ["water"])
-    batched = player(BatchedPolicy(talker), renderer)
-    loop.run(collect(play_games(tasks(8), [batched], [batched], RULES, games_in_flight=8)))
-    assert talker.batches == [8] * 6
 
 
 def test_every_turn_of_every_game_has_a_seed_of_its_own_that_the_run_decides(renderer: Any, loop: Any) -> None:

@@ -1,0 +1,135 @@
+"""Engines in other actors: requests travel together, come back one by one, and bad weights end an engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from test_policy_contract import GREEDY, PROMPT, snapshot_of
+
+from actors.policy import Completion, Request
+from actors.transformers_policy import TransformersPolicy
+from cluster.arena_actor import Engine
+from cluster.remote_policy import EngineActor, Failure, RemotePolicy
+from cluster.runtime import ray_session
+from cluster.weights import publish
+from spag_ray.config import ClusterConfig, EngineConfig
+from spag_ray.errors import EngineError, WeightSyncError
+from spag_ray.snapshot import LocalSnapshot
+
+
+class Method:
+    """What `handle.method` is on an actor's handle: something with `.remote`."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.remote = function
+
+
+class FakeEngine:
+    """Answers each request after its own delay, like an engine; remembers how requests arrived."""
+
+    def __init__(self, delays: dict[str, float], broken: frozenset[str] = frozenset()) -> None:
+        self.submits: list[list[str]] = []
+        self._delays = delays
+        self._broken = broken
+        self._answers: asyncio.Queue[Any] = asyncio.Queue()
+        self.submit = Method(self._submit)
+        self.drain = Method(self._drain)
+
+    def _submit(self, client: str, requests: list[Request]) -> None:
+        self.submits.append([request.request_id for request in requests])
+        for request in requests:
+            asyncio.get_running_loop().call_later(self._delays[request.request_id], self._finish, request.request_id)
+
+    def _finish(self, name: str) -> None:
+        answer = Failure(name, "out of luck") if name in self._broken else Completion(name, (3,), (-1.0,), 0, 0, "stop")
+        self._answers.put_nowait(answer)
+
+    def _drain(self, client: str) -> Awaitable[list[Any]]:
+        async def wait() -> list[Any]:
+            return [await self._answers.get()]
+
+        return wait()
+
+
+def ask(name: str) -> Request:
+    return Request(name, PROMPT, GREEDY)
+
+
+def test_requests_of_one_tick_travel_in_one_call_and_a_slow_one_holds_nobody(loop: Any) -> None:
+    async def scenario() -> tuple[list[list[str]], list[str]]:
+        engine = FakeEngine({"slow": 0.2, "a": 0.0, "b": 0.01})
+        policy = RemotePolicy(engine, "fake")
+        order: list[str] = []
+
+        async def one(name: str) -> None:
+            await policy.generate([ask(name)])
+            order.append(name)
+
+        await asyncio.gather(one("slow"), one("a"), one("b"))
+        return engine.submits, order
+
+    submits, order = loop.run(scenario())
+    assert submits == [["slow", "a", "b"]] and order == ["a", "b", "slow"]
+
+
+def test_a_request_that_fails_fails_alone(loop: Any) -> None:
+    async def scenario() -> list[Any]:
+        policy = RemotePolicy(FakeEngine({"bad": 0.0, "good": 0.01}, frozenset({"bad"})), "fake")
+        return await asyncio.gather(
+            policy.generate([ask("bad")]), policy.generate([ask("good")]), return_exceptions=True
+        )
+
+    bad, good = loop.run(scenario())
+    assert isinstance(bad, EngineError) and "out of luck" in str(bad)
+    assert good[0].request_id == "good"
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[None]:
+    with ray_session(ClusterConfig(num_cpus=2, object_store_gib=0.2)):
+        yield
+
+
+class OneSnapshot:
+    """A learner group that has these weights to give."""
+
+    def __init__(self, snapshot: LocalSnapshot) -> None:
+        self.num_tensors = snapshot.num_tensors
+        self._parts = snapshot.parts
+
+    def bucket_refs(self) -> list[ray.ObjectRef]:
+        return [ray.put(part) for part in self._parts]
+
+
+def started(model: Path, name: str, tmp_path: Path) -> Engine:
+    handle = ray.remote(EngineActor).options(num_cpus=0, max_concurrency=64).remote(str(tmp_path / f"{name}.log"))
+    config = EngineConfig(kind="transformers", dtype="float32", max_model_len=512)
+    ray.get(handle.start.remote(str(model), config, name, 0, 0))
+    return Engine(handle, name, name, str(model))
+
+
+@pytest.mark.usefixtures("session")
+def test_published_weights_reach_every_engine_and_a_damaged_snapshot_ends_it(
+    tiny_model: Path, other_tiny_model: Path, tmp_path: Path, loop: Any
+) -> None:
+    engines = [started(tiny_model, name, tmp_path) for name in ("one", "two")]
+    good = snapshot_of(other_tiny_model, version=1)
+    report = publish(OneSnapshot(good), engines, 1)  # type: ignore[arg-type]
+    assert (report.version, report.num_engines, report.num_buckets) == (1, 2, len(good.parts))
+    (expected,) = loop.run(TransformersPolicy(str(other_tiny_model), max_model_len=512).generate([ask("x")]))
+    for engine in engines:
+        (answer,) = loop.run(RemotePolicy(engine.handle, engine.name).generate([ask("x")]))
+        assert answer.token_ids == expected.token_ids and answer.first_version == 1
+
+    damaged = replace(good, parts=(replace(good.parts[0], checksum="0" * 16), *good.parts[1:]))
+    with pytest.raises(WeightSyncError, match="one: .*bucket 0.*two: .*these engines were stopped"):
+        publish(OneSnapshot(damaged), engines, 2)  # type: ignore[arg-type]
+    for engine in engines:
+        with pytest.raises(EngineError, match="is gone"):
+            loop.run(RemotePolicy(engine.handle, engine.name).generate([ask("y")]))
