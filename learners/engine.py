@@ -43,7 +43,12 @@ def deepspeed_config(config: LearnerConfig) -> dict[str, Any]:
         "gradient_clipping": config.max_grad_norm,
         "bf16": {"enabled": config.dtype == "bfloat16"},
         "data_types": {"grad_accum_dtype": "fp32"},
-        "zero_optimization": {"stage": config.zero_stage},
+        "zero_optimization": {
+            "stage": config.zero_stage,
+            # The default of 5e8 elements would be gigabytes of buffers beside a small model.
+            "reduce_bucket_size": 20_000_000,
+            "allgather_bucket_size": 20_000_000,
+        },
         # The learning rate is set before every step by learners/learner.py.
         "optimizer": {
             "type": "AdamW",
@@ -53,6 +58,7 @@ def deepspeed_config(config: LearnerConfig) -> dict[str, Any]:
                 "eps": 1e-8,
                 "weight_decay": config.weight_decay,
                 "torch_adam": True,
+                "fused": True,
             },
         },
         "zero_allow_untested_optimizer": True,
@@ -153,6 +159,5 @@ def _join(world: World) -> None:
         torch.distributed.init_process_group(backend, rank=world.rank, world_size=world.size)
     # Its shared-memory all-reduce would be compiled on first use; gloo's serves, and needs no compiler.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed(
-        dist_backend="nccl" if torch.cuda.is_available() else "gloo", dist_init_required=False, verbose=False
-    )
+    main_backend = "nccl" if torch.cuda.is_available() else "gloo"
+    deepspeed.init_distributed(dist_backend=main_backend, dist_init_required=False, verbose=False)

@@ -128,7 +128,7 @@ def test_published_weights_reach_every_engine_and_a_damaged_snapshot_ends_it(
         assert answer.token_ids == expected.token_ids and answer.first_version == 1
 
     damaged = replace(good, parts=(replace(good.parts[0], checksum="0" * 16), *good.parts[1:]))
-    with pytest.raises(WeightSyncError, match="one: .*bucket 0.*two: .*these engines were stopped"):
+    with pytest.raises(WeightSyncError, match=r"one: .*bucket 0.*two: .*these engines were stopped"):
         publish(OneSnapshot(damaged), engines, 2)  # type: ignore[arg-type]
     for engine in engines:
         with pytest.raises(EngineError, match="is gone"):
