@@ -18,7 +18,7 @@ from cluster.progress import watch
 from cluster.run import Cards, Progress, Run, StageResult
 from cluster.run_folder import make_run_folder
 from cluster.runtime import get, ray_session
-from spag_ray.cards import split_words, taboo_cards
+from spag_ray.cards import split_words, taboo_cards, without_words
 from spag_ray.config import RunConfig
 from spag_ray.episode import GameSample
 from spag_ray.errors import ConfigError, InputError
@@ -36,6 +36,7 @@ def run_training(config: RunConfig, folder: Path, console: Console) -> None:
         make_run_folder(folder, config)  # refuses, before anything slow
     cards = taboo_cards() if _needs_cards(config) else {}
     words, held_out = training_words(config, cards)
+    cards = without_words(cards, held_out)
     if config.self_play.sft_file:
         read_sft(config.self_play.sft_file)
     if config.imitation.enabled and config.imitation.source != "scripted":

@@ -180,7 +180,8 @@ class Run:
     def close(self) -> None:
         """End every actor of the run; engines first close their child processes."""
         closing = [handle.close.remote() for handle in self._others]
-        ray.wait(closing, num_returns=len(closing), timeout=20) if closing else None
+        if closing:
+            ray.wait(closing, num_returns=len(closing), timeout=20)
         if self.learners is not None:
             self.learners.close()
         for handle in [*self._others, *self._arenas, self._buffer]:

@@ -62,7 +62,7 @@ def imitate(run: Run) -> None:
     """Learn the winner's turns of a stronger player's games."""
     config = run.config.imitation
     if config.source == "scripted":
-        words = [word for word in run.cards if word not in set(run.held_out)]
+        words = list(run.cards)
         random.Random(run.config.seed).shuffle(words)
         expert = run.expert_seat()
         played = [words[index % len(words)] for index in range(config.games)]

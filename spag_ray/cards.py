@@ -9,7 +9,7 @@ import importlib.util
 import json
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spag_ray.errors import InputError
@@ -40,6 +40,16 @@ def split_words(words: Sequence[str], num_held_out: int, seed: int) -> tuple[lis
         raise InputError(f"{num_held_out} of {len(shuffled)} words cannot be held out; give 0 to {len(shuffled)}")
     random.Random(f"split/{seed}").shuffle(shuffled)
     return shuffled[num_held_out:], shuffled[:num_held_out]
+
+
+def without_words(cards: Mapping[str, Sequence[str]], words: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The cards without these words, neither as targets nor among the related words."""
+    out = set(words)
+    return {
+        word: tuple(clue for clue in clues if out.isdisjoint(clue.lower().split()))
+        for word, clues in cards.items()
+        if word not in out
+    }
 
 
 def _read_data() -> dict[str, dict[str, list[str]]]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spag_ray.cards import split_words, taboo_cards
+from spag_ray.cards import split_words, taboo_cards, without_words
 from spag_ray.errors import InputError
 from spag_ray.words import STOP_WORDS, Lease, WordStream, read_words, top_words, write_words
 
@@ -150,3 +150,8 @@ def test_without_textarena_the_error_names_the_package(monkeypatch: pytest.Monke
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="pip install textarena"):
         taboo_cards()
+
+
+def test_held_out_words_are_nowhere_in_the_cards_an_expert_plays_from() -> None:
+    cards = {"river": ("water", "Boat trip"), "boat": ("water",), "piano": ("music", "keys")}
+    assert without_words(cards, ["boat"]) == {"river": ("water",), "piano": ("music", "keys")}
