@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,9 +58,6 @@ class ArenaActor:
         if unsent:
             acknowledged += await buffer.add.remote(unsent)
         return acknowledged
-
-    async def ping(self) -> None:
-        await asyncio.sleep(0)
 
     def _players(self, seat: Seat) -> list[Player]:
         renderer = self._renderer(seat.model)

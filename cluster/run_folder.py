@@ -6,7 +6,7 @@ import json
 import platform
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from pathlib import Path
 
 from spag_ray import __version__
@@ -44,12 +44,8 @@ def make_run_folder(folder: Path, config: RunConfig) -> Path:
 
 
 def _versions(seed: int) -> dict[str, object]:
-    packages = {}
-    for package in _PACKAGES:
-        try:
-            packages[package] = version(package)
-        except PackageNotFoundError:
-            continue
+    installed = {distribution.name: distribution.version for distribution in distributions()}
+    packages = {name: installed[name] for name in _PACKAGES if name in installed}
     return {
         "spag_ray": __version__,
         "git_commit": _git_commit(),

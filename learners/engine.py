@@ -121,13 +121,6 @@ class TrainingEngine:
         with deepspeed.zero.GatheredParameters(parameters):
             yield
 
-    def save(self, folder: str, tag: str) -> None:
-        """DeepSpeed's own checkpoint; every rank has to call it."""
-        self._engine.save_checkpoint(folder, tag=tag)
-
-    def load(self, folder: str, tag: str) -> None:
-        self._engine.load_checkpoint(folder, tag=tag)
-
 
 def sum_over_ranks(values: list[float]) -> list[float]:
     """Each value summed over the learner group."""

@@ -158,8 +158,6 @@ class RunConfig(Part):
                 "sampling.top_k / sampling.top_p cut the distribution, which biases the importance ratio of the "
                 "objective `spag`; take them out, or set objective.name: published"
             )
-        if self.sampling.temperature == 0 and self.objective.name == "spag" and self.engine.num_engines > 1:
-            raise ValueError("greedy play has no use for several engines; set engine.num_engines: 1")
         return self
 
 

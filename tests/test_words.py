@@ -137,7 +137,6 @@ def test_split_is_disjoint_whole_and_seeded() -> None:
         split_words(WORDS, 8, seed=1)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("textarena") is None, reason="needs the package textarena")
 def test_word_cards_hold_single_words_and_clues_that_can_be_said() -> None:
     cards = taboo_cards()
     assert len(cards) > 400
