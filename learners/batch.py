@@ -7,13 +7,14 @@ whole batch, whatever else is computed where, so micro-batches and ranks add up 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from learners.objectives import (
+    TurnStats,
     published_imitation_terms,
     published_offline_po_terms,
     sft_piece,
@@ -53,50 +54,70 @@ class Item:
 
 @dataclass
 class BatchSums:
-    """What a rank adds up over its micro-steps for the report: loss terms, statistics by turn, token counts."""
+    """What a rank adds up over its micro-steps for the report: loss terms; statistics, one addend per turn; counts."""
 
     policy: float = 0.0
     kl: float = 0.0
     sft: float = 0.0
+    turns: float = 0.0
+    entropy: float = 0.0
+    divergence: float = 0.0
     clip_fraction: float = 0.0
     ratio: float = 0.0
+    sampled_turns: float = 0.0
     mismatch: float = 0.0
-    turns: float = 0.0
+    gap: float = 0.0
+    gap_k3: float = 0.0
     target_tokens: float = 0.0
     unique_tokens: float = 0.0
     flat_tokens: float = 0.0
 
 
 @dataclass
+class BatchMaxima:
+    """The largest values that a rank saw in its micro-steps."""
+
+    ratio: float = 0.0
+    gap: float = 0.0
+    compute_s: float = 0.0
+
+
+@dataclass
 class BatchLoss:
-    """The loss of `batch`, in parts; `sums` grows with every part."""
+    """The loss of `batch`, in parts; `sums` and `maxima` take in every part. With `at_start` the weights are those that
+    the stage began with, so turns need not bring their log-probabilities under them."""
 
     batch: Batch
     method: Method
     objective: ObjectiveConfig
     kl_coeff: float
-    sums: BatchSums
+    at_start: bool = False
+    sums: BatchSums = field(default_factory=BatchSums)
+    maxima: BatchMaxima = field(default_factory=BatchMaxima)
 
-    def of(self, items: Sequence[Item], logprobs: Sequence[Tensor]) -> Tensor:
-        """These items' share of the batch's loss, 0-d; `logprobs` [L] each under the weights as they are now."""
+    def of(self, items: Sequence[Item], logprobs: Sequence[Tensor], entropies: Sequence[Tensor]) -> Tensor:
+        """These items' share of the batch's loss, 0-d; `logprobs`, `entropies` [L] each under the weights as they are
+        now."""
         num_turns = sum(len(game.turns) for game in self.batch.games)
         total = logprobs[0].new_zeros(())
-        for item, theta in zip(items, logprobs, strict=True):
+        for item, theta, entropy in zip(items, logprobs, entropies, strict=True):
             if item.is_sft:
                 piece = sft_piece(theta, len(self.batch.sft), self.objective.sft_coeff)
                 self.sums.sft += piece.item()
-            elif self.method == "imitation" or self.objective.name == "published":
-                piece = self._published(item, theta, num_turns)
-                self.sums.policy += piece.item()
             else:
-                piece = self._spag(item, theta)
-            self.sums.turns += 0 if item.is_sft else 1
+                if self.method == "imitation" or self.objective.name == "published":
+                    piece = self._published(item, theta, num_turns)
+                    self.sums.policy += piece.item()
+                else:
+                    piece = self._spag(item, theta)
+                self.sums.turns += 1
+                self.sums.entropy += entropy.mean().item()
             self.sums.target_tokens += len(theta)
             total = total + piece
         return total
 
     def _spag(self, item: Item, theta: Tensor) -> Tensor:
-        reference = _reference(item.turn, theta)
+        reference = self._reference(item.turn, theta)
         behaviour = reference
         if item.turn.behaviour_logprobs is not None:
             behaviour = torch.tensor(item.turn.behaviour_logprobs, device=theta.device)
@@ -108,18 +129,33 @@ class BatchLoss:
             advantage=item.turn.advantage,
             clip_range=self.objective.clip_range,
             mismatch_cap=self.objective.mismatch_cap,
+            length_norm=self.objective.length_norm,
+            constant_length=self.objective.constant_length,
         )
         policy, kl = spag_game_pieces(terms, item.weight, item.num_turns, len(self.batch.games), self.kl_coeff)
         self.sums.policy += policy.item()
         self.sums.kl += kl.item()
-        self.sums.clip_fraction += terms.stats.clip_fraction.item()
-        self.sums.ratio += terms.stats.ratio_mean.item()
-        self.sums.mismatch += terms.stats.mismatch_mean.item()
+        self._count(terms.stats, item.turn.behaviour_logprobs is not None)
         return policy + kl
+
+    def _count(self, stats: TurnStats, was_sampled: bool) -> None:
+        self.sums.divergence += stats.kl.item()
+        self.sums.clip_fraction += stats.clip_fraction.item()
+        self.sums.ratio += stats.ratio_mean.item()
+        self.maxima.ratio = max(self.maxima.ratio, stats.ratio_max.item())
+        if was_sampled:
+            self.sums.sampled_turns += 1
+            self.sums.mismatch += stats.mismatch_mean.item()
+            self.sums.gap += stats.gap_mean.item()
+            self.sums.gap_k3 += stats.gap_k3.item()
+            self.maxima.gap = max(self.maxima.gap, stats.gap_max.item())
 
     def _published(self, item: Item, theta: Tensor, num_turns: int) -> Tensor:
         m = theta.mean().unsqueeze(0)
-        m0 = _reference(item.turn, theta).mean().unsqueeze(0)
+        if self.method == "imitation" and self.kl_coeff == 0:
+            m0 = m.detach()
+        else:
+            m0 = self._reference(item.turn, theta).mean().unsqueeze(0)
         weight = torch.tensor([item.weight], device=theta.device)
         if self.method == "imitation":
             return published_imitation_terms(m, m0, weight, self.kl_coeff, num_turns).sum()
@@ -136,8 +172,21 @@ class BatchLoss:
             num_sft_samples=1,
         ).sum()
 
+    def _reference(self, turn: TurnSample, theta: Tensor) -> Tensor:
+        if turn.reference_logprobs is not None:
+            return torch.tensor(turn.reference_logprobs, device=theta.device)
+        if not self.at_start:
+            raise LearnerError("a turn came to the learner without its reference log-probabilities; score it first")
+        return theta.detach()
 
-def _reference(turn: TurnSample, theta: Tensor) -> Tensor:
-    if turn.reference_logprobs is None:
-        raise LearnerError("a turn came to the learner without its reference log-probabilities; score it first")
-    return torch.tensor(turn.reference_logprobs, device=theta.device)
+
+def check_turns(turns: Sequence[TurnSample], vocabulary_size: int) -> None:
+    """Raises LearnerError for a token that the model's vocabulary does not have."""
+    for index, turn in enumerate(turns):
+        largest = max(max(turn.prompt_ids, default=0), max(turn.target_ids))
+        smallest = min(min(turn.prompt_ids, default=0), min(turn.target_ids))
+        if largest >= vocabulary_size or smallest < 0:
+            raise LearnerError(
+                f"sample {index} has token id {largest if smallest >= 0 else smallest}, the model's vocabulary has "
+                f"{vocabulary_size} tokens; was it made with another model's tokenizer?"
+            )

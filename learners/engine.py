@@ -1,9 +1,9 @@
 """The DeepSpeed engine behind one small class: forward, backward in any number of micro-steps, one optimiser step.
 
     engine = TrainingEngine(model, config, world)
-    for index, tree in enumerate(trees):
-        loss = ...(token_logprobs(engine.module, tree))
-        engine.backward(loss, last=index == len(trees) - 1)
+    for index, micro_batch in enumerate(micro_batches):
+        loss = ...(token_logprobs(engine.module, micro_batch))
+        engine.backward(loss, last=index == len(micro_batches) - 1)
     grad_norm = engine.step(learning_rate)
 
 DeepSpeed is told one micro-batch per step; where a global batch is cut into several, `backward` marks the last.
@@ -13,15 +13,16 @@ Gradients are summed over ranks, not averaged: a loss already carries the number
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import deepspeed
 import torch
 from torch import Tensor, nn
 
+from learners.deepspeed_config import deepspeed_config
 from spag_ray.config import LearnerConfig
 
 
@@ -35,48 +36,21 @@ class World:
     master: str = "127.0.0.1:29500"
 
 
-def deepspeed_config(config: LearnerConfig) -> dict[str, Any]:
-    """The DeepSpeed JSON of a run's learner section."""
-    return {
-        "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": 1,
-        "gradient_clipping": config.max_grad_norm,
-        "bf16": {"enabled": config.dtype == "bfloat16"},
-        "data_types": {"grad_accum_dtype": "fp32"},
-        "zero_optimization": {
-            "stage": config.zero_stage,
-            # The default of 5e8 elements would be gigabytes of buffers beside a small model.
-            "reduce_bucket_size": 20_000_000,
-            "allgather_bucket_size": 20_000_000,
-        },
-        # The learning rate is set before every step by learners/learner.py.
-        "optimizer": {
-            "type": "AdamW",
-            "params": {
-                "lr": 0.0,
-                "betas": [0.9, 0.999],
-                "eps": 1e-8,
-                "weight_decay": config.weight_decay,
-                "torch_adam": True,
-                "fused": True,
-            },
-        },
-        "zero_allow_untested_optimizer": True,
-        "wall_clock_breakdown": False,
-        "steps_per_print": 2**31 - 1,
-    }
-
-
 class TrainingEngine:
     """One rank. Making it joins the process group, so every rank of the group has to make it."""
 
     def __init__(self, model: nn.Module, config: LearnerConfig, world: World) -> None:
         self.world = world
+        settings = deepspeed_config(config, on_gpu=torch.cuda.is_available())
+        self._zero_stage = settings["zero_optimization"]["stage"]
         _join(world)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._engine, self._optimizer, _, _ = deepspeed.initialize(
-            model=model, model_parameters=list(model.parameters()), config=deepspeed_config(config)
+            model=model, model_parameters=trained, config=settings
         )
-        self._zero3 = config.zero_stage == 3
+        # DeepSpeed looks for gradients that are not finite with bfloat16 and with ZeRO-3; float32 may have them too.
+        if hasattr(self._optimizer, "check_grad_overflow"):
+            self._optimizer.check_grad_overflow = True
 
     @property
     def module(self) -> nn.Module:
@@ -84,8 +58,9 @@ class TrainingEngine:
         return self._engine
 
     @property
-    def device(self) -> torch.device:
-        return self._engine.device
+    def inner_module(self) -> nn.Module:
+        """The model inside the engine."""
+        return self._engine.module
 
     def backward(self, loss: Tensor, last: bool) -> None:
         """Add this micro-step's gradient; `last` closes the global batch. Every rank has the same number of them."""
@@ -93,13 +68,21 @@ class TrainingEngine:
         # DeepSpeed averages over ranks; the loss is this rank's share of a sum.
         self._engine.backward(loss * self.world.size, scale_wrt_gas=False)
 
-    def step(self, learning_rate: float) -> float:
-        """Clip, update, clear. Returns the gradient's norm over all ranks, before clipping."""
+    def step(self, learning_rate: float) -> float | None:
+        """Clip, update, clear. Returns the gradient's norm over all ranks, before clipping; None when the gradient is
+        not finite and nothing was updated."""
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
+        if self._zero_stage == 0:  # there DeepSpeed neither looks nor tells the norm
+            gradients = [parameter.grad for parameter in self.inner_module.parameters() if parameter.grad is not None]
+            norm = float(torch.nn.utils.get_total_norm(gradients))
+            if not math.isfinite(norm):
+                self._engine.zero_grad()
+                return None
+            self._engine.step()
+            return norm
         self._engine.step()
-        norm = self._engine.get_global_grad_norm()
-        return float(norm) if norm is not None else float("nan")
+        return None if self._optimizer.overflow else float(self._engine.get_global_grad_norm())
 
     def forget_moments(self) -> None:
         """Adam's moments and step counts back to zero: each stage is a training run of its own."""
@@ -115,7 +98,7 @@ class TrainingEngine:
     @contextlib.contextmanager
     def gathered(self, parameters: list[nn.Parameter]) -> Iterator[None]:
         """The parameters whole on this rank meanwhile (ZeRO-3 gathers them: every rank has to ask for the same)."""
-        if not self._zero3:
+        if self._zero_stage < 3:
             yield
             return
         with deepspeed.zero.GatheredParameters(parameters):
@@ -124,17 +107,19 @@ class TrainingEngine:
 
 def sum_over_ranks(values: list[float]) -> list[float]:
     """Each value summed over the learner group."""
+    return _reduced(values, torch.distributed.ReduceOp.SUM)
+
+
+def max_over_ranks(values: list[float]) -> list[float]:
+    """Each value's largest in the learner group."""
+    return _reduced(values, torch.distributed.ReduceOp.MAX)
+
+
+def _reduced(values: list[float], operation: torch.distributed.ReduceOp) -> list[float]:
     tensor = torch.tensor(values, dtype=torch.float64)
     if torch.distributed.get_world_size() > 1:
-        torch.distributed.all_reduce(tensor)
+        torch.distributed.all_reduce(tensor, op=operation)
     return tensor.tolist()
-
-
-def max_over_ranks(value: int) -> int:
-    tensor = torch.tensor(value)
-    if torch.distributed.get_world_size() > 1:
-        torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.MAX)
-    return int(tensor)
 
 
 def _join(world: World) -> None:

@@ -14,26 +14,38 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from learners.batch import Batch, BatchLoss, BatchSums, Method
+from learners.attention import TREE
+from learners.batch import Batch, BatchLoss, BatchMaxima, BatchSums, Method, check_turns
 from learners.engine import TrainingEngine, World, max_over_ranks, sum_over_ranks
 from learners.export import Exporter
-from learners.packing import TokenSample, TokenTree, check_packable, pack, token_logprobs
+from learners.head import TargetHead
+from learners.forward import MicroBatch, token_logprobs, token_logprobs_and_entropies
+from learners.packing import TokenSample, check_packable, pack
+from learners.padding import pad
 from spag_ray.config import LearnerConfig, ObjectiveConfig
 from spag_ray.episode import TurnSample
 from spag_ray.errors import LearnerError, ModelError
+from spag_ray.game import Role
+from spag_ray.memory import keep_freed_memory, release_freed_memory
 from spag_ray.snapshot import Bucket
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """One optimiser step, over all ranks. Losses hold their coefficients; means are over learned turns."""
+    """One optimiser step, over all ranks. Losses hold their coefficients; means are over learned turns.
+
+    `ratio`: exp(theta - old). `gap`: |old - mu|, learner against engine, over the turns that an engine sampled, k3 its
+    divergence; `mismatch`: exp(old - mu). `entropy`: nats per target token. `gradient_norm` is before clipping.
+    `compute_s`: the part of `seconds` inside forward and backward on the busiest rank. `skipped`: loss or gradient was
+    not finite and the weights were left as they were.
+    """
 
     step: int
     loss: float
@@ -42,13 +54,25 @@ class StepReport:
     sft_loss: float
     gradient_norm: float
     learning_rate: float
+    kl: float
     clip_fraction: float
     ratio_mean: float
+    ratio_max: float
     mismatch_mean: float
+    gap_mean: float
+    gap_max: float
+    gap_k3: float
+    entropy: float
+    attacker_weight: float
+    defender_weight: float
     num_target_tokens: int
     num_unique_tokens: int
     num_flat_tokens: int
+    unique_share: float
+    tokens_per_s: float
     seconds: float
+    compute_s: float
+    skipped: bool
 
 
 @dataclass
@@ -66,14 +90,20 @@ class Learner:
     def __init__(self, model: str, config: LearnerConfig, objective: ObjectiveConfig, world: World) -> None:
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
+        keep_freed_memory()
         torch.manual_seed(0)
         self._config = config
         self._objective = objective
         self._world = world
         self._model_folder = model
         dtype = getattr(torch, config.dtype)
-        module = _load_model(model, dtype)
-        check_packable(module.config, config.max_tokens_per_microbatch)
+        module = load_model(model, dtype, TREE if config.packing == "trees" else "sdpa")
+        if config.packing == "trees":
+            check_packable(module.config, config.max_tokens_per_microbatch)
+            TargetHead.install(module)
+        self._vocabulary_size = module.get_input_embeddings().num_embeddings
+        if config.gradient_checkpointing:
+            module.gradient_checkpointing_enable({"use_reentrant": False})
         self._engine = TrainingEngine(module, config, world)
         self._exporter = Exporter(self._engine, dtype, config.bucket_bytes)
         self._stage = _Stage("self_play", 1, 0.0, objective.kl_coeff)
@@ -98,76 +128,107 @@ class Learner:
     @torch.no_grad()
     def score(self, turns: Sequence[TurnSample], temperature: float = 1.0) -> dict[int, tuple[float, ...]]:
         """Log-probabilities of each turn's tokens under the weights as they are now: {index: [L]} of this rank's
-        share. Every rank runs the same number of forward passes."""
-        share = share_of([len(turn.prompt_ids) + len(turn.target_ids) for turn in turns], self._world)
-        trees, num_micro_steps = self._trees([turns[index] for index in share], turns[0])
+        share. Every rank runs the same number of forward passes.
+
+        Raises LearnerError for tokens beyond the vocabulary and for a turn that no micro-batch can hold.
+        """
+        check_turns(turns, self._vocabulary_size)
+        share = share_of([turn.num_tokens for turn in turns], self._world)
+        micro_batches, num_micro_steps = self._micro_batches([turns[index] for index in share], turns[0])
         scores: dict[int, tuple[float, ...]] = {}
         self._engine.module.eval()
         for micro_step in range(num_micro_steps):
-            tree = trees[min(micro_step, len(trees) - 1)]
-            logprobs = token_logprobs(self._engine.module, tree, temperature)
-            if micro_step < len(trees) and share:
-                for index, values in zip(tree.sample_indices, logprobs, strict=True):
+            micro_batch = micro_batches[min(micro_step, len(micro_batches) - 1)]
+            logprobs = token_logprobs(self._engine.module, micro_batch, temperature)
+            if micro_step < len(micro_batches) and share:
+                for index, values in zip(micro_batch.sample_indices, logprobs, strict=True):
                     scores[share[index]] = tuple(values.float().tolist())
         self._engine.module.train()
+        release_freed_memory()
         return scores
 
     def step(self, batch: Batch, temperature: float = 1.0) -> StepReport:
-        """One optimiser step on the global batch.
+        """One optimiser step on the global batch; where loss or gradient is not finite the weights stay as they were
+        and the report says `skipped`. In the first step of a stage turns need no reference log-probabilities: they
+        are those of the weights as they are.
 
-        Raises LearnerError when there is nothing to learn from, or when the loss or the gradient is not finite.
+        Raises LearnerError when there is nothing to learn from.
         """
         began = time.perf_counter()
         everything = batch.items
         if not everything:
             raise LearnerError("an optimiser step was asked for on a batch without games and without SFT rows")
+        check_turns([item.turn for item in everything], self._vocabulary_size)
         games_share = share_of([game.num_tokens for game in batch.games], self._world)
-        rows_share = share_of([len(row.prompt_ids) + len(row.target_ids) for row in batch.sft], self._world)
+        rows_share = share_of([row.num_tokens for row in batch.sft], self._world)
         mine = Batch(tuple(batch.games[i] for i in games_share), tuple(batch.sft[i] for i in rows_share))
         items = mine.items
-        trees, num_micro_steps = self._trees([item.turn for item in items], everything[0].turn)
-        sums = BatchSums()
-        batch_loss = BatchLoss(batch, self._stage.method, self._objective, self._stage.kl_coeff, sums)
+        micro_batches, num_micro_steps = self._micro_batches([item.turn for item in items], everything[0].turn)
+        batch_loss = BatchLoss(batch, self._stage.method, self._objective, self._stage.kl_coeff, self._stage.step == 0)
+        sums, maxima = batch_loss.sums, batch_loss.maxima
         for micro_step in range(num_micro_steps):
-            tree = trees[min(micro_step, len(trees) - 1)]
-            logprobs = token_logprobs(self._engine.module, tree, temperature)
-            if micro_step < len(trees) and items:
-                chosen = [items[index] for index in tree.sample_indices]
-                loss = batch_loss.of(chosen, logprobs)
-                sums.unique_tokens += tree.num_tokens
-                sums.flat_tokens += tree.num_flat_tokens
+            compute_began = time.perf_counter()
+            micro_batch = micro_batches[min(micro_step, len(micro_batches) - 1)]
+            logprobs, entropies = token_logprobs_and_entropies(self._engine.module, micro_batch, temperature)
+            if micro_step < len(micro_batches) and items:
+                chosen = [items[index] for index in micro_batch.sample_indices]
+                loss = batch_loss.of(chosen, logprobs, entropies)
+                if not bool(torch.isfinite(loss)):  # clipping would hide it from the gradient
+                    loss = torch.cat(logprobs).sum() * math.nan
+                sums.unique_tokens += micro_batch.num_tokens
+                sums.flat_tokens += micro_batch.num_flat_tokens
             else:
                 loss = torch.cat(logprobs).sum() * 0.0
             self._engine.backward(loss, last=micro_step == num_micro_steps - 1)
+            maxima.compute_s += time.perf_counter() - compute_began
         learning_rate = learning_rate_at(
             self._stage.step, self._stage.num_steps, self._stage.learning_rate, self._config.warmup_share
         )
-        total = BatchSums(*sum_over_ranks(list(vars(sums).values())))
-        loss_value = total.policy + total.kl + total.sft
-        if not math.isfinite(loss_value):
-            raise LearnerError(
-                f"the loss of step {self._stage.step} is {loss_value}; the weights were left as they were"
-            )
         gradient_norm = self._engine.step(learning_rate)
-        if not math.isfinite(gradient_norm):
-            raise LearnerError(f"the gradient of step {self._stage.step} has norm {gradient_norm}; training stops here")
         self._stage.step += 1
-        turns = max(total.turns, 1.0)
+        sums = BatchSums(*sum_over_ranks(list(astuple(sums))))
+        maxima = BatchMaxima(*max_over_ranks(list(astuple(maxima))))
+        return self._report(batch, sums, maxima, gradient_norm, learning_rate, time.perf_counter() - began)
+
+    def _report(
+        self,
+        batch: Batch,
+        sums: BatchSums,
+        maxima: BatchMaxima,
+        gradient_norm: float | None,
+        learning_rate: float,
+        seconds: float,
+    ) -> StepReport:
+        turns = max(sums.turns, 1.0)
+        sampled = max(sums.sampled_turns, 1.0)
+        weights = {role: [game.weight for game in batch.games if game.role is role] for role in Role}
         return StepReport(
             step=self._stage.step,
-            loss=loss_value,
-            policy_loss=total.policy,
-            kl_loss=total.kl,
-            sft_loss=total.sft,
-            gradient_norm=gradient_norm,
+            loss=sums.policy + sums.kl + sums.sft,
+            policy_loss=sums.policy,
+            kl_loss=sums.kl,
+            sft_loss=sums.sft,
+            gradient_norm=math.nan if gradient_norm is None else gradient_norm,
             learning_rate=learning_rate,
-            clip_fraction=total.clip_fraction / turns,
-            ratio_mean=total.ratio / turns,
-            mismatch_mean=total.mismatch / turns,
-            num_target_tokens=int(total.target_tokens),
-            num_unique_tokens=int(total.unique_tokens),
-            num_flat_tokens=int(total.flat_tokens),
-            seconds=time.perf_counter() - began,
+            kl=sums.divergence / turns,
+            clip_fraction=sums.clip_fraction / turns,
+            ratio_mean=sums.ratio / turns,
+            ratio_max=maxima.ratio,
+            mismatch_mean=sums.mismatch / sampled,
+            gap_mean=sums.gap / sampled,
+            gap_max=maxima.gap,
+            gap_k3=sums.gap_k3 / sampled,
+            entropy=sums.entropy / turns,
+            attacker_weight=_mean(weights[Role.ATTACKER]),
+            defender_weight=_mean(weights[Role.DEFENDER]),
+            num_target_tokens=int(sums.target_tokens),
+            num_unique_tokens=int(sums.unique_tokens),
+            num_flat_tokens=int(sums.flat_tokens),
+            unique_share=sums.unique_tokens / max(sums.flat_tokens, 1.0),
+            tokens_per_s=sums.unique_tokens / seconds,
+            seconds=seconds,
+            compute_s=maxima.compute_s,
+            skipped=gradient_norm is None,
         )
 
     def save_model(self, folder: str) -> None:
@@ -182,15 +243,17 @@ class Learner:
                 part = payload[spec.offset : spec.offset + spec.num_bytes]
                 state[spec.name] = part.view(getattr(torch, spec.dtype)).view(spec.shape).clone()
         if self._world.rank == 0:
-            _unwrapped(self._engine.module).save_pretrained(folder, state_dict=state)
+            self._engine.inner_module.save_pretrained(folder, state_dict=state)
             AutoTokenizer.from_pretrained(self._model_folder, local_files_only=True).save_pretrained(folder)
+        release_freed_memory()
 
-    def _trees(self, turns: Sequence[TurnSample], stand_in: TurnSample) -> tuple[list[TokenTree], int]:
-        """This rank's token trees, and how many forward passes every rank makes; a rank without turns gets a tree
-        of `stand_in` to take part with."""
+    def _micro_batches(self, turns: Sequence[TurnSample], stand_in: TurnSample) -> tuple[list[MicroBatch], int]:
+        """This rank's micro-batches, and how many forward passes every rank makes; a rank without turns gets one of
+        `stand_in` to take part with."""
         samples = [TokenSample(turn.prompt_ids, turn.target_ids) for turn in turns or [stand_in]]
-        trees = pack(samples, self._config.max_tokens_per_microbatch)
-        return trees, max_over_ranks(len(trees))
+        budget = self._config.max_tokens_per_microbatch
+        cut: list[MicroBatch] = [*(pack if self._config.packing == "trees" else pad)(samples, budget)]
+        return cut, int(max_over_ranks([len(cut)])[0])
 
 
 def learning_rate_at(step: int, num_steps: int, peak: float, warmup_share: float) -> float:
@@ -214,16 +277,32 @@ def share_of(sizes: Sequence[int], world: World) -> list[int]:
     return sorted(mine)
 
 
-def _unwrapped(module: torch.nn.Module) -> torch.nn.Module:
-    return getattr(module, "module", module)
+def load_model(folder: str, dtype: torch.dtype, attention: str) -> torch.nn.Module:
+    """A model folder as transformers reads it, complete.
 
-
-def _load_model(model: str, dtype: torch.dtype) -> torch.nn.Module:
-    if not Path(model).is_dir():
-        raise ModelError(f"{model}: no such model folder")
+    Raises ModelError when there is none, it cannot be loaded, or its weights are not those its config.json describes.
+    """
+    if not Path(folder).is_dir():
+        raise ModelError(f"{folder}: no such model folder")
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            model, dtype=dtype, attn_implementation="sdpa", local_files_only=True, trust_remote_code=False
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            attn_implementation=attention,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
         )
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{model}: transformers cannot load this model: {error}") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ModelError(f"{folder}: transformers cannot load this model: {error}") from error
+    for fault in ("missing_keys", "mismatched_keys", "unexpected_keys"):
+        if loading[fault]:
+            raise ModelError(
+                f"{folder}: its weights are not those of the {model.config.model_type} model that its config.json "
+                f"describes ({len(loading[fault])} {fault.replace('_', ' ')}, such as {sorted(loading[fault])[0]!s})"
+            )
+    return model
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

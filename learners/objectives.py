@@ -66,14 +66,18 @@ class GameLogprobs:
 class TurnStats:
     """What a turn looked like, for metrics: 0-d tensors without gradient.
 
-    `clip_fraction`: share of tokens on the clipped branch; `mismatch_*`: exp(old - mu), not capped.
+    `clip_fraction`: share of tokens on the clipped branch; `ratio_*`: exp(theta - old); `kl`: k3 of ref and theta;
+    `mismatch_mean`: exp(old - mu), not capped; `gap_*`: |old - mu| and its k3, engine against learner.
     """
 
     clip_fraction: Tensor
     ratio_mean: Tensor
+    ratio_max: Tensor
     kl: Tensor
     mismatch_mean: Tensor
-    mismatch_max: Tensor
+    gap_mean: Tensor
+    gap_max: Tensor
+    gap_k3: Tensor
 
 
 @dataclass(frozen=True)
@@ -124,12 +128,16 @@ def spag_turn_terms(
     clipped = ratio.clamp(1 - clip_range, 1 + clip_range) * advantage
     distance = (ref - theta).clamp(max=MAX_LOG_RATIO)
     divergence = torch.expm1(distance) - distance
+    gap = old - mu
     stats = TurnStats(
         clip_fraction=(clipped < unclipped).to(theta.dtype).mean(),
         ratio_mean=ratio.detach().mean(),
+        ratio_max=ratio.detach().max(),
         kl=divergence.detach().mean(),
         mismatch_mean=mismatch.mean(),
-        mismatch_max=mismatch.max(),
+        gap_mean=gap.abs().mean(),
+        gap_max=gap.abs().max(),
+        gap_k3=(torch.expm1(gap.clamp(max=MAX_LOG_RATIO)) - gap).mean(),
     )
     policy = -(mismatch.clamp(max=mismatch_cap) * torch.minimum(unclipped, clipped)).sum() / num_tokens
     return TurnTerms(policy=policy, k3=divergence.sum() / num_tokens, stats=stats)

@@ -15,10 +15,9 @@ its depth. Log-probabilities and gradients are those of the samples one at a tim
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +26,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 from spag_ray.errors import LearnerError
 
 ALIBI_MODEL_TYPES = frozenset({"bloom", "mpt", "baichuan"})
+RESCALED_LOGITS = ("logit_scale", "logits_scaling", "final_logit_softcapping", "lm_head_multiplier")
 MASKED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 
 
@@ -80,45 +80,11 @@ def pack(samples: Sequence[TokenSample], max_tokens: int) -> list[TokenTree]:
     it shares with its neighbour. Raises LearnerError for a sample longer than `max_tokens`.
     """
     ids = [sample.token_ids for sample in samples]
-    for index, tokens in enumerate(ids):
-        if len(tokens) > max_tokens:
-            raise LearnerError(
-                f"sample {index} has {len(tokens)} tokens, a micro-batch holds {max_tokens}: raise "
-                f"learner.max_tokens_per_microbatch to at least {len(tokens)}, or let turns be shorter"
-            )
+    check_lengths([len(tokens) for tokens in ids], max_tokens)
     order = sorted(range(len(ids)), key=ids.__getitem__)
     shared = [0, *(_shared_prefix(ids[left], ids[right]) for left, right in pairwise(order))]
     bins = _cheapest_bins([len(ids[index]) for index in order], shared, max_tokens)
     return [_build_tree(samples, ids, order[start:end], shared[start:end]) for start, end in bins]
-
-
-def attention_mask(tree: TokenTree) -> Tensor:
-    """[T, T] bool: may token i (row) look at token j (column)? Only at its ancestors and itself."""
-    nodes = torch.arange(tree.num_tokens, device=tree.subtree_ends.device)
-    return (nodes[None, :] <= nodes[:, None]) & (nodes[:, None] < tree.subtree_ends[None, :])
-
-
-def token_logprobs(model: Callable, tree: TokenTree, temperature: float = 1.0) -> list[Tensor]:
-    """[len target] log-probabilities of each sample's target tokens, in the order of `tree.sample_indices`.
-
-    One call of `model`, a transformers causal LM that `check_packable` accepts, or a DeepSpeed engine around
-    one; its head runs on the predicting nodes alone. float32 (float64 models stay float64), at `temperature`.
-    """
-    rows, logits = _predictor_logits(model, tree, temperature)
-    return _target_logprobs(tree, rows, logits, logits.logsumexp(-1))
-
-
-def token_logprobs_and_entropies(
-    model: Callable, tree: TokenTree, temperature: float = 1.0
-) -> tuple[list[Tensor], list[Tensor]]:
-    """`token_logprobs`, and the entropy in nats of each target token's distribution (without gradient)."""
-    rows, logits = _predictor_logits(model, tree, temperature)
-    normalisers = logits.logsumexp(-1)
-    with torch.no_grad():  # row by row: a second [rows, vocabulary] would double the memory
-        pairs = zip(logits, normalisers, strict=True)
-        entropies = torch.stack([normaliser - ((row - normaliser).exp() * row).sum() for row, normaliser in pairs])
-    split = entropies[rows].split([len(nodes) for nodes in tree.predictors])
-    return _target_logprobs(tree, rows, logits, normalisers), list(split)
 
 
 def check_packable(config: PreTrainedConfig, max_tokens: int) -> None:
@@ -126,9 +92,19 @@ def check_packable(config: PreTrainedConfig, max_tokens: int) -> None:
     trait = _unpackable_trait(config, max_tokens)
     if trait:
         raise LearnerError(
-            f"cannot pack samples into trees for {config.model_type!r}: {trait}; choose a model with plain "
-            "attention and position ids (Llama, Qwen, Mistral, GPT-NeoX, SmolLM)"
+            f"cannot pack samples into trees for {config.model_type!r}: {trait}; set learner.packing: none, or choose "
+            "a model with plain attention and rotary positions (Llama, Qwen, Mistral, GPT-NeoX, SmolLM)"
         )
+
+
+def check_lengths(lengths: Sequence[int], max_tokens: int) -> None:
+    """Raises LearnerError for a sample of more than `max_tokens` tokens."""
+    for index, length in enumerate(lengths):
+        if length > max_tokens:
+            raise LearnerError(
+                f"sample {index} has {length} tokens, a micro-batch holds {max_tokens}: raise "
+                f"learner.max_tokens_per_microbatch to at least {length}, or let turns be shorter"
+            )
 
 
 def _shared_prefix(left: Sequence[int], right: Sequence[int]) -> int:
@@ -206,29 +182,6 @@ def _subtree_ends(parents: Sequence[int]) -> list[int]:
     return ends
 
 
-def _predictor_logits(model: Any, tree: TokenTree, temperature: float) -> tuple[Tensor, Tensor]:
-    """Every target token's row, and the logits [rows, vocabulary] of the distinct predicting nodes."""
-    device = model.device
-    nodes, rows = torch.cat(tree.predictors).unique(return_inverse=True)
-    output = model(
-        input_ids=tree.token_ids.to(device)[None],
-        position_ids=tree.positions.to(device)[None],
-        attention_mask=attention_mask(tree).to(device)[None, None],
-        use_cache=False,
-        logits_to_keep=nodes.to(device),
-    )
-    logits = output.logits[0]
-    if logits.dtype != torch.float64:
-        logits = logits.float()
-    return rows.to(device), logits if temperature == 1.0 else logits / temperature
-
-
-def _target_logprobs(tree: TokenTree, rows: Tensor, logits: Tensor, normalisers: Tensor) -> list[Tensor]:
-    targets = torch.cat(tree.targets).to(logits.device)
-    logprobs = logits[rows, targets] - normalisers[rows]
-    return list(logprobs.split([len(nodes) for nodes in tree.targets]))
-
-
 def _unpackable_trait(config: PreTrainedConfig, max_tokens: int) -> str | None:
     model_class = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if model_class is None:
@@ -241,9 +194,14 @@ def _unpackable_trait(config: PreTrainedConfig, max_tokens: int) -> str | None:
     missing = {"position_ids", "logits_to_keep"} - inspect.signature(model_class.forward).parameters.keys()
     if missing:
         return f"its forward takes no {' and no '.join(sorted(missing))}"
-    attention = config._attn_implementation or ("sdpa" if model_class._supports_sdpa else "eager")
-    if attention != "sdpa":
-        return f"a tree mask needs the attention implementation 'sdpa', this is {attention!r}"
+    if not model_class._supports_attention_backend:
+        return "its attention in transformers is its own and takes no other implementation"
+    if getattr(config, "attn_logit_softcapping", None) or config.model_type == "gpt_oss":
+        return "its attention scores are capped or share a sink, which the tree attention does not compute"
+    if any(getattr(config, name, None) for name in RESCALED_LOGITS):
+        return "its logits are scaled or capped after the head, which the log-probabilities of a tree do not go through"
+    if getattr(config, "attention_dropout", 0.0):
+        return f"attention_dropout is {config.attention_dropout}; set it to 0 in the model's config.json"
     window = getattr(config, "sliding_window", None)
     if window and window < max_tokens:
         return f"its sliding window of {window} tokens is below max_tokens_per_microbatch ({max_tokens})"

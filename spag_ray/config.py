@@ -61,8 +61,17 @@ class EngineConfig(Part):
 class LearnerConfig(Part):
     num_ranks: int = Field(1, ge=1, description="ranks of the DeepSpeed learner group")
     zero_stage: int = Field(1, ge=0, le=3, description="DeepSpeed ZeRO stage; bfloat16 needs at least 1")
+    deepspeed: str | None = Field(None, description="a DeepSpeed JSON of your own, or one of configs/deepspeed/")
     dtype: Literal["bfloat16", "float32"] = Field("bfloat16", description="bfloat16 keeps float32 master weights")
+    packing: Literal["trees", "none"] = Field("trees", description="`none`: a row per sample, for any causal LM")
     max_tokens_per_microbatch: int = Field(1024, ge=16, description="distinct tokens of one packed token tree")
+    gradient_checkpointing: bool = Field(False, description="less memory for a third more time")
+    reference: Literal["recompute", "engine", "none"] = Field(
+        "recompute",
+        description="log-probabilities before a stage: computed by the learner, those that came with the turns, or "
+        "none (the turns' own stand in for the old ones; needs kl_coeff: 0)",
+    )
+    max_skipped_steps: int = Field(3, ge=1, description="steps in a row without a finite gradient that end a run")
     max_grad_norm: float = Field(1.0, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     warmup_share: float = Field(0.03, ge=0, le=1, description="share of a stage's steps with a rising learning rate")
@@ -72,15 +81,6 @@ class LearnerConfig(Part):
     bucket_bytes: int = Field(64 * 2**20, ge=1024, description="size cap of one bucket of a weight snapshot")
     timeout_s: float = Field(1800, gt=0, description="deadline of one learner call")
 
-    @model_validator(mode="after")
-    def _check(self) -> LearnerConfig:
-        if self.dtype == "bfloat16" and self.zero_stage == 0:
-            raise ValueError(
-                "zero_stage 0 with dtype bfloat16 would add up gradients in bfloat16; "
-                "set zero_stage: 1, or dtype: float32"
-            )
-        return self
-
 
 class ObjectiveConfig(Part):
     name: Literal["spag", "published"] = "spag"
@@ -89,6 +89,8 @@ class ObjectiveConfig(Part):
     sft_coeff: float = Field(0.5, ge=0)
     clip_range: float = Field(0.2, gt=0, lt=1)
     mismatch_cap: float = Field(2.0, gt=0, description="cap of the engine/learner importance weight")
+    length_norm: Literal["mean", "constant"] = Field("mean", description="a turn's tokens are divided by their number")
+    constant_length: int | None = Field(None, ge=1, description="or by this, with length_norm: constant")
     role_weight_cap: float | None = Field(None, gt=0, description="cap of a role's weight when wins are lopsided")
 
 

@@ -27,6 +27,8 @@ def find_config(name: str, folder: str = "") -> Path:
         return given
     root = config_root() / folder
     relative = Path(*given.parts[1:]) if given.parts[:1] == ("configs",) else given
+    if folder and relative.parts[:1] == (folder,):
+        relative = Path(*relative.parts[1:])
     for candidate in (root / relative, root / f"{relative}.yaml", root / f"{relative}.json"):
         if candidate.is_file():
             return candidate

@@ -119,6 +119,11 @@ class TurnSample:
         if not math.isfinite(self.advantage):
             raise InputError(f"a sample's reward is {self.advantage}, which is not a finite number")
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that a learner reads for this turn when nothing is shared."""
+        return len(self.prompt_ids) + len(self.target_ids)
+
 
 @dataclass(frozen=True)
 class GameSample:
@@ -138,7 +143,7 @@ class GameSample:
     @property
     def num_tokens(self) -> int:
         """Tokens that a learner reads for this game when nothing is shared."""
-        return sum(len(turn.prompt_ids) + len(turn.target_ids) for turn in self.turns)
+        return sum(turn.num_tokens for turn in self.turns)
 
 
 def game_samples(episodes: Sequence[Episode], decay: float = 0.8, weight_cap: float | None = None) -> list[GameSample]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
+import socket
 import subprocess
 import sys
 import textwrap
@@ -11,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from learners.engine import World
 from learners.learner import learning_rate_at, share_of
@@ -19,6 +22,7 @@ SCRIPT = """
 import json, sys
 import torch
 from dataclasses import replace
+from deepspeed.utils import safe_get_full_grad
 from learners.engine import World
 from learners.learner import Batch, Learner
 from spag_ray.config import LearnerConfig, ObjectiveConfig
@@ -26,9 +30,9 @@ from spag_ray.episode import GameSample, TurnSample
 from spag_ray.game import Role
 from spag_ray.snapshot import checksum
 
-model, out, budget, dtype, objective, rank, size, port = sys.argv[1:]
+model, out, options, objective, rank, size, port = sys.argv[1:]
 torch.set_num_threads(1)
-config = LearnerConfig(zero_stage=1, dtype=dtype, max_tokens_per_microbatch=int(budget), bucket_bytes=30000)
+config = LearnerConfig(**{"dtype": "float32", "max_tokens_per_microbatch": 200, "bucket_bytes": 30000} | json.loads(options))
 world = World(int(rank), int(size), int(rank), f"127.0.0.1:{port}")
 learner = Learner(model, config, ObjectiveConfig(name=objective), world)
 
@@ -57,31 +61,42 @@ def scored(games):
         at += len(one.turns)
     return done
 
-learner.begin_stage("self_play", 4, 1e-3, 0.2)
+gradients, update = [], learner._engine.step
+def step(rate):
+    whole = [safe_get_full_grad(parameter) for _, parameter in learner._engine.named_parameters() if parameter.requires_grad]
+    gradients.append(torch.cat([gradient.flatten().float() for gradient in whole]))
+    return update(rate)
+learner._engine.step = step
+
+learner.begin_stage("self_play", 9, 1e-3, 0.2)
 batch = Batch(tuple(scored(games)), tuple(sft))
 reports = [learner.step(batch) for _ in range(3)]
+poisoned = Batch((replace(batch.games[0], turns=(replace(batch.games[0].turns[0], reference_logprobs=(float("nan"),) * 4),)),))
+def checksums():
+    buckets = [learner.bucket(index) for index in range(learner.num_buckets)]
+    return [checksum(bucket.payload) for bucket in buckets if bucket is not None]
+before = checksums()
+bad = learner.step(poisoned)
+kept = checksums()
+after = learner.step(batch)
 buckets = [learner.bucket(index) for index in range(learner.num_buckets)]
 learner.save_model(out)
 if rank == "0":
+    torch.save(gradients[0], out + ".gradient")
     print("RESULT " + json.dumps({
-        "reports": [vars(report) for report in reports],
+        "reports": [vars(report) for report in reports], "bad": vars(bad), "after": vars(after), "before": before, "kept": kept,
         "checksums": [checksum(bucket.payload) for bucket in buckets],
         "tensors": sum(len(bucket.tensors) for bucket in buckets), "num_tensors": learner.num_tensors,
         "largest": max(len(bucket.payload) for bucket in buckets if len(bucket.tensors) > 1)}))
 """
 
 
-def run_ranks(
-    model: Path, out: Path, budget: int = 200, dtype: str = "float32", objective: str = "spag", size: int = 1
-) -> dict:
+def run_ranks(model: Path, out: Path, objective: str = "spag", size: int = 1, **options: object) -> dict:
     """The script above on `size` ranks, each a process of its own as in a run; what rank 0 found."""
-    import json
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    arguments = [str(model), str(out), str(budget), dtype, objective]
+    arguments = [str(model), str(out), json.dumps(options), objective]
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(SCRIPT), *arguments, str(rank), str(size), str(port)],
@@ -140,13 +155,46 @@ def test_the_saved_model_is_the_one_that_was_exported(one_rank: dict, tiny_model
     assert load_tokenizer(str(one_rank["model"])).chat_template
 
 
-def test_micro_batches_and_ranks_do_not_change_the_step(one_rank: dict, tiny_model: Path, tmp_path: Path) -> None:
-    small = run_ranks(tiny_model, tmp_path / "small", budget=40)
-    two = run_ranks(tiny_model, tmp_path / "two", size=2)
-    for other in (small, two):
-        for ours, theirs in zip(one_rank["reports"], other["reports"], strict=True):
-            assert theirs["loss"] == pytest.approx(ours["loss"], rel=1e-4)
-            assert theirs["gradient_norm"] == pytest.approx(ours["gradient_norm"], rel=1e-4)
+@pytest.mark.parametrize(
+    ("size", "options"),
+    [
+        pytest.param(1, {"max_tokens_per_microbatch": 40}, id="four micro-steps"),
+        pytest.param(1, {"packing": "none"}, id="padded rows"),
+        pytest.param(1, {"gradient_checkpointing": True}, id="gradient checkpointing"),
+        pytest.param(1, {"zero_stage": 0}, id="zero-0"),
+        pytest.param(2, {}, id="two ranks, zero-1"),
+        pytest.param(2, {"zero_stage": 2}, id="two ranks, zero-2"),
+        pytest.param(2, {"zero_stage": 3}, id="two ranks, zero-3"),
+        pytest.param(1, {"deepspeed": "zero2_offload"}, id="zero-2, offloaded"),
+        pytest.param(2, {"deepspeed": "zero3_offload"}, id="two ranks, zero-3, offloaded", marks=pytest.mark.slow),
+    ],
+)
+def test_the_same_update_for_any_micro_batches_ranks_and_zero_stage(
+    one_rank: dict, tiny_model: Path, tmp_path: Path, size: int, options: dict
+) -> None:
+    other = run_ranks(tiny_model, tmp_path / "other", size=size, **options)
+    ours, theirs = (torch.load(f"{folder}.gradient") for folder in (one_rank["model"], tmp_path / "other"))
+    assert ((ours - theirs).norm() / ours.norm()).item() <= 1e-5
+    for one, another in zip(one_rank["reports"], other["reports"], strict=True):
+        assert another["loss"] == pytest.approx(one["loss"], rel=1e-4)
+        assert another["gradient_norm"] == pytest.approx(one["gradient_norm"], rel=1e-4)
+    assert other["bad"]["skipped"] and not other["after"]["skipped"]
+    assert other["kept"] == other["before"] != other["checksums"] and math.isfinite(other["after"]["loss"])
+
+
+def test_a_step_without_a_finite_gradient_is_skipped_and_the_next_one_learns(one_rank: dict) -> None:
+    assert one_rank["bad"]["skipped"] and math.isnan(one_rank["bad"]["loss"])
+    assert one_rank["after"]["loss"] == pytest.approx(one_rank["reports"][2]["loss"], abs=0.2)
+    assert math.isfinite(one_rank["after"]["gradient_norm"])
+
+
+def test_the_report_tells_ratio_gap_entropy_and_role_weights(one_rank: dict) -> None:
+    first, last = one_rank["reports"][0], one_rank["reports"][2]
+    assert 0 < first["entropy"] < 10 and first["gap_mean"] > 0 and first["gap_max"] >= first["gap_mean"]
+    assert first["gap_k3"] > 0 and last["ratio_max"] > last["ratio_mean"]
+    assert first["attacker_weight"] == pytest.approx(1.25) and first["defender_weight"] == pytest.approx(0.875)
+    assert first["unique_share"] == pytest.approx(first["num_unique_tokens"] / first["num_flat_tokens"])
+    assert 0 < first["compute_s"] < first["seconds"]
 
 
 def test_bfloat16_and_the_published_objective_train_too(tiny_model: Path, tmp_path: Path) -> None:

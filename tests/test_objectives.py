@@ -142,7 +142,7 @@ def test_statistics_tell_clipping_ratio_divergence_and_mismatch():
     assert terms.stats.clip_fraction.item() == 0.5
     assert terms.stats.ratio_mean.item() == pytest.approx((1 + torch.e) / 2)
     assert terms.stats.kl.item() == 0.0
-    assert terms.stats.mismatch_max.item() == pytest.approx(torch.e**2), "the statistic is not capped"
+    assert terms.stats.mismatch_mean.item() == pytest.approx((1 + torch.e**2) / 2), "the statistic is not capped"
     assert terms.policy.item() == pytest.approx(-(1 * 1 + 2 * 1.2) / 2), "the weight in the loss is"
 
 

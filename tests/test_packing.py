@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
+    CohereConfig,
     FalconConfig,
+    Gemma2Config,
     GPTNeoXConfig,
     LlamaConfig,
     MambaConfig,
@@ -19,14 +21,11 @@ from transformers import (
     Qwen3Config,
 )
 
-from learners.packing import (
-    TokenSample,
-    attention_mask,
-    check_packable,
-    pack,
-    token_logprobs,
-    token_logprobs_and_entropies,
-)
+from learners.attention import TREE, TreeAttention, ancestor_mask, flex_block_mask, query_blocks, tree_attention_forward
+from learners.forward import token_logprobs, token_logprobs_and_entropies
+from learners.head import TargetHead
+from learners.packing import TokenSample, check_packable, pack
+from learners.padding import pad
 from spag_ray.errors import LearnerError
 
 torch.set_num_threads(1)
@@ -50,7 +49,16 @@ def tiny_model(config) -> torch.nn.Module:
     return model
 
 
+def reading_trees(model: torch.nn.Module, dtype: torch.dtype = torch.float64) -> torch.nn.Module:
+    """A copy of the model as a learner loads it."""
+    tree_model = copy.deepcopy(model).to(dtype)
+    tree_model.set_attn_implementation(TREE)
+    TargetHead.install(tree_model)
+    return tree_model
+
+
 LLAMA = tiny_model(LlamaConfig(**TINY))
+LLAMA_TREES = reading_trees(LLAMA)
 
 token_runs = st.lists(st.integers(0, 3), min_size=1, max_size=6)
 
@@ -78,16 +86,17 @@ def gradients(model, loss: torch.Tensor) -> list[torch.Tensor]:
     return list(torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True))
 
 
-def assert_packed_equals_flat(model, samples, max_tokens: int, temperature: float = 1.0) -> None:
+def assert_packed_equals_flat(model, samples, max_tokens: int, temperature: float = 1.0, tree_model=None) -> None:
+    tree_model = tree_model or reading_trees(model)
     weights = [torch.linspace(0.5, 2.0, len(sample.target_ids), dtype=torch.float64) for sample in samples]
     flat = [logprobs_one_at_a_time(model, sample, temperature) for sample in samples]
     packed: dict[int, torch.Tensor] = {}
     for tree in pack(samples, max_tokens):
-        packed |= dict(zip(tree.sample_indices, token_logprobs(model, tree, temperature), strict=True))
+        packed |= dict(zip(tree.sample_indices, token_logprobs(tree_model, tree, temperature), strict=True))
     for index in range(len(samples)):
         torch.testing.assert_close(packed[index], flat[index], rtol=0, atol=1e-9)
     expected = gradients(model, sum((w * x).sum() for w, x in zip(weights, flat, strict=True)))
-    found = gradients(model, sum((weights[i] * x).sum() for i, x in packed.items()))
+    found = gradients(tree_model, sum((weights[i] * x).sum() for i, x in packed.items()))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
@@ -95,7 +104,7 @@ def assert_packed_equals_flat(model, samples, max_tokens: int, temperature: floa
 @settings(max_examples=25, deadline=None)
 @given(samples=games_of_samples(), max_tokens=st.integers(30, 70), temperature=st.sampled_from([1.0, 1.2]))
 def test_packed_logprobs_and_gradients_are_those_of_one_sample_at_a_time(samples, max_tokens, temperature):
-    assert_packed_equals_flat(LLAMA, samples, max_tokens, temperature)
+    assert_packed_equals_flat(LLAMA, samples, max_tokens, temperature, LLAMA_TREES)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +145,7 @@ def test_a_tree_holds_each_distinct_prefix_once_and_sees_only_ancestors(samples,
     for tree in pack(samples, max_tokens):
         ids = [samples[i].token_ids for i in tree.sample_indices]
         assert tree.num_tokens == len({tokens[: n + 1] for tokens in ids for n in range(len(tokens))})
-        mask = attention_mask(tree)
+        mask = ancestor_mask(tree.subtree_ends)
         for node in range(tree.num_tokens):
             assert mask[node].nonzero().flatten().tolist() == path_nodes(tree, node)
 
@@ -181,37 +190,114 @@ def test_empty_prompts_and_empty_targets_are_refused():
 def test_the_model_is_called_once_and_its_head_runs_on_predicting_nodes_only():
     samples = [TokenSample([1, 2, 3, 4], [5, 6]), TokenSample([1, 2, 3, 4], [7])]
     (tree,) = pack(samples, max_tokens=32)
-
-    class Engine:
-        """Forwards keywords, as a DeepSpeed engine does."""
-
-        device = torch.device("cpu")
-        logits_shapes: list[tuple] = []  # noqa: RUF012
-
-        def __call__(self, **inputs):
-            output = LLAMA(**inputs)
-            self.logits_shapes.append(tuple(output.logits.shape))
-            return output
-
-    engine = Engine()
-    token_logprobs(engine, tree)
-    assert engine.logits_shapes == [(1, 2, 64)], "nodes 4 and 5 predict 5, 6 and 7"
+    seen = []
+    handle = LLAMA_TREES.get_output_embeddings().register_forward_pre_hook(lambda _, args: seen.append(args[0].shape))
+    token_logprobs(LLAMA_TREES, tree)
+    handle.remove()
+    assert seen == [(1, 2, 32)], "nodes 4 and 5 predict 5, 6 and 7"
 
 
 def test_entropies_are_of_the_predicting_distributions_and_without_gradient():
     sample = TokenSample([1, 2], [3, 4])
     (tree,) = pack([sample], max_tokens=8)
-    logprobs, entropies = token_logprobs_and_entropies(LLAMA, tree, temperature=1.2)
+    logprobs, entropies = token_logprobs_and_entropies(LLAMA_TREES, tree, temperature=1.2)
     rows = (LLAMA(input_ids=torch.tensor([[1, 2, 3]])).logits[0, 1:] / 1.2).log_softmax(-1)
     torch.testing.assert_close(entropies[0], -(rows.exp() * rows).sum(-1).detach(), rtol=0, atol=1e-9)
-    torch.testing.assert_close(logprobs[0], token_logprobs(LLAMA, tree, 1.2)[0])
+    torch.testing.assert_close(logprobs[0], token_logprobs(LLAMA_TREES, tree, 1.2)[0])
     assert not entropies[0].requires_grad
 
 
 def test_half_precision_models_give_float32_logprobs():
-    model = copy.deepcopy(LLAMA).to(torch.bfloat16)
+    model = reading_trees(LLAMA, torch.bfloat16)
     (tree,) = pack([TokenSample([1, 2], [3])], max_tokens=8)
     assert token_logprobs(model, tree)[0].dtype == torch.float32
+
+
+def a_long_tree(num_games: int = 6, num_turns: int = 4):
+    """Games over shared rules, long enough for several query blocks."""
+    generator = torch.Generator().manual_seed(0)
+
+    def run(length: int) -> list[int]:
+        return torch.randint(0, 64, (length,), generator=generator).tolist()
+
+    rules, samples = run(40), []
+    for _ in range(num_games):
+        prompt = rules
+        for _ in range(num_turns):
+            target = run(7)
+            samples.append(TokenSample(prompt, target))
+            prompt = prompt + target + run(9)
+    return samples
+
+
+def test_trees_of_several_query_blocks_are_exact_and_compute_fewer_scores_than_a_dense_mask():
+    samples = a_long_tree()
+    (tree,) = pack(samples, max_tokens=1024)
+    blocks = query_blocks(tree.parents, tree.subtree_ends, torch.float64, block_tokens=64)
+    assert sum(blocks.block_sizes) == tree.num_tokens and len(blocks.masks) > 3
+    assert sum(mask.numel() for mask in blocks.masks) < tree.num_tokens**2 / 2
+    dense = ancestor_mask(tree.subtree_ends)
+    keys, start = blocks.keys.split(blocks.num_keys), 0
+    rebuilt = torch.zeros_like(dense)
+    for seen, mask in zip(keys, blocks.masks, strict=True):
+        rebuilt[start : start + len(mask), seen] = mask == 0
+        start += len(mask)
+    assert torch.equal(rebuilt, dense)
+    assert_packed_equals_flat(LLAMA, samples, 1024, tree_model=LLAMA_TREES)
+
+
+def test_bfloat16_trees_agree_with_one_sample_at_a_time_within_rounding():
+    half, whole = copy.deepcopy(LLAMA).to(torch.bfloat16), reading_trees(LLAMA, torch.bfloat16)
+    samples = a_long_tree(num_games=2)
+    (tree,) = pack(samples, max_tokens=1024)
+    packed = dict(zip(tree.sample_indices, token_logprobs(whole, tree), strict=True))
+    exact = [logprobs_one_at_a_time(LLAMA, sample, 1.0) for sample in samples]
+    flat = [logprobs_one_at_a_time(half, sample, 1.0) for sample in samples]
+    error = max((packed[i] - exact[i]).abs().max().item() for i in range(len(samples)))
+    flat_error = max((flat[i] - exact[i]).abs().max().item() for i in range(len(samples)))
+    assert error <= 2 * flat_error + 1e-3
+    gradient, flat_gradient, exact_gradient = (
+        torch.cat([g.double().flatten() for g in gradients(model, sum(values.sum() for values in logprobs))])
+        for model, logprobs in ((whole, packed.values()), (half, flat), (LLAMA, exact))
+    )
+    assert (gradient - exact_gradient).norm() <= 1.5 * (flat_gradient - exact_gradient).norm()
+
+
+def test_the_gpu_attention_gives_the_same_states_where_a_cpu_can_run_it():
+    samples = a_long_tree(num_games=3)
+    (tree,) = pack(samples, max_tokens=1024)
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(1, heads, tree.num_tokens, 16) for heads in (4, 2, 2))
+    ours = TreeAttention(query_blocks(tree.parents, tree.subtree_ends, torch.float32, block_tokens=50))
+    flex = TreeAttention(block_mask=flex_block_mask(tree.subtree_ends))
+    module = torch.nn.Module()
+    one, other = (
+        tree_attention_forward(module, query, key, value, None, scaling=0.25, tree_attention=plan)[0]
+        for plan in (ours, flex)
+    )
+    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        BloomConfig(vocab_size=64, hidden_size=32, n_layer=2, n_head=4),
+        FalconConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, alibi=True),
+        MistralConfig(**TINY, sliding_window=8),
+        LlamaConfig(**TINY),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_padded_rows_give_the_same_for_models_that_cannot_read_a_tree(config):
+    model = tiny_model(config)
+    samples = a_long_tree(num_games=1)
+    batches = pad(samples, max_tokens=250)
+    assert len(batches) > 1 and all(rows.num_tokens <= 250 for rows in batches)
+    found: dict[int, torch.Tensor] = {}
+    for rows in batches:
+        found |= dict(zip(rows.sample_indices, token_logprobs(model, rows, 1.2), strict=True))
+    for index, sample in enumerate(samples):
+        torch.testing.assert_close(found[index], logprobs_one_at_a_time(model, sample, 1.2), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -222,12 +308,14 @@ def test_half_precision_models_give_float32_logprobs():
         (FalconConfig(alibi=True), "ALiBi"),
         (MambaConfig(), "linear_attention"),
         (MistralConfig(sliding_window=512), "sliding window of 512"),
-        (LlamaConfig(attn_implementation="eager"), "eager"),
+        (Gemma2Config(), "scaled or capped|scores are capped"),
+        (CohereConfig(), "scaled or capped"),
+        (LlamaConfig(attention_dropout=0.1), "attention_dropout"),
         (LlamaConfig(max_position_embeddings=512, rope_parameters=DYNAMIC_ROPE), "dynamic positions"),
     ],
 )
 def test_models_that_cannot_read_a_tree_are_refused_by_trait(config, trait):
-    with pytest.raises(LearnerError, match=trait):
+    with pytest.raises(LearnerError, match=f"({trait}).*packing: none"):
         check_packable(config, max_tokens=1024)
 
 

@@ -1,0 +1,305 @@
+"""The learner against the published way of training, on one machine, in one run.
+
+    python -m benchmarks.learner [--games 16] [--repeats 3]
+
+Both train SmolLM2-135M in bfloat16 on the same five-turn games with the same loss (the published offline policy
+optimisation) and the same token ids:
+
+    baseline   one padded sequence per winner's turn, two in a batch, every logit, a second model for the reference
+    ours       learners.Learner: one scoring pass, token trees, DeepSpeed ZeRO-1
+
+Time runs from the samples to the last weight update, old and reference log-probabilities included. The last line
+is JSON: flat_speedup, chat_speedup, gradient_cosine, busy_share and what they stand on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from actors.models import BUILT_IN, load_tokenizer, resolve_model
+from learners.batch import Batch
+from learners.engine import World
+from learners.forward import token_logprobs
+from learners.head import TargetHead
+from learners.learner import Learner, load_model
+from learners.attention import TREE
+from learners.objectives import IGNORED_LABEL, published_offline_po_loss, published_offline_po_terms
+from learners.packing import TokenSample, pack
+from spag_ray.cards import taboo_cards
+from spag_ray.config import LearnerConfig, ObjectiveConfig
+from spag_ray.episode import GameSample, Turn, TurnSample
+from spag_ray.game import Role
+from spag_ray.prompts import Wording, load_template, make_renderer
+from spag_ray.rewards import decayed_shares
+
+# As long as the published prompt (about 300 tokens); the shipped prompts are a third of it.
+RULES = """This is Adversarial Taboo, a game for two players who talk with each other in turn: an attacker and a defender.
+Before the game begins the attacker is given a target word in secret, and the defender does not know it. The attacker
+wants to bring the defender to say the target word without noticing that it is the one. For this the attacker may talk
+about anything that has to do with the word, ask questions, tell a story or change the topic, but may never use the
+word itself, nor a form of it, nor spell it. The defender wants to find out which word it is, and at the same time takes
+care not to say it by chance in one of the answers. When the defender is sure about the word, there is one guess, which
+has to be made in exactly these words: "I know the word! It is `target word`!", with the guessed word in the place of
+the last two. If the guess is right, the defender wins the game at once; if it is wrong, the attacker wins it. If the
+defender says the target word in any other sentence, the attacker wins as well. If nobody has won after {max_turns}
+turns of each player, the game ends in a tie. Both players speak plain English and keep to the conversation: each turn
+is an answer to what the other player said last, one or two sentences long, without lists, notes or comments on the
+rules. A player who does not keep to the rules, who speaks for the other one, or who says nothing, is out of the game.
+You play as the {role}. Think about what the other player knows by now before you answer, and try to win the game."""
+NUM_TURNS = 5
+KL_COEFF, SFT_COEFF, CLIP_RANGE, LEARNING_RATE = 0.2, 0.5, 0.2, 2e-6
+GAMES_PER_STEP = 16
+LINEAR_SIZES = (1, 4, 16, 64)
+
+ATTACKER_LINES = (
+    "It makes me think of {0}, and now and then of {1} as well.",
+    "You often find it together with {0}, or somewhere near {1}.",
+    "Many people connect it with {0}; what would you say goes with that?",
+    "I was talking about {0} the other day. What comes to your mind?",
+    "There is something of {0} in it, if you look at it from the side of {1}.",
+)
+DEFENDER_LINES = (
+    "Interesting, that could be many things. Where would I see {0} in my day?",
+    "I am not sure yet, but {0} reminds me of a place that I know well.",
+    "Let me think about {0} for a while. Is there another hint you can give me?",
+    "People use {0} for a lot of things, so I would like to hear a little more.",
+    "That sounds like something old, or like something that has to do with {0}.",
+)
+
+
+@dataclass(frozen=True)
+class Timing:
+    seconds: float
+    num_tokens: int
+    compute_s: float
+
+
+def games_of(style: str, num_games: int, model: str) -> list[GameSample]:
+    """Dialogues of five turns a seat, won by either seat in turn, rendered as the shipped prompts are, with longer rules."""
+    rules = RULES.replace("\n", " ")
+    attacker = rules.replace("{role}", "attacker")
+    if style == "chat":
+        attacker += ' The target word is "{target_word}".'
+    wording = Wording(attacker=attacker, defender=rules.replace("{role}", "defender"))
+    template = load_template(style).model_copy(update={"wordings": (wording,)})
+    renderer = make_renderer(template, load_tokenizer(model), NUM_TURNS)
+    cards = [(word, clues) for word, clues in taboo_cards().items() if len(clues) >= 3]
+    rng = random.Random(0)
+    games = []
+    for number in range(num_games):
+        word, clues = cards[rng.randrange(len(cards))]
+        winner = (Role.ATTACKER, Role.DEFENDER)[number % 2]
+        turns: list[Turn] = []
+        for index in range(2 * NUM_TURNS):
+            role = (Role.ATTACKER, Role.DEFENDER)[index % 2]
+            line = rng.choice(ATTACKER_LINES if role is Role.ATTACKER else DEFENDER_LINES)
+            said = renderer.reply_ids(line.format(*rng.sample(clues, 2)))
+            text = renderer.text_of(said)
+            turns.append(Turn(role, text, renderer.prompt(turns, role, word), said, (0.0,) * len(said), "benchmark"))
+        won = [turn for turn in turns if turn.role is winner]
+        shares = decayed_shares(len(won), 0.8)
+        samples = tuple(
+            TurnSample(turn.prompt_ids, turn.token_ids, share) for turn, share in zip(won, shares, strict=True)
+        )
+        games.append(GameSample(f"{style}/{number}", winner, 1.0, samples))
+    return games
+
+
+def padded_batches(games: Sequence[GameSample], size: int = 2) -> Iterator[dict[str, Tensor]]:
+    """Batches of the published trainer: rows in the order of the games, padded to the longest of the batch."""
+    rows = [(turn, game.weight) for game in games for turn in game.turns]
+    for start in range(0, len(rows), size):
+        some = rows[start : start + size]
+        longest = max(turn.num_tokens for turn, _ in some)
+        token_ids = torch.zeros(len(some), longest, dtype=torch.int64)
+        labels = torch.full((len(some), longest), IGNORED_LABEL)
+        mask = torch.zeros(len(some), longest, dtype=torch.int64)
+        for row, (turn, _) in enumerate(some):
+            ids = torch.tensor([*turn.prompt_ids, *turn.target_ids])
+            token_ids[row, : len(ids)] = ids
+            mask[row, : len(ids)] = 1
+            labels[row, len(turn.prompt_ids) : len(ids)] = torch.tensor(turn.target_ids)
+        yield {
+            "token_ids": token_ids,
+            "labels": labels,
+            "mask": mask,
+            "rewards": torch.tensor([turn.advantage for turn, _ in some]),
+            "weights": torch.tensor([weight for _, weight in some]),
+        }
+
+
+class Baseline:
+    """The published way, written plainly."""
+
+    def __init__(self, model: str, dtype: torch.dtype = torch.bfloat16) -> None:
+        self.model = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, local_files_only=True)
+        self.reference = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, local_files_only=True).eval()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, weight_decay=0.0, fused=True)
+
+    def gradients(self, games: Sequence[GameSample]) -> int:
+        """Adds the gradient of the mean loss over all winner's turns; returns the tokens it computed."""
+        num_turns = sum(len(game.turns) for game in games)
+        num_tokens = 0
+        for batch in padded_batches(games):
+            inputs = {"input_ids": batch["token_ids"], "attention_mask": batch["mask"], "use_cache": False}
+            with torch.no_grad():
+                reference_logits = self.reference(**inputs).logits
+            logits = self.model(**inputs).logits
+            loss = published_offline_po_loss(
+                logits,
+                reference_logits,
+                batch["labels"],
+                batch["rewards"],
+                batch["weights"],
+                torch.zeros_like(batch["weights"]),
+                KL_COEFF,
+                SFT_COEFF,
+                CLIP_RANGE,
+            )
+            (loss * len(batch["labels"]) / num_turns).backward()
+            num_tokens += batch["token_ids"].numel()
+        return num_tokens
+
+    def train(self, games: Sequence[GameSample]) -> Timing:
+        began = time.perf_counter()
+        num_tokens = 0
+        for start in range(0, len(games), GAMES_PER_STEP):
+            num_tokens += self.gradients(games[start : start + GAMES_PER_STEP])
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return Timing(time.perf_counter() - began, num_tokens, 0.0)
+
+
+class Ours:
+    """The learner, as a run uses it."""
+
+    def __init__(self, model: str, max_tokens: int) -> None:
+        self.learner = Learner(
+            model,
+            LearnerConfig(max_tokens_per_microbatch=max_tokens),
+            ObjectiveConfig(name="published", kl_coeff=KL_COEFF, sft_coeff=SFT_COEFF, clip_range=CLIP_RANGE),
+            World(master=f"127.0.0.1:{20000 + os.getpid() % 9999}"),
+        )
+
+    def train(self, games: Sequence[GameSample]) -> Timing:
+        began = time.perf_counter()
+        compute_s = 0.0
+        ready = list(games)
+        turns = [turn for game in games[GAMES_PER_STEP:] for turn in game.turns]
+        if turns:  # the first step's reference is the model itself
+            scores = self.learner.score(turns)
+            compute_s = time.perf_counter() - began
+            scored = iter([replace(turn, reference_logprobs=scores[index]) for index, turn in enumerate(turns)])
+            ready[GAMES_PER_STEP:] = [
+                replace(game, turns=tuple(next(scored) for _ in game.turns)) for game in games[GAMES_PER_STEP:]
+            ]
+        steps = [ready[start : start + GAMES_PER_STEP] for start in range(0, len(ready), GAMES_PER_STEP)]
+        self.learner.begin_stage("self_play", len(steps), LEARNING_RATE, KL_COEFF)
+        num_tokens = 0
+        for step in steps:
+            report = self.learner.step(Batch(tuple(step)))
+            num_tokens += report.num_unique_tokens
+            compute_s += report.compute_s
+        return Timing(time.perf_counter() - began, num_tokens, compute_s)
+
+
+def gradient_cosine(model: str, games: Sequence[GameSample]) -> float:
+    """Cosine of the two ways' gradients on a few games, float32, all parameters."""
+    baseline = Baseline(model, torch.float32)
+    baseline.gradients(games)
+    theirs = torch.cat([parameter.grad.flatten() for parameter in baseline.model.parameters()])
+    module: Any = load_model(model, torch.float32, TREE)
+    TargetHead.install(module)
+    turns = [(turn, game.weight) for game in games for turn in game.turns]
+    for tree in pack([TokenSample(turn.prompt_ids, turn.target_ids) for turn, _ in turns], 2048):
+        logprobs = token_logprobs(module, tree)
+        means = torch.stack([values.mean() for values in logprobs])
+        chosen = [turns[index] for index in tree.sample_indices]
+        published_offline_po_terms(
+            means,
+            means.detach(),  # the reference is the model itself before its first step
+            torch.tensor([turn.advantage for turn, _ in chosen]),
+            torch.tensor([weight for _, weight in chosen]),
+            torch.zeros(len(chosen)),
+            KL_COEFF,
+            SFT_COEFF,
+            CLIP_RANGE,
+            num_game_samples=len(turns),
+        ).sum().backward()
+    ours = torch.cat([parameter.grad.flatten() for parameter in module.parameters()])
+    return torch.nn.functional.cosine_similarity(ours.double(), theirs.double(), dim=0).item()
+
+
+def matmul_rate() -> float:
+    """bfloat16 multiply-add FLOP/s of this machine, on the shape of the model's largest layer."""
+    left, right = torch.randn(2048, 576).bfloat16(), torch.randn(576, 1536).bfloat16()
+    best = float("inf")
+    for _ in range(30):
+        began = time.perf_counter()
+        left @ right
+        best = min(best, time.perf_counter() - began)
+    return 2 * left.shape[0] * left.shape[1] * right.shape[1] / best
+
+
+def floor_seconds(module: torch.nn.Module, num_tokens: int, num_target_tokens: int, rate: float) -> float:
+    """Forward and backward of the layers for each distinct token and of the head for each target token."""
+    head = module.get_input_embeddings().weight.numel()  # type: ignore[operator, union-attr]
+    layers = sum(parameter.numel() for parameter in module.parameters()) - head
+    return 6 * (layers * num_tokens + head * num_target_tokens) / rate
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--games", type=int, default=32)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--max-tokens", type=int, default=2048)
+    parser.add_argument("--skip-linear", action="store_true")
+    options = parser.parse_args()
+    model = resolve_model(BUILT_IN)
+    result: dict[str, Any] = {}
+
+    cosine = min(gradient_cosine(model, games_of(style, 2, model)) for style in ("flat", "chat"))
+    result["gradient_cosine"] = round(cosine, 7)
+    print(f"gradient cosine of both ways, float32: {cosine:.7f}", flush=True)
+
+    baseline, ours = Baseline(model), Ours(model, options.max_tokens)
+    busy = []
+    for style in ("flat", "chat"):
+        games = games_of(style, options.games, model)
+        ratios = []
+        baseline.train(games[:2]), ours.train(games[:2])
+        for _ in range(options.repeats):
+            theirs, mine = baseline.train(games), ours.train(games)
+            ratios.append(theirs.seconds / mine.seconds)
+            busy.append(mine.compute_s / mine.seconds)
+            print(
+                f"{style}: baseline {theirs.seconds:.1f} s ({theirs.num_tokens} tokens), ours {mine.seconds:.1f} s "
+                f"({mine.num_tokens} tokens): {ratios[-1]:.2f}x, busy {busy[-1]:.2f}",
+                flush=True,
+            )
+        result[f"{style}_speedup"] = round(statistics.median(ratios), 2)
+        result[f"{style}_token_ratio"] = round(theirs.num_tokens / mine.num_tokens, 2)
+    result["busy_share"] = round(statistics.median(busy), 3)
+
+    if not options.skip_linear:
+        games = games_of("chat", max(LINEAR_SIZES), model)
+        costs = {size: ours.train(games[:size]).seconds / size for size in LINEAR_SIZES}
+        result["seconds_per_episode"] = {size: round(cost, 3) for size, cost in costs.items()}
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

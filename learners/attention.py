@@ -1,0 +1,143 @@
+"""Attention over a token tree, computed only where there is something to see.
+
+A dense mask over a tree of many games costs more than the sharing saves: every token is multiplied with every
+other, then masked. In depth-first order, what a run of consecutive nodes looks at is the path to its first node and
+the run itself; so queries are cut into blocks, and each block gets its own few keys. The cost of attention then grows
+with the number of games, not with its square.
+
+    plan = plan_attention(tree.parents, tree.subtree_ends, device, dtype)
+    model(input_ids=..., position_ids=..., tree_attention=plan)        a model loaded with attn_implementation=TREE
+
+On a GPU the same mask is a FlexAttention block mask, which skips empty blocks by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+TREE = "token_tree"
+# Smaller blocks look at fewer keys in vain, larger ones call the kernel less often; 256 is best on CPUs measured.
+BLOCK_TOKENS = 256
+
+
+@dataclass(frozen=True)
+class QueryBlocks:
+    """Queries in blocks of `block_sizes` tokens, in order. `keys`: the nodes each block looks at, all blocks in a row,
+    `num_keys` each; `masks`: [block size, its keys] each, 0 where a query sees a key and -inf elsewhere."""
+
+    block_sizes: tuple[int, ...]
+    keys: Tensor
+    num_keys: tuple[int, ...]
+    masks: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class TreeAttention:
+    """How one tree attends: QueryBlocks on a CPU, FlexAttention's BlockMask on a GPU."""
+
+    query_blocks: QueryBlocks | None = None
+    block_mask: Any = None
+
+
+def ancestor_mask(subtree_ends: Tensor) -> Tensor:
+    """[T, T] bool: may token i (row) look at token j (column)? Only at its ancestors and itself."""
+    nodes = torch.arange(len(subtree_ends), device=subtree_ends.device)
+    return (nodes[None, :] <= nodes[:, None]) & (nodes[:, None] < subtree_ends[None, :])
+
+
+def plan_attention(parents: Tensor, subtree_ends: Tensor, device: torch.device, dtype: torch.dtype) -> TreeAttention:
+    """The plan of a tree for a model of `dtype` on `device`. parents, subtree_ends: [T], see packing.TokenTree."""
+    if device.type == "cpu":
+        return TreeAttention(query_blocks=query_blocks(parents, subtree_ends, dtype))
+    return TreeAttention(block_mask=flex_block_mask(subtree_ends.to(device)))
+
+
+def query_blocks(
+    parents: Tensor, subtree_ends: Tensor, dtype: torch.dtype, block_tokens: int = BLOCK_TOKENS
+) -> QueryBlocks:
+    """Every query in one block, with all the keys it may look at."""
+    above = parents.tolist()
+    sizes, keys, masks = [], [], []
+    for start in range(0, len(above), block_tokens):
+        end = min(start + block_tokens, len(above))
+        path = []  # what other nodes of the block see before `start` lies on the path to `start` too
+        node = above[start]
+        while node >= 0:
+            path.append(node)
+            node = above[node]
+        seen = torch.tensor([*reversed(path), *range(start, end)])
+        queries = torch.arange(start, end)[:, None]
+        hidden = (seen[None, :] > queries) | (queries >= subtree_ends[seen][None, :])
+        sizes.append(end - start)
+        keys.append(seen)
+        masks.append(torch.zeros(hidden.shape, dtype=dtype).masked_fill(hidden, -torch.inf))
+    return QueryBlocks(tuple(sizes), torch.cat(keys), tuple(len(seen) for seen in keys), tuple(masks))
+
+
+def flex_block_mask(subtree_ends: Tensor) -> Any:
+    """`ancestor_mask` as FlexAttention's BlockMask; can be made on any device, is worth it on a GPU."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & (query < subtree_ends[key])
+
+    num_tokens = len(subtree_ends)
+    return create_block_mask(sees, None, None, num_tokens, num_tokens, device=str(subtree_ends.device))
+
+
+def tree_attention_forward(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    tree_attention: TreeAttention | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """The attention function that transformers calls in every layer.
+
+    query [1, heads, T, d], key and value [1, key heads, T, d] -> [1, T, heads, d].
+    """
+    assert tree_attention is not None, "the model's forward has to be given tree_attention"
+    assert not dropout and softcap is None and s_aux is None, "packing.check_packable lets no such model through"
+    groups = query.shape[1] // key.shape[1]
+    if tree_attention.query_blocks is None:
+        attend = _compiled_flex_attention() if query.is_cuda else _flex_attention()
+        out = attend(query, key, value, block_mask=tree_attention.block_mask, scale=scaling, enable_gqa=groups > 1)
+        return out.transpose(1, 2).contiguous(), None
+    blocks = tree_attention.query_blocks
+    queries = query.split(blocks.block_sizes, 2)
+    keys, values = (
+        states.index_select(2, blocks.keys).repeat_interleave(groups, 1).split(blocks.num_keys, 2)
+        for states in (key, value)
+    )
+    outs = [
+        scaled_dot_product_attention(*block, attn_mask=mask, scale=scaling)
+        for *block, mask in zip(queries, keys, values, blocks.masks, strict=True)
+    ]
+    return torch.cat(outs, 2).transpose(1, 2).contiguous(), None
+
+
+def _flex_attention() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return flex_attention
+
+
+@cache
+def _compiled_flex_attention() -> Any:
+    return torch.compile(_flex_attention(), dynamic=True)
+
+
+AttentionInterface.register(TREE, tree_attention_forward)

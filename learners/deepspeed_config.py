@@ -1,0 +1,133 @@
+"""DeepSpeed's JSON, filled in from a run's learner section.
+
+A file is what DeepSpeed's users know: "auto" stands for what the run says, other values are DeepSpeed's own. A value
+that both the file and the run set, differently, is refused with both named; what the run does not speak of
+(offload, buckets, communication) is the file's alone.
+
+    config = deepspeed_config(LearnerConfig(deepspeed="zero3_offload"))
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from spag_ray.config import LearnerConfig
+from spag_ray.configs import find_config
+from spag_ray.errors import ConfigError
+
+# The default of 5e8 elements would be gigabytes of buffers beside a small model.
+SMALL_BUCKET = 20_000_000
+
+
+def deepspeed_config(config: LearnerConfig, on_gpu: bool = False) -> dict[str, Any]:
+    """The dict that DeepSpeed is given; an optimiser offloaded from a GPU is DeepSpeed's own CPU Adam.
+
+    Raises ConfigError for a file that is not there, is not JSON, or contradicts the run.
+    """
+    path = find_config(config.deepspeed, "deepspeed") if config.deepspeed else None
+    given = _read(path) if path else {}
+    merged = _merged(given, _wanted(config), _keys_of_the_run(config), str(path))
+    zero = merged["zero_optimization"]
+    if merged["bf16"]["enabled"] and zero["stage"] == 0:
+        raise ConfigError(
+            f"{path or 'learner'}: ZeRO stage 0 with bfloat16 would add up gradients in bfloat16; "
+            "set stage 1, or learner.dtype: float32"
+        )
+    if "offload_optimizer" in zero:
+        if on_gpu:
+            parameters = merged["optimizer"]["params"]
+            del parameters["torch_adam"], parameters["fused"]
+        else:
+            merged["zero_force_ds_cpu_optimizer"] = False
+    return merged
+
+
+def _wanted(config: LearnerConfig) -> dict[str, Any]:
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": config.max_grad_norm,
+        "bf16": {"enabled": config.dtype == "bfloat16"},
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "zero_optimization": {
+            "stage": config.zero_stage,
+            "reduce_bucket_size": SMALL_BUCKET,
+            "allgather_bucket_size": SMALL_BUCKET,
+        },
+        # The learning rate is set before every step by learners/learner.py.
+        "optimizer": {
+            "type": "AdamW",
+            "params": {
+                "lr": 0.0,
+                "betas": [0.9, 0.999],
+                "eps": 1e-8,
+                "weight_decay": config.weight_decay,
+                "torch_adam": True,
+                "fused": True,
+            },
+        },
+        "zero_allow_untested_optimizer": True,
+        "wall_clock_breakdown": False,
+        "steps_per_print": 2**31 - 1,
+    }
+
+
+def _keys_of_the_run(config: LearnerConfig) -> dict[str, str]:
+    """DeepSpeed's key -> the run's, for what the run decides. What was left at its default gives way to the file."""
+    keys = {
+        "gradient_clipping": "max_grad_norm",
+        "bf16.enabled": "dtype",
+        "zero_optimization.stage": "zero_stage",
+        "optimizer.params.weight_decay": "weight_decay",
+    }
+    said = {key: f"learner.{name}" for key, name in keys.items() if name in config.model_fields_set}
+    # These are ours by construction: one micro-batch is one call, and the schedule sets the rate.
+    return said | {
+        "train_micro_batch_size_per_gpu": "learner.max_tokens_per_microbatch (micro-batches are cut by tokens)",
+        "gradient_accumulation_steps": "learner.max_tokens_per_microbatch (micro-batches are cut by tokens)",
+        "optimizer.type": "the learner's optimiser",
+        "optimizer.params.lr": "the stage's learning rate (imitation.learning_rate, self_play.learning_rate)",
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: not a DeepSpeed configuration: not valid JSON ({error})") from error
+    if not isinstance(given, dict):
+        raise ConfigError(f"{path}: a DeepSpeed configuration is a JSON object, this is a {type(given).__name__}")
+    for key in ("scheduler", "fp16", "train_batch_size"):
+        if given.get(key) not in (None, "auto") and not _is_disabled(given[key]):
+            raise ConfigError(f"{path}: {key!r} is decided by the run, not by DeepSpeed's file; take it out")
+    if given.get("zero_optimization", {}) == "auto":
+        raise ConfigError(f'{path}: "zero_optimization" is an object; "auto" stands for single values in it')
+    return {key: value for key, value in given.items() if key not in ("scheduler", "fp16", "train_batch_size")}
+
+
+def _is_disabled(section: Any) -> bool:
+    return isinstance(section, Mapping) and section.get("enabled") is False
+
+
+def _merged(
+    given: Mapping[str, Any], wanted: Mapping[str, Any], said: Mapping[str, str], path: str, prefix: str = ""
+) -> dict[str, Any]:
+    merged: dict[str, Any] = dict(wanted)
+    for key, value in given.items():
+        name = f"{prefix}{key}"
+        ours = wanted.get(key)
+        if value == "auto":
+            if key not in wanted and prefix:
+                continue  # DeepSpeed's own default
+            if key not in wanted:
+                raise ConfigError(f'{path}: {name} is "auto", but the run says nothing about it; write a value')
+        elif isinstance(value, Mapping) and isinstance(ours, Mapping):
+            merged[key] = _merged(value, ours, said, path, f"{name}.")
+        elif name in said and value != ours:
+            raise ConfigError(f"{path} has {name} = {value!r}, but {said[name]} says {ours!r}; let one of them go")
+        else:
+            merged[key] = value
+    return merged

@@ -1,0 +1,63 @@
+"""A micro-batch through a model: log-probabilities and entropies of the target tokens.
+
+    logprobs, entropies = token_logprobs_and_entropies(model, tree, temperature=1.0)
+
+`model` is a transformers causal LM with a TargetHead, or a DeepSpeed engine around one. A tree's head runs on the
+predicting tokens alone. Log-probabilities are float32 (float64 of float64 models), at the temperature.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from learners.attention import plan_attention
+from learners.packing import TokenTree
+from learners.padding import PaddedRows
+
+MicroBatch: TypeAlias = TokenTree | PaddedRows
+
+
+def token_logprobs(model: Any, micro_batch: MicroBatch, temperature: float = 1.0) -> list[Tensor]:
+    """[len target] log-probabilities of each sample's target tokens, in the order of `sample_indices`."""
+    return token_logprobs_and_entropies(model, micro_batch, temperature)[0]
+
+
+def token_logprobs_and_entropies(
+    model: Any, micro_batch: MicroBatch, temperature: float = 1.0
+) -> tuple[list[Tensor], list[Tensor]]:
+    """`token_logprobs`, and the entropy in nats of each target token's distribution (without gradient)."""
+    of_targets = _tree if isinstance(micro_batch, TokenTree) else _padded
+    logprobs, entropies = of_targets(model, micro_batch, temperature)
+    lengths = [len(nodes) for nodes in micro_batch.targets]
+    return list(logprobs.split(lengths)), list(entropies.split(lengths))
+
+
+def _tree(model: Any, tree: TokenTree, temperature: float) -> tuple[Tensor, Tensor]:
+    device, dtype = model.device, model.dtype
+    nodes, rows = torch.cat(tree.predictors).unique(return_inverse=True)
+    head = model.target_head
+    with head.asked_for(rows.to(device), torch.cat(tree.targets).to(device), temperature):
+        output = model(
+            input_ids=tree.token_ids.to(device)[None],
+            position_ids=tree.positions.to(device)[None],
+            tree_attention=plan_attention(tree.parents, tree.subtree_ends, device, dtype),
+            use_cache=False,
+            logits_to_keep=nodes.to(device),
+        )
+    return output.logits[0], head.entropies
+
+
+def _padded(model: Any, batch: PaddedRows, temperature: float) -> tuple[Tensor, Tensor]:
+    device = model.device
+    output = model(input_ids=batch.token_ids.to(device), attention_mask=batch.mask.to(device), use_cache=False)
+    owners = torch.repeat_interleave(torch.tensor([len(nodes) for nodes in batch.predictors])).to(device)
+    logits = output.logits[owners, torch.cat(batch.predictors).to(device)]
+    logits = (logits if logits.dtype == torch.float64 else logits.float()) / temperature
+    normalised = logits.log_softmax(-1)
+    with torch.no_grad():
+        entropies = -torch.linalg.vecdot(normalised.exp(), normalised)
+    targets = torch.cat(batch.targets).to(device)
+    return normalised[torch.arange(len(targets), device=device), targets], entropies
