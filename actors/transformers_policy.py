@@ -96,6 +96,10 @@ class TransformersPolicy:
         return logprobs.gather(1, torch.tensor(target)[:, None])[:, 0].tolist()
 
     async def load(self, snapshot: Snapshot) -> None:
+        if snapshot.adapter is not None:
+            raise WeightSyncError(
+                f"policy {self.name} takes whole weights; set learner.lora.export: merged, or engine.kind: vllm"
+            )
         parameters = dict(self._model.named_parameters())
         missing = set(parameters)
         async with self._lock:

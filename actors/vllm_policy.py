@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ class VllmPolicy:
         self._max_model_len = max_model_len
         self._shm_dir = shm_dir
         self._num_scores = 0
+        self._lora: Any = None
 
     @classmethod
     async def start(
@@ -78,6 +80,8 @@ class VllmPolicy:
             weight_transfer_config=WeightTransferConfig(backend="shared_memory"),
             **arguments,
         )
+        if config.max_lora_rank is not None:
+            arguments |= {"enable_lora": True, "max_lora_rank": config.max_lora_rank, "max_loras": 1}
         try:
             engine = AsyncLLM.from_engine_args(engine_arguments)
         except (ValueError, RuntimeError, OSError) as error:
@@ -113,7 +117,9 @@ class VllmPolicy:
 
     async def _run(self, request_id: str, prompt_ids: Sequence[int], params: Any) -> Any:
         last = None
-        async for output in self._engine.generate({"prompt_token_ids": list(prompt_ids)}, params, request_id):
+        async for output in self._engine.generate(
+            {"prompt_token_ids": list(prompt_ids)}, params, request_id, lora_request=self._lora
+        ):
             last = output
         if last is None or not last.finished:
             raise EngineError(f"engine {self.name} ended request {request_id} without an answer")
@@ -143,9 +149,47 @@ class VllmPolicy:
         return [step[token].logprob for token, step in zip(target, steps, strict=True)]
 
     async def load(self, snapshot: Snapshot) -> None:
+        await self._engine.pause_generation(mode="keep", clear_cache=False)
+        if snapshot.adapter is None:
+            await self._load_weights(snapshot)
+        else:
+            await self._load_adapter(snapshot, snapshot.adapter)
+        await self._engine.reset_prefix_cache()
+        self._version = snapshot.version
+        await self._engine.resume_generation()
+
+    async def _load_adapter(self, snapshot: Snapshot, config: Mapping[str, Any]) -> None:
+        """Under a name of its own: vLLM keeps what it knows of an adapter by name."""
+        import torch
+        from safetensors.torch import save_file
+        from vllm.lora.request import LoRARequest
+
+        from actors.tensors import tensors_of
+
+        tensors: dict[str, torch.Tensor] = {}
+        async for bucket in snapshot.buckets():
+            bucket.verify()
+            tensors |= tensors_of(torch.from_numpy(bucket.payload.copy()), bucket.tensors)
+        if len(tensors) != snapshot.num_tensors:
+            raise WeightSyncError(f"{len(tensors)} of {snapshot.num_tensors} tensors of the adapter arrived")
+        old = self._lora
+        with tempfile.TemporaryDirectory(dir=self._shm_dir, prefix="spag_ray-adapter-") as folder:
+            save_file({name: tensor.clone() for name, tensor in tensors.items()}, f"{folder}/adapter_model.safetensors")
+            Path(folder, "adapter_config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
+            lora = LoRARequest(f"{self.name}-v{snapshot.version}", snapshot.version, folder)
+            try:
+                if old is not None:
+                    await self._engine.remove_lora(old.lora_int_id)
+                await self._engine.add_lora(lora)
+            except Exception as error:
+                raise WeightSyncError(
+                    f"engine {self.name} could not load the adapter of version {snapshot.version}: {_last_line(error)}"
+                ) from error
+        self._lora = lora
+
+    async def _load_weights(self, snapshot: Snapshot) -> None:
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
-        await self._engine.pause_generation(mode="keep", clear_cache=False)
         num_tensors = 0
         try:
             await self._engine.start_weight_update()
@@ -162,9 +206,6 @@ class VllmPolicy:
             raise WeightSyncError(
                 f"engine {self.name} could not load version {snapshot.version}: {_last_line(error)}"
             ) from error
-        await self._engine.reset_prefix_cache()
-        self._version = snapshot.version
-        await self._engine.resume_generation()
 
     async def sleep(self) -> None:
         await self._engine.sleep(level=1, mode="wait")

@@ -21,6 +21,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
 from actors.tensors import tensors_of
+from spag_ray.memory import release_freed_memory
 from spag_ray.snapshot import Bucket, TensorSpec
 
 BACKEND = "shared_memory"
@@ -64,6 +65,7 @@ class SharedMemoryWeightTransfer(WeightTransferEngine[SharedMemoryInit, SharedMe
         for module in self.model.modules():
             if isinstance(module, ParallelLMHead):
                 module.quant_method.process_weights_after_loading(module)
+        release_freed_memory()
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         # The base class synchronises torch.accelerator, which a CPU build does not have.

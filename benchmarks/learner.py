@@ -1,6 +1,6 @@
 """The learner against the published way of training, on one machine, in one run.
 
-    python -m benchmarks.learner [--games 16] [--repeats 3]
+    python -m benchmarks.learner [--games 32] [--repeats 2]          about 15 minutes on 2 cores
 
 Both train SmolLM2-135M in bfloat16 on the same five-turn games with the same loss (the published offline policy
 optimisation) and the same token ids:
@@ -8,7 +8,8 @@ optimisation) and the same token ids:
     baseline   one padded sequence per winner's turn, two in a batch, every logit, a second model for the reference
     ours       learners.Learner: one scoring pass, token trees, DeepSpeed ZeRO-1
 
-Time runs from the samples to the last weight update, old and reference log-probabilities included. The last line
+Time runs from the samples to the last weight update, old and reference log-probabilities included; ours trains on all
+games in steps of 16, the baseline, whose cost per game is the same for any number, on the first 16. The last line
 is JSON: flat_speedup, chat_speedup, gradient_cosine, busy_share and what they stand on.
 """
 
@@ -29,35 +30,34 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from actors.models import BUILT_IN, load_tokenizer, resolve_model
+from learners.attention import TREE
 from learners.batch import Batch
 from learners.engine import World
 from learners.forward import token_logprobs
 from learners.head import TargetHead
 from learners.learner import Learner, load_model
-from learners.attention import TREE
 from learners.objectives import IGNORED_LABEL, published_offline_po_loss, published_offline_po_terms
 from learners.packing import TokenSample, pack
 from spag_ray.cards import taboo_cards
 from spag_ray.config import LearnerConfig, ObjectiveConfig
-from spag_ray.episode import GameSample, Turn, TurnSample
+from spag_ray.episode import Turn
 from spag_ray.game import Role
 from spag_ray.prompts import Wording, load_template, make_renderer
 from spag_ray.rewards import decayed_shares
+from spag_ray.samples import GameSample, TurnSample
 
 # As long as the published prompt (about 300 tokens); the shipped prompts are a third of it.
-RULES = """This is Adversarial Taboo, a game for two players who talk with each other in turn: an attacker and a defender.
+RULES = """This is Adversarial Taboo, a game for two players who talk in turn: an attacker and a defender.
 Before the game begins the attacker is given a target word in secret, and the defender does not know it. The attacker
 wants to bring the defender to say the target word without noticing that it is the one. For this the attacker may talk
 about anything that has to do with the word, ask questions, tell a story or change the topic, but may never use the
-word itself, nor a form of it, nor spell it. The defender wants to find out which word it is, and at the same time takes
+word itself, nor a form of it. The defender wants to find out which word it is, and at the same time takes
 care not to say it by chance in one of the answers. When the defender is sure about the word, there is one guess, which
 has to be made in exactly these words: "I know the word! It is `target word`!", with the guessed word in the place of
 the last two. If the guess is right, the defender wins the game at once; if it is wrong, the attacker wins it. If the
 defender says the target word in any other sentence, the attacker wins as well. If nobody has won after {max_turns}
-turns of each player, the game ends in a tie. Both players speak plain English and keep to the conversation: each turn
-is an answer to what the other player said last, one or two sentences long, without lists, notes or comments on the
-rules. A player who does not keep to the rules, who speaks for the other one, or who says nothing, is out of the game.
-You play as the {role}. Think about what the other player knows by now before you answer, and try to win the game."""
+turns of each player, the game ends in a tie. Each turn is
+an answer to what the other player said last, one or two sentences long. You play as the {role}. Try to win the game."""
 NUM_TURNS = 5
 KL_COEFF, SFT_COEFF, CLIP_RANGE, LEARNING_RATE = 0.2, 0.5, 0.2, 2e-6
 GAMES_PER_STEP = 16
@@ -87,7 +87,7 @@ class Timing:
 
 
 def games_of(style: str, num_games: int, model: str) -> list[GameSample]:
-    """Dialogues of five turns a seat, won by either seat in turn, rendered as the shipped prompts are, with longer rules."""
+    """Dialogues of five turns a seat, won by either seat in turn, in the shipped styles with longer rules."""
     rules = RULES.replace("\n", " ")
     attacker = rules.replace("{role}", "attacker")
     if style == "chat":
@@ -189,23 +189,24 @@ class Ours:
     def __init__(self, model: str, max_tokens: int) -> None:
         self.learner = Learner(
             model,
-            LearnerConfig(max_tokens_per_microbatch=max_tokens),
+            LearnerConfig(max_tokens_per_microbatch=max_tokens),  # all else as a run has it by default
             ObjectiveConfig(name="published", kl_coeff=KL_COEFF, sft_coeff=SFT_COEFF, clip_range=CLIP_RANGE),
             World(master=f"127.0.0.1:{20000 + os.getpid() % 9999}"),
         )
+
+    def scored(self, games: Sequence[GameSample]) -> list[GameSample]:
+        turns = [turn for game in games for turn in game.turns]
+        scores = self.learner.score(turns)
+        done = iter([replace(turn, reference_logprobs=scores[index]) for index, turn in enumerate(turns)])
+        return [replace(game, turns=tuple(next(done) for _ in game.turns)) for game in games]
 
     def train(self, games: Sequence[GameSample]) -> Timing:
         began = time.perf_counter()
         compute_s = 0.0
         ready = list(games)
-        turns = [turn for game in games[GAMES_PER_STEP:] for turn in game.turns]
-        if turns:  # the first step's reference is the model itself
-            scores = self.learner.score(turns)
+        if len(games) > GAMES_PER_STEP:  # in the first step the learner is its own reference
+            ready[GAMES_PER_STEP:] = self.scored(games[GAMES_PER_STEP:])
             compute_s = time.perf_counter() - began
-            scored = iter([replace(turn, reference_logprobs=scores[index]) for index, turn in enumerate(turns)])
-            ready[GAMES_PER_STEP:] = [
-                replace(game, turns=tuple(next(scored) for _ in game.turns)) for game in games[GAMES_PER_STEP:]
-            ]
         steps = [ready[start : start + GAMES_PER_STEP] for start in range(0, len(ready), GAMES_PER_STEP)]
         self.learner.begin_stage("self_play", len(steps), LEARNING_RATE, KL_COEFF)
         num_tokens = 0
@@ -243,6 +244,17 @@ def gradient_cosine(model: str, games: Sequence[GameSample]) -> float:
     return torch.nn.functional.cosine_similarity(ours.double(), theirs.double(), dim=0).item()
 
 
+def linear_cost(ours: Ours, games: Sequence[GameSample], repeats: int = 3) -> dict[int, float]:
+    """{n: seconds that each episode after the first adds to one step over n of them}, the best of some repeats."""
+    best = {}
+    for size in LINEAR_SIZES:
+        ours.learner.begin_stage("self_play", repeats, LEARNING_RATE, KL_COEFF)
+        ready = ours.scored(games[:size])
+        best[size] = min(ours.learner.step(Batch(tuple(ready))).seconds for _ in range(repeats))
+    first = best[LINEAR_SIZES[0]]
+    return {size: round((best[size] - first) / (size - 1), 3) for size in LINEAR_SIZES[1:]}
+
+
 def matmul_rate() -> float:
     """bfloat16 multiply-add FLOP/s of this machine, on the shape of the model's largest layer."""
     left, right = torch.randn(2048, 576).bfloat16(), torch.randn(576, 1536).bfloat16()
@@ -264,7 +276,7 @@ def floor_seconds(module: torch.nn.Module, num_tokens: int, num_target_tokens: i
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--games", type=int, default=32)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--max-tokens", type=int, default=2048)
     parser.add_argument("--skip-linear", action="store_true")
     options = parser.parse_args()
@@ -282,22 +294,26 @@ def main() -> None:
         ratios = []
         baseline.train(games[:2]), ours.train(games[:2])
         for _ in range(options.repeats):
-            theirs, mine = baseline.train(games), ours.train(games)
-            ratios.append(theirs.seconds / mine.seconds)
+            theirs, mine = baseline.train(games[:GAMES_PER_STEP]), ours.train(games)
+            ratios.append(theirs.seconds / GAMES_PER_STEP / (mine.seconds / len(games)))
             busy.append(mine.compute_s / mine.seconds)
             print(
-                f"{style}: baseline {theirs.seconds:.1f} s ({theirs.num_tokens} tokens), ours {mine.seconds:.1f} s "
-                f"({mine.num_tokens} tokens): {ratios[-1]:.2f}x, busy {busy[-1]:.2f}",
+                f"{style}: seconds per episode, baseline {theirs.seconds / GAMES_PER_STEP:.2f} "
+                f"({theirs.num_tokens // GAMES_PER_STEP} tokens), ours {mine.seconds / len(games):.2f} "
+                f"({mine.num_tokens // len(games)} tokens): {ratios[-1]:.2f}x, busy {busy[-1]:.2f}",
                 flush=True,
             )
         result[f"{style}_speedup"] = round(statistics.median(ratios), 2)
-        result[f"{style}_token_ratio"] = round(theirs.num_tokens / mine.num_tokens, 2)
+        result[f"{style}_token_ratio"] = round(theirs.num_tokens * len(games) / mine.num_tokens / GAMES_PER_STEP, 2)
     result["busy_share"] = round(statistics.median(busy), 3)
 
     if not options.skip_linear:
-        games = games_of("chat", max(LINEAR_SIZES), model)
-        costs = {size: ours.train(games[:size]).seconds / size for size in LINEAR_SIZES}
-        result["seconds_per_episode"] = {size: round(cost, 3) for size, cost in costs.items()}
+        result["seconds_per_added_episode"] = linear_cost(ours, games_of("chat", max(LINEAR_SIZES), model))
+    targets = sum(len(turn.target_ids) for game in games for turn in game.turns)
+    rate = matmul_rate()
+    floor = floor_seconds(baseline.model, mine.num_tokens, targets, rate)
+    result["matmul_tflops"] = round(rate / 1e12, 2)
+    result["chat_times_floor"] = round(mine.seconds / floor, 1)
     print(json.dumps(result))
 
 

@@ -14,19 +14,19 @@ from rich.console import Console
 from rich.table import Table
 
 from actors.models import load_tokenizer, resolve_model
+from cluster.preflight import check_files, check_model, check_resources, in_a_process
 from cluster.progress import watch
 from cluster.run import Cards, Progress, Run, StageResult
 from cluster.run_folder import make_run_folder
 from cluster.runtime import get, ray_session
 from spag_ray.cards import split_words, taboo_cards, without_words
 from spag_ray.config import RunConfig
-from spag_ray.episode import GameSample
 from spag_ray.errors import ConfigError, InputError
 from spag_ray.formats import read_games, read_samples, read_sft, to_samples, write_games, write_samples
 from spag_ray.game import Outcome, Role
-from spag_ray.prompts import FlatRenderer, load_template, make_renderer
+from spag_ray.prompts import FlatRenderer, load_template
 from spag_ray.ratings import mean_score, wilson_interval
-from spag_ray.replay import published_samples
+from spag_ray.replay import published_samples, sft_games
 from spag_ray.words import read_words
 
 
@@ -37,19 +37,18 @@ def run_training(config: RunConfig, folder: Path, console: Console) -> None:
     cards = taboo_cards() if _needs_cards(config) else {}
     words, held_out = training_words(config, cards)
     cards = without_words(cards, held_out)
-    if config.self_play.sft_file:
-        read_sft(config.self_play.sft_file)
-    if config.imitation.enabled and config.imitation.source != "scripted":
-        read_games(config.imitation.source)
+    check_files(config)
     model = resolve_model(config.model)
-    check_prompts(config, model, [*words, *held_out])
-    folder = make_run_folder(folder, config)
-    console.print(f"run folder: {folder}", soft_wrap=True)
-    console.print(f"model: {model}; {len(words)} training words, {len(held_out)} held out", soft_wrap=True)
-    with _placed_run(config, folder, model, words, held_out, cards) as run:
-        training = run.train.remote()
-        _watch(run, training, console)
-        results = get(training)
+    in_a_process(check_model, config, model, [*words, *held_out])
+    with ray_session(config.cluster):
+        check_resources(config, ray.cluster_resources())
+        folder = make_run_folder(folder, config)
+        console.print(f"run folder: {folder}", soft_wrap=True)
+        console.print(f"model: {model}; {len(words)} training words, {len(held_out)} held out", soft_wrap=True)
+        with _placed_run(config, folder, model, words, held_out, cards) as run:
+            training = run.train.remote()
+            _watch(run, training, console)
+            results = get(training)
     console.print(outcome_table(results))
     for line in head_to_head_lines(results):
         console.print(line, soft_wrap=True)
@@ -73,7 +72,7 @@ def run_play(
     attacker_model = resolve_model(attacker or config.model)
     defender_model = resolve_model(defender or config.model)
     for model in {attacker_model, defender_model}:
-        check_prompts(config, model, words)
+        in_a_process(check_model, config, model, words)
     folder = make_run_folder(out.with_name(out.name + ".run"), config)
     with _placed_run(config, folder, attacker_model, words, words, {}) as run:
         playing = run.play_only.remote(attacker_model, defender_model, words)
@@ -106,12 +105,13 @@ def run_learn(config: RunConfig, method: str, data: Path, out: Path, console: Co
     """`spag-ray learn`: one pass over a file of training data."""
     refuse_existing(out)
     rows = read_samples(data)
+    config = config.model_copy(update={"policies": "shared"})
+    check_files(config)
     model = resolve_model(config.model)
     games, sft = published_samples(rows, load_tokenizer(model))
     imitating = method == "imitation"
     if imitating:  # there an SFT row is one sample of weight 1 among the others
-        games = games + [GameSample(f"sft-{i:06d}", Role.ATTACKER, 1.0, (row,)) for i, row in enumerate(sft)]
-        sft = []
+        games, sft = games + sft_games(sft), []
     if not games:
         raise InputError(f"{data}: no game rows in it, so there is nothing to learn; make some with `spag-ray reward`")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -133,25 +133,6 @@ def training_words(config: RunConfig, cards: Cards) -> tuple[list[str], list[str
         )
     words, held_out = split_words(every, config.words.num_held_out, config.seed)
     return words[: config.words.num_train], held_out
-
-
-def check_prompts(config: RunConfig, model: str, words: Sequence[str]) -> None:
-    """Refuse a context that a whole game cannot fit into, and a tokenizer that the prompts cannot use."""
-    template = load_template(config.prompts)
-    renderer = make_renderer(template, load_tokenizer(model), config.game.max_turns)
-    longest = max(words, key=len)
-    rules = max(
-        len(renderer.prompt((), Role.ATTACKER, longest)),
-        len(renderer.query_ids(template.rules(Role.DEFENDER, longest, config.game.max_turns))),
-    )
-    per_turn = config.sampling.max_new_tokens + 16
-    needed = rules + 2 * config.game.max_turns * per_turn
-    if needed > config.engine.max_model_len:
-        raise ConfigError(
-            f"a prompt may leave no room for an answer: the rules take {rules} tokens and {2 * config.game.max_turns} "
-            f"turns of sampling.max_new_tokens {config.sampling.max_new_tokens} up to {needed - rules} more, but "
-            f"engine.max_model_len is {config.engine.max_model_len}; raise it to {needed}, or shorten the turns"
-        )
 
 
 def refuse_existing(path: Path) -> None:

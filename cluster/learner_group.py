@@ -15,8 +15,8 @@ import ray
 
 from cluster.runtime import get, redirect_output
 from spag_ray.config import LearnerConfig, ObjectiveConfig
-from spag_ray.episode import GameSample, TurnSample
 from spag_ray.errors import LearnerError
+from spag_ray.samples import GameSample, TurnSample
 
 
 class LearnerActor:
@@ -35,8 +35,8 @@ class LearnerActor:
 
     def start(
         self, model: str, config: LearnerConfig, objective: ObjectiveConfig, rank: int, size: int, master: str
-    ) -> tuple[int, int]:
-        """Load the model and join the group; returns (buckets, tensors) of a snapshot."""
+    ) -> tuple[int, int, dict[str, Any] | None]:
+        """Load the model and join the group; returns (buckets, tensors, adapter configuration) of a snapshot."""
         if config.num_threads is None:
             config = config.model_copy(update={"num_threads": max(1, (os.cpu_count() or 1) // size)})
         os.environ["OMP_NUM_THREADS"] = str(config.num_threads)
@@ -44,7 +44,7 @@ class LearnerActor:
         from learners.learner import Learner
 
         self._learner = Learner(model, config, objective, World(rank, size, 0, master))
-        return self._learner.num_buckets, self._learner.num_tensors
+        return self._learner.num_buckets, self._learner.num_tensors, self._learner.adapter
 
     def begin_stage(self, method: str, num_steps: int, learning_rate: float, kl_coeff: float) -> None:
         self._learner.begin_stage(method, num_steps, learning_rate, kl_coeff)
@@ -53,7 +53,7 @@ class LearnerActor:
         return self._learner.score(turns, temperature)
 
     def step(self, games: list[GameSample], sft: list[TurnSample], temperature: float) -> Any:
-        from learners.learner import Batch
+        from learners.batch import Batch
 
         return self._learner.step(Batch(tuple(games), tuple(sft)), temperature)
 
@@ -88,7 +88,7 @@ class LearnerGroup:
             rank.start.remote(model, config, objective, index, config.num_ranks, master)
             for index, rank in enumerate(self._ranks)
         ]
-        self.num_buckets, self.num_tensors = self._get(started)[0]
+        self.num_buckets, self.num_tensors, self.adapter = self._get(started)[0]
 
     def begin_stage(self, method: str, num_steps: int, learning_rate: float, kl_coeff: float) -> None:
         self._all("begin_stage", method, num_steps, learning_rate, kl_coeff)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,9 +38,12 @@ class Failure:
 class _FromObjectStore:
     """A Snapshot whose buckets are fetched from Ray's object store one at a time."""
 
-    def __init__(self, version: int, num_tensors: int, refs: Sequence[ray.ObjectRef]) -> None:
+    def __init__(
+        self, version: int, num_tensors: int, refs: Sequence[ray.ObjectRef], adapter: Mapping[str, Any] | None
+    ) -> None:
         self.version = version
         self.num_tensors = num_tensors
+        self.adapter = adapter
         self._refs = refs
 
     async def buckets(self) -> Any:
@@ -95,9 +98,11 @@ class EngineActor:
     ) -> list[list[float]]:
         return await self._engine.score(sequences, temperature)
 
-    async def load(self, version: int, num_tensors: int, refs: list[ray.ObjectRef]) -> int:
+    async def load(
+        self, version: int, num_tensors: int, refs: list[ray.ObjectRef], adapter: Mapping[str, Any] | None = None
+    ) -> int:
         """Take the snapshot whose buckets lie behind `refs`; returns the version now played."""
-        await self._engine.load(_FromObjectStore(version, num_tensors, refs))
+        await self._engine.load(_FromObjectStore(version, num_tensors, refs, adapter))
         return self._engine.version
 
     async def sleep(self) -> None:
@@ -186,7 +191,7 @@ class RemotePolicy:
 
     async def load(self, snapshot: Snapshot) -> None:
         refs = [ray.put(bucket) async for bucket in snapshot.buckets()]
-        self._version = await self._handle.load.remote(snapshot.version, snapshot.num_tensors, refs)
+        self._version = await self._handle.load.remote(snapshot.version, snapshot.num_tensors, refs, snapshot.adapter)
 
     async def sleep(self) -> None:
         await self._handle.sleep.remote()

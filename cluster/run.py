@@ -21,16 +21,16 @@ from actors.models import load_tokenizer
 from actors.policy import Sampling
 from cluster.arena_actor import ArenaActor, Engine, Seat
 from cluster.buffer import ReplayBuffer, StageCount
-from cluster.learner_group import LearnerGroup
+from cluster.learning_policy import LearningPolicy, Lesson
 from cluster.metrics import Metrics
 from cluster.remote_policy import EngineActor
 from cluster.runtime import get, redirect_output
-from cluster.weights import publish
-from spag_ray.config import RunConfig
-from spag_ray.episode import Episode, GameSample, TurnSample
+from spag_ray.config import EngineConfig, RunConfig
+from spag_ray.episode import Episode
 from spag_ray.errors import EngineError
-from spag_ray.game import Outcome
+from spag_ray.game import Outcome, Role
 from spag_ray.prompts import Renderer, load_template, make_renderer
+from spag_ray.samples import GameSample, TurnSample
 from spag_ray.wire import decode
 from spag_ray.words import WordStream
 
@@ -82,14 +82,16 @@ class Run:
         self.metrics = Metrics(self.folder)
         self.words = WordStream(list(words), config.seed)
         self.results: list[StageResult] = []
-        self.version = 0
-        self.engines: list[Engine] = []
-        self.learners: LearnerGroup | None = None
-        self._others: list[Any] = []
+        seats = {"policy": tuple(Role)} if config.policies == "shared" else {str(role): (role,) for role in Role}
+        self.policies = [
+            LearningPolicy(name, roles, config, self.folder, model, self.metrics) for name, roles in seats.items()
+        ]
+        self._engine_handles: list[Any] = []
         self._progress = Progress()
         self._began = time.perf_counter()
         self._template = load_template(config.prompts)
-        self.renderer: Renderer = make_renderer(self._template, load_tokenizer(model), config.game.max_turns)
+        self.tokenizer = load_tokenizer(model)
+        self.renderer: Renderer = make_renderer(self._template, self.tokenizer, config.game.max_turns)
         self._buffer = (
             ray.remote(ReplayBuffer)
             .options(name=f"buffer-{self.folder.name}", num_cpus=0)
@@ -129,12 +131,14 @@ class Run:
         """One pass over samples from a file; the model is written to `out`."""
         try:
             self.say("starting the learner")
-            self.learners = self.start_learners()
+            (policy,) = self.policies
+            policy.start_learners()
             imitating = method == "imitation"
             part = self.config.imitation if imitating else self.config.self_play
             kl_coeff = self.config.imitation.kl_coeff if imitating else self.config.objective.kl_coeff
-            self.learn("learn", method, games, sft, part.batch_games, part.learning_rate, kl_coeff, 1.0)
-            self.learners.save_model(out)
+            self.learn(Lesson("learn", method, games, sft, part.batch_games, part.learning_rate, kl_coeff))
+            assert policy.learners is not None
+            policy.learners.save_model(out)
         finally:
             self.close()
 
@@ -143,7 +147,7 @@ class Run:
 
     def start_engines(self, model: str, policy_name: str, version: int, count: int, label: str) -> list[Engine]:
         """`count` engines that play `model` as `policy_name`, all up when this returns."""
-        config = self.config.engine
+        config = self._engine_config()
         actor = ray.remote(EngineActor)
         engines = []
         for index in range(count):
@@ -165,28 +169,30 @@ class Run:
             raise EngineError(
                 f"no engine after engine.start_timeout_s ({config.start_timeout_s:.0f} s); see {self.folder}/logs"
             ) from error
-        self._others.extend(engine.handle for engine in engines)
+        self._engine_handles.extend(engine.handle for engine in engines)
         return engines
 
-    def start_learners(self) -> LearnerGroup:
-        return LearnerGroup(
-            self.model,
-            self.config.learner,
-            self.config.objective,
-            str(self.folder / "logs"),
-            f"learner-{self.folder.name}",
-        )
+    def start_policies(self) -> None:
+        """The engines and learner groups of every policy that learns."""
+        for policy in self.policies:
+            policy.engines = self.start_engines(
+                policy.model, policy.name, 0, self.config.engine.num_engines, policy.name
+            )
+            policy.start_learners()
+
+    def policy_of(self, role: Role) -> LearningPolicy:
+        return next(policy for policy in self.policies if role in policy.roles)
 
     def close(self) -> None:
         """End every actor of the run; engines first close their child processes."""
-        closing = [handle.close.remote() for handle in self._others]
+        closing = [handle.close.remote() for handle in self._engine_handles]
         if closing:
             ray.wait(closing, num_returns=len(closing), timeout=20)
-        if self.learners is not None:
-            self.learners.close()
-        for handle in [*self._others, *self._arenas, self._buffer]:
+        for policy in self.policies:
+            policy.close_learners()
+        for handle in [*self._engine_handles, *self._arenas, self._buffer]:
             ray.kill(handle)
-        self._others, self._arenas = [], []
+        self._engine_handles, self._arenas = [], []
         self.metrics.close()
 
     def seat(self, engines: Sequence[Engine], temperature: float) -> Seat:
@@ -242,49 +248,28 @@ class Run:
         (self.folder / "matches.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
         return result
 
-    def learn(
-        self,
-        stage: str,
-        method: str,
-        games: Sequence[GameSample],
-        sft: Sequence[TurnSample],
-        batch_games: int,
-        learning_rate: float,
-        kl_coeff: float,
-        temperature: float,
-    ) -> None:
-        """One pass over the games, in the order given, as one stage of the learner."""
-        assert self.learners is not None
-        batches = [list(games[start : start + batch_games]) for start in range(0, len(games), batch_games)]
-        self._progress = Progress(f"{stage}: reference", 0, len(batches), "steps", version=self.version)
-        scored = self.learners.score_games(games, temperature)
-        batches = [scored[start : start + batch_games] for start in range(0, len(scored), batch_games)]
-        self.learners.begin_stage(method, len(batches), learning_rate, kl_coeff)
-        rows_per_step = self.config.self_play.sft_rows_per_step
-        for index, batch in enumerate(batches):
-            rows = [sft[(index * rows_per_step + row) % len(sft)] for row in range(rows_per_step)] if sft else []
-            report = self.learners.step(batch, rows, temperature)
-            self.metrics.record("step", stage=stage, **{key: value for key, value in asdict(report).items()})
-            self._progress = Progress(
-                f"{stage}: learn", index + 1, len(batches), "steps", loss=report.loss, version=self.version
-            )
+    def learn(self, lesson: Lesson) -> None:
+        """Every policy learns its part."""
+        for policy in self.policies:
+            policy.learn(lesson, self._show_step)
 
     def publish(self) -> None:
-        """The learner's weights become the next version, on every engine that plays the newest."""
-        assert self.learners is not None
-        self.version += 1
-        report = publish(self.learners, self.engines, self.version)
-        self.metrics.record("sync", **asdict(report))
+        for policy in self.policies:
+            policy.publish()
 
-    def save(self, name: str) -> str:
-        """The learner's weights as a model folder of the run."""
-        assert self.learners is not None
-        folder = str(self.folder / "models" / name)
-        self.learners.save_model(folder)
-        return folder
+    def save(self, stage: str) -> dict[str, str]:
+        """{policy: its model folder}"""
+        return {policy.name: policy.save(stage) for policy in self.policies}
+
+    @property
+    def version(self) -> int:
+        return self.policies[0].version
 
     def say(self, stage: str) -> None:
         self._progress = Progress(stage, version=self.version)
+
+    def _show_step(self, stage: str, done: int, total: int, loss: float | None) -> None:
+        self._progress = Progress(stage, done, total, "steps", loss=loss, version=self.version)
 
     def _show_play(self, stage: str, total: int, count: StageCount) -> None:
         self._progress = Progress(
@@ -296,6 +281,12 @@ class Run:
             outcomes={str(outcome): number for outcome, number in count.outcomes.items()},
             version=self.version,
         )
+
+    def _engine_config(self) -> EngineConfig:
+        lora = self.config.learner.lora
+        if lora is None or lora.export == "merged":
+            return self.config.engine
+        return self.config.engine.model_copy(update={"max_lora_rank": lora.rank})
 
     def _log(self, name: str) -> str:
         return str(self.folder / "logs" / f"{name}.log")

@@ -19,10 +19,15 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from spag_ray.episode import Episode, GameSample, TurnSample, game_samples
+from cluster.learning_policy import Lesson
+from spag_ray.episode import Episode
 from spag_ray.errors import InputError
-from spag_ray.formats import read_games, read_sft
-from spag_ray.replay import episode_from_game, sft_samples
+from spag_ray.formats import holds_games, read_games, read_samples, read_sft
+from spag_ray.game import Role
+from spag_ray.replay import episode_from_game, published_samples, sft_games, sft_samples
+from spag_ray.rewards import RoleBaselines
+from spag_ray.samples import GameSample, TurnSample, game_samples
+from spag_ray.varied import load_varied, rerendered
 
 if TYPE_CHECKING:
     from cluster.run import Run, StageResult
@@ -31,103 +36,114 @@ if TYPE_CHECKING:
 def train(run: Run) -> list[StageResult]:
     config = run.config
     run.say("starting engines and learner")
-    run.engines = run.start_engines(run.model, "policy", 0, config.engine.num_engines, "policy")
-    run.learners = run.start_learners()
+    run.start_policies()
     evaluate_stage(run, "base")
 
-    newest = run.model
-    anchor = run.model
+    anchor = {policy.name: policy.model for policy in run.policies}
+    anchor_name = "base"
     if config.imitation.enabled:
         imitate(run)
-        newest = anchor = run.save("imitated")
+        anchor, anchor_name = run.save("imitated"), "imitated"
         run.publish()
         evaluate_stage(run, "imitated")
 
+    baselines = RoleBaselines(config.objective.baseline_decay) if config.objective.baseline == "moving" else None
     sft = sft_samples(read_sft(config.self_play.sft_file), run.renderer) if config.self_play.sft_file else []
     for number in range(1, config.self_play.rounds + 1):
-        spag_round(run, number, sft)
-        newest = run.save(f"spag-{number}")
+        spag_round(run, number, sft, baselines)
+        run.save(f"spag-{number}")
         run.publish()
         evaluate_stage(run, f"spag-{number}")
 
-    run.learners.close()
-    run.learners = None
-    if newest != anchor and config.evaluation.games:
-        head_to_head(run, anchor, "imitated" if config.imitation.enabled else "base")
+    for policy in run.policies:
+        policy.close_learners()
+    if config.self_play.rounds and config.evaluation.games:
+        head_to_head(run, anchor, anchor_name)
     run.say("done")
     return run.results
 
 
 def imitate(run: Run) -> None:
-    """Learn the winner's turns of a stronger player's games."""
+    """Learn the winner's turns of a stronger player's games, or rows of training data, and SFT rows beside them."""
     config = run.config.imitation
+    games: list[GameSample]
     if config.source == "scripted":
         words = list(run.cards)
         random.Random(run.config.seed).shuffle(words)
         expert = run.expert_seat()
         played = [words[index % len(words)] for index in range(config.games)]
-        episodes = run.play("expert", played, expert, expert)
-    else:
+        games = samples_of(run, run.play("expert", played, expert, expert), "imitation", sampled=False)
+    elif holds_games(config.source):
+        given = enumerate(read_games(config.source))
         rules = run.config.game.rules
-        given = read_games(config.source)
-        episodes = [episode_from_game(game, i, "expert", run.renderer, rules) for i, game in enumerate(given)]
-    games = samples_of(run, episodes, f"imitation from {config.source}")
-    run.learn(
-        "imitated",
-        "imitation",
-        games,
-        [],
-        config.batch_games,
-        config.learning_rate,
-        config.kl_coeff,
-        temperature=1.0,
-    )
+        episodes = [episode_from_game(game, number, "expert", run.renderer, rules) for number, game in given]
+        games = samples_of(run, episodes, f"imitation from {config.source}", sampled=False)
+    else:
+        games, rows = published_samples(read_samples(config.source), run.tokenizer)
+        games += sft_games(rows)
+    if config.sft_file:
+        games += sft_games(sft_samples(read_sft(config.sft_file), run.renderer))
+        random.Random(run.config.seed).shuffle(games)
+    run.learn(Lesson("imitated", "imitation", games, [], config.batch_games, config.learning_rate, config.kl_coeff))
 
 
-def spag_round(run: Run, number: int, sft: list[TurnSample]) -> None:
+def spag_round(run: Run, number: int, sft: list[TurnSample], baselines: RoleBaselines | None) -> None:
     """Self-play with the newest weights, then one pass over what was decided."""
     config = run.config.self_play
     leases = [run.words.lease() for _ in range(config.games_per_round)]
-    seat = run.seat(run.engines, run.config.sampling.temperature)
-    episodes = run.play(f"spag-{number}", [lease.word for lease in leases], seat, seat)
+    temperature = run.config.sampling.temperature
+    attacker, defender = (run.seat(run.policy_of(role).engines, temperature) for role in Role)
+    episodes = run.play(f"spag-{number}", [lease.word for lease in leases], attacker, defender)
     for lease in leases:
         run.words.done(lease)
-    games = samples_of(run, episodes, f"round {number}")
+    games = samples_of(run, episodes, f"round {number}", baselines)
     # The published code trains on the plain softmax whatever it sampled at; `spag` on the sampling temperature.
-    tempered = run.config.objective.name == "spag" and run.config.sampling.temperature > 0
-    temperature = run.config.sampling.temperature if tempered else 1.0
+    tempered = run.config.objective.name == "spag" and temperature > 0
     run.learn(
-        f"spag-{number}",
-        "self_play",
-        games,
-        sft,
-        config.batch_games,
-        config.learning_rate,
-        run.config.objective.kl_coeff,
-        temperature,
+        Lesson(
+            f"spag-{number}",
+            "self_play",
+            games,
+            sft,
+            config.batch_games,
+            config.learning_rate,
+            run.config.objective.kl_coeff,
+            temperature if tempered else 1.0,
+        )
     )
 
 
 def evaluate_stage(run: Run, name: str) -> None:
-    """The stage's policy in both seats, on held-out words."""
+    """The stage's policies, each in its seat, on held-out words."""
     if run.config.evaluation.games:
-        seat = run.seat(run.engines, run.config.evaluation.temperature)
-        run.evaluate(name, seat, seat, f"eval-{name}", (name, name))
+        attacker, defender = (run.seat(run.policy_of(role).engines, run.config.evaluation.temperature) for role in Role)
+        run.evaluate(name, attacker, defender, f"eval-{name}", (name, name))
 
 
-def head_to_head(run: Run, anchor: str, anchor_name: str) -> None:
+def head_to_head(run: Run, anchor: dict[str, str], anchor_name: str) -> None:
     """The newest weights against an earlier stage, in both seats."""
     run.say(f"starting an engine for {anchor_name}")
     temperature = run.config.evaluation.temperature
-    others = run.seat(run.start_engines(anchor, anchor_name, 0, 1, anchor_name), temperature)
-    newest = run.seat(run.engines, temperature)
+    earlier = {
+        name: run.seat(run.start_engines(model, f"{anchor_name}-{name}", 0, 1, f"{anchor_name}-{name}"), temperature)
+        for name, model in anchor.items()
+    }
+    newest = {policy.name: run.seat(policy.engines, temperature) for policy in run.policies}
+    attacker, defender = (run.policy_of(role).name for role in Role)
     name = f"spag-{run.config.self_play.rounds}"
-    run.evaluate(name, newest, others, f"match-{name}-{anchor_name}", (name, anchor_name))
-    run.evaluate(name, others, newest, f"match-{anchor_name}-{name}", (anchor_name, name))
+    run.evaluate(name, newest[attacker], earlier[defender], f"match-{name}-{anchor_name}", (name, anchor_name))
+    run.evaluate(name, earlier[attacker], newest[defender], f"match-{anchor_name}-{name}", (anchor_name, name))
 
 
-def samples_of(run: Run, episodes: list[Episode], what: str) -> list[GameSample]:
-    games = game_samples(episodes, run.config.objective.decay, run.config.objective.role_weight_cap)
+def samples_of(
+    run: Run, episodes: list[Episode], what: str, baselines: RoleBaselines | None = None, sampled: bool = True
+) -> list[GameSample]:
+    """What is learned from the episodes, under the prompts they were played with or under others."""
+    config = run.config
+    if config.render == "varied":
+        prompts = load_varied(config.varied_prompts)
+        episodes, sampled = rerendered(episodes, prompts, run.tokenizer, config.seed), False
+    games = game_samples(episodes, config.objective, config.game.breach, baselines, sampled)
     if not games:
         raise InputError(
             f"{what}: none of {len(episodes)} games was won by either side, so there is nothing to learn; "

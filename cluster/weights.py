@@ -35,7 +35,7 @@ def publish(learners: LearnerGroup, engines: Sequence[Engine], version: int, tim
     """
     began = time.perf_counter()
     refs = learners.bucket_refs()
-    loads = [engine.handle.load.remote(version, learners.num_tensors, refs) for engine in engines]
+    loads = [engine.handle.load.remote(version, learners.num_tensors, refs, learners.adapter) for engine in engines]
     failed = []
     for engine, load in zip(engines, loads, strict=True):
         try:

@@ -123,8 +123,8 @@ def tree_attention_forward(
         for states in (key, value)
     )
     outs = [
-        scaled_dot_product_attention(*block, attn_mask=mask, scale=scaling)
-        for *block, mask in zip(queries, keys, values, blocks.masks, strict=True)
+        scaled_dot_product_attention(some, seen, states, attn_mask=mask, scale=scaling)
+        for some, seen, states, mask in zip(queries, keys, values, blocks.masks, strict=True)
     ]
     return torch.cat(outs, 2).transpose(1, 2).contiguous(), None
 

@@ -22,8 +22,8 @@ from learners.objectives import (
     spag_turn_terms,
 )
 from spag_ray.config import ObjectiveConfig
-from spag_ray.episode import GameSample, TurnSample
 from spag_ray.errors import LearnerError
+from spag_ray.samples import GameSample, TurnSample
 
 Method = Literal["imitation", "self_play"]
 

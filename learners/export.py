@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
 import torch
+from torch import Tensor, nn
 
 from learners.engine import TrainingEngine
+from spag_ray.config import LoraConfig
 from spag_ray.snapshot import Bucket, TensorSpec, checksum, plan_buckets
+
+# Name of a weight -> the parameters it is made of, and what computes it while they are gathered.
+Weights = Mapping[str, tuple[list[nn.Parameter], Callable[[], Tensor]]]
 
 
 class Exporter:
-    """Cuts an engine's parameters into buckets of at most `max_bytes` of `dtype`, once, by name and size."""
+    """Cuts weights into buckets of at most `max_bytes` of `dtype`, once, by name and size."""
 
-    def __init__(self, engine: TrainingEngine, dtype: torch.dtype, max_bytes: int) -> None:
+    def __init__(self, engine: TrainingEngine, weights: Weights, dtype: torch.dtype, max_bytes: int) -> None:
         self._engine = engine
         self._dtype = dtype
-        self._parameters = dict(engine.named_parameters())
-        sizes = [(name, _num_elements(parameter) * dtype.itemsize) for name, parameter in self._parameters.items()]
+        self._weights = weights
+        sizes = [(name, _num_elements(parts[0]) * dtype.itemsize) for name, (parts, _) in weights.items()]
         self.plan = plan_buckets(sizes, max_bytes)
 
     @property
@@ -24,28 +33,42 @@ class Exporter:
 
     @property
     def num_tensors(self) -> int:
-        return len(self._parameters)
+        return len(self._weights)
 
+    @torch.no_grad()
     def bucket(self, index: int) -> Bucket | None:
         """Bucket `index` on rank 0, None elsewhere; every rank has to call it."""
         names = self.plan[index]
-        parameters = [self._parameters[name] for name in names]
         specs: list[TensorSpec] = []
-        parts: list[torch.Tensor] = []
+        pieces: list[Tensor] = []
         offset = 0
-        with self._engine.gathered(parameters):
+        with self._engine.gathered([parameter for name in names for parameter in self._weights[name][0]]):
             if self._engine.world.rank != 0:
                 return None
-            for name, parameter in zip(names, parameters, strict=True):
-                part = parameter.detach().to("cpu", self._dtype).contiguous().view(-1).view(torch.uint8)
+            for name in names:
+                weight = self._weights[name][1]()
+                piece = weight.detach().to("cpu", self._dtype).contiguous().view(-1).view(torch.uint8)
                 dtype = str(self._dtype).removeprefix("torch.")
-                specs.append(TensorSpec(name, dtype, tuple(parameter.shape), offset, part.numel()))
-                parts.append(part)
-                offset += part.numel()
-            payload = torch.cat(parts).numpy()
+                specs.append(TensorSpec(name, dtype, tuple(weight.shape), offset, piece.numel()))
+                pieces.append(piece)
+                offset += piece.numel()
+            payload = torch.cat(pieces).numpy()
         return Bucket(index, tuple(specs), payload, checksum(payload))
 
 
-def _num_elements(parameter: torch.nn.Parameter) -> int:
+def whole_weights(model: Any, lora: LoraConfig | None) -> Weights:
+    """All weights of a model; adapters merged into them."""
+    if lora is not None:
+        from learners.lora import merged_weights
+
+        return merged_weights(model)
+    return {name: ([parameter], partial(_itself, parameter)) for name, parameter in model.named_parameters()}
+
+
+def _num_elements(parameter: nn.Parameter) -> int:
     # ZeRO-3 leaves an empty tensor behind and keeps the whole size beside it.
     return int(getattr(parameter, "ds_numel", parameter.numel()))
+
+
+def _itself(parameter: nn.Parameter) -> Tensor:
+    return parameter

@@ -29,8 +29,10 @@ def token_logprobs_and_entropies(
     model: Any, micro_batch: MicroBatch, temperature: float = 1.0
 ) -> tuple[list[Tensor], list[Tensor]]:
     """`token_logprobs`, and the entropy in nats of each target token's distribution (without gradient)."""
-    of_targets = _tree if isinstance(micro_batch, TokenTree) else _padded
-    logprobs, entropies = of_targets(model, micro_batch, temperature)
+    if isinstance(micro_batch, TokenTree):
+        logprobs, entropies = _tree(model, micro_batch, temperature)
+    else:
+        logprobs, entropies = _padded(model, micro_batch, temperature)
     lengths = [len(nodes) for nodes in micro_batch.targets]
     return list(logprobs.split(lengths)), list(entropies.split(lengths))
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,16 +25,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from learners.attention import TREE
 from learners.batch import Batch, BatchLoss, BatchMaxima, BatchSums, Method, check_turns
 from learners.engine import TrainingEngine, World, max_over_ranks, sum_over_ranks
-from learners.export import Exporter
-from learners.head import TargetHead
+from learners.export import Exporter, whole_weights
 from learners.forward import MicroBatch, token_logprobs, token_logprobs_and_entropies
+from learners.head import TargetHead
 from learners.packing import TokenSample, check_packable, pack
 from learners.padding import pad
 from spag_ray.config import LearnerConfig, ObjectiveConfig
-from spag_ray.episode import TurnSample
 from spag_ray.errors import LearnerError, ModelError
 from spag_ray.game import Role
 from spag_ray.memory import keep_freed_memory, release_freed_memory
+from spag_ray.samples import TurnSample
 from spag_ray.snapshot import Bucket
 
 
@@ -104,21 +105,39 @@ class Learner:
         self._vocabulary_size = module.get_input_embeddings().num_embeddings
         if config.gradient_checkpointing:
             module.gradient_checkpointing_enable({"use_reentrant": False})
+        if config.lora is not None:
+            from learners.lora import with_adapters
+
+            module = with_adapters(module, config.lora)
         self._engine = TrainingEngine(module, config, world)
-        self._exporter = Exporter(self._engine, dtype, config.bucket_bytes)
+        whole = Exporter(self._engine, whole_weights(module, config.lora), dtype, config.bucket_bytes)
+        self._whole = self._published = whole
+        if config.lora is not None and config.lora.export == "adapter":
+            from learners.lora import adapter_weights
+
+            self._published = Exporter(self._engine, adapter_weights(module), dtype, config.bucket_bytes)
         self._stage = _Stage("self_play", 1, 0.0, objective.kl_coeff)
 
     @property
     def num_tensors(self) -> int:
-        return self._exporter.num_tensors
+        return self._published.num_tensors
 
     @property
     def num_buckets(self) -> int:
-        return self._exporter.num_buckets
+        return self._published.num_buckets
 
     def bucket(self, index: int) -> Bucket | None:
-        """Bucket `index` of the weights as they are now, on rank 0; a collective call."""
-        return self._exporter.bucket(index)
+        """Bucket `index` of what is published of the weights as they are now, on rank 0; a collective call."""
+        return self._published.bucket(index)
+
+    @property
+    def adapter(self) -> dict[str, Any] | None:
+        """peft's adapter_config.json when adapters are published instead of whole weights."""
+        if self._published is self._whole:
+            return None
+        from learners.lora import adapter_config
+
+        return adapter_config(self._engine.inner_module)
 
     def begin_stage(self, method: Method, num_steps: int, learning_rate: float, kl_coeff: float) -> None:
         """A stage is a training run of its own: fresh Adam moments, a fresh warm-up and cosine over `num_steps`."""
@@ -234,8 +253,8 @@ class Learner:
     def save_model(self, folder: str) -> None:
         """The model and its tokenizer as transformers reads them; a collective call, rank 0 writes."""
         state: dict[str, Tensor] = {}
-        for index in range(self.num_buckets):
-            bucket = self.bucket(index)
+        for index in range(self._whole.num_buckets):
+            bucket = self._whole.bucket(index)
             if bucket is None:
                 continue
             payload = torch.from_numpy(bucket.payload)
@@ -243,7 +262,10 @@ class Learner:
                 part = payload[spec.offset : spec.offset + spec.num_bytes]
                 state[spec.name] = part.view(getattr(torch, spec.dtype)).view(spec.shape).clone()
         if self._world.rank == 0:
-            self._engine.inner_module.save_pretrained(folder, state_dict=state)
+            model: Any = self._engine.inner_module
+            if self._config.lora is not None:
+                model = model.get_base_model()
+            model.save_pretrained(folder, state_dict=state)
             AutoTokenizer.from_pretrained(self._model_folder, local_files_only=True).save_pretrained(folder)
         release_freed_memory()
 

@@ -17,6 +17,7 @@ from spag_ray.configs import find_config
 from spag_ray.errors import ConfigError
 
 RulesName = Literal["strict", "published"]
+BreachRule = Literal["discard", "penalise"]
 
 
 class Part(BaseModel):
@@ -28,7 +29,9 @@ class Part(BaseModel):
 class GameConfig(Part):
     max_turns: int = Field(5, ge=1, description="turns of each player")
     rules: RulesName = Field("strict", description="the referee")
-    breach: Literal["discard"] = Field("discard", description="games that end in a breach are left out of learning")
+    breach: BreachRule = Field(
+        "discard", description="games that end in a breach: left out of learning, or the offending turn is pushed down"
+    )
 
 
 class WordsConfig(Part):
@@ -53,9 +56,19 @@ class EngineConfig(Part):
     kv_cache_gib: float = Field(1.0, gt=0, description="GiB of KV cache (CPU)")
     gpu_memory_utilization: float = Field(0.85, gt=0, lt=1, description="share of a GPU's memory (GPU)")
     tensor_parallel_size: int = Field(1, ge=1, description="GPUs of one engine")
+    max_lora_rank: int | None = Field(None, ge=1, description="room for adapters; a run with lora sets it")
     num_gpus: float = Field(0, ge=0, description="GPUs Ray reserves for one engine")
     num_cpus: float = Field(1, ge=0, description="CPU cores Ray reserves for one engine")
     start_timeout_s: float = Field(600, gt=0, description="an engine that is not up by then is an error")
+
+
+class LoraConfig(Part):
+    rank: int = Field(16, ge=1)
+    alpha: int = Field(32, ge=1, description="adapters count alpha / rank")
+    targets: tuple[str, ...] = Field((), description="names of the layers that get one (all linear layers if empty)")
+    export: Literal["merged", "adapter"] = Field(
+        "merged", description="what engines are sent: whole weights with the adapters in them, or the adapters alone"
+    )
 
 
 class LearnerConfig(Part):
@@ -64,13 +77,14 @@ class LearnerConfig(Part):
     deepspeed: str | None = Field(None, description="a DeepSpeed JSON of your own, or one of configs/deepspeed/")
     dtype: Literal["bfloat16", "float32"] = Field("bfloat16", description="bfloat16 keeps float32 master weights")
     packing: Literal["trees", "none"] = Field("trees", description="`none`: a row per sample, for any causal LM")
-    max_tokens_per_microbatch: int = Field(1024, ge=16, description="distinct tokens of one packed token tree")
+    max_tokens_per_microbatch: int = Field(2048, ge=16, description="distinct tokens of one packed token tree")
     gradient_checkpointing: bool = Field(False, description="less memory for a third more time")
     reference: Literal["recompute", "engine", "none"] = Field(
         "recompute",
-        description="log-probabilities before a stage: computed by the learner, those that came with the turns, or "
-        "none (the turns' own stand in for the old ones; needs kl_coeff: 0)",
+        description="log-probabilities at a stage's start: recomputed by the learner; `engine`: those that came with "
+        "self-play's turns; `none`: the same, and no KL term (kl_coeff: 0)",
     )
+    lora: LoraConfig | None = Field(None, description="train low-rank adapters (peft) instead of all weights")
     max_skipped_steps: int = Field(3, ge=1, description="steps in a row without a finite gradient that end a run")
     max_grad_norm: float = Field(1.0, gt=0)
     weight_decay: float = Field(0.0, ge=0)
@@ -91,12 +105,26 @@ class ObjectiveConfig(Part):
     mismatch_cap: float = Field(2.0, gt=0, description="cap of the engine/learner importance weight")
     length_norm: Literal["mean", "constant"] = Field("mean", description="a turn's tokens are divided by their number")
     constant_length: int | None = Field(None, ge=1, description="or by this, with length_norm: constant")
+    learn_from: Literal["winners", "both"] = Field("winners", description="`both`: losers get minus their share")
+    loser_coeff: float = Field(1.0, gt=0, le=1, description="what a loser's share is multiplied with")
+    baseline: Literal["none", "moving"] = Field("none", description="taken from a result: the role's moving average")
+    baseline_decay: float = Field(0.95, gt=0, lt=1, description="of that average, per decided game")
+    breach_penalty: float = Field(0.2, gt=0, le=1, description="with breach: penalise, minus the turn's advantage")
     role_weight_cap: float | None = Field(None, gt=0, description="cap of a role's weight when wins are lopsided")
+
+    @model_validator(mode="after")
+    def _check(self) -> ObjectiveConfig:
+        if self.length_norm == "constant" and self.constant_length is None:
+            raise ValueError("length_norm: constant needs constant_length, for example sampling.max_new_tokens")
+        return self
 
 
 class ImitationConfig(Part):
     enabled: bool = True
-    source: str = Field("scripted", description="`scripted`, or a file of games in the published JSON format")
+    source: str = Field(
+        "scripted", description="`scripted`, or a file of games or of training rows in the published JSON formats"
+    )
+    sft_file: str | None = Field(None, description="instruction/input/output JSON, each row a sample of weight 1")
     games: int = Field(120, ge=1, description="games the scripted expert plays")
     batch_games: int = Field(6, ge=1, description="games of one optimiser step")
     learning_rate: float = Field(5e-6, gt=0)
@@ -134,6 +162,13 @@ class RunConfig(Part):
     preset: Literal["published"] | None = None
     model: str = Field("smollm2-135m-instruct", description="a model folder, or `smollm2-135m-instruct` (from PyPI)")
     prompts: str = Field("chat", description="`chat`, `flat`, or a prompt file of your own")
+    render: Literal["exact", "varied"] = Field(
+        "exact", description="what is learned: the sampled token ids, or the turns under prompts drawn at random"
+    )
+    varied_prompts: str = Field("varied", description="what `render: varied` draws from: the shipped file or your own")
+    policies: Literal["shared", "separate"] = Field(
+        "shared", description="one policy plays both seats, or an attacker and a defender learn side by side"
+    )
     game: GameConfig = GameConfig()
     words: WordsConfig = WordsConfig()
     sampling: SamplingConfig = SamplingConfig()
@@ -160,11 +195,36 @@ class RunConfig(Part):
                 "sampling.top_k / sampling.top_p cut the distribution, which biases the importance ratio of the "
                 "objective `spag`; take them out, or set objective.name: published"
             )
+        self._check_reference()
         return self
+
+    def _check_reference(self) -> None:
+        """Refuse a source of reference log-probabilities that would not be those of the learner's own weights."""
+        if self.learner.reference == "none" and (self.objective.name == "published" or self.objective.kl_coeff > 0):
+            raise ValueError(
+                "learner.reference: none leaves nothing to stay close to; set objective.kl_coeff: 0 (with the "
+                "objective `spag`), or reference: recompute"
+            )
+        if self.learner.reference == "recompute":
+            return
+        plain = self.sampling.temperature == 1.0 and self.sampling.top_k is None and self.sampling.top_p is None
+        reason = None
+        if self.render == "varied":
+            reason = "render: varied learns other prompts than were played"
+        elif self.sampling.temperature == 0:
+            reason = "sampling.temperature is 0"
+        elif self.objective.name == "published" and not plain:
+            reason = "the objective `published` computes on the plain softmax, sampling was on another"
+        if reason:
+            raise ValueError(
+                f"learner.reference: {self.learner.reference} takes the log-probabilities that came with the turns, "
+                f"but {reason}; set learner.reference: recompute"
+            )
 
 
 PUBLISHED: dict[str, Any] = {
     "prompts": "flat",
+    "render": "varied",
     "game": {"rules": "published", "max_turns": 5},
     "sampling": {"temperature": 1.2, "top_k": 50, "max_new_tokens": 256},
     "objective": {"name": "published"},

@@ -1,6 +1,7 @@
-"""A judged game and the samples that are learned from it.
+"""A judged game.
 
-Made by an arena (actors/arena.py), carried by wire.py, kept by the replay buffer, learned from by a learner.
+Made by an arena (actors/arena.py), carried by wire.py, kept by the replay buffer; samples.py says what is learned
+from it.
 
     >>> turn = Turn(Role.ATTACKER, "It purrs.", (1, 5), token_ids=(7, 2), logprobs=(-0.5, -0.1), policy="base")
     >>> turn.num_tokens
@@ -10,12 +11,10 @@ Made by an arena (actors/arena.py), carried by wire.py, kept by the replay buffe
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from spag_ray.errors import InputError
 from spag_ray.game import Role, Verdict, next_role
-from spag_ray.rewards import decayed_shares, role_weights, winner_turns
 
 
 @dataclass(frozen=True)
@@ -96,74 +95,3 @@ class Episode:
             "outcome": str(self.verdict.outcome),
             "reason": self.verdict.reason,
         }
-
-
-@dataclass(frozen=True)
-class TurnSample:
-    """One turn to learn from: `prompt_ids` [P], `target_ids` [L] and `advantage`, the turn's decayed share of the
-    game's reward.
-
-    `behaviour_logprobs` [L] are those of the policy that sampled the tokens, None where nobody did (imitation, files);
-    `reference_logprobs` [L] those of the learner's own weights when the stage began, filled in by `Learner.score`.
-    """
-
-    prompt_ids: tuple[int, ...]
-    target_ids: tuple[int, ...]
-    advantage: float
-    behaviour_logprobs: tuple[float, ...] | None = None
-    reference_logprobs: tuple[float, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if not self.target_ids:
-            raise InputError("a sample has no target token: there is nothing to learn from it")
-        if not math.isfinite(self.advantage):
-            raise InputError(f"a sample's reward is {self.advantage}, which is not a finite number")
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens that a learner reads for this turn when nothing is shared."""
-        return len(self.prompt_ids) + len(self.target_ids)
-
-
-@dataclass(frozen=True)
-class GameSample:
-    """The winner's turns of one decided game; they are never split over batches."""
-
-    episode_id: str
-    role: Role
-    weight: float
-    turns: tuple[TurnSample, ...] = field(default_factory=tuple)
-
-    def __post_init__(self) -> None:
-        if not math.isfinite(self.weight):
-            raise InputError(f"episode {self.episode_id}: its weight is {self.weight}, which is not a finite number")
-        if not self.turns:
-            raise InputError(f"episode {self.episode_id}: no turn to learn from")
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens that a learner reads for this game when nothing is shared."""
-        return sum(turn.num_tokens for turn in self.turns)
-
-
-def game_samples(episodes: Sequence[Episode], decay: float = 0.8, weight_cap: float | None = None) -> list[GameSample]:
-    """Decided games -> what is learned from each, in the order given; ties and breaches are left out.
-
-    Shares follow g^-t / sum_i g^-i over the winner's turns; a game's weight is decided / (2 * games its role won)
-    over the episodes given (method.md, "Rewards").
-    """
-    decided = [episode for episode in episodes if episode.verdict.outcome.is_decided]
-    winners = [episode.verdict.outcome.winner for episode in decided]
-    weights = role_weights(winners.count(Role.ATTACKER), winners.count(Role.DEFENDER), cap=weight_cap)
-    games = []
-    for episode, winner in zip(decided, winners, strict=True):
-        assert winner is not None
-        indices = winner_turns(episode.verdict.outcome, episode.verdict.length)
-        shares = decayed_shares(len(indices), decay)
-        turns = tuple(
-            TurnSample(turn.prompt_ids, turn.token_ids, share, turn.logprobs)
-            for turn, share in ((episode.turns[i], share) for i, share in zip(indices, shares, strict=True))
-            if turn.token_ids
-        )
-        games.append(GameSample(episode.episode_id, winner, weights[winner], turns))
-    return games

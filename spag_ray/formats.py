@@ -44,6 +44,11 @@ def read_games(path: str | Path) -> list[Row]:
     return games
 
 
+def holds_games(path: str | Path) -> bool:
+    """Does this file hold games, or training rows? Told by its first entry."""
+    return "history" in _read_rows(path)[0]
+
+
 def write_games(path: str | Path, games: Sequence[Mapping[str, Any]]) -> None:
     """One JSON list that the published tools read; an existing file is not overwritten."""
     _write_rows(path, games)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spag_ray.episode import Episode, GameSample, Turn, TurnSample
+from spag_ray.episode import Episode, Turn
 from spag_ray.game import Role, check_history
 from spag_ray.judge import judge
 from spag_ray.prompts import Renderer, Tokenizer
+from spag_ray.samples import GameSample, TurnSample
 
 PUBLISHED_MAX_TOKENS = 2048
 
@@ -45,6 +46,11 @@ def sft_samples(rows: Sequence[Mapping[str, Any]], renderer: Renderer) -> list[T
     ]
 
 
+def sft_games(rows: Sequence[TurnSample]) -> list[GameSample]:
+    """SFT rows as imitation learns them: each a sample of weight 1 among the others."""
+    return [GameSample(f"sft-{number:06d}", Role.ATTACKER, 1.0, (row,)) for number, row in enumerate(rows)]
+
+
 def published_samples(
     rows: Sequence[Mapping[str, Any]], tokenizer: Tokenizer
 ) -> tuple[list[GameSample], list[TurnSample]]:
@@ -61,6 +67,7 @@ def published_samples(
         if row.get("type") == "sft":
             sft.append(TurnSample(tuple(prompt), tuple(target), 1.0))
             continue
-        turn = TurnSample(tuple(prompt), tuple(target), float(row["reward"]))
-        games.append(GameSample(f"row-{index:06d}", Role(row["role"]), float(row["weight"]), (turn,)))
+        role = Role(row["role"])
+        turn = TurnSample(tuple(prompt), tuple(target), float(row["reward"]), role=role)
+        games.append(GameSample(f"row-{index:06d}", role, float(row["weight"]), (turn,)))
     return games, sft

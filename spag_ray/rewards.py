@@ -35,6 +35,21 @@ def role_weights(num_attacker_wins: int, num_defender_wins: int, cap: float | No
     return weights if cap is None else {role: min(weight, cap) for role, weight in weights.items()}
 
 
+class RoleBaselines:
+    """What each role has lately scored on average, +1 a win and -1 a loss: moving means over decided games."""
+
+    def __init__(self, decay: float = 0.95) -> None:
+        self.values = dict.fromkeys(Role, 0.0)
+        self._decay = decay
+
+    def update(self, winners: Sequence[Role]) -> None:
+        """Take in decided games, in order, by who won them."""
+        for winner in winners:
+            for role in Role:
+                result = 1.0 if role is winner else -1.0
+                self.values[role] += (1 - self._decay) * (result - self.values[role])
+
+
 def winner_turns(outcome: Outcome, num_turns: int) -> list[int]:
     """Indices of the winner's turns among the first `num_turns`; none after a tie or a breach."""
     return [index for index in range(num_turns) if next_role(index) is outcome.winner]

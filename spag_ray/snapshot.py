@@ -7,9 +7,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import xxhash
@@ -47,13 +47,17 @@ class Bucket:
 
 
 class Snapshot(Protocol):
-    """A version of the weights, handed over bucket by bucket."""
+    """A version of the weights, handed over bucket by bucket. With `adapter` (peft's adapter_config.json) it holds the
+    weights of a low-rank adapter for the model that the policy was started with."""
 
     @property
     def version(self) -> int: ...
 
     @property
     def num_tensors(self) -> int: ...
+
+    @property
+    def adapter(self) -> Mapping[str, Any] | None: ...
 
     def buckets(self) -> AsyncIterator[Bucket]: ...
 
@@ -64,6 +68,7 @@ class LocalSnapshot:
 
     version: int
     parts: tuple[Bucket, ...]
+    adapter: Mapping[str, Any] | None = None
 
     @property
     def num_tensors(self) -> int:

@@ -9,7 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spag_ray.config import RunConfig, load_config, parse_config, to_yaml
+from learners.deepspeed_config import deepspeed_config
+from spag_ray.config import LearnerConfig, RunConfig, load_config, parse_config, to_yaml
 from spag_ray.configs import config_root
 from spag_ray.errors import ConfigError
 from spag_ray.prompts import load_template
@@ -83,8 +84,8 @@ def test_truncated_sampling_is_refused_for_the_spag_objective_and_the_preset_all
 
 
 def test_bfloat16_without_float32_master_weights_is_refused() -> None:
-    with pytest.raises(ConfigError, match="zero_stage"):
-        parse_config({"learner": {"zero_stage": 0}})
+    with pytest.raises(ConfigError, match="ZeRO stage 0 with bfloat16"):
+        deepspeed_config(LearnerConfig(zero_stage=0))
 
 
 def test_defaults_need_no_file() -> None:

@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 from cluster.launch import run_learn, run_play, run_reward, run_training, training_words
 from cluster.runtime import ray_session
 from spag_ray.config import ClusterConfig, RunConfig, parse_config
+from spag_ray.errors import ConfigError
 from spag_ray.formats import read_games, read_samples
 from spag_ray.wire import read_log
 
@@ -158,3 +159,81 @@ def test_play_reward_and_learn_hand_each_other_published_files(tiny_model: Path,
     run_learn(config, "spag", data, model, quiet())
     assert load_file(model / "model.safetensors")
     run_learn(config, "imitation", data, tmp_path / "model2", quiet())
+
+
+def test_a_run_that_ray_could_never_place_is_refused_before_its_folder_is_made(
+    tiny_model: Path, words: Path, tmp_path: Path
+) -> None:
+    config = tiny_run(tiny_model, words, policies="separate")
+    with pytest.raises(ConfigError, match=r"4 CPUs are needed .* Ray has 2; ask for fewer"):
+        run_training(config, tmp_path / "run", quiet())
+    assert not (tmp_path / "run").exists()
+
+
+def steps_of(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == "step"]
+
+
+@pytest.mark.slow  # two learners and two engines: a minute
+@pytest.mark.timeout(400)
+def test_an_attacker_and_a_defender_learn_side_by_side_from_both_sides_of_their_games(
+    tiny_model: Path, words: Path, tmp_path: Path
+) -> None:
+    config = tiny_run(
+        tiny_model,
+        words,
+        policies="separate",
+        engine={"kind": "transformers", "num_cpus": 0.5},
+        learner={"num_cpus": 0.5},
+        game={"breach": "penalise"},
+        objective={"learn_from": "both", "baseline": "moving", "length_norm": "constant", "constant_length": 10},
+        render="varied",
+        self_play={"rounds": 1},
+    )
+    run_training(config, tmp_path / "run", quiet())
+    steps = steps_of(tmp_path / "run")
+    assert {(step["stage"], step["policy"]) for step in steps} == {
+        (f"{stage}-{role}", role) for stage in ("imitated", "spag-1") for role in ("attacker", "defender")
+    }
+    assert all(step["gap_mean"] == 0.0 for step in steps), "varied prompts were sampled by nobody"
+    saved = {role: load_file(tmp_path / "run" / "models" / f"spag-1-{role}" / "model.safetensors")
+             for role in ("attacker", "defender")}  # fmt: skip
+    assert any((saved["attacker"][name] != saved["defender"][name]).any() for name in saved["attacker"])
+    episodes = list(read_log(tmp_path / "run" / "episodes" / "spag-1.log"))
+    assert {turn.policy for episode in episodes for turn in episode.turns} == {"attacker", "defender"}
+
+
+@pytest.mark.slow  # another vLLM engine, with room for adapters
+@pytest.mark.timeout(400)
+def test_adapters_travel_to_vllm_and_what_it_then_plays_is_what_the_learner_has(
+    tiny_model: Path, words: Path, tmp_path: Path
+) -> None:
+    lora = {"rank": 8, "alpha": 32, "export": "adapter"}
+    config = tiny_run(tiny_model, words, learner={"lora": lora}, self_play={"rounds": 2})
+    run_training(config, tmp_path / "run", quiet())
+    played = [step for step in steps_of(tmp_path / "run") if step["stage"].startswith("spag")]
+    assert all(step["gap_mean"] < 0.01 and step["gap_max"] < 0.1 for step in played)
+    base, saved = (load_file(folder / "model.safetensors") for folder in (tiny_model, tmp_path / "run/models/imitated"))
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert abs(saved[name].astype("float32") - base[name].astype("float32")).max() > 1e-3, "imitation moved the policy"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("reference", ["engine", "none"])
+def test_the_turns_own_logprobs_can_stand_in_for_recomputed_ones(
+    reference: str, tiny_model: Path, words: Path, tmp_path: Path
+) -> None:
+    config = tiny_run(
+        tiny_model,
+        words,
+        engine={"kind": "transformers"},
+        learner={"reference": reference},
+        objective={"kl_coeff": 0.0},
+        self_play={"rounds": 1},
+        evaluation={"games": 0},
+    )
+    run_training(config, tmp_path / "run", quiet())
+    played = [step for step in steps_of(tmp_path / "run") if step["stage"] == "spag-1"]
+    assert played[0]["ratio_mean"] == pytest.approx(1.0, abs=1e-3) and played[0]["kl_loss"] == 0.0

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.buffer import ReplayBuffer
-from spag_ray.episode import Episode, Turn, game_samples
+from spag_ray.config import ObjectiveConfig
+from spag_ray.episode import Episode, Turn
 from spag_ray.errors import InputError
 from spag_ray.game import Outcome, Role, Verdict, next_role
+from spag_ray.samples import game_samples
 from spag_ray.wire import EpisodeLog, decode, encode, read_log
 
 texts = st.text(max_size=40)
@@ -75,12 +77,12 @@ def test_a_logprob_that_is_missing_or_not_finite_is_refused() -> None:
 def test_only_winners_turns_are_learned_and_the_roles_count_one_half_each() -> None:
     games = [game(i, Outcome.ATTACKER_WINS) for i in range(6)] + [game(9, Outcome.DEFENDER_WINS)]
     games += [game(10, Outcome.TIED), game(11, Outcome.ATTACKER_BREACH), game(12, Outcome.DEFENDER_BREACH)]
-    samples = game_samples(games)
+    samples = game_samples(games, ObjectiveConfig())
     assert len(samples) == 7 and all(len(sample.turns) == 2 for sample in samples)
     by_role = {role: sum(s.weight for s in samples if s.role is role) for role in Role}
     assert by_role[Role.ATTACKER] == pytest.approx(3.5) and by_role[Role.DEFENDER] == pytest.approx(3.5)
     assert [round(turn.advantage, 4) for turn in samples[0].turns] == [0.4444, 0.5556]
-    assert max(sample.weight for sample in game_samples(games, weight_cap=2.0)) == 2.0
+    assert max(sample.weight for sample in game_samples(games, ObjectiveConfig(role_weight_cap=2.0))) == 2.0
 
 
 def test_the_buffer_gives_a_stage_back_in_order_and_keeps_a_repeated_episode_once(tmp_path: Path) -> None:

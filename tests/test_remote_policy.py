@@ -100,7 +100,7 @@ class OneSnapshot:
     """A learner group that has these weights to give."""
 
     def __init__(self, snapshot: LocalSnapshot) -> None:
-        self.num_tensors = snapshot.num_tensors
+        self.num_tensors, self.adapter = snapshot.num_tensors, None
         self._parts = snapshot.parts
 
     def bucket_refs(self) -> list[ray.ObjectRef]:

@@ -1,0 +1,141 @@
+"""A policy that learns: its learner group, the engines that play it, its version.
+
+One policy plays both seats, or an attacker and a defender learn side by side; each then has all of this of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cluster.arena_actor import Engine
+from cluster.learner_group import LearnerGroup
+from cluster.metrics import Metrics
+from cluster.weights import publish
+from spag_ray.config import RunConfig
+from spag_ray.errors import LearnerError
+from spag_ray.game import Role
+from spag_ray.samples import GameSample, TurnSample, turns_of
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is learned in one stage, and how: one pass over `games` in the order given, `batch_games` a step."""
+
+    stage: str
+    method: str
+    games: Sequence[GameSample]
+    sft: Sequence[TurnSample]
+    batch_games: int
+    learning_rate: float
+    kl_coeff: float
+    temperature: float = 1.0
+
+
+# (stage, steps done, steps, loss) -> shown
+ShowStep = Callable[[str, int, int, float | None], None]
+
+
+class LearningPolicy:
+    """`name` is what turns are stamped with; `roles` are the seats that it plays."""
+
+    def __init__(
+        self, name: str, roles: tuple[Role, ...], config: RunConfig, folder: Path, model: str, metrics: Metrics
+    ) -> None:
+        self.name = name
+        self.roles = roles
+        self.version = 0
+        self.model = model
+        self.engines: list[Engine] = []
+        self.learners: LearnerGroup | None = None
+        self._config = config
+        self._folder = folder
+        self._metrics = metrics
+
+    def start_learners(self) -> None:
+        label = "learner" if self.name == "policy" else f"learner-{self.name}"
+        self.learners = LearnerGroup(
+            self.model,
+            self._config.learner,
+            self._config.objective,
+            str(self._folder / "logs"),
+            f"{label}-{self._folder.name}",
+        )
+
+    def learn(self, lesson: Lesson, show: ShowStep) -> None:
+        """Raises LearnerError when too many steps in a row had no finite gradient."""
+        assert self.learners is not None
+        games = list(lesson.games) if len(self.roles) == 2 else turns_of(lesson.games, self.roles[0])
+        stage = lesson.stage if len(self.roles) == 2 else f"{lesson.stage}-{self.name}"
+        num_steps = -(-len(games) // lesson.batch_games)
+        show(f"{stage}: reference", 0, num_steps, None)
+        games = self._with_reference(games, lesson)
+        self.learners.begin_stage(lesson.method, num_steps, lesson.learning_rate, lesson.kl_coeff)
+        rows_per_step = self._config.self_play.sft_rows_per_step if lesson.sft else 0
+        num_skipped = 0
+        for step in range(num_steps):
+            batch = games[step * lesson.batch_games : (step + 1) * lesson.batch_games]
+            rows = [lesson.sft[(step * rows_per_step + row) % len(lesson.sft)] for row in range(rows_per_step)]
+            report = self.learners.step(batch, rows, lesson.temperature)
+            self._metrics.record("step", stage=stage, policy=self.name, **asdict(report))
+            show(f"{stage}: learn", step + 1, num_steps, report.loss)
+            num_skipped = num_skipped + 1 if report.skipped else 0
+            if report.skipped:
+                self._dump(stage, batch, report)
+            if num_skipped == self._config.learner.max_skipped_steps:
+                raise LearnerError(
+                    f"{stage}: {num_skipped} steps in a row had no finite gradient (loss {report.loss}) and were "
+                    f"skipped; the batches are in {self._folder / 'skipped'}; lower the learning rate, or look at the "
+                    "games"
+                )
+
+    def publish(self) -> None:
+        """The learner's weights become the next version, on every engine that plays this policy."""
+        assert self.learners is not None
+        self.version += 1
+        report = publish(self.learners, self.engines, self.version)
+        self._metrics.record("sync", policy=self.name, **asdict(report))
+
+    def save(self, stage: str) -> str:
+        """The learner's weights as a model folder of the run."""
+        assert self.learners is not None
+        name = stage if len(self.roles) == 2 else f"{stage}-{self.name}"
+        folder = str(self._folder / "models" / name)
+        self.learners.save_model(folder)
+        return folder
+
+    def close_learners(self) -> None:
+        if self.learners is not None:
+            self.learners.close()
+            self.learners = None
+
+    def _with_reference(self, games: list[GameSample], lesson: Lesson) -> list[GameSample]:
+        """The games with their log-probabilities at the stage's start. Those of the first step are not needed: there
+        the learner is its own reference."""
+        assert self.learners is not None
+        if self._config.learner.reference != "recompute" and lesson.method == "self_play":
+            return [
+                replace(
+                    game,
+                    turns=tuple(replace(turn, reference_logprobs=turn.behaviour_logprobs) for turn in game.turns),
+                )
+                for game in games
+            ]
+        first, rest = games[: lesson.batch_games], games[lesson.batch_games :]
+        return first + self.learners.score_games(rest, lesson.temperature)
+
+    def _dump(self, stage: str, batch: Sequence[GameSample], report: Any) -> None:
+        """Which episodes made a step that was skipped, and what the step looked like."""
+        folder = self._folder / "skipped"
+        folder.mkdir(exist_ok=True)
+        found = {
+            "stage": stage,
+            "step": report.step,
+            "episodes": [game.episode_id for game in batch],
+            "report": {key: str(value) for key, value in asdict(report).items()},
+        }
+        path = folder / f"{stage}-{report.step:05d}.json"
+        path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

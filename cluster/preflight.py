@@ -1,0 +1,87 @@
+"""What can be known to be wrong before Ray, an engine or a learner is started."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+from actors.models import load_tokenizer
+from learners.deepspeed_config import deepspeed_config
+from spag_ray.config import RunConfig
+from spag_ray.errors import ConfigError
+from spag_ray.formats import holds_games, read_games, read_samples, read_sft
+from spag_ray.game import Role
+from spag_ray.prompts import load_template, make_renderer
+from spag_ray.varied import load_varied
+
+
+def check_files(config: RunConfig) -> None:
+    """Read every file that a training run will need. Raises SpagError for the first one that is wrong."""
+    if config.self_play.sft_file:
+        read_sft(config.self_play.sft_file)
+    if config.imitation.enabled and config.imitation.source != "scripted":
+        (read_games if holds_games(config.imitation.source) else read_samples)(config.imitation.source)
+    if config.imitation.enabled and config.imitation.sft_file:
+        read_sft(config.imitation.sft_file)
+    deepspeed_config(config.learner)
+    if config.render == "varied":
+        load_varied(config.varied_prompts)
+
+
+def check_model(config: RunConfig, model: str, words: Sequence[str]) -> None:
+    """Refuse a tokenizer that the prompts cannot use, a context that a game does not fit into, and a model that the
+    learner cannot read as it is told to."""
+    _check_prompts(config, model, words)
+    from transformers import AutoConfig
+
+    from learners.packing import check_packable
+
+    if config.learner.packing == "trees":
+        check_packable(
+            AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False),
+            config.learner.max_tokens_per_microbatch,
+        )
+
+
+def check_resources(config: RunConfig, available: Mapping[str, float]) -> None:
+    """Refuse a training run whose actors would wait for ever; `available` is what Ray says the cluster has."""
+    policies = 1 if config.policies == "shared" else 2
+    for resource, engine, rank in (
+        ("CPU", config.engine.num_cpus, config.learner.num_cpus),
+        ("GPU", config.engine.num_gpus, config.learner.num_gpus),
+    ):
+        needed = policies * (config.engine.num_engines * engine + config.learner.num_ranks * rank)
+        if needed > available.get(resource, 0.0):
+            key = f"num_{resource.lower()}s"
+            raise ConfigError(
+                f"{needed:g} {resource}s are needed ({policies} x {config.engine.num_engines} engines of engine.{key} "
+                f"{engine:g} and {config.learner.num_ranks} learner ranks of learner.{key} {rank:g}), Ray has "
+                f"{available.get(resource, 0.0):g}; ask for fewer, or share them: both may be below 1"
+            )
+
+
+def in_a_process(check: Callable[..., None], *arguments: Any) -> None:
+    """Run a check in a process of its own, so that this one need not hold the libraries it imports (0.4 GiB)."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        pool.submit(check, *arguments).result()
+
+
+def _check_prompts(config: RunConfig, model: str, words: Sequence[str]) -> None:
+    """Refuse a context that a whole game cannot fit into, and a tokenizer that the prompts cannot use."""
+    template = load_template(config.prompts)
+    renderer = make_renderer(template, load_tokenizer(model), config.game.max_turns)
+    longest = max(words, key=len)
+    rules = max(
+        len(renderer.prompt((), Role.ATTACKER, longest)),
+        len(renderer.query_ids(template.rules(Role.DEFENDER, longest, config.game.max_turns))),
+    )
+    per_turn = config.sampling.max_new_tokens + 16
+    needed = rules + 2 * config.game.max_turns * per_turn
+    if needed > config.engine.max_model_len:
+        raise ConfigError(
+            f"a prompt may leave no room for an answer: the rules take {rules} tokens and {2 * config.game.max_turns} "
+            f"turns of sampling.max_new_tokens {config.sampling.max_new_tokens} up to {needed - rules} more, but "
+            f"engine.max_model_len is {config.engine.max_model_len}; raise it to {needed}, or shorten the turns"
+        )

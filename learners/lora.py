@@ -1,0 +1,80 @@
+"""Low-rank adapters (peft) on a model that a learner trains; they leave it merged into whole weights, or alone.
+
+model = with_adapters(model, LoraConfig(rank=16))
+weights = merged_weights(model)         # {the base model's name of a weight: (its parameters, how to compute it)}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import peft
+from peft.tuners.lora import LoraLayer
+from torch import Tensor, nn
+
+from spag_ray.config import LoraConfig
+from spag_ray.errors import ModelError
+
+ADAPTER = "default"
+_PREFIX = "base_model.model."
+
+
+def with_adapters(model: Any, config: LoraConfig) -> Any:
+    """The model with fresh adapters; they alone are trained. Raises ModelError for targets that it does not have."""
+    settings = peft.LoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        lora_dropout=0.0,
+        target_modules=list(config.targets) or "all-linear",
+        task_type="CAUSAL_LM",
+    )
+    try:
+        return peft.get_peft_model(model, settings, autocast_adapter_dtype=False)
+    except ValueError as error:
+        raise ModelError(f"learner.lora: {error}") from error
+
+
+def merged_weights(model: Any) -> dict[str, tuple[list[nn.Parameter], Callable[[], Tensor]]]:
+    """Every weight of the base model under its own name: the parameters it is made of, and what computes it from them
+    (W + alpha / rank * B A where a layer has an adapter)."""
+    layers = {
+        f"{name}.base_layer.weight": module for name, module in model.named_modules() if isinstance(module, LoraLayer)
+    }
+    weights: dict[str, tuple[list[nn.Parameter], Callable[[], Tensor]]] = {}
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            continue
+        plain = name.removeprefix(_PREFIX).replace(".base_layer", "")
+        layer: Any = layers.get(name)
+        if layer is None:
+            weights[plain] = ([parameter], partial(_itself, parameter))
+        else:
+            parts = [parameter, layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight]
+            weights[plain] = (parts, partial(_merged, layer))
+    return weights
+
+
+def adapter_weights(model: Any) -> dict[str, tuple[list[nn.Parameter], Callable[[], Tensor]]]:
+    """The adapters alone, under the names that peft's files have."""
+    return {
+        name.replace(f".{ADAPTER}.", "."): ([parameter], partial(_itself, parameter))
+        for name, parameter in model.named_parameters()
+        if ".lora_" in name
+    }
+
+
+def adapter_config(model: Any) -> dict[str, Any]:
+    """What peft writes beside an adapter's weights (adapter_config.json)."""
+    settings = model.peft_config[ADAPTER].to_dict()
+    settings["target_modules"] = sorted(settings["target_modules"])
+    return {key: value for key, value in settings.items() if isinstance(value, str | int | float | bool | list | None)}
+
+
+def _itself(parameter: nn.Parameter) -> Tensor:
+    return parameter
+
+
+def _merged(layer: Any) -> Tensor:
+    return layer.base_layer.weight + layer.get_delta_weight(ADAPTER)

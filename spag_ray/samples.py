@@ -1,0 +1,134 @@
+"""What is learned from judged games.
+
+    games = game_samples(episodes, ObjectiveConfig(), breach="discard")
+
+Made where a batch is put together (cluster/training.py), read by the learner group (learners/batch.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from spag_ray.config import BreachRule, ObjectiveConfig
+from spag_ray.episode import Episode
+from spag_ray.errors import InputError
+from spag_ray.game import Outcome, Role, next_role
+from spag_ray.rewards import RoleBaselines, decayed_shares, role_weights
+
+
+@dataclass(frozen=True)
+class TurnSample:
+    """One turn to learn from: `prompt_ids` [P], `target_ids` [L] and `advantage`, the turn's decayed share of the
+    game's reward. `role` is who said it (None for SFT rows).
+
+    `behaviour_logprobs` [L] are those of the policy that sampled the tokens, None where nobody did (imitation, files,
+    re-rendered prompts); `reference_logprobs` [L] those of the learner's own weights when the stage began, filled in
+    by `Learner.score`.
+    """
+
+    prompt_ids: tuple[int, ...]
+    target_ids: tuple[int, ...]
+    advantage: float
+    behaviour_logprobs: tuple[float, ...] | None = None
+    reference_logprobs: tuple[float, ...] | None = None
+    role: Role | None = None
+
+    def __post_init__(self) -> None:
+        if not self.target_ids:
+            raise InputError("a sample has no target token: there is nothing to learn from it")
+        if not math.isfinite(self.advantage):
+            raise InputError(f"a sample's reward is {self.advantage}, which is not a finite number")
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that a learner reads for this turn when nothing is shared."""
+        return len(self.prompt_ids) + len(self.target_ids)
+
+
+@dataclass(frozen=True)
+class GameSample:
+    """The learned turns of one game and the weight of the role that decided it; they are never split over batches."""
+
+    episode_id: str
+    role: Role
+    weight: float
+    turns: tuple[TurnSample, ...] = field(default_factory=tuple)
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.weight):
+            raise InputError(f"episode {self.episode_id}: its weight is {self.weight}, which is not a finite number")
+        if not self.turns:
+            raise InputError(f"episode {self.episode_id}: no turn to learn from")
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that a learner reads for this game when nothing is shared."""
+        return sum(turn.num_tokens for turn in self.turns)
+
+
+def game_samples(
+    episodes: Sequence[Episode],
+    objective: ObjectiveConfig,
+    breach: BreachRule = "discard",
+    baselines: RoleBaselines | None = None,
+    sampled: bool = True,
+) -> list[GameSample]:
+    """Games -> what is learned from each, in the order given (method.md, "Rewards").
+
+    A winner's turn gets its decayed share of 1; with `learn_from: both` a loser's turn gets minus its share; a baseline
+    of the role is taken from the game's +1 or -1 before it is shared out. A game's weight is decided / (2 * games its
+    winner's role won) over the episodes given. Ties are left out; so are breaches, unless `penalise`: then the
+    offending turn alone gets minus `objective.breach_penalty`, with weight 1. `sampled=False` leaves the turns'
+    log-probabilities out: their tokens are not those that were sampled.
+    """
+    winners = [winner for episode in episodes if (winner := episode.verdict.outcome.winner) is not None]
+    weights = role_weights(winners.count(Role.ATTACKER), winners.count(Role.DEFENDER), cap=objective.role_weight_cap)
+    games = []
+    for episode in episodes:
+        outcome = episode.verdict.outcome
+        if outcome.winner is not None:
+            advantages = _advantages(outcome, episode.verdict.length, objective, baselines)
+            weight, role = weights[outcome.winner], outcome.winner
+        elif outcome.breaker is not None and breach == "penalise":
+            assert episode.verdict.turn is not None
+            advantages, weight, role = {episode.verdict.turn: -objective.breach_penalty}, 1.0, outcome.breaker
+        else:
+            continue
+        turns = tuple(
+            TurnSample(turn.prompt_ids, turn.token_ids, advantage, turn.logprobs if sampled else None, role=turn.role)
+            for turn, advantage in ((episode.turns[index], advantages[index]) for index in sorted(advantages))
+            if turn.token_ids
+        )
+        if turns:
+            games.append(GameSample(episode.episode_id, role, weight, turns))
+    if baselines is not None:
+        baselines.update(winners)
+    return games
+
+
+def turns_of(games: Sequence[GameSample], role: Role) -> list[GameSample]:
+    """What one seat's own policy learns: its turns of the games, all games counting the same. There is no other role
+    in its loss to be balanced against."""
+    own = ((game, tuple(turn for turn in game.turns if turn.role is role)) for game in games)
+    return [replace(game, weight=1.0, turns=turns) for game, turns in own if turns]
+
+
+def _advantages(
+    outcome: Outcome, num_turns: int, objective: ObjectiveConfig, baselines: RoleBaselines | None
+) -> dict[int, float]:
+    """{index of a learned turn: its advantage} of a decided game."""
+    learned = [outcome.winner] if objective.learn_from == "winners" else list(Role)
+    advantages: dict[int, float] = {}
+    for role in learned:
+        assert role is not None
+        result = 1.0 if role is outcome.winner else -1.0
+        if baselines is not None:
+            result -= baselines.values[role]
+        if role is not outcome.winner:
+            result *= objective.loser_coeff
+        indices = [index for index in range(num_turns) if next_role(index) is role]
+        shares = decayed_shares(len(indices), objective.decay)
+        advantages |= {index: result * share for index, share in zip(indices, shares, strict=True)}
+    return advantages

@@ -1,0 +1,90 @@
+"""What is learned from which games: winners, losers, breaches, baselines, one seat's share."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from spag_ray.config import ObjectiveConfig, parse_config
+from spag_ray.episode import Episode, Turn
+from spag_ray.errors import ConfigError, InputError
+from spag_ray.game import Outcome, Role, Verdict, next_role
+from spag_ray.rewards import RoleBaselines
+from spag_ray.samples import GameSample, TurnSample, game_samples, turns_of
+
+
+def game(number: int, outcome: Outcome, num_turns: int = 4, decided_by: int | None = None) -> Episode:
+    turns = tuple(Turn(next_role(i), "x", (1, 2), (3, 4), (-0.5, -0.5), "p") for i in range(num_turns))
+    verdict = Verdict(outcome, num_turns, "r", decided_by, None)
+    return Episode(f"s/{number}", number, "s", "cat", 5, "strict", 1.0, turns, verdict)
+
+
+WON = [game(0, Outcome.ATTACKER_WINS), game(1, Outcome.DEFENDER_WINS), game(2, Outcome.ATTACKER_WINS)]
+
+
+def test_losers_get_minus_their_share_when_both_are_learned_from() -> None:
+    (sample, *_) = game_samples(WON, ObjectiveConfig(learn_from="both"))
+    assert [turn.role for turn in sample.turns] == [Role.ATTACKER, Role.DEFENDER] * 2
+    assert [round(turn.advantage, 4) for turn in sample.turns] == [0.4444, -0.4444, 0.5556, -0.5556]
+    (halved, *_) = game_samples(WON, ObjectiveConfig(learn_from="both", loser_coeff=0.5))
+    assert [round(turn.advantage, 4) for turn in halved.turns] == [0.4444, -0.2222, 0.5556, -0.2778]
+
+
+def test_a_breach_is_left_out_or_pushes_down_the_offending_turn_alone() -> None:
+    games = [*WON, game(3, Outcome.DEFENDER_BREACH, decided_by=3), game(4, Outcome.TIED)]
+    assert len(game_samples(games, ObjectiveConfig())) == 3
+    penalised = game_samples(games, ObjectiveConfig(breach_penalty=0.3), breach="penalise")
+    assert len(penalised) == 4
+    assert penalised[-1].role is Role.DEFENDER and penalised[-1].weight == 1.0
+    assert [turn.advantage for turn in penalised[-1].turns] == [-0.3]
+
+
+def test_a_moving_baseline_is_what_the_role_scored_before_this_set_of_games() -> None:
+    baselines = RoleBaselines(decay=0.5)
+    first = game_samples(WON, ObjectiveConfig(), baselines=baselines)
+    assert sum(turn.advantage for turn in first[0].turns) == pytest.approx(1.0)
+    # attacker: +1, -1, +1 from 0 with decay 0.5
+    assert baselines.values[Role.ATTACKER] == pytest.approx(0.375)
+    assert baselines.values[Role.DEFENDER] == pytest.approx(-0.375)
+    second = game_samples(WON, ObjectiveConfig(), baselines=baselines)
+    assert sum(turn.advantage for turn in second[0].turns) == pytest.approx(1 - 0.375)
+    assert sum(turn.advantage for turn in second[1].turns) == pytest.approx(1 + 0.375)
+
+
+def test_a_seat_of_its_own_learns_its_turns_of_all_games_with_equal_weight() -> None:
+    games = game_samples(WON, ObjectiveConfig(learn_from="both"))
+    own = turns_of(games, Role.DEFENDER)
+    assert [sample.episode_id for sample in own] == ["s/0", "s/1", "s/2"] and {sample.weight for sample in own} == {1.0}
+    assert all(turn.role is Role.DEFENDER for sample in own for turn in sample.turns)
+    assert [sum(turn.advantage for turn in sample.turns) > 0 for sample in own] == [False, True, False]
+    only_winners = turns_of(game_samples(WON, ObjectiveConfig()), Role.DEFENDER)
+    assert [sample.episode_id for sample in only_winners] == ["s/1"]
+
+
+def test_rewards_and_weights_that_are_not_finite_are_refused() -> None:
+    turn = TurnSample((1,), (2,), 1.0)
+    with pytest.raises(InputError, match="not a finite number"):
+        TurnSample((1,), (2,), math.nan)
+    with pytest.raises(InputError, match="its weight is inf"):
+        GameSample("g", Role.ATTACKER, math.inf, (turn,))
+    with pytest.raises(InputError, match="no target token"):
+        TurnSample((1,), (), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"learner": {"reference": "none"}}, "kl_coeff: 0"),
+        ({"learner": {"reference": "engine"}, "render": "varied"}, "other prompts than were played"),
+        ({"learner": {"reference": "engine"}, "sampling": {"temperature": 0.0}}, "temperature is 0"),
+        (
+            {"learner": {"reference": "engine"}, "objective": {"name": "published"}, "sampling": {"temperature": 1.2}},
+            "plain softmax",
+        ),
+        ({"objective": {"length_norm": "constant"}}, "constant_length"),
+    ],
+)
+def test_settings_that_would_not_be_exact_are_refused_with_the_remedy(changes: dict, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        parse_config(changes)
