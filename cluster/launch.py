@@ -40,6 +40,12 @@ def run_training(config: RunConfig, folder: Path, console: Console) -> None:
     check_files(config)
     model = resolve_model(config.model)
     in_a_process(check_model, config, model, [*words, *held_out])
+    if config.objective.learn_from == "both":
+        console.print(
+            "objective.learn_from: both also pushes losers' turns down; a reproduction saw that not converge: "
+            "watch ratio_max and entropy in metrics.jsonl, or lower objective.loser_coeff",
+            soft_wrap=True,
+        )
     with ray_session(config.cluster):
         check_resources(config, ray.cluster_resources())
         folder = make_run_folder(folder, config)

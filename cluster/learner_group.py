@@ -49,6 +49,9 @@ class LearnerActor:
     def begin_stage(self, method: str, num_steps: int, learning_rate: float, kl_coeff: float) -> None:
         self._learner.begin_stage(method, num_steps, learning_rate, kl_coeff)
 
+    def check(self, turns: list[TurnSample]) -> None:
+        self._learner.check(turns)
+
     def score(self, turns: list[TurnSample], temperature: float) -> dict[int, tuple[float, ...]]:
         return self._learner.score(turns, temperature)
 
@@ -92,6 +95,10 @@ class LearnerGroup:
 
     def begin_stage(self, method: str, num_steps: int, learning_rate: float, kl_coeff: float) -> None:
         self._all("begin_stage", method, num_steps, learning_rate, kl_coeff)
+
+    def check(self, turns: Sequence[TurnSample]) -> None:
+        """Raises LearnerError, before any step, for samples that the model cannot learn."""
+        self._get(self._ranks[0].check.remote(list(turns)))
 
     def score_games(self, games: Sequence[GameSample], temperature: float) -> list[GameSample]:
         """The games with their turns' log-probabilities under the weights as they are now."""

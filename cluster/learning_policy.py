@@ -70,6 +70,9 @@ class LearningPolicy:
         assert self.learners is not None
         games = list(lesson.games) if len(self.roles) == 2 else turns_of(lesson.games, self.roles[0])
         stage = lesson.stage if len(self.roles) == 2 else f"{lesson.stage}-{self.name}"
+        if not games:
+            return  # this seat has nothing to learn from: the other won every game
+        self.learners.check([*(turn for game in games for turn in game.turns), *lesson.sft])
         num_steps = -(-len(games) // lesson.batch_games)
         show(f"{stage}: reference", 0, num_steps, None)
         games = self._with_reference(games, lesson)

@@ -20,6 +20,7 @@ import random
 from typing import TYPE_CHECKING
 
 from cluster.learning_policy import Lesson
+from spag_ray.config import BreachRule, ObjectiveConfig
 from spag_ray.episode import Episode
 from spag_ray.errors import InputError
 from spag_ray.formats import holds_games, read_games, read_samples, read_sft
@@ -72,12 +73,12 @@ def imitate(run: Run) -> None:
         random.Random(run.config.seed).shuffle(words)
         expert = run.expert_seat()
         played = [words[index % len(words)] for index in range(config.games)]
-        games = samples_of(run, run.play("expert", played, expert, expert), "imitation", sampled=False)
+        games = imitation_samples(run, run.play("expert", played, expert, expert))
     elif holds_games(config.source):
         given = enumerate(read_games(config.source))
         rules = run.config.game.rules
         episodes = [episode_from_game(game, number, "expert", run.renderer, rules) for number, game in given]
-        games = samples_of(run, episodes, f"imitation from {config.source}", sampled=False)
+        games = imitation_samples(run, episodes)
     else:
         games, rows = published_samples(read_samples(config.source), run.tokenizer)
         games += sft_games(rows)
@@ -96,7 +97,7 @@ def spag_round(run: Run, number: int, sft: list[TurnSample], baselines: RoleBase
     episodes = run.play(f"spag-{number}", [lease.word for lease in leases], attacker, defender)
     for lease in leases:
         run.words.done(lease)
-    games = samples_of(run, episodes, f"round {number}", baselines)
+    games = samples_of(run, episodes, f"round {number}", run.config.objective, run.config.game.breach, baselines)
     # The published code trains on the plain softmax whatever it sampled at; `spag` on the sampling temperature.
     tempered = run.config.objective.name == "spag" and temperature > 0
     run.learn(
@@ -135,15 +136,27 @@ def head_to_head(run: Run, anchor: dict[str, str], anchor_name: str) -> None:
     run.evaluate(name, earlier[attacker], newest[defender], f"match-{anchor_name}-{name}", (anchor_name, name))
 
 
+def imitation_samples(run: Run, episodes: list[Episode]) -> list[GameSample]:
+    """The winner's turns alone, whatever self-play learns from: imitation pushes up all that it is given."""
+    objective = run.config.objective.model_copy(update={"learn_from": "winners"})
+    return samples_of(run, episodes, "imitation", objective, "discard", sampled=False)
+
+
 def samples_of(
-    run: Run, episodes: list[Episode], what: str, baselines: RoleBaselines | None = None, sampled: bool = True
+    run: Run,
+    episodes: list[Episode],
+    what: str,
+    objective: ObjectiveConfig,
+    breach: BreachRule,
+    baselines: RoleBaselines | None = None,
+    sampled: bool = True,
 ) -> list[GameSample]:
     """What is learned from the episodes, under the prompts they were played with or under others."""
     config = run.config
     if config.render == "varied":
         prompts = load_varied(config.varied_prompts)
         episodes, sampled = rerendered(episodes, prompts, run.tokenizer, config.seed), False
-    games = game_samples(episodes, config.objective, config.game.breach, baselines, sampled)
+    games = game_samples(episodes, objective, breach, baselines, sampled)
     if not games:
         raise InputError(
             f"{what}: none of {len(episodes)} games was won by either side, so there is nothing to learn; "

@@ -117,16 +117,16 @@ def tree_attention_forward(
         out = attend(query, key, value, block_mask=tree_attention.block_mask, scale=scaling, enable_gqa=groups > 1)
         return out.transpose(1, 2).contiguous(), None
     blocks = tree_attention.query_blocks
-    queries = query.split(blocks.block_sizes, 2)
-    keys, values = (
-        states.index_select(2, blocks.keys).repeat_interleave(groups, 1).split(blocks.num_keys, 2)
-        for states in (key, value)
-    )
+    # Query heads that share a key head are rows of one product: fewer and larger ones, and no copies of the keys.
+    queries = query.unflatten(1, (-1, groups)).split(blocks.block_sizes, 3)
+    keys, values = (states.index_select(2, blocks.keys).split(blocks.num_keys, 2) for states in (key, value))
     outs = [
-        scaled_dot_product_attention(some, seen, states, attn_mask=mask, scale=scaling)
+        scaled_dot_product_attention(
+            some.flatten(2, 3), seen, states, attn_mask=mask.repeat(groups, 1), scale=scaling
+        ).unflatten(2, (groups, -1))
         for some, seen, states, mask in zip(queries, keys, values, blocks.masks, strict=True)
     ]
-    return torch.cat(outs, 2).transpose(1, 2).contiguous(), None
+    return torch.cat(outs, 3).flatten(1, 2).transpose(1, 2).contiguous(), None
 
 
 def _flex_attention() -> Any:

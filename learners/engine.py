@@ -20,10 +20,12 @@ from dataclasses import dataclass
 
 import deepspeed
 import torch
+from deepspeed.runtime.config import DeepSpeedConfigError
 from torch import Tensor, nn
 
 from learners.deepspeed_config import deepspeed_config
 from spag_ray.config import LearnerConfig
+from spag_ray.errors import LearnerError
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,13 @@ class TrainingEngine:
         self._zero_stage = settings["zero_optimization"]["stage"]
         _join(world)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._engine, self._optimizer, _, _ = deepspeed.initialize(
-            model=model, model_parameters=trained, config=settings
-        )
+        try:
+            self._engine, self._optimizer, _, _ = deepspeed.initialize(
+                model=model, model_parameters=trained, config=settings
+            )
+        except (ValueError, TypeError, AssertionError, DeepSpeedConfigError) as error:
+            where = config.deepspeed or "the learner section"
+            raise LearnerError(f"DeepSpeed refuses its configuration (from {where}): {error}") from error
         # DeepSpeed looks for gradients that are not finite with bfloat16 and with ZeRO-3; float32 may have them too.
         if hasattr(self._optimizer, "check_grad_overflow"):
             self._optimizer.check_grad_overflow = True

@@ -22,7 +22,11 @@ MicroBatch: TypeAlias = TokenTree | PaddedRows
 
 def token_logprobs(model: Any, micro_batch: MicroBatch, temperature: float = 1.0) -> list[Tensor]:
     """[len target] log-probabilities of each sample's target tokens, in the order of `sample_indices`."""
-    return token_logprobs_and_entropies(model, micro_batch, temperature)[0]
+    if isinstance(micro_batch, TokenTree):
+        logprobs = _tree(model, micro_batch, temperature, with_entropies=False)
+    else:
+        logprobs, _ = _padded(model, micro_batch, temperature)
+    return list(logprobs.split([len(nodes) for nodes in micro_batch.targets]))
 
 
 def token_logprobs_and_entropies(
@@ -30,18 +34,19 @@ def token_logprobs_and_entropies(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """`token_logprobs`, and the entropy in nats of each target token's distribution (without gradient)."""
     if isinstance(micro_batch, TokenTree):
-        logprobs, entropies = _tree(model, micro_batch, temperature)
+        logprobs = _tree(model, micro_batch, temperature, with_entropies=True)
+        entropies = model.target_head.entropies
     else:
         logprobs, entropies = _padded(model, micro_batch, temperature)
     lengths = [len(nodes) for nodes in micro_batch.targets]
     return list(logprobs.split(lengths)), list(entropies.split(lengths))
 
 
-def _tree(model: Any, tree: TokenTree, temperature: float) -> tuple[Tensor, Tensor]:
+def _tree(model: Any, tree: TokenTree, temperature: float, with_entropies: bool) -> Tensor:
     device, dtype = model.device, model.dtype
     nodes, rows = torch.cat(tree.predictors).unique(return_inverse=True)
-    head = model.target_head
-    with head.asked_for(rows.to(device), torch.cat(tree.targets).to(device), temperature):
+    targets = torch.cat(tree.targets).to(device)
+    with model.target_head.asked_for(rows.to(device), targets, temperature, with_entropies):
         output = model(
             input_ids=tree.token_ids.to(device)[None],
             position_ids=tree.positions.to(device)[None],
@@ -49,7 +54,7 @@ def _tree(model: Any, tree: TokenTree, temperature: float) -> tuple[Tensor, Tens
             use_cache=False,
             logits_to_keep=nodes.to(device),
         )
-    return output.logits[0], head.entropies
+    return output.logits[0]
 
 
 def _padded(model: Any, batch: PaddedRows, temperature: float) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,7 @@ class TargetHead:
 
     def __init__(self, layer: nn.Linear) -> None:
         self._layer = layer
-        self._asked: tuple[Tensor, Tensor, float] | None = None
+        self._asked: tuple[Tensor, Tensor, float, bool] | None = None
         self._logits = layer.forward
         self.entropies: Tensor | None = None
 
@@ -44,10 +44,12 @@ class TargetHead:
         return head
 
     @contextlib.contextmanager
-    def asked_for(self, rows: Tensor, targets: Tensor, temperature: float) -> Iterator[None]:
+    def asked_for(
+        self, rows: Tensor, targets: Tensor, temperature: float, with_entropies: bool = True
+    ) -> Iterator[None]:
         """Inside, the layer's output for hidden states [1, n, d] is [1, K]: the log-probability of targets[k] in row
         rows[k], at `temperature`."""
-        self._asked = (rows, targets, temperature)
+        self._asked = (rows, targets, temperature, with_entropies)
         try:
             yield
         finally:
@@ -56,10 +58,12 @@ class TargetHead:
     def forward(self, hidden: Tensor) -> Tensor:
         if self._asked is None:
             return self._logits(hidden)
-        rows, targets, temperature = self._asked
+        rows, targets, temperature, with_entropies = self._asked
         layer = self._layer
-        logprobs, entropies = _TargetLogprobs.apply(hidden[0], layer.weight, layer.bias, rows, targets, temperature)
-        self.entropies = entropies[rows]
+        logprobs, entropies = _TargetLogprobs.apply(
+            hidden[0], layer.weight, layer.bias, rows, targets, temperature, with_entropies
+        )
+        self.entropies = entropies[rows] if with_entropies else None
         return logprobs[None]
 
 
@@ -71,15 +75,23 @@ class _TargetLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, rows: Tensor, targets: Tensor, temperature: float
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        rows: Tensor,
+        targets: Tensor,
+        temperature: float,
+        with_entropies: bool,
     ) -> tuple[Tensor, Tensor]:
         logprobs = torch.empty(len(rows), dtype=_at_least_float32(hidden.dtype), device=hidden.device)
-        entropies = torch.empty(len(hidden), dtype=logprobs.dtype, device=hidden.device)
+        entropies = torch.zeros(len(hidden), dtype=logprobs.dtype, device=hidden.device)
         for start, logits in _chunks(hidden, weight, bias, temperature):
             normalised = logits.log_softmax(-1)
             here = (rows >= start) & (rows < start + len(logits))
             logprobs[here] = normalised[rows[here] - start, targets[here]]
-            entropies[start : start + len(logits)] = -torch.linalg.vecdot(normalised.exp(), normalised)
+            if with_entropies:
+                entropies[start : start + len(logits)] = -torch.linalg.vecdot(normalised.exp(), normalised)
         ctx.save_for_backward(hidden, rows, targets)
         # Not saved as tensors: under ZeRO-3 their data is gathered anew for the backward pass.
         ctx.weight, ctx.bias, ctx.temperature = weight, bias, temperature
@@ -103,9 +115,7 @@ class _TargetLogprobs(torch.autograd.Function):
             whole @ weight if needs_hidden else None,
             whole.T @ hidden if needs_weight else None,
             whole.sum(0) if needs_bias else None,
-            None,
-            None,
-            None,
+            *(None,) * 4,
         )
 
 

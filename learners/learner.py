@@ -144,6 +144,10 @@ class Learner:
         self._engine.forget_moments()
         self._stage = _Stage(method, num_steps, learning_rate, kl_coeff)
 
+    def check(self, turns: Sequence[TurnSample]) -> None:
+        """Raises LearnerError for tokens beyond the vocabulary."""
+        check_turns(turns, self._vocabulary_size)
+
     @torch.no_grad()
     def score(self, turns: Sequence[TurnSample], temperature: float = 1.0) -> dict[int, tuple[float, ...]]:
         """Log-probabilities of each turn's tokens under the weights as they are now: {index: [L]} of this rank's
@@ -151,7 +155,7 @@ class Learner:
 
         Raises LearnerError for tokens beyond the vocabulary and for a turn that no micro-batch can hold.
         """
-        check_turns(turns, self._vocabulary_size)
+        self.check(turns)
         share = share_of([turn.num_tokens for turn in turns], self._world)
         micro_batches, num_micro_steps = self._micro_batches([turns[index] for index in share], turns[0])
         scores: dict[int, tuple[float, ...]] = {}
@@ -177,7 +181,6 @@ class Learner:
         everything = batch.items
         if not everything:
             raise LearnerError("an optimiser step was asked for on a batch without games and without SFT rows")
-        check_turns([item.turn for item in everything], self._vocabulary_size)
         games_share = share_of([game.num_tokens for game in batch.games], self._world)
         rows_share = share_of([row.num_tokens for row in batch.sft], self._world)
         mine = Batch(tuple(batch.games[i] for i in games_share), tuple(batch.sft[i] for i in rows_share))

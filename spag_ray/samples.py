@@ -109,9 +109,9 @@ def game_samples(
 
 
 def turns_of(games: Sequence[GameSample], role: Role) -> list[GameSample]:
-    """What one seat's own policy learns: its turns of the games, all games counting the same. There is no other role
-    in its loss to be balanced against."""
-    own = ((game, tuple(turn for turn in game.turns if turn.role is role)) for game in games)
+    """What one seat's own policy learns: its turns of the games (and instruction data, which nobody said), all games
+    counting the same. There is no other role in its loss to be balanced against."""
+    own = ((game, tuple(turn for turn in game.turns if turn.role in (role, None))) for game in games)
     return [replace(game, weight=1.0, turns=turns) for game, turns in own if turns]
 
 

@@ -197,6 +197,10 @@ def test_an_attacker_and_a_defender_learn_side_by_side_from_both_sides_of_their_
         (f"{stage}-{role}", role) for stage in ("imitated", "spag-1") for role in ("attacker", "defender")
     }
     assert all(step["gap_mean"] == 0.0 for step in steps), "varied prompts were sampled by nobody"
+    samples = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    decided = {line["what"]: line["decided"] for line in samples if line["kind"] == "samples"}
+    verdicts = [episode.verdict.outcome for episode in read_log(tmp_path / "run" / "episodes" / "expert.log")]
+    assert decided["imitation"] == sum(outcome.is_decided for outcome in verdicts), "no breach is imitated"
     saved = {role: load_file(tmp_path / "run" / "models" / f"spag-1-{role}" / "model.safetensors")
              for role in ("attacker", "defender")}  # fmt: skip
     assert any((saved["attacker"][name] != saved["defender"][name]).any() for name in saved["attacker"])
@@ -237,3 +241,24 @@ def test_the_turns_own_logprobs_can_stand_in_for_recomputed_ones(
     run_training(config, tmp_path / "run", quiet())
     played = [step for step in steps_of(tmp_path / "run") if step["stage"] == "spag-1"]
     assert played[0]["ratio_mean"] == pytest.approx(1.0, abs=1e-3) and played[0]["kl_loss"] == 0.0
+
+
+@pytest.mark.slow
+def test_imitation_learns_rows_of_training_data_and_instruction_data_beside_them(
+    tiny_model: Path, words: Path, tmp_path: Path
+) -> None:
+    rows = [{"query": "say", "target": "water", "reward": 1.0, "role": "attacker", "weight": 1.0}] * 5
+    data, sft = tmp_path / "rows.json", tmp_path / "sft.json"
+    data.write_text(json.dumps(rows))
+    sft.write_text(json.dumps([{"instruction": "say water", "input": "", "output": "water"}] * 3))
+    config = tiny_run(
+        tiny_model,
+        words,
+        engine={"kind": "transformers"},
+        imitation={"source": str(data), "sft_file": str(sft), "batch_games": 2},
+        self_play={"rounds": 0},
+        evaluation={"games": 0},
+    )
+    run_training(config, tmp_path / "run", quiet())
+    steps = steps_of(tmp_path / "run")
+    assert len(steps) == 4 and steps[-1]["loss"] < steps[0]["loss"]

@@ -33,6 +33,9 @@ class FakeLearners:
         self.scored: list[str] = []
         self.steps: list[list[GameSample]] = []
 
+    def check(self, turns: list[TurnSample]) -> None:
+        assert turns
+
     def score_games(self, games: list[GameSample], temperature: float) -> list[GameSample]:
         self.scored += [game.episode_id for game in games]
         return [

@@ -58,6 +58,8 @@ def test_a_seat_of_its_own_learns_its_turns_of_all_games_with_equal_weight() -> 
     assert [sample.episode_id for sample in own] == ["s/0", "s/1", "s/2"] and {sample.weight for sample in own} == {1.0}
     assert all(turn.role is Role.DEFENDER for sample in own for turn in sample.turns)
     assert [sum(turn.advantage for turn in sample.turns) > 0 for sample in own] == [False, True, False]
+    instruction = GameSample("sft-0", Role.ATTACKER, 1.0, (TurnSample((1,), (2,), 1.0),))
+    assert turns_of([instruction], Role.DEFENDER) == [instruction]
     only_winners = turns_of(game_samples(WON, ObjectiveConfig()), Role.DEFENDER)
     assert [sample.episode_id for sample in only_winners] == ["s/1"]
 
