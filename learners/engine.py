@@ -68,6 +68,11 @@ class TrainingEngine:
         """The model inside the engine."""
         return self._engine.module
 
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether a parameter lies in parts over the ranks (ZeRO-3)."""
+        return self._zero_stage == 3
+
     def backward(self, loss: Tensor, last: bool) -> None:
         """Add this micro-step's gradient; `last` closes the global batch. Every rank has the same number of them."""
         self._engine.set_gradient_accumulation_boundary(last)
@@ -104,7 +109,7 @@ class TrainingEngine:
     @contextlib.contextmanager
     def gathered(self, parameters: list[nn.Parameter]) -> Iterator[None]:
         """The parameters whole on this rank meanwhile (ZeRO-3 gathers them: every rank has to ask for the same)."""
-        if self._zero_stage < 3:
+        if not self.is_partitioned:
             yield
             return
         with deepspeed.zero.GatheredParameters(parameters):

@@ -35,25 +35,34 @@ class Exporter:
     def num_tensors(self) -> int:
         return len(self._weights)
 
-    @torch.no_grad()
     def bucket(self, index: int) -> Bucket | None:
         """Bucket `index` on rank 0, None elsewhere; every rank has to call it."""
-        names = self.plan[index]
+        tensors = self.tensors(index)
+        if tensors is None:
+            return None
         specs: list[TensorSpec] = []
         pieces: list[Tensor] = []
         offset = 0
+        for name, tensor in tensors.items():
+            piece = tensor.contiguous().view(-1).view(torch.uint8)
+            dtype = str(self._dtype).removeprefix("torch.")
+            specs.append(TensorSpec(name, dtype, tuple(tensor.shape), offset, piece.numel()))
+            pieces.append(piece)
+            offset += piece.numel()
+        payload = torch.cat(pieces).numpy()
+        return Bucket(index, tuple(specs), payload, checksum(payload))
+
+    @torch.no_grad()
+    def tensors(self, index: int) -> dict[str, Tensor] | None:
+        """The weights of bucket `index` by name, on the CPU, on rank 0; None elsewhere; every rank has to call it. They
+        may be the learner's own memory: valid until its next step."""
+        names = self.plan[index]
+        # A gathered weight is gone when the gathering ends.
+        copy = self._engine.is_partitioned
         with self._engine.gathered([parameter for name in names for parameter in self._weights[name][0]]):
             if self._engine.world.rank != 0:
                 return None
-            for name in names:
-                weight = self._weights[name][1]()
-                piece = weight.detach().to("cpu", self._dtype).contiguous().view(-1).view(torch.uint8)
-                dtype = str(self._dtype).removeprefix("torch.")
-                specs.append(TensorSpec(name, dtype, tuple(weight.shape), offset, piece.numel()))
-                pieces.append(piece)
-                offset += piece.numel()
-            payload = torch.cat(pieces).numpy()
-        return Bucket(index, tuple(specs), payload, checksum(payload))
+            return {name: self._weights[name][1]().detach().to("cpu", self._dtype, copy=copy) for name in names}
 
 
 def whole_weights(model: Any, lora: LoraConfig | None) -> Weights:

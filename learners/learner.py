@@ -255,15 +255,10 @@ class Learner:
 
     def save_model(self, folder: str) -> None:
         """The model and its tokenizer as transformers reads them; a collective call, rank 0 writes."""
+        release_freed_memory()
         state: dict[str, Tensor] = {}
         for index in range(self._whole.num_buckets):
-            bucket = self._whole.bucket(index)
-            if bucket is None:
-                continue
-            payload = torch.from_numpy(bucket.payload)
-            for spec in bucket.tensors:
-                part = payload[spec.offset : spec.offset + spec.num_bytes]
-                state[spec.name] = part.view(getattr(torch, spec.dtype)).view(spec.shape).clone()
+            state |= self._whole.tensors(index) or {}
         if self._world.rank == 0:
             model: Any = self._engine.inner_module
             if self._config.lora is not None:
