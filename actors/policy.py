@@ -88,9 +88,10 @@ class Policy(Protocol):
         `temperature`: for (prompt_ids [P], target_ids [L]) a list [L]."""
         ...
 
-    async def load(self, snapshot: Snapshot) -> None:
-        """Take new weights. Raises WeightSyncError on a checksum or a tensor that does not fit; the policy is then
-        not to be used any more."""
+    async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
+        """Take new weights, once the turns under way have ended, or `in_flight`: they are paused and go on under the
+        new weights (where the implementation can do that). Raises WeightSyncError on a checksum or a tensor that does
+        not fit; the policy is then not to be used any more."""
         ...
 
     async def sleep(self) -> None: ...

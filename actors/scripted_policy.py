@@ -106,7 +106,7 @@ class ScriptedPolicy:
     ) -> list[list[float]]:
         raise EngineError("a scripted policy has no probabilities to score with")
 
-    async def load(self, snapshot: Snapshot) -> None:
+    async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
         raise EngineError("a scripted policy has no weights to load")
 
     async def sleep(self) -> None:

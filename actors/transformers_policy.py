@@ -95,7 +95,7 @@ class TransformersPolicy:
         logprobs = torch.log_softmax(logits.float() / temperature, dim=-1)
         return logprobs.gather(1, torch.tensor(target)[:, None])[:, 0].tolist()
 
-    async def load(self, snapshot: Snapshot) -> None:
+    async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
         if snapshot.adapter is not None:
             raise WeightSyncError(
                 f"policy {self.name} takes whole weights; set learner.lora.export: merged, or engine.kind: vllm"

@@ -23,12 +23,13 @@ class VllmPolicy:
     `score` asks for prompt log-probabilities with a reply of one token, which vLLM computes without its prefix cache.
     """
 
-    def __init__(self, engine: Any, name: str, version: int, max_model_len: int, shm_dir: Path) -> None:
+    def __init__(self, engine: Any, name: str, version: int, max_model_len: int, shm_dir: Path, on_cpu: bool) -> None:
         self.name = name
         self._engine = engine
         self._version = version
         self._max_model_len = max_model_len
         self._shm_dir = shm_dir
+        self._on_cpu = on_cpu
         self._num_scores = 0
         self._lora: Any = None
 
@@ -87,7 +88,7 @@ class VllmPolicy:
         except (ValueError, RuntimeError, OSError) as error:
             raise EngineError(f"vLLM cannot load {model}: {_last_line(error)}") from error
         shm = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
-        return cls(engine, name, version, config.max_model_len, shm)
+        return cls(engine, name, version, config.max_model_len, shm, on_cpu)
 
     @property
     def version(self) -> int:
@@ -148,13 +149,14 @@ class VllmPolicy:
         steps = output.prompt_logprobs[len(prompt) :]
         return [step[token].logprob for token, step in zip(target, steps, strict=True)]
 
-    async def load(self, snapshot: Snapshot) -> None:
-        await self._engine.pause_generation(mode="keep", clear_cache=False)
+    async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
+        await self._engine.pause_generation(mode="keep" if in_flight else "wait", clear_cache=False)
         if snapshot.adapter is None:
             await self._load_weights(snapshot)
         else:
             await self._load_adapter(snapshot, snapshot.adapter)
-        await self._engine.reset_prefix_cache()
+        # What paused requests have computed so far is thrown away with the rest and computed again when they go on.
+        await self._engine.reset_prefix_cache(reset_running_requests=True)
         self._version = snapshot.version
         await self._engine.resume_generation()
 
@@ -208,7 +210,9 @@ class VllmPolicy:
             ) from error
 
     async def sleep(self) -> None:
-        await self._engine.sleep(level=1, mode="wait")
+        await self._engine.sleep(level=1, mode="wait")  # drops the prefix cache, and on a GPU weights and KV cache
+        if self._on_cpu:
+            await self._engine.collective_rpc("release_host_memory")
 
     async def wake(self) -> None:
         await self._engine.wake_up()

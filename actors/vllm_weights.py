@@ -21,7 +21,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
 from actors.tensors import tensors_of
-from spag_ray.memory import release_freed_memory
+from spag_ray.memory import drop_contents, release_freed_memory
 from spag_ray.snapshot import Bucket, TensorSpec
 
 BACKEND = "shared_memory"
@@ -86,7 +86,15 @@ class SharedMemoryWeightTransfer(WeightTransferEngine[SharedMemoryInit, SharedMe
 
 
 class WorkerExtension:
-    """What vLLM resolves by name in each worker; the import of this module is all that is wanted."""
+    """What vLLM adds to its worker class by this name; `collective_rpc` calls its methods."""
+
+    model_runner: Any
+
+    def release_host_memory(self) -> None:
+        """A sleeping CPU worker gives back what it freed and the pages of its KV cache; the cache must be empty."""
+        for cache in self.model_runner.kv_caches:
+            drop_contents(cache.untyped_storage().data_ptr(), cache.untyped_storage().nbytes())
+        release_freed_memory()
 
 
 if BACKEND not in WeightTransferEngineFactory._registry:

@@ -55,6 +55,11 @@ class LearnerActor:
     def score(self, turns: list[TurnSample], temperature: float) -> dict[int, tuple[float, ...]]:
         return self._learner.score(turns, temperature)
 
+    def probe(self, prompt_ids: tuple[int, ...], target_ids: tuple[int, ...]) -> list[float]:
+        # Every rank scores it: a pass is collective, and each rank's share must not be empty.
+        turn = TurnSample(prompt_ids, target_ids, 1.0)
+        return self._learner.score_here(turn)
+
     def step(self, games: list[GameSample], sft: list[TurnSample], temperature: float) -> Any:
         from learners.batch import Batch
 
@@ -65,6 +70,12 @@ class LearnerActor:
 
     def save_model(self, folder: str) -> None:
         self._learner.save_model(folder)
+
+    def sleep(self) -> None:
+        self._learner.sleep()
+
+    def wake(self) -> None:
+        self._learner.wake()
 
 
 class LearnerGroup:
@@ -123,17 +134,32 @@ class LearnerGroup:
 
     def bucket_refs(self) -> list[ray.ObjectRef]:
         """The weights as they are now, one object-store reference per bucket."""
-        return [next(rank.bucket.remote(index) for rank in self._ranks) for index in range(self.num_buckets)]
+        return [self._ask("bucket", index)[0] for index in range(self.num_buckets)]
+
+    def probe_ref(self, prompt_ids: tuple[int, ...], target_ids: tuple[int, ...]) -> ray.ObjectRef:
+        """Reference to the log-probabilities [L] of a turn under the weights as they are now, in the engines' terms."""
+        return self._ask("probe", prompt_ids, target_ids)[0]
 
     def save_model(self, folder: str) -> None:
         self._all("save_model", folder)
+
+    def sleep(self) -> None:
+        """Offload everything while engines play on the same devices (placement: colocated)."""
+        self._all("sleep")
+
+    def wake(self) -> None:
+        self._all("wake")
 
     def close(self) -> None:
         for rank in self._ranks:
             ray.kill(rank)
 
     def _all(self, method: str, *arguments: Any) -> list[Any]:
-        return self._get([getattr(rank, method).remote(*arguments) for rank in self._ranks])
+        return self._get(self._ask(method, *arguments))
+
+    def _ask(self, method: str, *arguments: Any) -> list[ray.ObjectRef]:
+        """Of every rank, always: with ZeRO-3 even reading a weight is collective."""
+        return [getattr(rank, method).remote(*arguments) for rank in self._ranks]
 
     def _get(self, refs: Any) -> Any:
         try:

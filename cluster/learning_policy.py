@@ -14,7 +14,7 @@ from typing import Any
 from cluster.arena_actor import Engine
 from cluster.learner_group import LearnerGroup
 from cluster.metrics import Metrics
-from cluster.weights import publish
+from cluster.weights import Export, Probe, export, publish
 from spag_ray.config import RunConfig
 from spag_ray.errors import LearnerError
 from spag_ray.game import Role
@@ -43,7 +43,14 @@ class LearningPolicy:
     """`name` is what turns are stamped with; `roles` are the seats that it plays."""
 
     def __init__(
-        self, name: str, roles: tuple[Role, ...], config: RunConfig, folder: Path, model: str, metrics: Metrics
+        self,
+        name: str,
+        roles: tuple[Role, ...],
+        config: RunConfig,
+        folder: Path,
+        model: str,
+        metrics: Metrics,
+        probe: Probe | None = None,
     ) -> None:
         self.name = name
         self.roles = roles
@@ -54,6 +61,8 @@ class LearningPolicy:
         self._config = config
         self._folder = folder
         self._metrics = metrics
+        self._probe = probe
+        self._exported: Export | None = None
 
     def start_learners(self) -> None:
         label = "learner" if self.name == "policy" else f"learner-{self.name}"
@@ -95,11 +104,20 @@ class LearningPolicy:
                     "games"
                 )
 
-    def publish(self) -> None:
-        """The learner's weights become the next version, on every engine that plays this policy."""
+    def export(self) -> None:
+        """Begin to hand out the learner's weights as the next version. The version before is let go first: the object
+        store need not hold two."""
         assert self.learners is not None
-        self.version += 1
-        report = publish(self.learners, self.engines, self.version)
+        self._exported = None
+        self._exported = export(self.learners, self.version + 1, self._probe)
+        if self._config.placement == "colocated":
+            self._exported.wait()
+
+    def publish(self) -> None:
+        """What was exported becomes the version that every engine of this policy plays."""
+        assert self._exported is not None
+        report = publish(self._exported, self.engines, self._config.sync, self._probe)
+        self.version = self._exported.version
         self._metrics.record("sync", policy=self.name, **asdict(report))
 
     def save(self, stage: str) -> str:
@@ -109,6 +127,14 @@ class LearningPolicy:
         folder = str(self._folder / "models" / name)
         self.learners.save_model(folder)
         return folder
+
+    def wake_learners(self) -> None:
+        if self.learners is not None:
+            self.learners.wake()
+
+    def sleep_learners(self) -> None:
+        if self.learners is not None:
+            self.learners.sleep()
 
     def close_learners(self) -> None:
         if self.learners is not None:

@@ -44,11 +44,13 @@ class _FromObjectStore:
         self.version = version
         self.num_tensors = num_tensors
         self.adapter = adapter
+        self.num_bytes = 0
         self._refs = refs
 
     async def buckets(self) -> Any:
         for ref in self._refs:
             bucket: Bucket = await ref
+            self.num_bytes += bucket.payload.nbytes
             yield bucket
 
 
@@ -99,11 +101,17 @@ class EngineActor:
         return await self._engine.score(sequences, temperature)
 
     async def load(
-        self, version: int, num_tensors: int, refs: list[ray.ObjectRef], adapter: Mapping[str, Any] | None = None
-    ) -> int:
-        """Take the snapshot whose buckets lie behind `refs`; returns the version now played."""
-        await self._engine.load(_FromObjectStore(version, num_tensors, refs, adapter))
-        return self._engine.version
+        self,
+        version: int,
+        num_tensors: int,
+        refs: list[ray.ObjectRef],
+        adapter: Mapping[str, Any] | None = None,
+        in_flight: bool = False,
+    ) -> tuple[int, int]:
+        """Take the snapshot whose buckets lie behind `refs`; returns (version now played, bytes that came)."""
+        snapshot = _FromObjectStore(version, num_tensors, refs, adapter)
+        await self._engine.load(snapshot, in_flight)
+        return self._engine.version, snapshot.num_bytes
 
     async def sleep(self) -> None:
         await self._engine.sleep()
@@ -189,9 +197,11 @@ class RemotePolicy:
     ) -> list[list[float]]:
         return await self._handle.score.remote(sequences, temperature)
 
-    async def load(self, snapshot: Snapshot) -> None:
+    async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
         refs = [ray.put(bucket) async for bucket in snapshot.buckets()]
-        self._version = await self._handle.load.remote(snapshot.version, snapshot.num_tensors, refs, snapshot.adapter)
+        self._version, _ = await self._handle.load.remote(
+            snapshot.version, snapshot.num_tensors, refs, snapshot.adapter, in_flight
+        )
 
     async def sleep(self) -> None:
         await self._handle.sleep.remote()

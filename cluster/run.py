@@ -25,6 +25,7 @@ from cluster.learning_policy import LearningPolicy, Lesson
 from cluster.metrics import Metrics
 from cluster.remote_policy import EngineActor
 from cluster.runtime import get, redirect_output
+from cluster.weights import Probe
 from spag_ray.config import EngineConfig, RunConfig
 from spag_ray.episode import Episode
 from spag_ray.errors import EngineError
@@ -34,6 +35,8 @@ from spag_ray.samples import GameSample, TurnSample
 from spag_ray.wire import decode
 from spag_ray.words import WordStream
 
+# A turn that no game played: what learner and engines say of it is compared after every sync.
+PROBE = "It is something that most people have seen, though few could say when they last looked at it closely."
 Cards = dict[str, tuple[str, ...]]
 
 
@@ -82,16 +85,19 @@ class Run:
         self.metrics = Metrics(self.folder)
         self.words = WordStream(list(words), config.seed)
         self.results: list[StageResult] = []
-        seats = {"policy": tuple(Role)} if config.policies == "shared" else {str(role): (role,) for role in Role}
-        self.policies = [
-            LearningPolicy(name, roles, config, self.folder, model, self.metrics) for name, roles in seats.items()
-        ]
+        self._takes_turns = config.placement == "colocated"
         self._engine_handles: list[Any] = []
         self._progress = Progress()
         self._began = time.perf_counter()
         self._template = load_template(config.prompts)
         self.tokenizer = load_tokenizer(model)
         self.renderer: Renderer = make_renderer(self._template, self.tokenizer, config.game.max_turns)
+        probe = Probe(self.renderer.prompt((), Role.ATTACKER, self.held_out[0]), self.renderer.reply_ids(PROBE))
+        seats = {"policy": tuple(Role)} if config.policies == "shared" else {str(role): (role,) for role in Role}
+        self.policies = [
+            LearningPolicy(name, roles, config, self.folder, model, self.metrics, probe)
+            for name, roles in seats.items()
+        ]
         self._buffer = (
             ray.remote(ReplayBuffer)
             .options(name=f"buffer-{self.folder.name}", num_cpus=0)
@@ -249,11 +255,23 @@ class Run:
         return result
 
     def learn(self, lesson: Lesson) -> None:
-        """Every policy learns its part."""
+        """Every policy learns its part. Colocated, engines then sleep until `publish`, and learners wake."""
+        if self._takes_turns:
+            get([handle.sleep.remote() for handle in self._engine_handles])
+            for policy in self.policies:
+                policy.wake_learners()
         for policy in self.policies:
             policy.learn(lesson, self._show_step)
 
     def publish(self) -> None:
+        """The learners' weights to the engines. Colocated, weights leave the learners before they sleep, and engines
+        are awake before they take them."""
+        for policy in self.policies:
+            policy.export()
+        if self._takes_turns:
+            for policy in self.policies:
+                policy.sleep_learners()
+            get([handle.wake.remote() for handle in self._engine_handles])
         for policy in self.policies:
             policy.publish()
 

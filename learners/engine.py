@@ -103,6 +103,16 @@ class TrainingEngine:
                 if isinstance(value, Tensor):
                     value.zero_()
 
+    def offload(self) -> None:
+        """Take parameters, gradients and optimiser states off the GPU; `reload` before the next call of anything."""
+        if torch.cuda.is_available():
+            self._engine.offload_states(pin_memory=True)
+            torch.cuda.empty_cache()
+
+    def reload(self) -> None:
+        if torch.cuda.is_available():
+            self._engine.reload_states()
+
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         yield from self._engine.module.named_parameters()
 

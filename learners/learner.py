@@ -170,6 +170,16 @@ class Learner:
         release_freed_memory()
         return scores
 
+    @torch.no_grad()
+    def score_here(self, turn: TurnSample) -> list[float]:
+        """Log-probabilities [L] of one turn at temperature 1, computed whole on every rank."""
+        self.check([turn])
+        (micro_batch,), _ = self._micro_batches([turn], turn)
+        self._engine.module.eval()
+        (logprobs,) = token_logprobs(self._engine.module, micro_batch, 1.0)
+        self._engine.module.train()
+        return [float(value) for value in logprobs]
+
     def step(self, batch: Batch, temperature: float = 1.0) -> StepReport:
         """One optimiser step on the global batch; where loss or gradient is not finite the weights stay as they were
         and the report says `skipped`. In the first step of a stage turns need no reference log-probabilities: they
@@ -266,6 +276,14 @@ class Learner:
             model.save_pretrained(folder, state_dict=state)
             AutoTokenizer.from_pretrained(self._model_folder, local_files_only=True).save_pretrained(folder)
         release_freed_memory()
+
+    def sleep(self) -> None:
+        """Give a GPU's memory, and on the host what is free, to whoever shares the machine; `wake` before any work."""
+        self._engine.offload()
+        release_freed_memory()
+
+    def wake(self) -> None:
+        self._engine.reload()
 
     def _micro_batches(self, turns: Sequence[TurnSample], stand_in: TurnSample) -> tuple[list[MicroBatch], int]:
         """This rank's micro-batches, and how many forward passes every rank makes; a rank without turns gets one of

@@ -142,6 +142,18 @@ class SelfPlayConfig(Part):
     sft_rows_per_step: int = Field(8, ge=1)
 
 
+class SyncConfig(Part):
+    update: Literal["between_games", "between_turns", "in_flight"] = Field(
+        "between_turns",
+        description="when an engine that plays takes new weights: once its games have ended, once the turns under way "
+        "have, or at once (they are paused, and go on under the new weights)",
+    )
+    max_probe_gap: float = Field(
+        0.1, ge=0, description="mean gap of a fixed turn's log-probabilities, engine to learner, that ends a run; nats"
+    )
+    timeout_s: float = Field(300, gt=0, description="an engine that has not taken a version by then is stopped")
+
+
 class EvaluationConfig(Part):
     games: int = Field(80, ge=0, description="games of each stage on held-out words")
     temperature: float = Field(1.0, ge=0)
@@ -169,6 +181,11 @@ class RunConfig(Part):
     policies: Literal["shared", "separate"] = Field(
         "shared", description="one policy plays both seats, or an attacker and a defender learn side by side"
     )
+    placement: Literal["separate", "colocated"] = Field(
+        "separate",
+        description="engines and learners each on their own devices, or in turns on the same: one sleeps while the "
+        "other works",
+    )
     game: GameConfig = GameConfig()
     words: WordsConfig = WordsConfig()
     sampling: SamplingConfig = SamplingConfig()
@@ -177,6 +194,7 @@ class RunConfig(Part):
     objective: ObjectiveConfig = ObjectiveConfig()
     imitation: ImitationConfig = ImitationConfig()
     self_play: SelfPlayConfig = SelfPlayConfig()
+    sync: SyncConfig = SyncConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     cluster: ClusterConfig = ClusterConfig()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ from actors.transformers_policy import TransformersPolicy
 from cluster.arena_actor import Engine
 from cluster.remote_policy import EngineActor, Failure, RemotePolicy
 from cluster.runtime import ray_session
-from cluster.weights import publish
-from spag_ray.config import ClusterConfig, EngineConfig
+from cluster.weights import Probe, SyncReport, export, publish
+from spag_ray.config import ClusterConfig, EngineConfig, SyncConfig
 from spag_ray.errors import EngineError, WeightSyncError
 from spag_ray.snapshot import LocalSnapshot
 
@@ -99,9 +99,13 @@ def session() -> Iterator[None]:
 class OneSnapshot:
     """A learner group that has these weights to give."""
 
-    def __init__(self, snapshot: LocalSnapshot) -> None:
+    def __init__(self, snapshot: LocalSnapshot, logprobs: Sequence[float]) -> None:
         self.num_tensors, self.adapter = snapshot.num_tensors, None
         self._parts = snapshot.parts
+        self._logprobs = list(logprobs)
+
+    def probe_ref(self, prompt_ids: tuple[int, ...], target_ids: tuple[int, ...]) -> ray.ObjectRef:
+        return ray.put(self._logprobs)
 
     def bucket_refs(self) -> list[ray.ObjectRef]:
         return [ray.put(part) for part in self._parts]
@@ -120,16 +124,27 @@ def test_published_weights_reach_every_engine_and_a_damaged_snapshot_ends_it(
 ) -> None:
     engines = [started(tiny_model, name, tmp_path) for name in ("one", "two")]
     good = snapshot_of(other_tiny_model, version=1)
-    report = publish(OneSnapshot(good), engines, 1)  # type: ignore[arg-type]
+    probe = Probe(PROMPT, (5, 6, 7))
+    (logprobs,) = loop.run(TransformersPolicy(str(other_tiny_model), max_model_len=512).score([(PROMPT, (5, 6, 7))]))
+
+    def publish_to_both(snapshot: LocalSnapshot, version: int, says: Sequence[float]) -> SyncReport:
+        learners: Any = OneSnapshot(snapshot, says)
+        return publish(export(learners, version, probe), engines, SyncConfig(), probe)
+
+    report = publish_to_both(good, 1, logprobs)
     assert (report.version, report.num_engines, report.num_buckets) == (1, 2, len(good.parts))
+    assert report.num_bytes == sum(part.payload.nbytes for part in good.parts)
+    assert 0 <= report.probe_gap_mean <= report.probe_gap_max < 1e-4
     (expected,) = loop.run(TransformersPolicy(str(other_tiny_model), max_model_len=512).generate([ask("x")]))
     for engine in engines:
         (answer,) = loop.run(RemotePolicy(engine.handle, engine.name).generate([ask("x")]))
         assert answer.token_ids == expected.token_ids and answer.first_version == 1
 
+    with pytest.raises(WeightSyncError, match=r"one does not play version 2 as the learner .* by 0\.500 on average"):
+        publish_to_both(good, 2, [value - 0.5 for value in logprobs])
     damaged = replace(good, parts=(replace(good.parts[0], checksum="0" * 16), *good.parts[1:]))
     with pytest.raises(WeightSyncError, match=r"one: .*bucket 0.*two: .*these engines were stopped"):
-        publish(OneSnapshot(damaged), engines, 2)  # type: ignore[arg-type]
+        publish_to_both(damaged, 3, logprobs)
     for engine in engines:
         with pytest.raises(EngineError, match="is gone"):
             loop.run(RemotePolicy(engine.handle, engine.name).generate([ask("y")]))
