@@ -1,45 +1,76 @@
-"""Many games at once over any two policies; judged episodes come out as they finish.
+"""Many games at once over any policies; judged episodes come out as they finish.
 
-    GameTask --> [prompt -> policy.generate -> Turn -> referee]* --> Episode
-                  ^ one coroutine per game; `games_in_flight` of them, a finished one's place is taken at once
+    TaskSource --> GameTask --> [prompt -> pool.ask -> Turn -> referee]* --> Episode
+                    ^ one coroutine per game; `games_in_flight` of them, a finished one's place is taken at once
 
-An arena knows the Policy protocol, not where a policy runs. What all games ask of a remote policy in one tick of the
-event loop travels as one call (cluster/remote_policy.py).
+An arena knows the Policy protocol, not where a policy runs. Who answers a turn is the pool's business (pool.py); what
+all games ask of a remote policy at one time travels as one call (cluster/remote_policy.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
-from actors.policy import GameView, Policy, Request, Sampling
+from actors.policy import Completion, GameView, Request, Sampling
+from actors.pool import EnginePool, Member
 from spag_ray.episode import Episode, Turn
+from spag_ray.errors import EngineError
 from spag_ray.game import Outcome, Role, Verdict, next_role
 from spag_ray.judge import judge
 from spag_ray.prompts import Renderer
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class GameTask:
-    """A game to be played. `number` orders games and, with `seed`, decides every random draw in it."""
+    """A game to be played. `number` orders games and, with `seed`, decides every random draw in it; `attacker` and
+    `defender` name the players of an arena that sit down to it."""
 
     number: int
     target_word: str
     stage: str
     seed: int = 0
+    attacker: str = "attacker"
+    defender: str = "defender"
 
     @property
     def episode_id(self) -> str:
         return f"{self.stage}/{self.number:06d}"
 
+    def player(self, role: Role) -> str:
+        return self.attacker if role is Role.ATTACKER else self.defender
+
+
+class TaskSource(Protocol):
+    """Where games come from."""
+
+    async def take(self, count: int) -> list[GameTask]:
+        """Up to `count` games, at least one; waits until there is one; none at the end of all."""
+        ...
+
+
+class TaskList:
+    """Games that are known beforehand."""
+
+    def __init__(self, tasks: Sequence[GameTask]) -> None:
+        self._tasks = list(reversed(tasks))
+
+    async def take(self, count: int) -> list[GameTask]:
+        return [self._tasks.pop() for _ in range(min(count, len(self._tasks)))]
+
 
 @dataclass(frozen=True)
 class Player:
-    """Who sits in a seat: a policy, how it is prompted, how it samples."""
+    """Who may sit in a seat: the engines of a policy, how it is prompted, how it samples."""
 
-    policy: Policy
+    pool: EnginePool
     renderer: Renderer
     sampling: Sampling
 
@@ -52,17 +83,37 @@ class Rules:
     referee: str = "strict"
 
 
-async def play_game(task: GameTask, attacker: Player, defender: Player, rules: Rules) -> Episode:
-    """One game, to its verdict."""
+class _Seats:
+    """Where one game sits: one engine per policy; both seats of a policy that plays itself are the same one."""
+
+    def __init__(self) -> None:
+        self._members: dict[EnginePool, Member] = {}
+
+    async def ask(self, pool: EnginePool, request: Request) -> Completion:
+        if pool not in self._members:
+            self._members[pool] = await pool.seat()
+        return await pool.ask(self._members[pool], request, lambda new: self._members.update({pool: new}))
+
+    def leave(self) -> None:
+        for pool, member in self._members.items():
+            pool.leave(member)
+
+
+async def play_game(task: GameTask, players: Mapping[str, Player], rules: Rules) -> Episode:
+    """One game, to its verdict. Raises EngineError when a turn was lost for good."""
     turns: list[Turn] = []
-    while True:
-        role = next_role(len(turns))
-        player = attacker if role is Role.ATTACKER else defender
-        turns.append(await _play_turn(task, turns, role, player, rules))
-        history = [{"role": str(turn.role), "content": turn.text} for turn in turns]
-        verdict = judge(history, task.target_word, rules.max_turns, rules.referee)
-        if _is_over(verdict, turns, rules):
-            break
+    history: list[dict[str, str]] = []
+    seats = _Seats()
+    try:
+        while True:
+            role = next_role(len(turns))
+            turns.append(await _play_turn(task, turns, role, players[task.player(role)], rules, seats))
+            history.append({"role": str(role), "content": turns[-1].text})
+            verdict = judge(history, task.target_word, rules.max_turns, rules.referee)
+            if _is_over(verdict, turns, rules):
+                break
+    finally:
+        seats.leave()
     return Episode(
         episode_id=task.episode_id,
         number=task.number,
@@ -70,55 +121,75 @@ async def play_game(task: GameTask, attacker: Player, defender: Player, rules: R
         target_word=task.target_word,
         max_turns=rules.max_turns,
         rules=rules.referee,
-        temperature=attacker.sampling.temperature,
+        temperature=players[task.attacker].sampling.temperature,
         turns=tuple(turns),
         verdict=verdict,
     )
 
 
 async def play_games(
-    tasks: Iterable[GameTask],
-    attackers: Sequence[Player],
-    defenders: Sequence[Player],
-    rules: Rules,
-    games_in_flight: int,
+    source: TaskSource, players: Mapping[str, Player], rules: Rules, games_in_flight: int, max_tries: int = 2
 ) -> AsyncIterator[Episode]:
-    """Play all tasks, at most `games_in_flight` at once, and yield episodes in the order in which they finish.
+    """Play all that `source` gives, at most `games_in_flight` at once, and yield episodes as they finish.
 
-    A seat may be shared by several players (engines with the same weights): a game stays with one of them, chosen by
-    its number, so its turns find their prefix in that engine's cache. An exception in a game cancels the others and
-    is raised.
+    Who consumes episodes slowly slows play down: a place is given to a new game when its episode is taken. A game that
+    a lost turn ended is begun again, at most `max_tries` times; then, and on any other exception, the other games are
+    cancelled and it is raised.
     """
-    waiting = iter(tasks)
+    finished: asyncio.Queue[tuple[GameTask, asyncio.Task[Episode]]] = asyncio.Queue()
     running: set[asyncio.Task[Episode]] = set()
+    tries: Counter[str] = Counter()
+    wake = asyncio.Event()
 
-    def fill() -> None:
-        while len(running) < games_in_flight and (task := next(waiting, None)) is not None:
-            attacker, defender = (
-                attackers[task.number % len(attackers)],
-                defenders[task.number % len(defenders)],
-            )
-            running.add(asyncio.create_task(play_game(task, attacker, defender, rules)))
+    def begin(task: GameTask) -> None:
+        game = asyncio.create_task(play_game(task, players, rules))
+        running.add(game)
+        game.add_done_callback(lambda done: end(task, done))
 
+    def end(task: GameTask, game: asyncio.Task[Episode]) -> None:
+        finished.put_nowait((task, game))
+        wake.set()
+
+    feeding: asyncio.Task[list[GameTask]] | None = None
+    at_end = False
     try:
-        fill()
-        while running:
-            finished, running_now = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            running = running_now
-            errors = [error for task in finished if (error := task.exception()) is not None]
-            if errors:
-                raise errors[0]
-            episodes = [task.result() for task in finished]
-            fill()
-            for episode in sorted(episodes, key=lambda episode: episode.number):
-                yield episode
+        while True:
+            if feeding is None and not at_end and len(running) < games_in_flight:
+                feeding = asyncio.create_task(source.take(games_in_flight - len(running)))
+                feeding.add_done_callback(lambda _: wake.set())
+            if feeding is None and not running:
+                return
+            await wake.wait()
+            wake.clear()
+            if feeding is not None and feeding.done():
+                tasks = feeding.result()
+                feeding = None
+                at_end = not tasks
+                for task in tasks:
+                    begin(task)
+            while not finished.empty():
+                task, game = finished.get_nowait()
+                running.discard(game)
+                error = game.exception()
+                if error is None:
+                    tries.pop(task.episode_id, None)
+                    yield game.result()
+                    continue
+                tries[task.episode_id] += 1
+                if not isinstance(error, EngineError) or tries[task.episode_id] == max_tries:
+                    raise error
+                log.warning("%s begins again: %s", task.episode_id, error)
+                begin(task)
     finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        unfinished: list[asyncio.Task[Any]] = [*running, *([feeding] if feeding is not None else [])]
+        for task_left in unfinished:
+            task_left.cancel()
+        await asyncio.gather(*unfinished, return_exceptions=True)
 
 
-async def _play_turn(task: GameTask, turns: Sequence[Turn], role: Role, player: Player, rules: Rules) -> Turn:
+async def _play_turn(
+    task: GameTask, turns: Sequence[Turn], role: Role, player: Player, rules: Rules, seats: _Seats
+) -> Turn:
     prompt_ids = player.renderer.prompt(turns, role, task.target_word)
     request = Request(
         request_id=f"{task.episode_id}/{len(turns)}",
@@ -135,14 +206,14 @@ async def _play_turn(task: GameTask, turns: Sequence[Turn], role: Role, player: 
             max_turns=rules.max_turns,
         ),
     )
-    (completion,) = await player.policy.generate([request])
+    completion = await seats.ask(player.pool, request)
     return Turn(
         role=role,
         text=player.renderer.text_of(completion.token_ids),
         prompt_ids=prompt_ids,
         token_ids=completion.token_ids,
         logprobs=completion.logprobs,
-        policy=player.policy.name,
+        policy=player.pool.policy_name,
         first_version=completion.first_version,
         last_version=completion.last_version,
         finish_reason=completion.finish_reason,

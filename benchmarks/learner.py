@@ -210,8 +210,8 @@ class Ours:
         steps = [ready[start : start + GAMES_PER_STEP] for start in range(0, len(ready), GAMES_PER_STEP)]
         self.learner.begin_stage("self_play", len(steps), LEARNING_RATE, KL_COEFF)
         num_tokens = 0
-        for step in steps:
-            report = self.learner.step(Batch(tuple(step)))
+        for index, step in enumerate(steps):
+            report = self.learner.step(Batch(tuple(step)), at_start=index == 0)
             num_tokens += report.num_unique_tokens
             compute_s += report.compute_s
         return Timing(time.perf_counter() - began, num_tokens, compute_s)

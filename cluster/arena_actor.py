@@ -2,73 +2,160 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from actors.arena import GameTask, Player, Rules, play_games
+from actors.arena import GameTask, Player, Rules, TaskList, TaskSource, play_games
 from actors.models import load_tokenizer
-from actors.policy import Policy, Sampling
+from actors.policy import Sampling
+from actors.pool import EnginePool, PoolCounts
 from actors.scripted_policy import ScriptedPolicy
 from cluster.remote_policy import RemotePolicy
 from cluster.runtime import redirect_output
 from spag_ray.prompts import PromptTemplate, Renderer, make_renderer
 from spag_ray.wire import encode
 
+MAX_UNSENT = 64  # episodes; play waits when the buffer is that far behind
+
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine as others speak of it: its actor's handle and what it plays."""
+    """An engine as others speak of it: its actor's handle, and the pool (a policy's engines) that it plays in."""
 
     handle: Any
     name: str
-    policy_name: str
-    model: str
+    pool: str
 
 
 @dataclass(frozen=True)
 class Seat:
-    """Who plays a seat: engines that share the games among them, or the scripted expert (no engines, its cards)."""
+    """Who plays a seat: the engines of a pool, or the scripted expert (its cards). `policy` is what turns are stamped
+    with, `model` the folder of the tokenizer."""
 
-    engines: tuple[Engine, ...]
+    pool: str
+    policy: str
     sampling: Sampling
     model: str
     cards: dict[str, tuple[str, ...]] | None = None
 
 
 class ArenaActor:
-    def __init__(self, log_path: str, template: PromptTemplate, rules: Rules) -> None:
+    """`turn_timeout_s`: an answer that takes longer is asked of another engine."""
+
+    def __init__(
+        self, name: str, log_path: str, template: PromptTemplate, rules: Rules, turn_timeout_s: float, buffer: Any
+    ) -> None:
         redirect_output(log_path)
+        self._name = name
         self._template = template
         self._rules = rules
+        self._turn_timeout_s = turn_timeout_s
+        self._buffer = buffer
         self._renderers: dict[str, Renderer] = {}
+        self._pools: dict[str, EnginePool] = {}
+        self._streaming: asyncio.Task[int] | None = None
 
-    async def play(
-        self, tasks: list[GameTask], attacker: Seat, defender: Seat, games_in_flight: int, buffer: Any
-    ) -> int:
+    async def join(self, engine: Engine, policy: str) -> None:
+        """An engine that plays `policy` from now on, also in games that are under way."""
+        self._pool(engine.pool, policy).join(engine.name, RemotePolicy(engine.handle, engine.name))
+
+    async def drop(self, engine: Engine) -> None:
+        """An engine that is gone, or is to go."""
+        if engine.pool in self._pools:
+            self._pools[engine.pool].drop(engine.name)
+
+    async def drain(self, engine: Engine) -> None:
+        """Give the engine no new game; returns when those that sit there have ended."""
+        if engine.pool in self._pools:
+            await self._pools[engine.pool].drain(engine.name)
+
+    async def reopen(self, engine: Engine) -> None:
+        if engine.pool in self._pools:
+            self._pools[engine.pool].reopen(engine.name)
+
+    async def counts(self) -> dict[str, PoolCounts]:
+        return {name: pool.counts for name, pool in self._pools.items()}
+
+    async def play(self, tasks: list[GameTask], seats: Mapping[str, Seat], games_in_flight: int) -> int:
         """Play all tasks; returns how many episodes the buffer acknowledged."""
-        attackers = self._players(attacker)
-        defenders = attackers if defender == attacker else self._players(defender)
-        acknowledged = 0
-        unsent: list[bytes] = []
-        async for episode in play_games(tasks, attackers, defenders, self._rules, games_in_flight):
-            unsent.append(encode(episode))
-            if len(unsent) >= 8:
-                acknowledged += await buffer.add.remote(unsent)
-                unsent = []
-        if unsent:
-            acknowledged += await buffer.add.remote(unsent)
-        return acknowledged
+        return await self._play(TaskList(tasks), seats, games_in_flight)
 
-    def _players(self, seat: Seat) -> list[Player]:
+    async def play_stream(self, seats: Mapping[str, Seat], games_in_flight: int) -> int:
+        """Play what the buffer gives until it closes the stream, or until `stop_stream`."""
+        self._streaming = asyncio.create_task(self._play(_Leases(self._buffer, self._name), seats, games_in_flight))
+        try:
+            return await self._streaming
+        except asyncio.CancelledError:
+            return 0
+
+    async def stop_stream(self) -> None:
+        """Leave the stream's games where they are."""
+        if self._streaming is not None:
+            self._streaming.cancel()
+
+    async def _play(self, source: TaskSource, seats: Mapping[str, Seat], games_in_flight: int) -> int:
+        players = {name: self._player(seat) for name, seat in seats.items()}
+        outbox = _Outbox(self._buffer)
+        async for episode in play_games(source, players, self._rules, games_in_flight):
+            await outbox.put(encode(episode))
+        return await outbox.close()
+
+    def _player(self, seat: Seat) -> Player:
         renderer = self._renderer(seat.model)
-        policies: list[Policy]
+        pool = self._pool(seat.pool, seat.policy)
         if seat.cards is not None:
-            policies = [ScriptedPolicy(seat.cards, renderer.reply_ids)]
-        else:
-            policies = [RemotePolicy(engine.handle, engine.policy_name) for engine in seat.engines]
-        return [Player(policy, renderer, seat.sampling) for policy in policies]
+            pool.join("expert", ScriptedPolicy(seat.cards, renderer.reply_ids))
+        return Player(pool, renderer, seat.sampling)
+
+    def _pool(self, name: str, policy: str) -> EnginePool:
+        if name not in self._pools:
+            self._pools[name] = EnginePool(policy, self._turn_timeout_s)
+        return self._pools[name]
 
     def _renderer(self, model: str) -> Renderer:
         if model not in self._renderers:
             self._renderers[model] = make_renderer(self._template, load_tokenizer(model), self._rules.max_turns)
         return self._renderers[model]
+
+
+class _Outbox:
+    """Episodes on their way to the buffer: one call at a time, with all that came meanwhile."""
+
+    def __init__(self, buffer: Any) -> None:
+        self._buffer = buffer
+        self._unsent: list[bytes] = []
+        self._acknowledged = 0
+        self._sending: asyncio.Task[None] | None = None
+
+    async def put(self, record: bytes) -> None:
+        self._unsent.append(record)
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send())
+        elif self._sending.done() or len(self._unsent) >= MAX_UNSENT:
+            await self._sending
+            self._sending = asyncio.create_task(self._send())
+
+    async def close(self) -> int:
+        """Everything sent; how many the buffer acknowledged."""
+        if self._sending is not None:
+            await self._sending
+        await self._send()
+        return self._acknowledged
+
+    async def _send(self) -> None:
+        while self._unsent:
+            records, self._unsent = self._unsent, []
+            self._acknowledged += await self._buffer.add.remote(records)
+
+
+class _Leases:
+    """The buffer's stream as a TaskSource."""
+
+    def __init__(self, buffer: Any, holder: str) -> None:
+        self._buffer = buffer
+        self._holder = holder
+
+    async def take(self, count: int) -> list[GameTask]:
+        return await self._buffer.lease.remote(self._holder, count)

@@ -51,7 +51,7 @@ def run_training(config: RunConfig, folder: Path, console: Console) -> None:
         folder = make_run_folder(folder, config)
         console.print(f"run folder: {folder}", soft_wrap=True)
         console.print(f"model: {model}; {len(words)} training words, {len(held_out)} held out", soft_wrap=True)
-        with _placed_run(config, folder, model, words, held_out, cards) as run:
+        with placed_run(config, folder, model, words, held_out, cards) as run:
             training = run.train.remote()
             _watch(run, training, console)
             results = get(training)
@@ -80,7 +80,7 @@ def run_play(
     for model in {attacker_model, defender_model}:
         in_a_process(check_model, config, model, words)
     folder = make_run_folder(out.with_name(out.name + ".run"), config)
-    with _placed_run(config, folder, attacker_model, words, words, {}) as run:
+    with placed_run(config, folder, attacker_model, words, words, {}) as run:
         playing = run.play_only.remote(attacker_model, defender_model, words)
         _watch(run, playing, console)
         games = get(playing)
@@ -122,7 +122,7 @@ def run_learn(config: RunConfig, method: str, data: Path, out: Path, console: Co
         raise InputError(f"{data}: no game rows in it, so there is nothing to learn; make some with `spag-ray reward`")
     out.parent.mkdir(parents=True, exist_ok=True)
     folder = make_run_folder(out.with_name(out.name + ".run"), config)
-    with _placed_run(config, folder, model, ["word"], ["word"], {}) as run:
+    with placed_run(config, folder, model, ["word"], ["word"], {}) as run:
         learning = run.learn_only.remote("imitation" if imitating else "self_play", games, sft, str(out))
         _watch(run, learning, console)
         get(learning)
@@ -190,7 +190,7 @@ def head_to_head_lines(results: Sequence[StageResult]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _placed_run(
+def placed_run(
     config: RunConfig, folder: Path, model: str, words: list[str], held_out: list[str], cards: Cards
 ) -> Iterator[Any]:
     """Ray, and a Run in it; with the Run goes everything it owns."""

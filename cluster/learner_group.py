@@ -60,10 +60,10 @@ class LearnerActor:
         turn = TurnSample(prompt_ids, target_ids, 1.0)
         return self._learner.score_here(turn)
 
-    def step(self, games: list[GameSample], sft: list[TurnSample], temperature: float) -> Any:
+    def step(self, games: list[GameSample], sft: list[TurnSample], temperature: float, at_start: bool) -> Any:
         from learners.batch import Batch
 
-        return self._learner.step(Batch(tuple(games), tuple(sft)), temperature)
+        return self._learner.step(Batch(tuple(games), tuple(sft)), temperature, at_start)
 
     def bucket(self, index: int) -> Any:
         return self._learner.bucket(index)
@@ -128,9 +128,12 @@ class LearnerGroup:
             merged.update(share)
         return [replace(turn, reference_logprobs=merged[index]) for index, turn in enumerate(turns)]
 
-    def step(self, games: Sequence[GameSample], sft: Sequence[TurnSample], temperature: float) -> Any:
-        """One optimiser step; the StepReport of rank 0."""
-        return self._all("step", list(games), list(sft), temperature)[0]
+    def step(
+        self, games: Sequence[GameSample], sft: Sequence[TurnSample], temperature: float, at_start: bool = False
+    ) -> Any:
+        """One optimiser step; the StepReport of rank 0. `at_start`: turns without reference log-probabilities take
+        those of the weights as they are."""
+        return self._all("step", list(games), list(sft), temperature, at_start)[0]
 
     def bucket_refs(self) -> list[ray.ObjectRef]:
         """The weights as they are now, one object-store reference per bucket."""

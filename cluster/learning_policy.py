@@ -14,7 +14,7 @@ from typing import Any
 from cluster.arena_actor import Engine
 from cluster.learner_group import LearnerGroup
 from cluster.metrics import Metrics
-from cluster.weights import Export, Probe, export, publish
+from cluster.weights import Export, Gate, Probe, export, publish
 from spag_ray.config import RunConfig
 from spag_ray.errors import LearnerError
 from spag_ray.game import Role
@@ -33,6 +33,9 @@ class Lesson:
     learning_rate: float
     kl_coeff: float
     temperature: float = 1.0
+    # Of a stage that comes in parts: its name, and the steps of all of them.
+    part_of: str | None = None
+    stage_steps: int | None = None
 
 
 # (stage, steps done, steps, loss) -> shown
@@ -63,6 +66,7 @@ class LearningPolicy:
         self._metrics = metrics
         self._probe = probe
         self._exported: Export | None = None
+        self._begun: str | None = None
 
     def start_learners(self) -> None:
         label = "learner" if self.name == "policy" else f"learner-{self.name}"
@@ -85,13 +89,16 @@ class LearningPolicy:
         num_steps = -(-len(games) // lesson.batch_games)
         show(f"{stage}: reference", 0, num_steps, None)
         games = self._with_reference(games, lesson)
-        self.learners.begin_stage(lesson.method, num_steps, lesson.learning_rate, lesson.kl_coeff)
+        if lesson.part_of is None or lesson.part_of != self._begun:
+            self._begun = lesson.part_of
+            all_steps = lesson.stage_steps or num_steps
+            self.learners.begin_stage(lesson.method, all_steps, lesson.learning_rate, lesson.kl_coeff)
         rows_per_step = self._config.self_play.sft_rows_per_step if lesson.sft else 0
         num_skipped = 0
         for step in range(num_steps):
             batch = games[step * lesson.batch_games : (step + 1) * lesson.batch_games]
             rows = [lesson.sft[(step * rows_per_step + row) % len(lesson.sft)] for row in range(rows_per_step)]
-            report = self.learners.step(batch, rows, lesson.temperature)
+            report = self.learners.step(batch, rows, lesson.temperature, at_start=step == 0)
             self._metrics.record("step", stage=stage, policy=self.name, **asdict(report))
             show(f"{stage}: learn", step + 1, num_steps, report.loss)
             num_skipped = num_skipped + 1 if report.skipped else 0
@@ -113,12 +120,22 @@ class LearningPolicy:
         if self._config.placement == "colocated":
             self._exported.wait()
 
-    def publish(self) -> None:
-        """What was exported becomes the version that every engine of this policy plays."""
+    def publish(self, gate: Gate) -> list[Engine]:
+        """What was exported becomes the version that every engine of this policy plays; returns the engines that were
+        found dead."""
         assert self._exported is not None
-        report = publish(self._exported, self.engines, self._config.sync, self._probe)
+        report, lost = publish(self._exported, self.engines, self._config.sync, self._probe, gate)
         self.version = self._exported.version
+        self.engines = [engine for engine in self.engines if engine not in lost]
         self._metrics.record("sync", policy=self.name, **asdict(report))
+        return lost
+
+    def catch_up(self, engine: Engine) -> None:
+        """Bring a new engine to the newest published version; it plays only then."""
+        if self._exported is not None and self.version == self._exported.version:
+            _, lost = publish(self._exported, [engine], self._config.sync, self._probe)
+            assert not lost
+        self.engines.append(engine)
 
     def save(self, stage: str) -> str:
         """The learner's weights as a model folder of the run."""

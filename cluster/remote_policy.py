@@ -1,10 +1,11 @@
 """A policy whose engine lives in another actor.
 
-    RemotePolicy (in an arena)                             EngineActor (owns the engine)
-      generate ──┐ all of one tick: submit(requests) ────>   one task per request -> policy.generate
-                 └ drain() <──────────────────────────────   everything that has finished since the last drain
+    RemotePolicy (in an arena)                                EngineActor (owns the engine)
+      generate ──> what all games ask ── exchange(requests) ──>  one task per request -> policy.generate
+               <── futures ──────────── everything that has finished since the last exchange
 
-A request waits for nobody but itself: a batch goes out together and comes back in the order in which it finishes.
+One exchange is under way at a time and takes at most TICK_S: requests travel together and come back in the order in
+which they finish, so a request waits for nobody but itself, and a thousand turns a second are a few dozen calls.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
@@ -21,10 +23,11 @@ import ray
 from actors.policy import Completion, Policy, Request
 from cluster.runtime import redirect_output
 from spag_ray.config import EngineConfig
-from spag_ray.errors import EngineError
+from spag_ray.errors import EngineError, EngineGoneError
 from spag_ray.snapshot import Bucket, Snapshot
 
-DRAIN_S = 30.0
+TICK_S = 0.03  # an exchange returns after this, also with nothing
+GATHER_S = 0.01  # and this long after the first answer, with what has come by then
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class EngineActor:
         self._policy: Policy | None = None
         self._finished: dict[str, list[Completion | Failure]] = {}
         self._arrivals: dict[str, asyncio.Event] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def start(self, model: str, config: EngineConfig, name: str, version: int, seed: int) -> int:
         """Load the model; returns the version it plays."""
@@ -78,20 +81,22 @@ class EngineActor:
             self._policy = TransformersPolicy(model, config.dtype, config.max_model_len, name, version)
         return version
 
-    async def submit(self, client: str, requests: list[Request]) -> None:
-        """Begin to answer; the answers are collected with `drain`."""
+    async def exchange(self, client: str, requests: list[Request], cancelled: list[str]) -> list[Completion | Failure]:
+        """Begin to answer `requests`, stop answering `cancelled`; all answers since the last exchange."""
+        for request_id in cancelled:
+            if (task := self._tasks.get(request_id)) is not None:
+                task.cancel()
         for request in requests:
             task = asyncio.create_task(self._answer(client, request))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def drain(self, client: str) -> list[Completion | Failure]:
-        """All answers since the last drain; waits for the first, at most DRAIN_S."""
+            self._tasks[request.request_id] = task
+            task.add_done_callback(partial(self._forget, request.request_id))
         arrival = self._arrivals.setdefault(client, asyncio.Event())
         try:
-            await asyncio.wait_for(arrival.wait(), DRAIN_S)
+            async with asyncio.timeout(TICK_S):
+                await arrival.wait()
+                await asyncio.sleep(GATHER_S)
         except TimeoutError:
-            return []
+            pass
         arrival.clear()
         return self._finished.pop(client, [])
 
@@ -129,6 +134,9 @@ class EngineActor:
             raise EngineError("this engine was asked to work before it was started")
         return self._policy
 
+    def _forget(self, request_id: str, task: asyncio.Task[None]) -> None:
+        del self._tasks[request_id]
+
     async def _answer(self, client: str, request: Request) -> None:
         answer: Completion | Failure
         try:
@@ -149,7 +157,8 @@ class RemotePolicy:
         self._client = uuid.uuid4().hex
         self._unsent: list[Request] = []
         self._pending: dict[str, asyncio.Future[Completion]] = {}
-        self._drainer: asyncio.Task[None] | None = None
+        self._cancelled: list[str] = []
+        self._exchanging: asyncio.Task[None] | None = None
 
     @property
     def version(self) -> int:
@@ -164,33 +173,41 @@ class RemotePolicy:
             future = loop.create_future()
             self._pending[request.request_id] = future
             futures.append(future)
-        if not self._unsent:
-            loop.call_soon(self._send)
         self._unsent.extend(requests)
-        return list(await asyncio.gather(*futures))
+        if self._exchanging is None or self._exchanging.done():
+            self._exchanging = loop.create_task(self._exchange())
+        try:
+            return list(await asyncio.gather(*futures))
+        except asyncio.CancelledError:
+            for request in requests:
+                if self._pending.pop(request.request_id, None) is not None:
+                    self._cancelled.append(request.request_id)
+            raise
 
-    def _send(self) -> None:
-        requests, self._unsent = self._unsent, []
-        self._handle.submit.remote(self._client, requests)
-        if self._drainer is None or self._drainer.done():
-            self._drainer = asyncio.get_running_loop().create_task(self._drain())
-
-    async def _drain(self) -> None:
+    async def _exchange(self) -> None:
+        await asyncio.sleep(0)  # what other games ask in this tick of the loop goes along
         try:
             while self._pending:
-                for answer in await self._handle.drain.remote(self._client):
-                    future = self._pending.pop(answer.request_id)
-                    if future.done():
+                requests, self._unsent = self._unsent, []
+                cancelled, self._cancelled = self._cancelled, []
+                for answer in await self._handle.exchange.remote(self._client, requests, cancelled):
+                    future = self._pending.pop(answer.request_id, None)
+                    if future is None or future.done():
                         continue
                     if isinstance(answer, Failure):
                         future.set_exception(EngineError(f"engine {self.name}: {answer.reason}"))
                     else:
                         future.set_result(answer)
+        except ray.exceptions.RayActorError as error:
+            self._fail(EngineGoneError(f"engine {self.name} is gone: {str(error).splitlines()[0]}"))
         except ray.exceptions.RayError as error:
-            lost, self._pending = self._pending, {}
-            for future in lost.values():
-                if not future.done():
-                    future.set_exception(EngineError(f"engine {self.name} is gone: {str(error).splitlines()[0]}"))
+            self._fail(EngineError(f"engine {self.name}: {str(error).splitlines()[0]}"))
+
+    def _fail(self, error: EngineError) -> None:
+        lost, self._pending, self._unsent = self._pending, {}, []
+        for future in lost.values():
+            if not future.done():
+                future.set_exception(error)
 
     async def score(
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0

@@ -6,10 +6,12 @@ Run ── engines (EngineActor)   play ──> arenas (ArenaActor) ──> buff
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +22,12 @@ from actors.arena import GameTask, Rules
 from actors.models import load_tokenizer
 from actors.policy import Sampling
 from cluster.arena_actor import ArenaActor, Engine, Seat
-from cluster.buffer import ReplayBuffer, StageCount
+from cluster.buffer import BufferActor, StageCount
 from cluster.learning_policy import LearningPolicy, Lesson
 from cluster.metrics import Metrics
 from cluster.remote_policy import EngineActor
 from cluster.runtime import get, redirect_output
+from cluster.stream import STAGE, StreamCounts
 from cluster.weights import Probe
 from spag_ray.config import EngineConfig, RunConfig
 from spag_ray.episode import Episode
@@ -87,6 +90,8 @@ class Run:
         self.results: list[StageResult] = []
         self._takes_turns = config.placement == "colocated"
         self._engine_handles: list[Any] = []
+        self._engines_lock = threading.Lock()
+        self._num_added = 0
         self._progress = Progress()
         self._began = time.perf_counter()
         self._template = load_template(config.prompts)
@@ -99,15 +104,22 @@ class Run:
             for name, roles in seats.items()
         ]
         self._buffer = (
-            ray.remote(ReplayBuffer)
-            .options(name=f"buffer-{self.folder.name}", num_cpus=0)
+            ray.remote(BufferActor)
+            .options(name=f"buffer-{self.folder.name}", num_cpus=0, max_concurrency=1024)
             .remote(str(self.folder / "episodes"))
         )
         rules = Rules(config.game.max_turns, config.game.rules)
         self._arenas = [
             ray.remote(ArenaActor)
             .options(name=f"arena-{self.folder.name}-{index}", num_cpus=0)
-            .remote(self._log(f"arena-{index}"), self._template, rules)
+            .remote(
+                f"arena-{index}",
+                self._log(f"arena-{index}"),
+                self._template,
+                rules,
+                config.engine.turn_timeout_s,
+                self._buffer,
+            )
             for index in range(config.self_play.num_arenas)
         ]
 
@@ -125,10 +137,11 @@ class Run:
         try:
             temperature = self.config.sampling.temperature
             self.say("starting engines")
-            seat = self.seat(self.start_engines(attacker, "attacker", 0, 1, "attacker"), temperature)
-            other = seat
+            self.start_engines(attacker, "attacker", "attacker", 1)
+            seat = other = self.seat("attacker", "attacker", attacker, temperature)
             if defender != attacker:
-                other = self.seat(self.start_engines(defender, "defender", 0, 1, "defender"), temperature)
+                self.start_engines(defender, "defender", "defender", 1)
+                other = self.seat("defender", "defender", defender, temperature)
             return [episode.as_published() for episode in self.play("play", words, seat, other)]
         finally:
             self.close()
@@ -151,8 +164,51 @@ class Run:
     def status(self) -> Progress:
         return replace(self._progress, seconds=time.perf_counter() - self._began)
 
-    def start_engines(self, model: str, policy_name: str, version: int, count: int, label: str) -> list[Engine]:
-        """`count` engines that play `model` as `policy_name`, all up when this returns."""
+    def start_engines(self, model: str, pool: str, policy: str, count: int, label: str | None = None) -> list[Engine]:
+        """`count` engines that play `model` in `pool`, stamped as `policy`; all up and known to every arena when this
+        returns."""
+        engines = self._start_engines(model, pool, count, label or pool)
+        for engine in engines:
+            self._join(engine, policy)
+        return engines
+
+    def start_policies(self) -> None:
+        """The engines and learner groups of every policy that learns."""
+        for policy in self.policies:
+            policy.engines = self.start_engines(policy.model, policy.name, policy.name, self.config.engine.num_engines)
+            policy.start_learners()
+
+    def add_engine(self, policy_name: str = "policy") -> str:
+        """One more engine for a policy that learns, while it plays; returns the engine's name. It plays once it has
+        the newest published weights."""
+        (policy,) = (policy for policy in self.policies if policy.name == policy_name)
+        self._num_added += 1
+        (engine,) = self._start_engines(policy.model, policy.name, 1, f"{policy.name}-added-{self._num_added}")
+        with self._engines_lock:
+            policy.catch_up(engine)
+            self._join(engine, policy.name)
+        self.metrics.record("engine_joined", engine=engine.name, policy=policy.name, version=policy.version)
+        return engine.name
+
+    def remove_engine(self, name: str) -> None:
+        """Take an engine out while it plays: what it was asked is asked of others."""
+        with self._engines_lock:
+            policy, engine = next((p, e) for p in self.policies for e in p.engines if e.name == name)
+            policy.engines.remove(engine)
+            self._drop(engine)
+        ray.wait([engine.handle.close.remote()], timeout=20)
+        ray.kill(engine.handle)
+        self._engine_handles.remove(engine.handle)
+        self.metrics.record("engine_left", engine=name, policy=policy.name)
+
+    def drain(self, engine: Engine) -> None:
+        """Give an engine no new game, and wait until it has none."""
+        get([arena.drain.remote(engine) for arena in self._arenas])
+
+    def reopen(self, engine: Engine) -> None:
+        get([arena.reopen.remote(engine) for arena in self._arenas])
+
+    def _start_engines(self, model: str, pool: str, count: int, label: str) -> list[Engine]:
         config = self._engine_config()
         actor = ray.remote(EngineActor)
         engines = []
@@ -164,9 +220,9 @@ class Run:
                 num_gpus=config.num_gpus,
                 max_concurrency=4096,
             ).remote(self._log(name))
-            engines.append(Engine(handle, name, policy_name, model))
+            engines.append(Engine(handle, name, pool))
         starts = [
-            engine.handle.start.remote(model, config, engine.name, version, self.config.seed + index)
+            engine.handle.start.remote(model, config, engine.name, 0, self.config.seed + index)
             for index, engine in enumerate(engines)
         ]
         try:
@@ -178,13 +234,11 @@ class Run:
         self._engine_handles.extend(engine.handle for engine in engines)
         return engines
 
-    def start_policies(self) -> None:
-        """The engines and learner groups of every policy that learns."""
-        for policy in self.policies:
-            policy.engines = self.start_engines(
-                policy.model, policy.name, 0, self.config.engine.num_engines, policy.name
-            )
-            policy.start_learners()
+    def _join(self, engine: Engine, policy: str) -> None:
+        get([arena.join.remote(engine, policy) for arena in self._arenas])
+
+    def _drop(self, engine: Engine) -> None:
+        get([arena.drop.remote(engine) for arena in self._arenas])
 
     def policy_of(self, role: Role) -> LearningPolicy:
         return next(policy for policy in self.policies if role in policy.roles)
@@ -196,29 +250,31 @@ class Run:
             ray.wait(closing, num_returns=len(closing), timeout=20)
         for policy in self.policies:
             policy.close_learners()
-        for handle in [*self._engine_handles, *self._arenas, self._buffer]:
+        for handle in [*self._arenas, *self._engine_handles, self._buffer]:
             ray.kill(handle)
         self._engine_handles, self._arenas = [], []
         self.metrics.close()
 
-    def seat(self, engines: Sequence[Engine], temperature: float) -> Seat:
+    def seat(self, pool: str, policy: str, model: str, temperature: float) -> Seat:
         sampling = self.config.sampling
-        return Seat(
-            tuple(engines),
-            Sampling(temperature, sampling.max_new_tokens, sampling.top_k, sampling.top_p),
-            engines[0].model,
-        )
+        return Seat(pool, policy, Sampling(temperature, sampling.max_new_tokens, sampling.top_k, sampling.top_p), model)
+
+    def policy_seat(self, role: Role, temperature: float) -> Seat:
+        """The newest weights of the policy that learns to play `role`."""
+        policy = self.policy_of(role)
+        return self.seat(policy.name, policy.name, policy.model, temperature)
 
     def expert_seat(self) -> Seat:
-        return Seat((), Sampling(), self.model, self.cards)
+        return Seat("expert", "scripted", Sampling(), self.model, self.cards)
 
     def play(self, stage: str, words: Sequence[str], attacker: Seat, defender: Seat) -> list[Episode]:
         """One game a word; the judged episodes, in the order of the words."""
         tasks = [GameTask(number, word, stage, self.config.seed) for number, word in enumerate(words)]
         began = time.perf_counter()
+        seats = {"attacker": attacker, "defender": defender}
         shares = [tasks[index :: len(self._arenas)] for index in range(len(self._arenas))]
         plays = [
-            arena.play.remote(share, attacker, defender, self.config.self_play.games_in_flight, self._buffer)
+            arena.play.remote(share, seats, self.config.self_play.games_in_flight)
             for arena, share in zip(self._arenas, shares, strict=True)
             if share
         ]
@@ -242,6 +298,24 @@ class Run:
             **{str(outcome): number for outcome, number in count.outcomes.items()},
         )
         return [decode(data) for data in get(self._buffer.take.remote(stage))]
+
+    @contextlib.contextmanager
+    def streaming(self) -> Iterator[Stream]:
+        """Arenas that play without end, as far as permits go, while the block learns."""
+        temperature = self.config.sampling.temperature
+        seats = {str(role): self.policy_seat(role, temperature) for role in Role}
+        versions = {policy.name: policy.version for policy in self.policies}
+        get(self._buffer.open_stream.remote(self.words, self.config.stream, versions, self.config.seed))
+        plays = [arena.play_stream.remote(seats, self.config.self_play.games_in_flight) for arena in self._arenas]
+        try:
+            yield Stream(self, self._buffer, plays)
+            get(self._buffer.close_stream.remote())
+            for arena in self._arenas:
+                arena.stop_stream.remote()
+            get(plays)
+        except ray.exceptions.RayError:
+            get([play for play in plays if ray.wait([play], timeout=0)[0]])  # the arenas know the cause, if they ended
+            raise
 
     def evaluate(self, name: str, attacker: Seat, defender: Seat, stage: str, names: tuple[str, str]) -> StageResult:
         """Games on the held-out words, each word equally often; the result is kept and written down."""
@@ -272,8 +346,13 @@ class Run:
             for policy in self.policies:
                 policy.sleep_learners()
             get([handle.wake.remote() for handle in self._engine_handles])
-        for policy in self.policies:
-            policy.publish()
+        with self._engines_lock:
+            for policy in self.policies:
+                for engine in policy.publish(self):
+                    self._drop(engine)
+                    self._engine_handles.remove(engine.handle)
+                    self.metrics.record("engine_lost", engine=engine.name, policy=policy.name)
+                    self.say(f"{engine.name} is gone; {len(policy.engines)} left")
 
     def save(self, stage: str) -> dict[str, str]:
         """{policy: its model folder}"""
@@ -308,3 +387,44 @@ class Run:
 
     def _log(self, name: str) -> str:
         return str(self.folder / "logs" / f"{name}.log")
+
+
+class Stream:
+    """What the learner sees of play that goes on beside it."""
+
+    def __init__(self, run: Run, buffer: Any, plays: list[ray.ObjectRef]) -> None:
+        self._run = run
+        self._buffer = buffer
+        self._plays = plays
+        self._began = time.perf_counter()
+
+    def next_batch(self, what: str) -> list[Episode]:
+        """The episodes that the next version learns from. Raises what ended an arena."""
+        waited = time.perf_counter()
+        while (records := get(self._buffer.batch.remote(0.5))) is None:
+            self._run._show_play(what, 0, get(self._buffer.count.remote(STAGE)))
+            if ended := ray.wait(self._plays, timeout=0)[0]:
+                get(ended)
+        counts: StreamCounts = get(self._buffer.stream_counts.remote())
+        total: StageCount = get(self._buffer.count.remote(STAGE))
+        seconds = time.perf_counter() - self._began
+        self._run.metrics.record(
+            "stream",
+            version=self._run.version,
+            waited_s=round(time.perf_counter() - waited, 3),
+            games=total.num_games,
+            tokens_per_s=round(total.num_tokens / seconds, 1),
+            games_per_s=round(total.num_games / seconds, 3),
+            begun=counts.begun,
+            waiting=counts.waiting,
+            evicted=counts.evicted,
+            lost=counts.lost,
+            repeated=counts.repeated,
+            permits_free=counts.permits_free,
+            **{f"lag_{lag}": number for lag, number in sorted(counts.lag.items())},
+        )
+        return [decode(data) for data in records]
+
+    def learned(self) -> None:
+        """The batch has been learned and the new weights are published."""
+        get(self._buffer.advance.remote({policy.name: policy.version for policy in self._run.policies}))

@@ -1,4 +1,4 @@
-"""The whole of SPAG on one page (schedule `rounds`).
+"""The whole of SPAG on one page.
 
     base model ──> evaluate                                                       on held-out words
         │
@@ -10,13 +10,19 @@
 
     last, the newest weights against the imitated model, in both seats.
 
-What waits for what: play waits for the weights of the round before to be on every engine; the learner waits for the
-round's last game. Nothing else blocks.
+What waits for what, in schedule `rounds`: play waits for the weights of the round before to be on every engine; the
+learner waits for the round's last game. In schedule `stream` a round is several versions long:
+
+        ┌─ play, as far as permits go ──> judged episodes ──> buffer ──> games_per_version of them, none too old ─┐
+        └─ weights, each engine when sync.update lets it <── learner, one pass <─────────────────────────────────┘
+
+play waits for permits alone (cluster/stream.py), the learner for a version's games. Nothing else blocks.
 """
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cluster.learning_policy import Lesson
@@ -32,6 +38,8 @@ from spag_ray.varied import load_varied, rerendered
 
 if TYPE_CHECKING:
     from cluster.run import Run, StageResult
+
+MAX_UNDECIDED = 5  # versions of a stream in a row without a decided game
 
 
 def train(run: Run) -> list[StageResult]:
@@ -50,11 +58,14 @@ def train(run: Run) -> list[StageResult]:
 
     baselines = RoleBaselines(config.objective.baseline_decay) if config.objective.baseline == "moving" else None
     sft = sft_samples(read_sft(config.self_play.sft_file), run.renderer) if config.self_play.sft_file else []
-    for number in range(1, config.self_play.rounds + 1):
-        spag_round(run, number, sft, baselines)
-        run.save(f"spag-{number}")
-        run.publish()
-        evaluate_stage(run, f"spag-{number}")
+    if config.schedule == "stream" and config.self_play.rounds:
+        stream_rounds(run, sft, baselines)
+    else:
+        for number in range(1, config.self_play.rounds + 1):
+            spag_round(run, number, sft, baselines)
+            run.save(f"spag-{number}")
+            run.publish()
+            evaluate_stage(run, f"spag-{number}")
 
     for policy in run.policies:
         policy.close_learners()
@@ -93,31 +104,62 @@ def spag_round(run: Run, number: int, sft: list[TurnSample], baselines: RoleBase
     config = run.config.self_play
     leases = [run.words.lease() for _ in range(config.games_per_round)]
     temperature = run.config.sampling.temperature
-    attacker, defender = (run.seat(run.policy_of(role).engines, temperature) for role in Role)
+    attacker, defender = (run.policy_seat(role, temperature) for role in Role)
     episodes = run.play(f"spag-{number}", [lease.word for lease in leases], attacker, defender)
     for lease in leases:
         run.words.done(lease)
     games = samples_of(run, episodes, f"round {number}", run.config.objective, run.config.game.breach, baselines)
+    run.learn(self_play_lesson(run, f"spag-{number}", games, sft))
+
+
+def stream_rounds(run: Run, sft: list[TurnSample], baselines: RoleBaselines | None) -> None:
+    """All rounds while play goes on: a version of the weights for every `games_per_version` games."""
+    config = run.config
+    per_version = config.stream.games_per_version
+    steps_per_version = max(1, per_version // config.self_play.batch_games)
+    versions_per_round = config.self_play.games_per_round // per_version
+    stage_steps = config.self_play.rounds * versions_per_round * steps_per_version
+    num_undecided = 0
+    with run.streaming() as stream:
+        for part in range(config.self_play.rounds * versions_per_round):
+            round_number, place = part // versions_per_round + 1, part % versions_per_round + 1
+            name = f"spag-{round_number}"
+            episodes = stream.next_batch(f"{name}, version {place} of {versions_per_round}: play")
+            games = samples_of(run, episodes, name, config.objective, config.game.breach, baselines, may_be_empty=True)
+            num_undecided = 0 if games else num_undecided + 1
+            if num_undecided == MAX_UNDECIDED:
+                raise nothing_to_learn(f"{MAX_UNDECIDED} versions in a row", MAX_UNDECIDED * per_version)
+            lesson = self_play_lesson(run, name, games, sft)
+            batch_games = max(1, -(-len(games) // steps_per_version))
+            run.learn(replace(lesson, batch_games=batch_games, part_of="stream", stage_steps=stage_steps))
+            run.publish()
+            stream.learned()
+            if place == versions_per_round:
+                run.save(name)
+                evaluate_stage(run, name)
+
+
+def self_play_lesson(run: Run, stage: str, games: list[GameSample], sft: list[TurnSample]) -> Lesson:
+    config = run.config
     # The published code trains on the plain softmax whatever it sampled at; `spag` on the sampling temperature.
-    tempered = run.config.objective.name == "spag" and temperature > 0
-    run.learn(
-        Lesson(
-            f"spag-{number}",
-            "self_play",
-            games,
-            sft,
-            config.batch_games,
-            config.learning_rate,
-            run.config.objective.kl_coeff,
-            temperature if tempered else 1.0,
-        )
+    temperature = config.sampling.temperature
+    tempered = config.objective.name == "spag" and temperature > 0
+    return Lesson(
+        stage,
+        "self_play",
+        games,
+        sft,
+        config.self_play.batch_games,
+        config.self_play.learning_rate,
+        config.objective.kl_coeff,
+        temperature if tempered else 1.0,
     )
 
 
 def evaluate_stage(run: Run, name: str) -> None:
     """The stage's policies, each in its seat, on held-out words."""
     if run.config.evaluation.games:
-        attacker, defender = (run.seat(run.policy_of(role).engines, run.config.evaluation.temperature) for role in Role)
+        attacker, defender = (run.policy_seat(role, run.config.evaluation.temperature) for role in Role)
         run.evaluate(name, attacker, defender, f"eval-{name}", (name, name))
 
 
@@ -125,15 +167,16 @@ def head_to_head(run: Run, anchor: dict[str, str], anchor_name: str) -> None:
     """The newest weights against an earlier stage, in both seats."""
     run.say(f"starting an engine for {anchor_name}")
     temperature = run.config.evaluation.temperature
-    earlier = {
-        name: run.seat(run.start_engines(model, f"{anchor_name}-{name}", 0, 1, f"{anchor_name}-{name}"), temperature)
-        for name, model in anchor.items()
-    }
-    newest = {policy.name: run.seat(policy.engines, temperature) for policy in run.policies}
+    earlier = {}
+    for policy, model in anchor.items():
+        pool = f"{anchor_name}-{policy}"
+        run.start_engines(model, pool, pool, 1)
+        earlier[policy] = run.seat(pool, pool, model, temperature)
+    newest = {role: run.policy_seat(role, temperature) for role in Role}
     attacker, defender = (run.policy_of(role).name for role in Role)
     name = f"spag-{run.config.self_play.rounds}"
-    run.evaluate(name, newest[attacker], earlier[defender], f"match-{name}-{anchor_name}", (name, anchor_name))
-    run.evaluate(name, earlier[attacker], newest[defender], f"match-{anchor_name}-{name}", (anchor_name, name))
+    run.evaluate(name, newest[Role.ATTACKER], earlier[defender], f"match-{name}-{anchor_name}", (name, anchor_name))
+    run.evaluate(name, earlier[attacker], newest[Role.DEFENDER], f"match-{anchor_name}-{name}", (anchor_name, name))
 
 
 def imitation_samples(run: Run, episodes: list[Episode]) -> list[GameSample]:
@@ -150,6 +193,7 @@ def samples_of(
     breach: BreachRule,
     baselines: RoleBaselines | None = None,
     sampled: bool = True,
+    may_be_empty: bool = False,
 ) -> list[GameSample]:
     """What is learned from the episodes, under the prompts they were played with or under others."""
     config = run.config
@@ -157,11 +201,15 @@ def samples_of(
         prompts = load_varied(config.varied_prompts)
         episodes, sampled = rerendered(episodes, prompts, run.tokenizer, config.seed), False
     games = game_samples(episodes, objective, breach, baselines, sampled)
-    if not games:
-        raise InputError(
-            f"{what}: none of {len(episodes)} games was won by either side, so there is nothing to learn; "
-            "play more games, or begin with imitation.enabled: true"
-        )
+    if not games and not may_be_empty:
+        raise nothing_to_learn(what, len(episodes))
     weights = {str(game.role): game.weight for game in games}
     run.metrics.record("samples", what=what, decided=len(games), **{f"{role}_weight": w for role, w in weights.items()})
     return games
+
+
+def nothing_to_learn(what: str, num_games: int) -> InputError:
+    return InputError(
+        f"{what}: none of {num_games} games was won by either side, so there is nothing to learn; "
+        "play more games, or begin with imitation.enabled: true"
+    )

@@ -11,14 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 
 from cluster.arena_actor import Engine
 from cluster.learner_group import LearnerGroup
 from spag_ray.config import SyncConfig
-from spag_ray.errors import WeightSyncError
+from spag_ray.errors import EngineError, WeightSyncError
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,55 @@ def export(learners: LearnerGroup, version: int, probe: Probe | None) -> Export:
     )
 
 
-def publish(exported: Export, engines: Sequence[Engine], config: SyncConfig, probe: Probe | None) -> SyncReport:
-    """Give a version to every engine, then compare what they and the learner say of the probe.
+class Gate(Protocol):
+    """Who keeps games away from an engine that takes new weights between games."""
 
-    Raises WeightSyncError, after killing the engines that failed, and says which and why.
+    def drain(self, engine: Engine) -> None:
+        """Returns when no game sits there any more."""
+        ...
+
+    def reopen(self, engine: Engine) -> None: ...
+
+
+def publish(
+    exported: Export, engines: Sequence[Engine], config: SyncConfig, probe: Probe | None, gate: Gate | None = None
+) -> tuple[SyncReport, list[Engine]]:
+    """Give a version to every engine, then compare what they and the learner say of the probe. Returns the report and
+    the engines that were found dead, which nobody counts on any more.
+
+    Raises WeightSyncError, after killing the engines that failed, and says which and why; EngineError when all are
+    dead.
     """
     began = time.perf_counter()
+    lost: list[Engine] = []
+    num_bytes = 0
+    if config.update == "between_games" and gate is not None:
+        for engine in engines:  # one at a time: the others go on playing
+            gate.drain(engine)
+            num_bytes = max(num_bytes, _load(exported, [engine], config, lost))
+            gate.reopen(engine)
+    else:
+        num_bytes = _load(exported, engines, config, lost)
+    alive = [engine for engine in engines if engine not in lost]
+    if not alive:
+        raise EngineError(f"version {exported.version}: no engine is left of {', '.join(e.name for e in engines)}")
+    seconds = time.perf_counter() - began
+    gap_mean, gap_max = _probe(exported, alive, config, probe) if probe is not None else (0.0, 0.0)
+    report = SyncReport(
+        exported.version,
+        seconds,
+        len(exported.bucket_refs),
+        len(alive),
+        num_bytes,
+        gap_mean,
+        gap_max,
+        time.perf_counter() - began - seconds,
+    )
+    return report, lost
+
+
+def _load(exported: Export, engines: Sequence[Engine], config: SyncConfig, lost: list[Engine]) -> int:
+    """All at once; returns the bytes that went to each, and adds to `lost` who is dead."""
     in_flight = config.update == "in_flight"
     loads = [
         engine.handle.load.remote(
@@ -92,6 +135,8 @@ def publish(exported: Export, engines: Sequence[Engine], config: SyncConfig, pro
         try:
             version, num_bytes = ray.get(load, timeout=config.timeout_s)
             assert version == exported.version, f"{engine.name} answered with version {version}"
+        except ray.exceptions.RayActorError:
+            lost.append(engine)
         except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError) as error:
             cause = getattr(error, "cause", None) or error
             failed.append(f"{engine.name}: {str(cause).splitlines()[0]}")
@@ -100,18 +145,7 @@ def publish(exported: Export, engines: Sequence[Engine], config: SyncConfig, pro
         raise WeightSyncError(
             f"version {exported.version} was not taken by {'; '.join(failed)}; these engines were stopped"
         )
-    seconds = time.perf_counter() - began
-    gap_mean, gap_max = _probe(exported, engines, config, probe) if probe is not None else (0.0, 0.0)
-    return SyncReport(
-        exported.version,
-        seconds,
-        len(exported.bucket_refs),
-        len(engines),
-        num_bytes,
-        gap_mean,
-        gap_max,
-        time.perf_counter() - began - seconds,
-    )
+    return num_bytes
 
 
 def _probe(exported: Export, engines: Sequence[Engine], config: SyncConfig, probe: Probe) -> tuple[float, float]:

@@ -84,8 +84,8 @@ class BatchMaxima:
 
 @dataclass
 class BatchLoss:
-    """The loss of `batch`, in parts; `sums` and `maxima` take in every part. With `at_start` the weights are those that
-    the stage began with, so turns need not bring their log-probabilities under them."""
+    """The loss of `batch`, in parts; `sums` and `maxima` take in every part. With `at_start` the weights are those
+    that are the reference, so turns need not bring their log-probabilities under them."""
 
     batch: Batch
     method: Method

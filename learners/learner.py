@@ -180,10 +180,10 @@ class Learner:
         self._engine.module.train()
         return [float(value) for value in logprobs]
 
-    def step(self, batch: Batch, temperature: float = 1.0) -> StepReport:
+    def step(self, batch: Batch, temperature: float = 1.0, at_start: bool = False) -> StepReport:
         """One optimiser step on the global batch; where loss or gradient is not finite the weights stay as they were
-        and the report says `skipped`. In the first step of a stage turns need no reference log-probabilities: they
-        are those of the weights as they are.
+        and the report says `skipped`. With `at_start` turns need no reference log-probabilities: they are those of the
+        weights as they are.
 
         Raises LearnerError when there is nothing to learn from.
         """
@@ -196,7 +196,7 @@ class Learner:
         mine = Batch(tuple(batch.games[i] for i in games_share), tuple(batch.sft[i] for i in rows_share))
         items = mine.items
         micro_batches, num_micro_steps = self._micro_batches([item.turn for item in items], everything[0].turn)
-        batch_loss = BatchLoss(batch, self._stage.method, self._objective, self._stage.kl_coeff, self._stage.step == 0)
+        batch_loss = BatchLoss(batch, self._stage.method, self._objective, self._stage.kl_coeff, at_start)
         sums, maxima = batch_loss.sums, batch_loss.maxima
         for micro_step in range(num_micro_steps):
             compute_began = time.perf_counter()

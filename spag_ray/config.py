@@ -17,6 +17,7 @@ from spag_ray.configs import find_config
 from spag_ray.errors import ConfigError
 
 RulesName = Literal["strict", "published"]
+ReplayOrder = Literal["fifo", "recent", "prioritized"]
 BreachRule = Literal["discard", "penalise"]
 
 
@@ -59,6 +60,7 @@ class EngineConfig(Part):
     max_lora_rank: int | None = Field(None, ge=1, description="room for adapters; a run with lora sets it")
     num_gpus: float = Field(0, ge=0, description="GPUs Ray reserves for one engine")
     num_cpus: float = Field(1, ge=0, description="CPU cores Ray reserves for one engine")
+    turn_timeout_s: float = Field(600, gt=0, description="a turn that takes longer is asked of another engine")
     start_timeout_s: float = Field(600, gt=0, description="an engine that is not up by then is an error")
 
 
@@ -142,6 +144,24 @@ class SelfPlayConfig(Part):
     sft_rows_per_step: int = Field(8, ge=1)
 
 
+class StreamConfig(Part):
+    """Of `schedule: stream`: play and learning at the same time."""
+
+    games_per_version: int = Field(32, ge=1, description="games that a version of the weights learns from")
+    max_lag: int = Field(2, ge=0, description="versions that an episode may be older than what learns it")
+    replay: ReplayOrder = Field("fifo", description="which of the waiting episodes come first")
+    reuse: int = Field(1, ge=1, description="how often each episode is learned")
+
+    @model_validator(mode="after")
+    def _check(self) -> StreamConfig:
+        if self.reuse > self.max_lag + 1:
+            raise ValueError(
+                f"reuse {self.reuse} learns an episode under {self.reuse} versions, but max_lag {self.max_lag} keeps "
+                f"it for {self.max_lag + 1}; set max_lag to at least {self.reuse - 1}"
+            )
+        return self
+
+
 class SyncConfig(Part):
     update: Literal["between_games", "between_turns", "in_flight"] = Field(
         "between_turns",
@@ -149,7 +169,7 @@ class SyncConfig(Part):
         "have, or at once (they are paused, and go on under the new weights)",
     )
     max_probe_gap: float = Field(
-        0.1, ge=0, description="mean gap of a fixed turn's log-probabilities, engine to learner, that ends a run; nats"
+        0.3, ge=0, description="mean gap of a fixed turn's log-probabilities, engine to learner, that ends a run; nats"
     )
     timeout_s: float = Field(300, gt=0, description="an engine that has not taken a version by then is stopped")
 
@@ -181,6 +201,9 @@ class RunConfig(Part):
     policies: Literal["shared", "separate"] = Field(
         "shared", description="one policy plays both seats, or an attacker and a defender learn side by side"
     )
+    schedule: Literal["rounds", "stream"] = Field(
+        "rounds", description="play a round, learn it, play the next; or play and learn at the same time"
+    )
     placement: Literal["separate", "colocated"] = Field(
         "separate",
         description="engines and learners each on their own devices, or in turns on the same: one sleeps while the "
@@ -194,6 +217,7 @@ class RunConfig(Part):
     objective: ObjectiveConfig = ObjectiveConfig()
     imitation: ImitationConfig = ImitationConfig()
     self_play: SelfPlayConfig = SelfPlayConfig()
+    stream: StreamConfig = StreamConfig()
     sync: SyncConfig = SyncConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     cluster: ClusterConfig = ClusterConfig()
@@ -214,6 +238,15 @@ class RunConfig(Part):
                 "objective `spag`; take them out, or set objective.name: published"
             )
         self._check_reference()
+        if self.schedule == "stream" and self.placement == "colocated":
+            raise ValueError(
+                "schedule: stream plays while it learns, placement: colocated lets them take turns; drop one of them"
+            )
+        if self.schedule == "stream" and self.self_play.games_per_round % self.stream.games_per_version:
+            raise ValueError(
+                f"self_play.games_per_round ({self.self_play.games_per_round}) has to be a multiple of "
+                f"stream.games_per_version ({self.stream.games_per_version}): a round is evaluated at its end"
+            )
         return self
 
     def _check_reference(self) -> None:

@@ -41,7 +41,7 @@ class Turn:
             raise InputError(
                 f"a turn has {len(self.token_ids)} sampled tokens but {len(self.logprobs)} log-probabilities"
             )
-        if not all(math.isfinite(value) for value in self.logprobs):
+        if not math.isfinite(sum(self.logprobs)):
             raise InputError(f"a turn by policy {self.policy!r} has a log-probability that is not finite")
 
     @property

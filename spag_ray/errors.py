@@ -29,6 +29,10 @@ class EngineError(SpagError):
     """An inference engine failed."""
 
 
+class EngineGoneError(EngineError):
+    """An inference engine is no longer there: its process ended."""
+
+
 class WeightSyncError(SpagError):
     """New weights did not arrive whole."""
 

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from conftest import collect
 
-from actors.arena import GameTask, Player, Rules, play_game, play_games
+from actors.arena import GameTask, Player, Rules, TaskList, play_game, play_games
 from actors.models import load_tokenizer
 from actors.policy import Completion, Request, Sampling
+from actors.pool import EnginePool
 from actors.scripted_policy import ScriptedPolicy
-from spag_ray.errors import EngineError
+from spag_ray.errors import EngineError, EngineGoneError
 from spag_ray.game import Outcome, Role
 from spag_ray.prompts import load_template, make_renderer
 
@@ -59,8 +60,19 @@ class Talker:
         return answers
 
 
-def player(policy: Any, renderer: Any) -> Player:
-    return Player(policy, renderer, Sampling(1.0, 16))
+def pool_of(*policies: Any, **options: Any) -> EnginePool:
+    pool = EnginePool("talker", **options)
+    for number, policy in enumerate(policies):
+        pool.join(f"engine-{number}", policy)
+    return pool
+
+
+def both(pool: EnginePool, renderer: Any) -> dict[str, Player]:
+    return dict.fromkeys(("attacker", "defender"), Player(pool, renderer, Sampling(1.0, 16)))
+
+
+def playing(policy: Any, renderer: Any) -> dict[str, Player]:
+    return both(pool_of(policy), renderer)
 
 
 def tasks(count: int) -> list[GameTask]:
@@ -69,31 +81,29 @@ def tasks(count: int) -> list[GameTask]:
 
 
 def test_a_game_ends_with_the_turn_that_decides_it(renderer: Any, loop: Any) -> None:
-    talker = player(Talker(renderer, ["water", "a river ?"]), renderer)
-    episode = loop.run(play_game(GameTask(0, "river", "test"), talker, talker, RULES))
+    talker = playing(Talker(renderer, ["water", "a river ?"]), renderer)
+    episode = loop.run(play_game(GameTask(0, "river", "test"), talker, RULES))
     assert episode.verdict.outcome is Outcome.ATTACKER_WINS and len(episode.turns) == 2
     assert [turn.role for turn in episode.turns] == [Role.ATTACKER, Role.DEFENDER]
     assert episode.turns[1].policy == "talker" and episode.turns[1].first_version == 4
 
 
 def test_a_game_nobody_decides_ends_after_all_its_turns(renderer: Any, loop: Any) -> None:
-    talker = player(Talker(renderer, ["water"]), renderer)
-    episode = loop.run(play_game(GameTask(0, "tiger", "test"), talker, talker, RULES))
+    talker = playing(Talker(renderer, ["water"]), renderer)
+    episode = loop.run(play_game(GameTask(0, "tiger", "test"), talker, RULES))
     assert episode.verdict.outcome is Outcome.TIED and len(episode.turns) == 6
 
 
 def test_each_prompt_of_a_seat_begins_with_all_it_read_and_said_before(renderer: Any, loop: Any) -> None:
-    talker = player(Talker(renderer, ["water", "music"]), renderer)
-    turns = loop.run(play_game(GameTask(0, "tiger", "test"), talker, talker, RULES)).turns
+    talker = playing(Talker(renderer, ["water", "music"]), renderer)
+    turns = loop.run(play_game(GameTask(0, "tiger", "test"), talker, RULES)).turns
     for earlier, later in zip(turns, turns[2:], strict=False):
         assert later.prompt_ids[: len(earlier.prompt_ids + earlier.token_ids)] == earlier.prompt_ids + earlier.token_ids
 
 
 def test_no_more_games_are_in_flight_than_allowed_and_none_is_lost(renderer: Any, loop: Any) -> None:
     talker = Talker(renderer, ["water"], delay_s=0.001)
-    episodes = loop.run(
-        collect(play_games(tasks(20), [player(talker, renderer)], [player(talker, renderer)], RULES, games_in_flight=6))
-    )
+    episodes = loop.run(collect(play_games(TaskList(tasks(20)), playing(talker, renderer), RULES, games_in_flight=6)))
     assert sorted(episode.number for episode in episodes) == list(range(20))
     assert talker.most_at_once == 6
 
@@ -102,7 +112,7 @@ def test_every_turn_of_every_game_has_a_seed_of_its_own_that_the_run_decides(ren
     seeds = []
     for _ in range(2):
         talker = Talker(renderer, ["water"])
-        loop.run(collect(play_games(tasks(5), [player(talker, renderer)], [player(talker, renderer)], RULES, 5)))
+        loop.run(collect(play_games(TaskList(tasks(5)), playing(talker, renderer), RULES, 5)))
         seeds.append(sorted(talker.seeds))
     assert seeds[0] == seeds[1] and len(set(seeds[0])) == 30
 
@@ -112,14 +122,102 @@ def test_an_engine_error_ends_the_games_and_is_raised(renderer: Any, loop: Any) 
         async def generate(self, requests: Sequence[Request]) -> list[Completion]:
             raise EngineError("no more")
 
-    broken = player(Broken(renderer, ["x"]), renderer)
+    broken = playing(Broken(renderer, ["x"]), renderer)
     with pytest.raises(EngineError, match="no more"):
-        loop.run(collect(play_games(tasks(3), [broken], [broken], RULES, 3)))
+        loop.run(collect(play_games(TaskList(tasks(3)), broken, RULES, 3)))
 
 
 def test_the_scripted_expert_plays_sensible_games(renderer: Any, loop: Any) -> None:
-    expert = player(ScriptedPolicy(CARDS, renderer.reply_ids), renderer)
-    episodes = loop.run(collect(play_games(tasks(40), [expert], [expert], RULES, 8)))
+    expert = playing(ScriptedPolicy(CARDS, renderer.reply_ids), renderer)
+    episodes = loop.run(collect(play_games(TaskList(tasks(40)), expert, RULES, 8)))
     outcomes = [episode.verdict.outcome for episode in episodes]
     assert outcomes.count(Outcome.ATTACKER_WINS) > 5 and outcomes.count(Outcome.DEFENDER_WINS) > 5
     assert all(outcome.breaker is None for outcome in outcomes)
+
+
+class Failing(Talker):
+    """Answers `good` requests, then fails with `error`, or never answers."""
+
+    def __init__(self, renderer: Any, good: int, error: Exception | None) -> None:
+        super().__init__(renderer, ["water"])
+        self.good = good
+        self.error = error
+        self.asked: list[str] = []
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        self.asked += [request.request_id for request in requests]
+        if len(self.asked) > self.good:
+            if self.error is None:
+                await asyncio.sleep(60)
+            else:
+                raise self.error
+        return await super().generate(requests)
+
+
+def test_a_new_game_sits_down_where_there_are_fewest_and_stays_there(renderer: Any, loop: Any) -> None:
+    quick, slow = Talker(renderer, ["water"]), Talker(renderer, ["water"], delay_s=0.02)
+    pool = pool_of(quick, slow)
+    loop.run(collect(play_games(TaskList(tasks(40)), both(pool, renderer), RULES, games_in_flight=4)))
+    assert len(quick.seeds) > 2 * len(slow.seeds) > 0, "the quick engine's games end sooner"
+    assert len(quick.seeds) % 6 == 0 and len(slow.seeds) % 6 == 0, "whole games of 6 turns"
+    assert pool.games == {"engine-0": 0, "engine-1": 0}
+
+
+@pytest.mark.parametrize("error", [EngineError("out of luck"), EngineGoneError("gone"), None])
+def test_a_lost_turn_is_asked_elsewhere_and_the_game_goes_on_there(
+    error: Exception | None, renderer: Any, loop: Any
+) -> None:
+    failing, good = Failing(renderer, good=5, error=error), Talker(renderer, ["water"])
+    pool = pool_of(failing, good, turn_timeout_s=0.2)
+    episodes = loop.run(collect(play_games(TaskList(tasks(8)), both(pool, renderer), RULES, games_in_flight=8)))
+    assert sorted(episode.number for episode in episodes) == list(range(8))
+    assert all(len(episode.turns) == 6 for episode in episodes)
+    assert pool.counts.retries >= 1 and (pool.counts.timeouts > 0) == (error is None)
+    gone = isinstance(error, EngineGoneError)
+    assert pool.counts.lost_engines == (["engine-0"] if gone else []) and ("engine-0" in pool.games) != gone
+    assert set(pool.games.values()) == {0}
+
+
+def test_a_game_whose_turn_nobody_answers_begins_again_and_then_ends_all(renderer: Any, loop: Any) -> None:
+    flaky = Failing(renderer, good=3, error=EngineError("out of luck"))
+
+    async def heal() -> list[Any]:
+        games = asyncio.create_task(
+            collect(play_games(TaskList(tasks(1)), both(pool_of(flaky, max_tries=2), renderer), RULES, 1))
+        )
+        while len(flaky.asked) < 5:
+            await asyncio.sleep(0)
+        flaky.good = 99
+        return await games
+
+    (episode,) = loop.run(heal())
+    assert len(episode.turns) == 6 and flaky.asked.count("test/000000/0") == 2
+    hopeless = pool_of(Failing(renderer, good=3, error=EngineError("out of luck")), max_tries=2)
+    with pytest.raises(EngineError, match="out of luck"):
+        loop.run(collect(play_games(TaskList(tasks(1)), both(hopeless, renderer), RULES, 1)))
+
+
+def test_engines_join_and_leave_while_games_run(renderer: Any, loop: Any) -> None:
+    async def scenario() -> tuple[list[Any], Talker]:
+        pool = pool_of(join_timeout_s=5.0)
+        games = asyncio.create_task(
+            collect(play_games(TaskList(tasks(30)), both(pool, renderer), RULES, games_in_flight=6))
+        )
+        await asyncio.sleep(0.01)  # games wait: there is no engine
+        pool.join("first", Talker(renderer, ["water"], delay_s=0.005))
+        await asyncio.sleep(0.02)
+        second = Talker(renderer, ["water"], delay_s=0.005)
+        pool.join("second", second)
+        await pool.drain("first")
+        assert pool.games["first"] == 0 and not games.done()
+        pool.drop("first")
+        return await games, second
+
+    episodes, second = loop.run(scenario())
+    assert len(episodes) == 30 and len(second.seeds) > 30
+
+
+def test_games_without_an_engine_end_with_a_line_that_says_so(renderer: Any, loop: Any) -> None:
+    pool = pool_of(join_timeout_s=0.05)
+    with pytest.raises(EngineError, match="no engine plays talker"):
+        loop.run(collect(play_games(TaskList(tasks(1)), both(pool, renderer), RULES, 1)))

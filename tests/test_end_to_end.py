@@ -15,8 +15,10 @@ from conftest import TARGETS
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from cluster.launch import run_learn, run_play, run_reward, run_training, training_words
+from cluster.launch import placed_run, run_learn, run_play, run_reward, run_training, training_words
+from cluster.run_folder import make_run_folder
 from cluster.runtime import ray_session
+from spag_ray.cards import taboo_cards
 from spag_ray.config import ClusterConfig, RunConfig, parse_config
 from spag_ray.errors import ConfigError
 from spag_ray.formats import read_games, read_samples
@@ -170,9 +172,56 @@ def test_a_run_that_ray_could_never_place_is_refused_before_its_folder_is_made(
     assert not (tmp_path / "run").exists()
 
 
-def steps_of(folder: Path) -> list[dict[str, Any]]:
+def records_of(folder: Path, kind: str) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["kind"] == "step"]
+    return [line for line in lines if line["kind"] == kind]
+
+
+@pytest.mark.slow  # three engines, one of them killed
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("update", ["between_games", "between_turns"])
+def test_a_stream_plays_while_it_learns_and_an_engine_is_killed_and_another_joins(
+    update: str, tiny_model: Path, words: Path, tmp_path: Path
+) -> None:
+    config = tiny_run(
+        tiny_model,
+        words,
+        schedule="stream",
+        stream={"games_per_version": 8, "max_lag": 2},
+        sync={"update": update},
+        engine={"kind": "transformers", "num_engines": 2, "num_cpus": 0.25, "turn_timeout_s": 30},
+        learner={"num_cpus": 0.5},
+        self_play={"games_per_round": 32, "games_in_flight": 8},
+    )
+    folder = make_run_folder(tmp_path / "run", config)
+    targets = list(TARGETS)
+    with placed_run(config, folder, str(tiny_model), targets[2:], targets[:2], taboo_cards()) as run:
+        training = run.train.remote()
+        while ray.get(run.status.remote()).version < 2:
+            assert not ray.wait([training], timeout=0.2)[0], ray.get(training)
+        ray.kill(ray.get_actor(f"engine-policy-0-{folder.name}"))
+        added = run.add_engine.remote()
+        ray.get(training)
+        name = ray.get(added)
+    lost, joined = records_of(folder, "engine_lost"), records_of(folder, "engine_joined")
+    assert [line["engine"] for line in lost] == ["engine-policy-0"]
+    assert [line["engine"] for line in joined] == [name] and joined[0]["version"] >= 2
+    syncs, batches = records_of(folder, "sync"), records_of(folder, "stream")
+    assert [line["version"] for line in syncs] == list(range(1, 10)) and len(batches) == 8
+    assert all(line["probe_gap_max"] < 1e-3 for line in syncs) and syncs[-1]["num_engines"] == 2
+    lags = {int(key[4:]): batches[-1][key] for key in batches[-1] if key.startswith("lag_")}
+    assert max(lags) <= 2 and sum(lags.values()) == 64
+    episodes = list(read_log(folder / "episodes" / "stream.log"))
+    numbers = sorted(episode.number for episode in episodes)
+    assert numbers[:64] == list(range(64)), "no game was lost"
+    mixed = sum(len({turn.first_version for turn in episode.turns}) > 1 for episode in episodes)
+    assert update != "between_games" or mixed <= 8, "only games whose engine died go on under other weights"
+    steps = [step for step in steps_of(folder) if step["stage"].startswith("spag")]
+    assert {step["step"] for step in steps} == set(range(1, len(steps) + 1)), "one stage, one warm-up"
+
+
+def steps_of(folder: Path) -> list[dict[str, Any]]:
+    return records_of(folder, "step")
 
 
 @pytest.mark.slow  # two learners and two engines: a minute
@@ -226,8 +275,7 @@ def test_two_ranks_with_partitioned_weights_take_turns_with_the_engine_on_the_sa
         self_play={"rounds": 1},
     )
     run_training(config, tmp_path / "run", quiet())
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    syncs = [line for line in lines if line["kind"] == "sync"]
+    syncs = records_of(tmp_path / "run", "sync")
     assert [line["version"] for line in syncs] == [1, 2]
     assert all(line["probe_gap_max"] < 1e-3 for line in syncs), "the gathered weights are those that are played"
     assert load_file(tmp_path / "run" / "models" / "spag-1" / "model.safetensors")

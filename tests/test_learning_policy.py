@@ -46,7 +46,8 @@ class FakeLearners:
     def begin_stage(self, method: str, num_steps: int, learning_rate: float, kl_coeff: float) -> None:
         assert num_steps > 0
 
-    def step(self, games: list[GameSample], sft: list[TurnSample], temperature: float) -> Report:
+    def step(self, games: list[GameSample], sft: list[TurnSample], temperature: float, at_start: bool) -> Report:
+        assert at_start == (not self.steps)
         self.steps.append(games)
         bad = len(self.steps) in self.bad
         return Report(len(self.steps), math.nan if bad else 0.5, bad)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,26 +35,25 @@ class FakeEngine:
 
     def __init__(self, delays: dict[str, float], broken: frozenset[str] = frozenset()) -> None:
         self.submits: list[list[str]] = []
+        self.cancelled: list[str] = []
         self._delays = delays
         self._broken = broken
-        self._answers: asyncio.Queue[Any] = asyncio.Queue()
-        self.submit = Method(self._submit)
-        self.drain = Method(self._drain)
+        self._answers: list[Any] = []
+        self.exchange = Method(self._exchange)
 
-    def _submit(self, client: str, requests: list[Request]) -> None:
-        self.submits.append([request.request_id for request in requests])
+    async def _exchange(self, client: str, requests: list[Request], cancelled: list[str]) -> list[Any]:
+        self.cancelled += cancelled
+        if requests:
+            self.submits.append([request.request_id for request in requests])
         for request in requests:
             asyncio.get_running_loop().call_later(self._delays[request.request_id], self._finish, request.request_id)
+        await asyncio.sleep(0.005)
+        answers, self._answers = self._answers, []
+        return answers
 
     def _finish(self, name: str) -> None:
         answer = Failure(name, "out of luck") if name in self._broken else Completion(name, (3,), (-1.0,), 0, 0, "stop")
-        self._answers.put_nowait(answer)
-
-    def _drain(self, client: str) -> Awaitable[list[Any]]:
-        async def wait() -> list[Any]:
-            return [await self._answers.get()]
-
-        return wait()
+        self._answers.append(answer)
 
 
 def ask(name: str) -> Request:
@@ -76,6 +75,19 @@ def test_requests_of_one_tick_travel_in_one_call_and_a_slow_one_holds_nobody(loo
 
     submits, order = loop.run(scenario())
     assert submits == [["slow", "a", "b"]] and order == ["a", "b", "slow"]
+
+
+def test_a_request_that_is_given_up_is_cancelled_at_the_engine_and_its_late_answer_is_nobodys(loop: Any) -> None:
+    async def scenario() -> FakeEngine:
+        engine = FakeEngine({"late": 0.05, "other": 0.1})
+        policy = RemotePolicy(engine, "fake")
+        other = asyncio.create_task(policy.generate([ask("other")]))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(policy.generate([ask("late")]), 0.02)
+        await other
+        return engine
+
+    assert loop.run(scenario()).cancelled == ["late"]
 
 
 def test_a_request_that_fails_fails_alone(loop: Any) -> None:
@@ -115,7 +127,7 @@ def started(model: Path, name: str, tmp_path: Path) -> Engine:
     handle = ray.remote(EngineActor).options(num_cpus=0, max_concurrency=64).remote(str(tmp_path / f"{name}.log"))
     config = EngineConfig(kind="transformers", dtype="float32", max_model_len=512)
     ray.get(handle.start.remote(str(model), config, name, 0, 0))
-    return Engine(handle, name, name, str(model))
+    return Engine(handle, name, name)
 
 
 @pytest.mark.usefixtures("session")
@@ -129,7 +141,7 @@ def test_published_weights_reach_every_engine_and_a_damaged_snapshot_ends_it(
 
     def publish_to_both(snapshot: LocalSnapshot, version: int, says: Sequence[float]) -> SyncReport:
         learners: Any = OneSnapshot(snapshot, says)
-        return publish(export(learners, version, probe), engines, SyncConfig(), probe)
+        return publish(export(learners, version, probe), engines, SyncConfig(max_probe_gap=0.1), probe)[0]
 
     report = publish_to_both(good, 1, logprobs)
     assert (report.version, report.num_engines, report.num_buckets) == (1, 2, len(good.parts))

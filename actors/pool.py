@@ -1,0 +1,161 @@
+"""The engines that play one policy, as an arena sees them: who takes the next game, who is asked again.
+
+    member = await pool.seat()            # the engine with the fewest games; waits while there is none
+    completion = await pool.ask(member, request)
+    pool.leave(member)
+
+A game stays with its engine, whose prefix cache holds what was said. Only when a turn is lost (an engine that is gone,
+refuses, or does not answer in time) is it asked again, elsewhere. Engines join and leave while games run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from actors.policy import Completion, Policy, Request
+from spag_ray.errors import EngineError, EngineGoneError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Member:
+    """An engine of a pool. `is_open` says whether it takes new games; `games` are those that sit there now."""
+
+    name: str
+    policy: Policy
+    is_open: bool = True
+    games: int = 0
+
+
+@dataclass
+class PoolCounts:
+    """What went wrong in a pool so far."""
+
+    retries: int = 0
+    timeouts: int = 0
+    lost_engines: list[str] = field(default_factory=list)
+
+
+class EnginePool:
+    """`policy_name` is what turns are stamped with; `turn_timeout_s` bounds one answer, `join_timeout_s` the wait for
+    an engine when there is none; a turn is tried `max_tries` times."""
+
+    def __init__(
+        self, policy_name: str, turn_timeout_s: float = 600.0, join_timeout_s: float = 600.0, max_tries: int = 3
+    ) -> None:
+        self.policy_name = policy_name
+        self.counts = PoolCounts()
+        self._turn_timeout_s = turn_timeout_s
+        self._join_timeout_s = join_timeout_s
+        self._max_tries = max_tries
+        self._members: dict[str, Member] = {}
+        self._changed = asyncio.Event()
+        self._empty: dict[str, asyncio.Event] = {}
+
+    def join(self, name: str, policy: Policy) -> None:
+        """An engine that plays from now on; one of the same name is replaced."""
+        self._members[name] = Member(name, policy)
+        self._changed.set()
+
+    def drop(self, name: str) -> None:
+        """An engine is gone, or is to go: it is asked nothing more. Games that sit there move on at their next turn."""
+        member = self._members.pop(name, None)
+        if member is not None:
+            member.is_open = False
+            self._tell(member)
+
+    async def drain(self, name: str) -> None:
+        """Give the engine no new game, and wait until those that sit there have ended."""
+        member = self._members.get(name)
+        if member is None:
+            return
+        member.is_open = False
+        while member.games and self._members.get(name) is member:
+            self._empty[name] = asyncio.Event()
+            await self._empty[name].wait()
+
+    def reopen(self, name: str) -> None:
+        member = self._members.get(name)
+        if member is not None:
+            member.is_open = True
+            self._changed.set()
+
+    @property
+    def games(self) -> dict[str, int]:
+        """Games that sit with each engine now."""
+        return {name: member.games for name, member in self._members.items()}
+
+    async def seat(self, avoid: Member | None = None) -> Member:
+        """The open engine with the fewest games, one game more from now on; `avoid` only if there is no other.
+
+        Raises EngineError when no engine joined in time.
+        """
+        open_members: list[Member] = []
+        while not open_members:
+            open_members = [member for member in self._members.values() if member.is_open]
+            if not open_members:
+                self._changed.clear()
+                try:
+                    await asyncio.wait_for(self._changed.wait(), self._join_timeout_s)
+                except TimeoutError:
+                    gone = f"; gone: {', '.join(self.counts.lost_engines)}" if self.counts.lost_engines else ""
+                    raise EngineError(
+                        f"no engine plays {self.policy_name} for {self._join_timeout_s:.0f} s now{gone}"
+                    ) from None
+        chosen = min(open_members, key=lambda member: (member is avoid, member.games))
+        chosen.games += 1
+        return chosen
+
+    def leave(self, member: Member) -> None:
+        """A game that sat there has ended or moved on."""
+        member.games -= 1
+        self._tell(member)
+
+    async def ask(self, member: Member, request: Request, moved: Callable[[Member], None]) -> Completion:
+        """The answer; `moved` is told when the game has to sit elsewhere.
+
+        Raises EngineError when nobody answered in `max_tries` tries.
+        """
+        for attempt in range(1, self._max_tries + 1):
+            if self._members.get(member.name) is not member:
+                member = await self._move(member, moved)
+            asked = request if attempt == 1 else replace(request, request_id=f"{request.request_id}#{attempt}")
+            try:
+                async with asyncio.timeout(self._turn_timeout_s):
+                    (completion,) = await member.policy.generate([asked])
+                return completion
+            except TimeoutError:
+                self.counts.timeouts += 1
+                error = EngineError(f"{member.name} did not answer within {self._turn_timeout_s:g} s")
+            except EngineGoneError as gone:
+                error = gone
+                if self._members.get(member.name) is member:
+                    self.drop(member.name)
+                    self.counts.lost_engines.append(member.name)
+            except EngineError as refused:
+                error = refused
+            self.counts.retries += 1
+            log.warning("%s: try %d of %d failed: %s", request.request_id, attempt, self._max_tries, error)
+            if attempt < self._max_tries:
+                member = await self._move(member, moved)
+        raise error
+
+    async def _move(self, member: Member, moved: Callable[[Member], None]) -> Member:
+        self.leave(member)
+        try:
+            new = await self.seat(avoid=member)
+        except BaseException:
+            member.games += 1  # the game still sits there, for whoever takes it off
+            raise
+        moved(new)
+        return new
+
+    def _tell(self, member: Member) -> None:
+        if member.games == 0 or not member.is_open:
+            waiting = self._empty.pop(member.name, None)
+            if waiting is not None:
+                waiting.set()

@@ -1,0 +1,192 @@
+"""Permits, staleness, order and reuse of a stream; what becomes of the games of an arena that died."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.arena import GameTask
+from cluster.buffer import BufferActor
+from cluster.stream import GameStream
+from spag_ray.config import StreamConfig, parse_config
+from spag_ray.episode import Episode, Turn
+from spag_ray.errors import ConfigError
+from spag_ray.game import Outcome, Role, Verdict
+from spag_ray.wire import decode, encode
+from spag_ray.words import WordStream
+
+WORDS = ("river", "piano", "tiger", "apple", "castle")
+
+
+def stream_of(seed: int = 0, **config: Any) -> GameStream:
+    return GameStream(WordStream(WORDS, seed), StreamConfig(**config), {"policy": 0}, seed)
+
+
+def played(task: GameTask, version: int = 0, outcome: Outcome = Outcome.ATTACKER_WINS) -> Episode:
+    turns = (
+        Turn(Role.ATTACKER, "a", (1,), (2,), (-0.5,), "policy", version, version),
+        Turn(Role.DEFENDER, "b", (1,), (2,), (-0.5,), "another", 0, 0),
+    )
+    verdict = Verdict(outcome, 2, "r", None, None)
+    return Episode(task.episode_id, task.number, task.stage, task.target_word, 3, "strict", 1.0, turns, verdict)
+
+
+def finish(stream: GameStream, task: GameTask, version: int = 0, **details: Any) -> bool:
+    episode = played(task, version, **details)
+    return stream.add(episode, encode(episode))
+
+
+def numbers(batch: list[bytes] | None) -> list[int]:
+    assert batch is not None
+    return [decode(data).number for data in batch]
+
+
+def test_with_lag_0_a_version_plays_its_own_games_and_waits_for_the_next() -> None:
+    stream = stream_of(games_per_version=4, max_lag=0)
+    for version in range(3):
+        tasks = stream.lease("arena", 10)
+        assert len(tasks) == 4 and stream.lease("arena", 1) == [] and stream.take() is None
+        for task in tasks:
+            assert finish(stream, task, version)
+        assert len(numbers(stream.take())) == 4 and stream.lease("arena", 1) == []
+        stream.advance({"policy": version + 1})
+    assert stream.counts().lag == Counter({0: 12}) and stream.counts().evicted == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 3),
+    st.integers(1, 5),
+    st.sampled_from(["fifo", "recent", "prioritized"]),
+    st.randoms(use_true_random=False),
+)
+def test_nothing_too_old_is_handed_out_and_play_is_bounded_whatever_happens(
+    max_lag: int, per_version: int, order: str, random: Any
+) -> None:
+    stream = stream_of(games_per_version=per_version, max_lag=max_lag, replay=order)
+    version, under_way, taken, most = 0, [], Counter[int](), 0
+    for _ in range(300):
+        action = random.choice(["lease", "finish", "finish", "learn", "die"])
+        if action == "lease":
+            under_way += [(task, version) for task in stream.lease("arena", random.randint(1, 9))]
+        elif action == "finish" and under_way:
+            task, began = under_way.pop(random.randrange(len(under_way)))
+            assert finish(stream, task, began) and not finish(stream, task, began), "one game counts once"
+        elif action == "die" and random.random() < 0.1:
+            assert stream.give_up("arena") == len(under_way)
+            under_way = []
+        elif action == "learn" and (batch := stream.take()) is not None:
+            for data in batch:
+                episode = decode(data)
+                taken[episode.number] += 1
+                assert version - episode.turns[0].first_version <= max_lag
+            version += 1
+            stream.advance({"policy": version})
+        counts = stream.counts()
+        most = max(most, len(under_way) + counts.waiting)
+    assert most <= (max_lag + 1) * per_version
+    assert set(taken.values()) <= {1} and max(stream.counts().lag, default=0) <= max_lag
+
+
+def test_a_game_that_became_too_old_is_evicted_counted_and_played_again() -> None:
+    stream = stream_of(games_per_version=2, max_lag=1)
+    tasks = stream.lease("arena", 9)
+    assert len(tasks) == 4
+    slow = tasks.pop()
+    for version in range(2):
+        for task in tasks[:2] if version == 0 else [*tasks[2:], *stream.lease("arena", 1)]:
+            finish(stream, task, version)
+        assert stream.take() is not None
+        stream.advance({"policy": version + 1})
+    free = stream.counts().permits_free
+    finish(stream, slow, 0)
+    assert stream.take() is None and stream.counts().evicted == 1
+    assert stream.counts().permits_free == free + 1
+
+
+def test_every_word_is_played_equally_often_also_when_arenas_die() -> None:
+    stream = stream_of(games_per_version=5, max_lag=3)
+    words: Counter[str] = Counter()
+    for version in range(20):
+        lost = stream.lease("dead", 3)
+        assert stream.give_up("dead") == 3
+        again = stream.lease("arena", 100)
+        assert [task.number for task in again[:3]] == [task.number for task in lost], "its words come first"
+        for task in again:
+            words[task.target_word] += 1
+            finish(stream, task, version)
+        assert stream.take() is not None
+        stream.advance({"policy": version + 1})
+    assert max(words.values()) - min(words.values()) <= 1
+    late = lost[0]
+    assert not finish(stream, late, 0), "the dead arena's own game came after all: it counts once"
+    assert stream.counts().repeated == 1
+
+
+def test_orders() -> None:
+    orders = {}
+    for order in ("fifo", "recent", "prioritized"):
+        stream = stream_of(games_per_version=20, max_lag=4, replay=order)
+        for task in stream.lease("arena", 100):
+            outcome = Outcome.DEFENDER_WINS if task.number % 10 == 0 else Outcome.ATTACKER_WINS
+            finish(stream, task, outcome=Outcome.TIED if task.number % 2 else outcome)
+        orders[order] = numbers(stream.take())
+    assert orders["fifo"] == list(range(20))
+    assert orders["recent"] == list(range(99, 79, -1))
+    assert len(set(orders["prioritized"])) == 20
+    drawn = Counter("tie" if number % 2 else "decided" for number in orders["prioritized"])
+    assert drawn["decided"] == 20, "ties have no advantage"
+    rare = [number for number in orders["prioritized"] if number % 10 == 0]
+    assert len(rare) >= 6, "of 10 rare wins among 50 decided games more than their share come first"
+
+
+def test_episodes_are_learned_as_often_as_configured_and_less_is_played() -> None:
+    stream = stream_of(games_per_version=4, max_lag=1, reuse=2)
+    uses: Counter[int] = Counter()
+    begun = 0
+    for version in range(12):
+        tasks = stream.lease("arena", 100)
+        begun += len(tasks)
+        for task in tasks:
+            finish(stream, task, version)
+        uses.update(numbers(stream.take()))
+        stream.advance({"policy": version + 1})
+    assert set(uses.values()) <= {1, 2} and begun <= 2 * 12 + 4
+    assert sum(count == 2 for count in uses.values()) >= 20
+
+
+def test_a_stream_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigError, match="set max_lag to at least 2"):
+        parse_config({"stream": {"reuse": 3, "max_lag": 1}})
+    with pytest.raises(ConfigError, match=r"multiple of stream\.games_per_version"):
+        parse_config({"schedule": "stream", "self_play": {"games_per_round": 50}})
+    with pytest.raises(ConfigError, match="drop one of them"):
+        parse_config({"schedule": "stream", "placement": "colocated"})
+
+
+def test_arenas_wait_for_permits_and_the_learner_for_episodes(tmp_path: Path, loop: Any) -> None:
+    async def scenario() -> None:
+        buffer = BufferActor(str(tmp_path))
+        await buffer.open_stream(WordStream(WORDS, 0), StreamConfig(games_per_version=2, max_lag=0), {"policy": 0}, 0)
+        tasks = await buffer.lease("arena", 8)
+        waiting = asyncio.create_task(buffer.lease("arena", 8))
+        assert len(tasks) == 2 and await buffer.batch(0.01) is None
+        learning = asyncio.create_task(buffer.batch(5))
+        await buffer.add([encode(played(tasks[0]))])
+        await asyncio.sleep(0.01)
+        assert not learning.done()
+        await buffer.add([encode(played(tasks[1]))])
+        assert len(await learning or []) == 2 and not waiting.done()
+        await buffer.advance({"policy": 1})
+        assert len(await waiting) == 2
+        last = asyncio.create_task(buffer.lease("arena", 8))
+        await buffer.close_stream()
+        assert await last == []
+
+    loop.run(scenario())
