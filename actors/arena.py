@@ -21,8 +21,8 @@ from actors.policy import Completion, GameView, Request, Sampling
 from actors.pool import EnginePool, Member
 from spag_ray.episode import Episode, Turn
 from spag_ray.errors import EngineError
-from spag_ray.game import Outcome, Role, Verdict, next_role
-from spag_ray.judge import judge
+from spag_ray.game import Role, next_role
+from spag_ray.judge import judge_turn, tied
 from spag_ray.prompts import Renderer
 
 log = logging.getLogger(__name__)
@@ -102,15 +102,15 @@ class _Seats:
 async def play_game(task: GameTask, players: Mapping[str, Player], rules: Rules) -> Episode:
     """One game, to its verdict. Raises EngineError when a turn was lost for good."""
     turns: list[Turn] = []
-    history: list[dict[str, str]] = []
     seats = _Seats()
     try:
         while True:
             role = next_role(len(turns))
             turns.append(await _play_turn(task, turns, role, players[task.player(role)], rules, seats))
-            history.append({"role": str(role), "content": turns[-1].text})
-            verdict = judge(history, task.target_word, rules.max_turns, rules.referee)
-            if _is_over(verdict, turns, rules):
+            verdict = judge_turn(turns[-1].text, len(turns) - 1, task.target_word, rules.referee)
+            if verdict is None and _ends_undecided(turns, rules):
+                verdict = tied(len(turns))
+            if verdict is not None:
                 break
     finally:
         seats.leave()
@@ -220,8 +220,8 @@ async def _play_turn(
     )
 
 
-def _is_over(verdict: Verdict, turns: Sequence[Turn], rules: Rules) -> bool:
-    if verdict.outcome is not Outcome.TIED or len(turns) == 2 * rules.max_turns:
+def _ends_undecided(turns: Sequence[Turn], rules: Rules) -> bool:
+    if len(turns) == 2 * rules.max_turns:
         return True
     # The published player stops at any claim of a guess, also one that its referee then does not read as a guess.
     last = turns[-1]

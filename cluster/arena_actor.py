@@ -12,7 +12,7 @@ from actors.models import load_tokenizer
 from actors.policy import Sampling
 from actors.pool import EnginePool, PoolCounts
 from actors.scripted_policy import ScriptedPolicy
-from cluster.remote_policy import RemotePolicy
+from cluster.remote_policy import Pace, RemotePolicy
 from cluster.runtime import redirect_output
 from spag_ray.prompts import PromptTemplate, Renderer, make_renderer
 from spag_ray.wire import encode
@@ -55,11 +55,13 @@ class ArenaActor:
         self._buffer = buffer
         self._renderers: dict[str, Renderer] = {}
         self._pools: dict[str, EnginePool] = {}
+        self._pace = Pace()
         self._streaming: asyncio.Task[int] | None = None
 
     async def join(self, engine: Engine, policy: str) -> None:
         """An engine that plays `policy` from now on, also in games that are under way."""
-        self._pool(engine.pool, policy).join(engine.name, RemotePolicy(engine.handle, engine.name))
+        self._pool(engine.pool, policy).join(engine.name, RemotePolicy(engine.handle, engine.name, pace=self._pace))
+        self._pace.num_engines = sum(len(pool.games) for pool in self._pools.values())
 
     async def drop(self, engine: Engine) -> None:
         """An engine that is gone, or is to go."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,10 +47,14 @@ class ReplayBuffer:
         self._counts: dict[str, StageCount] = {}
 
     def add(self, records: Iterable[bytes]) -> int:
-        """Keep encoded episodes; one that was kept before (asked again after a lost reply) is not kept twice.
+        """`keep`, then `write`; returns how many were new."""
+        new = self.keep(records)
+        self.write(new)
+        return sum(map(len, new.values()))
 
-        Returns how many were new. Raises RunFolderError when the disk takes no more.
-        """
+    def keep(self, records: Iterable[bytes]) -> dict[str, list[bytes]]:
+        """Keep encoded episodes; one that was kept before (asked again after a lost reply) is not kept twice. Returns
+        those that were new, by stage."""
         new: dict[str, list[bytes]] = {}
         for data in records:
             episode = decode(data)
@@ -60,12 +64,15 @@ class ReplayBuffer:
                 count.outcomes[episode.verdict.outcome] += 1
                 count.num_turns += len(episode.turns)
                 count.num_tokens += episode.num_tokens
-        for stage, kept in new.items():
+        return new
+
+    def write(self, records: Mapping[str, Sequence[bytes]]) -> None:
+        """To the logs of their stages; on the disk when this returns. Raises RunFolderError when it takes no more."""
+        for stage, kept in records.items():
             try:
                 self._log(stage).append(*kept)
             except OSError as error:
                 raise RunFolderError(f"{self._folder}: an episode could not be written: {error.strerror}") from error
-        return sum(map(len, new.values()))
 
     def take(self, stage: str) -> list[bytes]:
         """All episodes of a stage, in the order of their numbers; they are then no longer in memory."""
@@ -97,11 +104,14 @@ class BufferActor:
         self._buffer = ReplayBuffer(folder)
         self._changed = asyncio.Event()
         self._is_open = False
+        self._writing = asyncio.Lock()
 
     async def add(self, records: list[bytes]) -> int:
-        new = self._buffer.add(records)
+        new = self._buffer.keep(records)
         self._tell()
-        return new
+        async with self._writing:  # the disk is slow, and nobody else waits for it
+            await asyncio.to_thread(self._buffer.write, new)
+        return sum(map(len, new.values()))
 
     async def take(self, stage: str) -> list[bytes]:
         return self._buffer.take(stage)

@@ -20,22 +20,48 @@ from typing import Any
 
 import ray
 
-from actors.policy import Completion, Policy, Request
+from actors.policy import Completion, Policy, Request, Sampling
 from cluster.runtime import redirect_output
 from spag_ray.config import EngineConfig
 from spag_ray.errors import EngineError, EngineGoneError
 from spag_ray.snapshot import Bucket, Snapshot
 
-TICK_S = 0.03  # an exchange returns after this, also with nothing
-GATHER_S = 0.01  # and this long after the first answer, with what has come by then
+TICK_S = 0.06  # an exchange returns after this, also with nothing
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A request that an engine could not answer, and why."""
+# Requests and answers travel as plain tuples: pickling an object of ours takes ten times as long as its fields.
+# An answer that failed is (request_id, reason).
+Packed = tuple
 
-    request_id: str
-    reason: str
+
+def pack_request(request: Request) -> Packed:
+    """What an engine needs of a request; not `view`, which is for players in the arena's own process."""
+    sampling = request.sampling
+    fields = (
+        sampling.temperature,
+        sampling.max_new_tokens,
+        sampling.top_k,
+        sampling.top_p,
+        sampling.seed,
+        sampling.stop_token_ids,
+    )
+    return request.request_id, request.prompt_ids, fields
+
+
+def unpack_request(packed: Packed) -> Request:
+    request_id, prompt_ids, sampling = packed
+    return Request(request_id, prompt_ids, Sampling(*sampling))
+
+
+def pack_completion(completion: Completion) -> Packed:
+    return (
+        completion.request_id,
+        completion.token_ids,
+        completion.logprobs,
+        completion.first_version,
+        completion.last_version,
+        completion.finish_reason,
+    )
 
 
 class _FromObjectStore:
@@ -57,6 +83,51 @@ class _FromObjectStore:
             yield bucket
 
 
+class Desk:
+    """Where a policy's requests come in and its answers wait to be fetched, each client's apart."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._finished: dict[str, list[Packed]] = {}
+        self._arrivals: dict[str, asyncio.Event] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def exchange(
+        self, client: str, requests: list[Packed], cancelled: list[str], gather_s: float
+    ) -> list[Packed]:
+        """Begin to answer `requests`, stop answering `cancelled`; all answers since the last exchange. Returns
+        `gather_s` after the first of them has come, with what has come by then."""
+        for request_id in cancelled:
+            if (task := self._tasks.get(request_id)) is not None:
+                task.cancel()
+        for packed in requests:
+            request = unpack_request(packed)
+            task = asyncio.create_task(self._answer(client, request))
+            self._tasks[request.request_id] = task
+            task.add_done_callback(partial(self._forget, request.request_id))
+        arrival = self._arrivals.setdefault(client, asyncio.Event())
+        try:
+            async with asyncio.timeout(TICK_S):
+                await arrival.wait()
+                await asyncio.sleep(gather_s)
+        except TimeoutError:
+            pass
+        arrival.clear()
+        return self._finished.pop(client, [])
+
+    def _forget(self, request_id: str, task: asyncio.Task[None]) -> None:
+        del self._tasks[request_id]
+
+    async def _answer(self, client: str, request: Request) -> None:
+        try:
+            (completion,) = await self._policy.generate([request])
+            answer = pack_completion(completion)
+        except Exception as error:  # goes to the arena that asked, which raises it
+            answer = (request.request_id, f"{type(error).__name__}: {error}")
+        self._finished.setdefault(client, []).append(answer)
+        self._arrivals.setdefault(client, asyncio.Event()).set()
+
+
 class EngineActor:
     """Hosts one engine. Async: any number of calls run at once."""
 
@@ -65,9 +136,7 @@ class EngineActor:
         # Ray pins actors to the threads they reserve; an engine uses the cores that are there.
         os.environ.pop("OMP_NUM_THREADS", None)
         self._policy: Policy | None = None
-        self._finished: dict[str, list[Completion | Failure]] = {}
-        self._arrivals: dict[str, asyncio.Event] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._desk: Desk | None = None
 
     async def start(self, model: str, config: EngineConfig, name: str, version: int, seed: int) -> int:
         """Load the model; returns the version it plays."""
@@ -79,26 +148,16 @@ class EngineActor:
             from actors.transformers_policy import TransformersPolicy
 
             self._policy = TransformersPolicy(model, config.dtype, config.max_model_len, name, version)
+        self._desk = Desk(self._policy)
         return version
 
-    async def exchange(self, client: str, requests: list[Request], cancelled: list[str]) -> list[Completion | Failure]:
-        """Begin to answer `requests`, stop answering `cancelled`; all answers since the last exchange."""
-        for request_id in cancelled:
-            if (task := self._tasks.get(request_id)) is not None:
-                task.cancel()
-        for request in requests:
-            task = asyncio.create_task(self._answer(client, request))
-            self._tasks[request.request_id] = task
-            task.add_done_callback(partial(self._forget, request.request_id))
-        arrival = self._arrivals.setdefault(client, asyncio.Event())
-        try:
-            async with asyncio.timeout(TICK_S):
-                await arrival.wait()
-                await asyncio.sleep(GATHER_S)
-        except TimeoutError:
-            pass
-        arrival.clear()
-        return self._finished.pop(client, [])
+    async def exchange(
+        self, client: str, requests: list[Packed], cancelled: list[str], gather_s: float
+    ) -> list[Packed]:
+        """See Desk."""
+        if self._desk is None:
+            raise EngineError("this engine was asked to work before it was started")
+        return await self._desk.exchange(client, requests, cancelled, gather_s)
 
     async def score(
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
@@ -134,24 +193,25 @@ class EngineActor:
             raise EngineError("this engine was asked to work before it was started")
         return self._policy
 
-    def _forget(self, request_id: str, task: asyncio.Task[None]) -> None:
-        del self._tasks[request_id]
 
-    async def _answer(self, client: str, request: Request) -> None:
-        answer: Completion | Failure
-        try:
-            (answer,) = await self._engine.generate([request])
-        except Exception as error:  # goes to the arena that asked, which raises it
-            answer = Failure(request.request_id, f"{type(error).__name__}: {error}")
-        self._finished.setdefault(client, []).append(answer)
-        self._arrivals.setdefault(client, asyncio.Event()).set()
+@dataclass
+class Pace:
+    """How long an exchange gathers answers: the more engines one arena talks to, the longer, because each call costs
+    it (and the engine) a quarter of a millisecond of CPU; a turn takes a second or more."""
+
+    num_engines: int = 1
+
+    @property
+    def gather_s(self) -> float:
+        return min(0.003 * self.num_engines, 0.04)
 
 
 class RemotePolicy:
     """Policy over an EngineActor's handle."""
 
-    def __init__(self, handle: Any, name: str, version: int = 0) -> None:
+    def __init__(self, handle: Any, name: str, version: int = 0, pace: Pace | None = None) -> None:
         self.name = name
+        self._pace = pace or Pace()
         self._handle = handle
         self._version = version
         self._client = uuid.uuid4().hex
@@ -177,7 +237,7 @@ class RemotePolicy:
         if self._exchanging is None or self._exchanging.done():
             self._exchanging = loop.create_task(self._exchange())
         try:
-            return list(await asyncio.gather(*futures))
+            return [await future for future in futures]
         except asyncio.CancelledError:
             for request in requests:
                 if self._pending.pop(request.request_id, None) is not None:
@@ -188,16 +248,20 @@ class RemotePolicy:
         await asyncio.sleep(0)  # what other games ask in this tick of the loop goes along
         try:
             while self._pending:
-                requests, self._unsent = self._unsent, []
+                requests, self._unsent = [pack_request(request) for request in self._unsent], []
                 cancelled, self._cancelled = self._cancelled, []
-                for answer in await self._handle.exchange.remote(self._client, requests, cancelled):
-                    future = self._pending.pop(answer.request_id, None)
+                gather_s = self._pace.gather_s
+                for request_id, *answer in await self._handle.exchange.remote(
+                    self._client, requests, cancelled, gather_s
+                ):
+                    future = self._pending.pop(request_id, None)
                     if future is None or future.done():
                         continue
-                    if isinstance(answer, Failure):
-                        future.set_exception(EngineError(f"engine {self.name}: {answer.reason}"))
+                    if len(answer) == 1:
+                        future.set_exception(EngineError(f"engine {self.name}: {answer[0]}"))
                     else:
-                        future.set_result(answer)
+                        future.set_result(Completion(request_id, *answer))
+                await asyncio.sleep(0)  # games that got their answer ask for their next turn now: it goes along
         except ray.exceptions.RayActorError as error:
             self._fail(EngineGoneError(f"engine {self.name} is gone: {str(error).splitlines()[0]}"))
         except ray.exceptions.RayError as error:

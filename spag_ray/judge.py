@@ -5,7 +5,7 @@
     >>> verdict.outcome, verdict.turn, verdict.span, verdict.reason
     (<Outcome.ATTACKER_WINS: 'attacker wins'>, 1, (2, 5), "the defender said 'cat' (target word 'cat')")
 
-A game in play is judged after every turn; what a target word needs is computed once and kept.
+A game in play is judged after every turn (`judge_turn`); what a target word needs is computed once and kept.
 """
 
 from __future__ import annotations
@@ -30,11 +30,6 @@ def judge(history: History, target_word: str, max_turns: int, rules: str = "stri
     Pass `rules="published"` for the referee of the published code, with its faults (method.md). Raises
     InputError for an unknown referee, an empty target word, or turns out of order.
     """
-    judge_turn = _REFEREES.get(rules)
-    if judge_turn is None:
-        raise InputError(f"there is no referee {rules!r}; choose one of: {', '.join(_REFEREES)}")
-    if not target_word.strip():
-        raise InputError("the target word is empty; every game needs one")
     num_turns = min(len(history), 2 * max_turns)
     for index in range(num_turns):
         role = next_role(index)
@@ -42,7 +37,33 @@ def judge(history: History, target_word: str, max_turns: int, rules: str = "stri
             raise InputError(
                 f"turn {index} is by {history[index]['role']!r}, but turns alternate and it is the {role}'s"
             )
-        ruling = judge_turn(history[index]["content"], role, target_word)
-        if ruling is not None:
-            return Verdict(ruling.outcome, index + 1, ruling.reason, index, ruling.span)
+        verdict = judge_turn(history[index]["content"], index, target_word, rules)
+        if verdict is not None:
+            return verdict
+    _referee(rules, target_word)
+    return tied(num_turns)
+
+
+def judge_turn(content: str, index: int, target_word: str, rules: str = "strict") -> Verdict | None:
+    """The verdict if turn `index` (from 0) decides a game that no turn before it decided; None when play goes on.
+
+    What one turn decides does not depend on the others, so a game in play is judged turn by turn.
+    """
+    ruling = _referee(rules, target_word)(content, next_role(index), target_word)
+    if ruling is None:
+        return None
+    return Verdict(ruling.outcome, index + 1, ruling.reason, index, ruling.span)
+
+
+def tied(num_turns: int) -> Verdict:
+    """The verdict on a game of `num_turns` turns none of which decided it."""
     return Verdict(Outcome.TIED, num_turns, f"no turn of the {num_turns} read decided the game", None, None)
+
+
+def _referee(rules: str, target_word: str) -> Callable[[str, Role, str], Ruling | None]:
+    referee = _REFEREES.get(rules)
+    if referee is None:
+        raise InputError(f"there is no referee {rules!r}; choose one of: {', '.join(_REFEREES)}")
+    if not target_word.strip():
+        raise InputError("the target word is empty; every game needs one")
+    return referee

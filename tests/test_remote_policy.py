@@ -12,10 +12,10 @@ import pytest
 import ray
 from test_policy_contract import GREEDY, PROMPT, snapshot_of
 
-from actors.policy import Completion, Request
+from actors.policy import Request, Sampling
 from actors.transformers_policy import TransformersPolicy
 from cluster.arena_actor import Engine
-from cluster.remote_policy import EngineActor, Failure, RemotePolicy
+from cluster.remote_policy import EngineActor, Packed, RemotePolicy, pack_request, unpack_request
 from cluster.runtime import ray_session
 from cluster.weights import Probe, SyncReport, export, publish
 from spag_ray.config import ClusterConfig, EngineConfig, SyncConfig
@@ -41,19 +41,18 @@ class FakeEngine:
         self._answers: list[Any] = []
         self.exchange = Method(self._exchange)
 
-    async def _exchange(self, client: str, requests: list[Request], cancelled: list[str]) -> list[Any]:
+    async def _exchange(self, client: str, requests: list[Packed], cancelled: list[str], gather_s: float) -> list[Any]:
         self.cancelled += cancelled
         if requests:
-            self.submits.append([request.request_id for request in requests])
-        for request in requests:
-            asyncio.get_running_loop().call_later(self._delays[request.request_id], self._finish, request.request_id)
+            self.submits.append([request_id for request_id, *_ in requests])
+        for request_id, *_ in requests:
+            asyncio.get_running_loop().call_later(self._delays[request_id], self._finish, request_id)
         await asyncio.sleep(0.005)
         answers, self._answers = self._answers, []
         return answers
 
     def _finish(self, name: str) -> None:
-        answer = Failure(name, "out of luck") if name in self._broken else Completion(name, (3,), (-1.0,), 0, 0, "stop")
-        self._answers.append(answer)
+        self._answers.append((name, "out of luck") if name in self._broken else (name, (3,), (-1.0,), 0, 0, "stop"))
 
 
 def ask(name: str) -> Request:
@@ -88,6 +87,11 @@ def test_a_request_that_is_given_up_is_cancelled_at_the_engine_and_its_late_answ
         return engine
 
     assert loop.run(scenario()).cancelled == ["late"]
+
+
+def test_a_request_travels_with_all_that_an_engine_needs() -> None:
+    request = Request("a", (1, 2), Sampling(0.7, 9, 40, 0.9, 123, (2, 5)))
+    assert unpack_request(pack_request(request)) == request
 
 
 def test_a_request_that_fails_fails_alone(loop: Any) -> None:

@@ -1,0 +1,342 @@
+"""How far the control plane carries: everything but the models is real.
+
+    python -m benchmarks.scale [--engines 1 4 16 32 64 256] [--seconds 15] [--arenas 2]       about 5 minutes
+
+Engines only sleep: a turn is 64 tokens at 50 tokens a second, with a seeded spread of 30 %; 16 of them share a process.
+Arenas, prompts, SmolLM2's tokenizer, the strict referee, the buffer with its log on disk, rewards, and every Ray call
+are those of a run; each engine has 64 games. The ideal is what the sleeping alone allows: 50 turns a second per engine.
+Ray's processes share the cores with all of it.
+
+    overlap    the schedule `stream` with simulated play and learning: games learned per second against the slower of
+               what engines can play and what the learner can learn
+
+The last line is JSON: efficiency_N (share of the ideal rate at N engines), cpu_ms_per_turn, encode_per_s and
+decode_per_s (episodes), overlap and what they stand on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+
+from actors.arena import Rules
+from actors.models import BUILT_IN, load_tokenizer, resolve_model
+from actors.policy import Completion, Request, Sampling
+from cluster.arena_actor import ArenaActor, Engine, Seat
+from cluster.buffer import BufferActor
+from cluster.remote_policy import Desk, Packed
+from cluster.runtime import ray_session
+from spag_ray.cards import taboo_cards
+from spag_ray.config import ClusterConfig, ObjectiveConfig, StreamConfig
+from spag_ray.episode import Episode, Turn
+from spag_ray.game import Role, Verdict
+from spag_ray.judge import judge
+from spag_ray.prompts import load_template, make_renderer
+from spag_ray.samples import game_samples
+from spag_ray.wire import decode, encode
+from spag_ray.words import WordStream
+
+TOKENS_PER_TURN = 64
+TOKENS_PER_S = 50.0
+SPREAD = 0.3
+GAMES_PER_ENGINE = 64
+ENGINES_PER_PROCESS = 16
+RULES = Rules(max_turns=4)
+TALK = (
+    "I have been thinking about what you said, and it reminds me of something that most of us meet quite often, though "
+    "we rarely stop to look at it; would you tell me where you saw it last, who was there with you, what the weather "
+    "was like on that day, and whether you would like to go there again some time soon with all of your friends?"
+)
+
+
+class SleepingPolicy:
+    """Says the same thing after as long as an engine would take; the n-th turn's duration is a function of the seed."""
+
+    def __init__(self, reply: tuple[int, ...], seed: str, turn_s: float) -> None:
+        self.version = 0
+        self._reply = reply
+        self._logprobs = (-1.25,) * len(reply)
+        self._random = random.Random(seed)
+        self._turn_s = turn_s
+        self.turns = 0
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        (request,) = requests
+        return [await self._answer(request)]
+
+    async def _answer(self, request: Request) -> Completion:
+        first = self.version
+        await asyncio.sleep(self._turn_s * self._random.uniform(1 - SPREAD, 1 + SPREAD))
+        self.turns += 1
+        return Completion(request.request_id, self._reply, self._logprobs, first, self.version, "length")
+
+
+class EngineProcess:
+    """Some simulated engines in one process."""
+
+    def __init__(self, first: int, count: int, reply: tuple[int, ...], turn_s: float) -> None:
+        self._policies: list[Any] = [SleepingPolicy(reply, f"engine {first + n}", turn_s) for n in range(count)]
+        self._desks = [Desk(policy) for policy in self._policies]
+
+    async def turns(self) -> int:
+        return sum(policy.turns for policy in self._policies)
+
+    async def load(self, version: int) -> None:
+        for policy in self._policies:
+            policy.version = version
+
+    async def exchange(
+        self, number: int, client: str, requests: list[Packed], cancelled: list[str], gather_s: float
+    ) -> list[Packed]:
+        return await self._desks[number].exchange(client, requests, cancelled, gather_s)
+
+
+class EngineHandle:
+    """One of an EngineProcess's engines, spoken to like the actor of an engine."""
+
+    def __init__(self, process: Any, number: int) -> None:
+        self._process = process
+        self._number = number
+
+    @property
+    def exchange(self) -> EngineHandle:
+        return self
+
+    def remote(self, *arguments: Any) -> Any:
+        return self._process.exchange.remote(self._number, *arguments)
+
+
+class Plane:
+    """A control plane over `num_engines` simulated engines; closed, nothing of it is left."""
+
+    def __init__(self, num_engines: int, num_arenas: int, config: StreamConfig, games: int, turn_s: float) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix="spag_ray-scale-")
+        self.model = resolve_model(BUILT_IN)
+        tokenizer = load_tokenizer(self.model)
+        reply = tuple(tokenizer.encode(TALK, add_special_tokens=False)[:TOKENS_PER_TURN])
+        assert len(reply) == TOKENS_PER_TURN
+        words = WordStream(sorted(taboo_cards()), 0)
+        self.buffer = ray.remote(BufferActor).options(num_cpus=0, max_concurrency=1024).remote(self.folder.name)
+        self.arenas = [
+            ray.remote(ArenaActor)
+            .options(num_cpus=0, max_concurrency=1024)
+            .remote(f"arena-{n}", f"{self.folder.name}/arena-{n}.log", load_template("chat"), RULES, 600.0, self.buffer)
+            for n in range(num_arenas)
+        ]
+        process = ray.remote(EngineProcess).options(num_cpus=0, max_concurrency=4096)
+        firsts = range(0, num_engines, ENGINES_PER_PROCESS)
+        counts = [min(ENGINES_PER_PROCESS, num_engines - first) for first in firsts]
+        self.processes = [
+            process.remote(first, count, reply, turn_s) for first, count in zip(firsts, counts, strict=True)
+        ]
+        for number in range(num_engines):
+            handle = EngineHandle(self.processes[number // ENGINES_PER_PROCESS], number % ENGINES_PER_PROCESS)
+            engine = Engine(handle, f"engine-{number}", "policy")
+            # An engine's games all belong to one arena, so that its requests travel together.
+            ray.get(self.arenas[number % num_arenas].join.remote(engine, "policy"))
+        ray.get(self.buffer.open_stream.remote(words, config, {"policy": 0}, 0))
+        seat = Seat("policy", "policy", Sampling(1.0, TOKENS_PER_TURN), self.model)
+        seats = {"attacker": seat, "defender": seat}
+        self.plays = [arena.play_stream.remote(seats, games // num_arenas) for arena in self.arenas]
+
+    def turns(self) -> int:
+        """Turns that engines have played so far."""
+        return sum(ray.get([process.turns.remote() for process in self.processes]))
+
+    def learned(self, version: int) -> None:
+        """What was taken has been learned; every engine plays the new version."""
+        ray.get([process.load.remote(version) for process in self.processes])
+        ray.get(self.buffer.advance.remote({"policy": version}))
+
+    def cpu_s(self) -> dict[str, float]:
+        """CPU seconds so far of each kind of process."""
+        used: dict[str, float] = {"driver": sum(psutil.Process().cpu_times()[:2])}
+        for child in psutil.Process().children(recursive=True):
+            try:
+                name = " ".join(child.cmdline()).lower()
+                times = sum(child.cpu_times()[:2])
+            except psutil.Error:
+                continue
+            kinds = {"arenaactor": "arenas", "engineprocess": "engines", "bufferactor": "buffer"}
+            kind = next((kind for part, kind in kinds.items() if part in name), "ray")
+            used[kind] = used.get(kind, 0.0) + times
+        return used
+
+    def memory_gib(self) -> float:
+        total = 0
+        for child in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+            try:
+                total += child.memory_full_info().pss
+            except psutil.Error:
+                continue
+        return total / 2**30
+
+    def close(self) -> None:
+        for actor in [*self.arenas, *self.processes, self.buffer]:
+            ray.kill(actor)
+        self.folder.cleanup()
+
+
+def learn(batch: list[bytes]) -> int:
+    """What a learner does before its first tensor; how many games are decided."""
+    return len(game_samples([decode(data) for data in batch], ObjectiveConfig()))
+
+
+def run_scale(num_engines: int, seconds: float, num_arenas: int) -> dict[str, Any]:
+    """Turns a second over a window that begins when every game has had its first turns."""
+    games = num_engines * GAMES_PER_ENGINE
+    # So many permits that none is waited for.
+    config = StreamConfig(games_per_version=max(games // 4, 1), max_lag=40)
+    turn_s = TOKENS_PER_TURN / TOKENS_PER_S
+    plane = Plane(num_engines, min(num_arenas, num_engines), config, games, turn_s)
+    version = 0
+    turns = 0
+    started: tuple[float, int, dict[str, float]] | None = None
+    began = time.perf_counter()
+    warm_s = 2 * RULES.max_turns * turn_s  # the first games have ended
+    while True:
+        batch = ray.get(plane.buffer.batch.remote(0.5))
+        if batch is not None:
+            learn(batch)
+            version += 1
+            plane.learned(version)
+        turns = plane.turns()
+        now = time.perf_counter()
+        if turns == 0:
+            began = now  # actors are starting
+        if started is None and now - began > warm_s:
+            started = (now, turns, plane.cpu_s())
+        if started is not None and now - started[0] > seconds:
+            break
+    window = now - started[0]
+    rate = (turns - started[1]) / window
+    cpu = {kind: used - started[2].get(kind, 0.0) for kind, used in plane.cpu_s().items()}
+    memory = plane.memory_gib()
+    plane.close()
+    ideal = num_engines * GAMES_PER_ENGINE / turn_s
+    per_turn = {kind: round(1000 * used / max(turns - started[1], 1), 3) for kind, used in sorted(cpu.items())}
+    found = {
+        "engines": num_engines,
+        "turns_per_s": round(rate, 1),
+        "ideal": round(ideal, 1),
+        "efficiency": round(rate / ideal, 3),
+        "games_per_s": round(rate / (2 * RULES.max_turns), 1),
+        "cpu_ms_per_turn": per_turn,
+        "cores_busy": round(sum(cpu.values()) / window, 2),
+        "memory_gib": round(memory, 2),
+    }
+    print(json.dumps(found), flush=True)
+    return found
+
+
+def run_overlap(versions: int = 12) -> float:
+    """`stream` with 4 engines and a learner of the same speed: games learned a second against the ideal."""
+    turn_s, engines, games_each, per_version = TOKENS_PER_TURN / TOKENS_PER_S, 4, GAMES_PER_ENGINE, 128
+    play_rate = engines * games_each / (turn_s * 2 * RULES.max_turns)
+    learn_s = per_version / play_rate
+    plane = Plane(engines, 1, StreamConfig(games_per_version=per_version, max_lag=4), engines * games_each, turn_s)
+    began = None
+    for version in range(1, versions + 5):
+        while (batch := ray.get(plane.buffer.batch.remote(5.0))) is None:
+            pass
+        if version == 5:  # the pipeline is full
+            began = time.perf_counter()
+        learn(batch)
+        time.sleep(learn_s)
+        plane.learned(version)
+    assert began is not None
+    rate = versions * per_version / (time.perf_counter() - began)
+    plane.close()
+    return rate / min(play_rate, per_version / learn_s)
+
+
+def example_episode(number: int) -> Episode:
+    """A game of 8 turns of 64 tokens, as the arena makes it."""
+    renderer = make_renderer(load_template("chat"), load_tokenizer(resolve_model(BUILT_IN)), RULES.max_turns)
+    reply = tuple(renderer.reply_ids(TALK)[:TOKENS_PER_TURN])
+    turns: list[Turn] = []
+    for index in range(2 * RULES.max_turns):
+        role = Role.ATTACKER if index % 2 == 0 else Role.DEFENDER
+        prompt = renderer.prompt(turns, role, "river")
+        logprobs = tuple(-random.Random(index).random() for _ in reply)
+        turns.append(Turn(role, renderer.text_of(reply), prompt, reply, logprobs, "policy", 3, 3))
+    history = [{"role": str(turn.role), "content": turn.text} for turn in turns]
+    verdict: Verdict = judge(history, "river", RULES.max_turns, RULES.referee)
+    return Episode(f"s/{number}", number, "s", "river", RULES.max_turns, "strict", 1.0, tuple(turns), verdict)
+
+
+def rate_of(function: Any, *arguments: Any, seconds: float = 1.0) -> float:
+    """Calls a second, the best of three."""
+    best = 0.0
+    for _ in range(3):
+        began, calls = time.perf_counter(), 0
+        while (now := time.perf_counter()) - began < seconds / 3:
+            function(*arguments)
+            calls += 1
+        best = max(best, calls / (now - began))
+    return best
+
+
+def run_parts() -> dict[str, float]:
+    """Microseconds of one call of what a turn is made of, and episodes a second through the wire format."""
+    episode = example_episode(0)
+    data = encode(episode)
+    renderer = make_renderer(load_template("chat"), load_tokenizer(resolve_model(BUILT_IN)), RULES.max_turns)
+    history = episode.history
+    turns = episode.turns
+    return {
+        "encode_per_s": round(rate_of(encode, episode)),
+        "decode_per_s": round(rate_of(decode, data)),
+        "episode_bytes": len(data),
+        "prompt_us": round(1e6 / rate_of(renderer.prompt, turns[:-1], turns[-1].role, "river"), 1),
+        "text_us": round(1e6 / rate_of(renderer.text_of, turns[0].token_ids), 1),
+        "referee_us": round(1e6 / rate_of(judge, history, "river", RULES.max_turns, RULES.referee), 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--engines", type=int, nargs="+", default=[1, 4, 16, 32, 64, 256])
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--arenas", type=int, default=2)
+    arguments = parser.parse_args()
+    parts = run_parts()
+    print(json.dumps(parts), flush=True)
+    with ray_session(ClusterConfig(object_store_gib=0.5)):
+        overlap = run_overlap()
+        print(json.dumps({"overlap": round(overlap, 3)}), flush=True)
+        rows = [run_scale(count, arguments.seconds, arguments.arenas) for count in arguments.engines]
+    last = {f"efficiency_{row['engines']}": row["efficiency"] for row in rows}
+    middle = next((row for row in rows if row["engines"] == 32), rows[-1])
+    print(
+        json.dumps(
+            {
+                **last,
+                "cpu_ms_per_turn": round(sum(middle["cpu_ms_per_turn"].values()), 3),
+                **parts,
+                "overlap": round(overlap, 3),
+                "memory_gib": {str(row["engines"]): row["memory_gib"] for row in rows},
+                "cores": psutil.cpu_count(),
+                "machine": Path("/proc/cpuinfo")
+                .read_text()
+                .split("model name")[1]
+                .split(":")[1]
+                .split("\n")[0]
+                .strip(),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
