@@ -30,6 +30,7 @@ INSTALL_REQUIRES = [
     "lemminflect>=0.2.3",
     "wordfreq>=3.1",
     "xxhash>=3.4",
+    "choix>=0.4",
 ]
 EXTRAS_REQUIRE = {
     "gpu": ["vllm>=0.32"],

@@ -1,12 +1,15 @@
-"""A bucket's bytes -> torch tensors, on the side that receives weights."""
+"""Buckets of weights and torch tensors, on the side that receives weights."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 
-from spag_ray.snapshot import TensorSpec
+from spag_ray.errors import ModelError
+from spag_ray.snapshot import LocalSnapshot, TensorSpec, make_bucket, plan_buckets
 
 
 def tensors_of(payload: torch.Tensor, specs: tuple[TensorSpec, ...]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -14,3 +17,25 @@ def tensors_of(payload: torch.Tensor, specs: tuple[TensorSpec, ...]) -> Iterator
     for spec in specs:
         part = payload[spec.offset : spec.offset + spec.num_bytes]
         yield spec.name, part.view(getattr(torch, spec.dtype)).view(spec.shape)
+
+
+def saved_snapshot(folder: str | Path, version: int, max_bytes: int = 64 * 2**20) -> LocalSnapshot:
+    """The weights of a model folder (safetensors) as a version to load. Raises ModelError when there are none."""
+    tensors: dict[str, torch.Tensor] = {}
+    for path in sorted(Path(folder).glob("*.safetensors")):
+        tensors |= load_file(path)
+    if not tensors:
+        raise ModelError(f"{folder}: no *.safetensors in it, so there is no model to load")
+    buckets = []
+    for index, names in enumerate(plan_buckets([(name, t.nbytes) for name, t in tensors.items()], max_bytes)):
+        parts = (
+            (
+                name,
+                str(tensors[name].dtype).removeprefix("torch."),
+                tuple(tensors[name].shape),
+                tensors[name].contiguous().view(-1).view(torch.uint8).numpy(),
+            )
+            for name in names
+        )
+        buckets.append(make_bucket(index, parts))
+    return LocalSnapshot(version, tuple(buckets))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.arena import GameTask
+from actors.league import Opponents
 from cluster.stream import STAGE, GameStream, StreamCounts
 from spag_ray.config import StreamConfig
 from spag_ray.episode import Episode
@@ -120,9 +121,14 @@ class BufferActor:
         return self._buffer.count(stage)
 
     async def open_stream(
-        self, words: WordStream, config: StreamConfig, versions: Mapping[str, int], seed: int
+        self,
+        words: WordStream,
+        config: StreamConfig,
+        versions: Mapping[str, int],
+        seed: int,
+        opponents: Opponents | None = None,
     ) -> None:
-        self._buffer.stream = GameStream(words, config, versions, seed)
+        self._buffer.stream = GameStream(words, config, versions, seed, opponents or Opponents(seed))
         self._is_open = True
 
     async def lease(self, holder: str, count: int) -> list[GameTask]:

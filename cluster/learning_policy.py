@@ -139,11 +139,13 @@ class LearningPolicy:
 
     def save(self, stage: str) -> str:
         """The learner's weights as a model folder of the run."""
-        assert self.learners is not None
         name = stage if len(self.roles) == 2 else f"{stage}-{self.name}"
-        folder = str(self._folder / "models" / name)
-        self.learners.save_model(folder)
-        return folder
+        return self.save_to(self._folder / "models" / name)
+
+    def save_to(self, folder: Path) -> str:
+        assert self.learners is not None
+        self.learners.save_model(str(folder))
+        return str(folder)
 
     def wake_learners(self) -> None:
         if self.learners is not None:

@@ -52,12 +52,16 @@ def check_resources(config: RunConfig, available: Mapping[str, float]) -> None:
         ("CPU", config.engine.num_cpus, config.learner.num_cpus),
         ("GPU", config.engine.num_gpus, config.learner.num_gpus),
     ):
-        needed = policies * (config.engine.num_engines * engine + config.learner.num_ranks * rank)
+        others = len(config.league.fixed)
+        if config.league.past_share:
+            others += policies * config.league.num_engines
+        needed = policies * (config.engine.num_engines * engine + config.learner.num_ranks * rank) + others * engine
         if needed > available.get(resource, 0.0):
             key = f"num_{resource.lower()}s"
+            league = f", {others} more for the league," if others else ""
             raise ConfigError(
                 f"{needed:g} {resource}s are needed ({policies} x {config.engine.num_engines} engines of engine.{key} "
-                f"{engine:g} and {config.learner.num_ranks} learner ranks of learner.{key} {rank:g}), Ray has "
+                f"{engine:g}{league} and {config.learner.num_ranks} learner ranks of learner.{key} {rank:g}), Ray has "
                 f"{available.get(resource, 0.0):g}; ask for fewer, or share them: both may be below 1"
             )
 

@@ -177,6 +177,13 @@ class EngineActor:
         await self._engine.load(snapshot, in_flight)
         return self._engine.version, snapshot.num_bytes
 
+    async def load_saved(self, folder: str, version: int) -> int:
+        """Take the weights of a model folder of this engine's shape; returns the version now played."""
+        from actors.tensors import saved_snapshot
+
+        await self._engine.load(saved_snapshot(folder, version))
+        return self._engine.version
+
     async def sleep(self) -> None:
         await self._engine.sleep()
 

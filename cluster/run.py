@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from typing import Any
 import ray
 
 from actors.arena import GameTask, Rules
-from actors.models import load_tokenizer
+from actors.league import PAST, League, Opponents, PastVersion, seat_of
+from actors.models import load_tokenizer, resolve_model
 from actors.policy import Sampling
 from cluster.arena_actor import ArenaActor, Engine, Seat
 from cluster.buffer import BufferActor, StageCount
@@ -86,9 +88,13 @@ class Run:
         self.held_out = list(held_out)
         self.cards = cards
         self.metrics = Metrics(self.folder)
-        self.words = WordStream(list(words), config.seed)
+        self.league = League(config.league, config.seed)
+        # Against other players each word comes twice: the learner attacks with it once, and defends once.
+        self.words = WordStream(list(words), config.seed, attacker_seats=2 if self.league.is_open else 1)
         self.results: list[StageResult] = []
         self._takes_turns = config.placement == "colocated"
+        self._league_engines: dict[str, list[Engine]] = {}
+        self._league_seats: dict[str, Seat] = {}
         self._engine_handles: list[Any] = []
         self._engines_lock = threading.Lock()
         self._num_added = 0
@@ -269,9 +275,19 @@ class Run:
 
     def play(self, stage: str, words: Sequence[str], attacker: Seat, defender: Seat) -> list[Episode]:
         """One game a word; the judged episodes, in the order of the words."""
-        tasks = [GameTask(number, word, stage, self.config.seed) for number, word in enumerate(words)]
+        return self.play_seats(stage, words, {"attacker": attacker, "defender": defender}, Opponents(self.config.seed))
+
+    def self_play(self, stage: str, words: Sequence[str]) -> list[Episode]:
+        """One game a word by the newest weights, against themselves and whom the league has drawn."""
+        return self.play_seats(stage, words, self._self_play_seats(), self._opponents())
+
+    def play_seats(
+        self, stage: str, words: Sequence[str], seats: Mapping[str, Seat], opponents: Opponents
+    ) -> list[Episode]:
+        tasks = [
+            GameTask(number, word, stage, self.config.seed, *opponents(number)) for number, word in enumerate(words)
+        ]
         began = time.perf_counter()
-        seats = {"attacker": attacker, "defender": defender}
         shares = [tasks[index :: len(self._arenas)] for index in range(len(self._arenas))]
         plays = [
             arena.play.remote(share, seats, self.config.self_play.games_in_flight)
@@ -299,13 +315,61 @@ class Run:
         )
         return [decode(data) for data in get(self._buffer.take.remote(stage))]
 
+    def start_league(self) -> None:
+        """Engines for the opponents that the configuration names."""
+        if not self.league.is_open:
+            return
+        temperature = self.config.sampling.temperature
+        past = range(self.config.league.num_engines if self.config.league.past_share else 0)
+        for role in Role:
+            policy = self.policy_of(role)
+            for number in past:
+                pool = f"{policy.name}-past-{number}"
+                if pool not in self._league_engines:
+                    # Under the policy's own name its turns would be learned.
+                    self._league_engines[pool] = self.start_engines(policy.model, pool, PAST + policy.name, 1)
+                seat = self.seat(pool, PAST + policy.name, policy.model, temperature)
+                self._league_seats[seat_of(f"past-{number}", role)] = seat
+            for number, fixed in enumerate(self.config.league.fixed):
+                pool, model = f"fixed-{number}", resolve_model(fixed.model)
+                if pool not in self._league_engines:
+                    self._league_engines[pool] = self.start_engines(model, pool, fixed.model, 1)
+                self._league_seats[seat_of(pool, role)] = self.seat(pool, fixed.model, model, temperature)
+        self.league_round()
+
+    def league_round(self) -> None:
+        """Keep the newest version if it is wanted, and give the engines of past versions others to play."""
+        if not self.league.is_open:
+            return
+        if self.league.wants(self.version):
+            folder = self.folder / "league" / f"v{self.version}"
+            folders = {policy.name: policy.save_to(folder / policy.name) for policy in self.policies}
+            for dropped in self.league.keep(PastVersion(self.version, folders)):
+                shutil.rmtree(self.folder / "league" / f"v{dropped.version}")
+        num_past = self.config.league.num_engines if self.config.league.past_share else 0
+        for number, past in enumerate(self.league.draw(num_past)):
+            for policy in self.policies:
+                for engine in self._league_engines[f"{policy.name}-past-{number}"]:
+                    self.drain(engine)
+                    get(engine.handle.load_saved.remote(past.folders[policy.name], past.version))
+                    self.reopen(engine)
+            self.metrics.record("opponent", place=f"past-{number}", version=past.version)
+        found = json.dumps(self.league.as_json(), indent=1) + "\n"
+        (self.folder / "league.json").write_text(found, encoding="utf-8")
+
+    def _self_play_seats(self) -> dict[str, Seat]:
+        temperature = self.config.sampling.temperature
+        return {str(role): self.policy_seat(role, temperature) for role in Role} | self._league_seats
+
+    def _opponents(self) -> Opponents:
+        return self.league.opponents(self.config.league.num_engines if self.config.league.past_share else 0)
+
     @contextlib.contextmanager
     def streaming(self) -> Iterator[Stream]:
         """Arenas that play without end, as far as permits go, while the block learns."""
-        temperature = self.config.sampling.temperature
-        seats = {str(role): self.policy_seat(role, temperature) for role in Role}
+        seats, opponents = self._self_play_seats(), self._opponents()
         versions = {policy.name: policy.version for policy in self.policies}
-        get(self._buffer.open_stream.remote(self.words, self.config.stream, versions, self.config.seed))
+        get(self._buffer.open_stream.remote(self.words, self.config.stream, versions, self.config.seed, opponents))
         plays = [arena.play_stream.remote(seats, self.config.self_play.games_in_flight) for arena in self._arenas]
         try:
             yield Stream(self, self._buffer, plays)

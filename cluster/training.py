@@ -58,6 +58,7 @@ def train(run: Run) -> list[StageResult]:
 
     baselines = RoleBaselines(config.objective.baseline_decay) if config.objective.baseline == "moving" else None
     sft = sft_samples(read_sft(config.self_play.sft_file), run.renderer) if config.self_play.sft_file else []
+    run.start_league()
     if config.schedule == "stream" and config.self_play.rounds:
         stream_rounds(run, sft, baselines)
     else:
@@ -65,6 +66,7 @@ def train(run: Run) -> list[StageResult]:
             spag_round(run, number, sft, baselines)
             run.save(f"spag-{number}")
             run.publish()
+            run.league_round()
             evaluate_stage(run, f"spag-{number}")
 
     for policy in run.policies:
@@ -103,12 +105,10 @@ def spag_round(run: Run, number: int, sft: list[TurnSample], baselines: RoleBase
     """Self-play with the newest weights, then one pass over what was decided."""
     config = run.config.self_play
     leases = [run.words.lease() for _ in range(config.games_per_round)]
-    temperature = run.config.sampling.temperature
-    attacker, defender = (run.policy_seat(role, temperature) for role in Role)
-    episodes = run.play(f"spag-{number}", [lease.word for lease in leases], attacker, defender)
+    episodes = run.self_play(f"spag-{number}", [lease.word for lease in leases])
     for lease in leases:
         run.words.done(lease)
-    games = samples_of(run, episodes, f"round {number}", run.config.objective, run.config.game.breach, baselines)
+    games = self_play_samples(run, episodes, f"round {number}", baselines)
     run.learn(self_play_lesson(run, f"spag-{number}", games, sft))
 
 
@@ -125,7 +125,7 @@ def stream_rounds(run: Run, sft: list[TurnSample], baselines: RoleBaselines | No
             round_number, place = part // versions_per_round + 1, part % versions_per_round + 1
             name = f"spag-{round_number}"
             episodes = stream.next_batch(f"{name}, version {place} of {versions_per_round}: play")
-            games = samples_of(run, episodes, name, config.objective, config.game.breach, baselines, may_be_empty=True)
+            games = self_play_samples(run, episodes, name, baselines, may_be_empty=True)
             num_undecided = 0 if games else num_undecided + 1
             if num_undecided == MAX_UNDECIDED:
                 raise nothing_to_learn(f"{MAX_UNDECIDED} versions in a row", MAX_UNDECIDED * per_version)
@@ -134,6 +134,7 @@ def stream_rounds(run: Run, sft: list[TurnSample], baselines: RoleBaselines | No
             run.learn(replace(lesson, batch_games=batch_games, part_of="stream", stage_steps=stage_steps))
             run.publish()
             stream.learned()
+            run.league_round()
             if place == versions_per_round:
                 run.save(name)
                 evaluate_stage(run, name)
@@ -185,6 +186,25 @@ def imitation_samples(run: Run, episodes: list[Episode]) -> list[GameSample]:
     return samples_of(run, episodes, "imitation", objective, "discard", sampled=False)
 
 
+def self_play_samples(
+    run: Run, episodes: list[Episode], what: str, baselines: RoleBaselines | None, may_be_empty: bool = False
+) -> list[GameSample]:
+    """The learner's own turns; who won against whom is kept."""
+    run.league.record(episodes)
+    config = run.config
+    learning = {policy.name for policy in run.policies}
+    return samples_of(
+        run,
+        episodes,
+        what,
+        config.objective,
+        config.game.breach,
+        baselines,
+        learning=learning,
+        may_be_empty=may_be_empty,
+    )
+
+
 def samples_of(
     run: Run,
     episodes: list[Episode],
@@ -193,6 +213,7 @@ def samples_of(
     breach: BreachRule,
     baselines: RoleBaselines | None = None,
     sampled: bool = True,
+    learning: set[str] | None = None,
     may_be_empty: bool = False,
 ) -> list[GameSample]:
     """What is learned from the episodes, under the prompts they were played with or under others."""
@@ -200,7 +221,7 @@ def samples_of(
     if config.render == "varied":
         prompts = load_varied(config.varied_prompts)
         episodes, sampled = rerendered(episodes, prompts, run.tokenizer, config.seed), False
-    games = game_samples(episodes, objective, breach, baselines, sampled)
+    games = game_samples(episodes, objective, breach, baselines, sampled, learning)
     if not games and not may_be_empty:
         raise nothing_to_learn(what, len(episodes))
     weights = {str(game.role): game.weight for game in games}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from learners.engine import TrainingEngine
 from spag_ray.config import LoraConfig
-from spag_ray.snapshot import Bucket, TensorSpec, checksum, plan_buckets
+from spag_ray.snapshot import Bucket, make_bucket, plan_buckets
 
 # Name of a weight -> the parameters it is made of, and what computes it while they are gathered.
 Weights = Mapping[str, tuple[list[nn.Parameter], Callable[[], Tensor]]]
@@ -40,17 +40,14 @@ class Exporter:
         tensors = self.tensors(index)
         if tensors is None:
             return None
-        specs: list[TensorSpec] = []
-        pieces: list[Tensor] = []
-        offset = 0
-        for name, tensor in tensors.items():
-            piece = tensor.contiguous().view(-1).view(torch.uint8)
-            dtype = str(self._dtype).removeprefix("torch.")
-            specs.append(TensorSpec(name, dtype, tuple(tensor.shape), offset, piece.numel()))
-            pieces.append(piece)
-            offset += piece.numel()
-        payload = torch.cat(pieces).numpy()
-        return Bucket(index, tuple(specs), payload, checksum(payload))
+        dtype = str(self._dtype).removeprefix("torch.")
+        return make_bucket(
+            index,
+            (
+                (name, dtype, tuple(tensor.shape), tensor.contiguous().view(-1).view(torch.uint8).numpy())
+                for name, tensor in tensors.items()
+            ),
+        )
 
     @torch.no_grad()
     def tensors(self, index: int) -> dict[str, Tensor] | None:

@@ -162,6 +162,29 @@ class StreamConfig(Part):
         return self
 
 
+class FixedOpponent(Part):
+    model: str = Field(description="a model folder, or `smollm2-135m-instruct`")
+    share: float = Field(gt=0, le=1, description="of the games")
+
+
+class LeagueConfig(Part):
+    """Who else is played in self-play; without shares the learner plays itself alone."""
+
+    past_share: float = Field(0.0, ge=0, le=1, description="share of games against earlier versions of itself")
+    choose: Literal["uniform", "hard"] = Field("uniform", description="which earlier versions: any, or hard ones more")
+    fixed: tuple[FixedOpponent, ...] = Field((), description="models that never change, each with engines of its own")
+    num_engines: int = Field(1, ge=1, description="engines for earlier versions, one version each at a time")
+    snapshot_every: int = Field(1, ge=1, description="versions from one that is kept to the next")
+    max_snapshots: int = Field(8, ge=1, description="versions kept on disk")
+
+    @model_validator(mode="after")
+    def _check(self) -> LeagueConfig:
+        total = self.past_share + sum(opponent.share for opponent in self.fixed)
+        if total > 1 + 1e-9:
+            raise ValueError(f"the shares of past_share and fixed add up to {total:g}; they may be 1 at most")
+        return self
+
+
 class SyncConfig(Part):
     update: Literal["between_games", "between_turns", "in_flight"] = Field(
         "between_turns",
@@ -218,6 +241,7 @@ class RunConfig(Part):
     imitation: ImitationConfig = ImitationConfig()
     self_play: SelfPlayConfig = SelfPlayConfig()
     stream: StreamConfig = StreamConfig()
+    league: LeagueConfig = LeagueConfig()
     sync: SyncConfig = SyncConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     cluster: ClusterConfig = ClusterConfig()

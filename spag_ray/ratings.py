@@ -1,4 +1,4 @@
-"""Shares of outcomes with intervals.
+"""Shares of outcomes with intervals; who won against whom, and the ratings that follow.
 
 >>> low, high = wilson_interval(8, 10)
 >>> round(low, 3), round(high, 3)
@@ -8,8 +8,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from statistics import NormalDist
+from typing import Any
 
 from spag_ray.game import Outcome, Role
 
@@ -37,3 +39,53 @@ def mean_score(outcomes: Mapping[Outcome, int], role: Role) -> float:
         elif outcome.winner is role or outcome.breaker is role.other:
             points += count
     return points / games
+
+
+class WinMatrix:
+    """Outcomes of games by (attacker, defender), for players of any name."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[tuple[str, str], Counter[Outcome]] = {}
+
+    def add(self, attacker: str, defender: str, outcome: Outcome) -> None:
+        self._outcomes.setdefault((attacker, defender), Counter())[outcome] += 1
+
+    def outcomes(self, attacker: str, defender: str) -> Counter[Outcome]:
+        return self._outcomes.get((attacker, defender), Counter())
+
+    def losses_against(self, player: str) -> tuple[float, int]:
+        """(points, games) of `player` in either seat against others; half a point for a tie."""
+        points, games = 0.0, 0
+        for (attacker, defender), outcomes in self._outcomes.items():
+            if attacker != defender and player in (attacker, defender):
+                role = Role.ATTACKER if player == attacker else Role.DEFENDER
+                points += mean_score(outcomes, role) * outcomes.total()
+                games += outcomes.total()
+        return points, games
+
+    def ratings(self) -> dict[tuple[str, Role], float]:
+        """Bradley-Terry ratings of every player in each seat it has sat in, on Elo's scale (400 points are odds of 10
+        to 1), with mean 0; by maximum likelihood with a slight pull to 0, so that who won everything has one too."""
+        import choix
+        import numpy as np
+
+        seats = sorted(
+            {(a, Role.ATTACKER) for a, _ in self._outcomes} | {(d, Role.DEFENDER) for _, d in self._outcomes}
+        )
+        place = {seat: number for number, seat in enumerate(seats)}
+        if not seats:
+            return {}
+        wins = np.zeros((len(seats), len(seats)))
+        for (attacker, defender), outcomes in self._outcomes.items():
+            us, them = place[attacker, Role.ATTACKER], place[defender, Role.DEFENDER]
+            points = mean_score(outcomes, Role.ATTACKER) * outcomes.total()
+            wins[us, them] += points
+            wins[them, us] += outcomes.total() - points
+        strengths = choix.ilsr_pairwise_dense(wins, alpha=0.1)
+        return {seat: round(float(400 / math.log(10) * value), 1) for seat, value in zip(seats, strengths, strict=True)}
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [
+            {"attacker": attacker, "defender": defender, **{str(outcome): n for outcome, n in sorted(outcomes.items())}}
+            for (attacker, defender), outcomes in sorted(self._outcomes.items())
+        ]

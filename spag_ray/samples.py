@@ -8,7 +8,7 @@ Made where a batch is put together (cluster/training.py), read by the learner gr
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 
 from spag_ray.config import BreachRule, ObjectiveConfig
@@ -74,6 +74,7 @@ def game_samples(
     breach: BreachRule = "discard",
     baselines: RoleBaselines | None = None,
     sampled: bool = True,
+    learning: Container[str] | None = None,
 ) -> list[GameSample]:
     """Games -> what is learned from each, in the order given (method.md, "Rewards").
 
@@ -81,9 +82,14 @@ def game_samples(
     of the role is taken from the game's +1 or -1 before it is shared out. A game's weight is decided / (2 * games its
     winner's role won) over the episodes given. Ties are left out; so are breaches, unless `penalise`: then the
     offending turn alone gets minus `objective.breach_penalty`, with weight 1. `sampled=False` leaves the turns'
-    log-probabilities out: their tokens are not those that were sampled.
+    log-probabilities out: their tokens are not those that were sampled. Of a game between policies only the turns of
+    those in `learning` are learned (of all, if it is None).
     """
-    winners = [winner for episode in episodes if (winner := episode.verdict.outcome.winner) is not None]
+    winners = [
+        winner
+        for episode in episodes
+        if (winner := episode.verdict.outcome.winner) is not None and _is_learned(episode, winner, objective, learning)
+    ]
     weights = role_weights(winners.count(Role.ATTACKER), winners.count(Role.DEFENDER), cap=objective.role_weight_cap)
     games = []
     for episode in episodes:
@@ -99,13 +105,21 @@ def game_samples(
         turns = tuple(
             TurnSample(turn.prompt_ids, turn.token_ids, advantage, turn.logprobs if sampled else None, role=turn.role)
             for turn, advantage in ((episode.turns[index], advantages[index]) for index in sorted(advantages))
-            if turn.token_ids
+            if turn.token_ids and (learning is None or turn.policy in learning)
         )
         if turns:
             games.append(GameSample(episode.episode_id, role, weight, turns))
     if baselines is not None:
         baselines.update(winners)
     return games
+
+
+def _is_learned(episode: Episode, winner: Role, objective: ObjectiveConfig, learning: Container[str] | None) -> bool:
+    """Whether anything is learned from a game that `winner` won."""
+    if learning is None:
+        return True
+    roles = [winner] if objective.learn_from == "winners" else list(Role)
+    return any(turn.policy in learning and turn.role in roles for turn in episode.turns)
 
 
 def turns_of(games: Sequence[GameSample], role: Role) -> list[GameSample]:

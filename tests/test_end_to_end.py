@@ -220,6 +220,46 @@ def test_a_stream_plays_while_it_learns_and_an_engine_is_killed_and_another_join
     assert {step["step"] for step in steps} == set(range(1, len(steps) + 1)), "one stage, one warm-up"
 
 
+@pytest.mark.slow  # three engines
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("schedule", ["rounds", "stream"])
+def test_a_league_plays_earlier_versions_and_a_fixed_model_and_learns_its_own_turns_alone(
+    schedule: str, tiny_model: Path, other_tiny_model: Path, words: Path, tmp_path: Path
+) -> None:
+    config = tiny_run(
+        tiny_model,
+        words,
+        schedule=schedule,
+        stream={"games_per_version": 12, "max_lag": 1},
+        league={
+            "past_share": 0.4,
+            "fixed": [{"model": str(other_tiny_model), "share": 0.3}],
+            "max_snapshots": 2,
+        },
+        engine={"kind": "transformers", "num_cpus": 0.25},
+        learner={"num_cpus": 0.25},
+        self_play={"rounds": 3},
+        evaluation={"games": 0},
+    )
+    run_training(config, tmp_path / "run", quiet())
+    folder = tmp_path / "run"
+    logs = ["stream"] if schedule == "stream" else [f"spag-{number}" for number in (1, 2, 3)]
+    episodes = [episode for name in logs for episode in read_log(folder / "episodes" / f"{name}.log")]
+    seats = [{turn.policy for turn in episode.turns} for episode in episodes]
+    against = {"past policy", str(other_tiny_model)}
+    assert set().union(*seats) == {"policy", *against}
+    attacking = [episode for episode in episodes if episode.turns[0].policy == "policy" and len(episode.turns) > 1]
+    defending = [episode for episode in episodes if episode.turns[0].policy in against]
+    assert attacking and defending
+    past_versions = {turn.first_version for e in episodes for turn in e.turns if turn.policy == "past policy"}
+    assert past_versions <= set(range(1, 7)) and len(past_versions) > 1
+    written = json.loads((folder / "league.json").read_text())
+    kept = [past["version"] for past in written["kept"]]
+    assert len(kept) == 2 and sorted(path.name for path in (folder / "league").iterdir()) == [f"v{v}" for v in kept]
+    assert sum(sum(v for k, v in row.items() if k not in ("attacker", "defender")) for row in written["games"]) >= 36
+    assert any(name.startswith("policy@") for name in written["ratings"])
+
+
 def steps_of(folder: Path) -> list[dict[str, Any]]:
     return records_of(folder, "step")
 

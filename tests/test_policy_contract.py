@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
 
 from actors.policy import GameView, Request, Sampling
 from actors.scripted_policy import ScriptedPolicy
+from actors.tensors import saved_snapshot
 from actors.transformers_policy import TransformersPolicy
 from spag_ray.errors import EngineError, WeightSyncError
 from spag_ray.game import Role
-from spag_ray.snapshot import Bucket, LocalSnapshot, TensorSpec, checksum, plan_buckets
+from spag_ray.snapshot import LocalSnapshot
 
 PROMPT = (1, 40, 5, 6, 7, 2, 1, 39)
 VIEW = GameView(Role.ATTACKER, "river", (), 4)
@@ -24,19 +24,8 @@ CARDS = {"river": ("water", "boat"), "piano": ("music", "keys"), "tiger": ("stri
 
 
 def snapshot_of(folder: Path, version: int, max_bytes: int = 20_000) -> LocalSnapshot:
-    """The weights of a model folder as buckets, as a learner sends them."""
-    parameters = dict(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).named_parameters())
-    buckets = []
-    for index, names in enumerate(plan_buckets([(n, p.numel() * 4) for n, p in parameters.items()], max_bytes)):
-        specs, parts, offset = [], [], 0
-        for name in names:
-            part = parameters[name].detach().contiguous().view(-1).view(torch.uint8)
-            specs.append(TensorSpec(name, "float32", tuple(parameters[name].shape), offset, part.numel()))
-            parts.append(part)
-            offset += part.numel()
-        payload = torch.cat(parts).numpy()
-        buckets.append(Bucket(index, tuple(specs), payload, checksum(payload)))
-    return LocalSnapshot(version, tuple(buckets))
+    """The weights of a model folder as buckets, cut as a learner cuts them."""
+    return saved_snapshot(folder, version, max_bytes)
 
 
 @pytest.fixture(params=["vllm", "transformers", "scripted"])
@@ -135,6 +124,27 @@ def test_new_weights_are_played_and_stamped(
         loop.run(model_policy.load(snapshot_of(tiny_model, version=0)))
     (again,) = loop.run(model_policy.generate([ask("again")]))
     assert again.token_ids == before.token_ids and again.first_version == 0
+
+
+@pytest.mark.parametrize("in_flight", [True, False])
+def test_weights_that_come_during_a_turn_wait_for_its_end_or_are_stamped_on_it(
+    in_flight: bool, vllm_policy: Any, loop: Any, tiny_model: Path, other_tiny_model: Path
+) -> None:
+    async def scenario() -> Any:
+        requests = [ask(f"long-{in_flight}-{seed}", Sampling(1.0, 400, seed=seed)) for seed in range(12)]
+        turns = asyncio.create_task(vllm_policy.generate(requests))
+        await asyncio.sleep(0.1)
+        await vllm_policy.load(snapshot_of(other_tiny_model, version=7), in_flight)
+        return await turns
+
+    try:
+        answers = loop.run(scenario())
+        assert all(len(answer.token_ids) == len(answer.logprobs) > 0 for answer in answers)
+        versions = {(answer.first_version, answer.last_version) for answer in answers}
+        assert versions <= {(0, 0), (0, 7)} and ((0, 7) in versions) == in_flight
+        assert vllm_policy.version == 7
+    finally:
+        loop.run(vllm_policy.load(snapshot_of(tiny_model, version=0)))
 
 
 def test_a_policy_sleeps_and_wakes_as_it_was(model_policy: Any, loop: Any) -> None:

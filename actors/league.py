@@ -1,0 +1,143 @@
+"""Who plays whom: the policy that learns against itself, its own past, and models that stay as they are.
+
+    self        both seats are the newest weights, and both seats' turns are learned
+    past        a snapshot of an earlier version: drawn uniformly, or the harder it is the more often
+    fixed       a model folder that never changes
+
+Against another player the learner sits in each seat equally often, on the same words, and only its own turns are
+learned. Everything drawn is a function of the seed and of the games played so far.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spag_ray.config import LeagueConfig
+from spag_ray.episode import Episode
+from spag_ray.game import Role
+from spag_ray.ratings import WinMatrix
+
+PAST = "past "  # before a policy's name, on the turns that an earlier version of it played
+PRIOR_GAMES = 4  # an opponent's hardness begins as if so many games had been even
+
+
+@dataclass(frozen=True)
+class Opponents:
+    """Game number -> names of the players of its seats. `shares` are of games against each opponent; what is left is
+    self-play. Numbers 2k and 2k + 1 meet the same opponent, in both seats."""
+
+    seed: int
+    shares: tuple[tuple[str, float], ...] = ()
+
+    def __call__(self, number: int) -> tuple[str, str]:
+        pair, learner_defends = divmod(number, 2)
+        draw = random.Random(f"{self.seed}/league/{pair}").random()
+        for name, share in self.shares:
+            if draw < share:
+                return (
+                    (seat_of(name, Role.ATTACKER), "defender")
+                    if learner_defends
+                    else (
+                        "attacker",
+                        seat_of(name, Role.DEFENDER),
+                    )
+                )
+            draw -= share
+        return "attacker", "defender"
+
+
+def seat_of(opponent: str, role: Role) -> str:
+    """The player of an arena that an opponent is in one of the seats."""
+    return f"{opponent}/{role}"
+
+
+@dataclass(frozen=True)
+class PastVersion:
+    """A version of the learner that is kept: the model folder of each policy that learns."""
+
+    version: int
+    folders: Mapping[str, str]
+
+
+@dataclass
+class League:
+    """What a run knows of its players: versions kept, and who won against whom."""
+
+    config: LeagueConfig
+    seed: int
+    kept: list[PastVersion] = field(default_factory=list)
+    matrix: WinMatrix = field(default_factory=WinMatrix)
+    draws: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anybody but the learner itself is to be played."""
+        return self.config.past_share > 0 or bool(self.config.fixed)
+
+    def opponents(self, past: int) -> Opponents:
+        """With `past` engines that hold a past version each."""
+        shares = [(f"past-{number}", self.config.past_share / past) for number in range(past)]
+        shares += [(f"fixed-{number}", fixed.share) for number, fixed in enumerate(self.config.fixed)]
+        return Opponents(self.seed, tuple(shares))
+
+    def wants(self, version: int) -> bool:
+        """Whether this version is to be kept."""
+        return self.config.past_share > 0 and version % self.config.snapshot_every == 0
+
+    def keep(self, past: PastVersion) -> list[PastVersion]:
+        """Keep a version; returns those that the budget has no room for. They are chosen so that what stays is spread
+        over the run: never the oldest or the newest, but the one whose neighbours are closest to each other."""
+        self.kept.append(past)
+        dropped = []
+        while len(self.kept) > self.config.max_snapshots:
+            gaps = [
+                (self.kept[place + 1].version - self.kept[place - 1].version, place)
+                for place in range(1, len(self.kept) - 1)
+            ]
+            dropped.append(self.kept.pop(min(gaps)[1] if gaps else 0))
+        return dropped
+
+    def draw(self, count: int) -> list[PastVersion]:
+        """`count` of the versions kept, for the games that come next; the same one twice only if there are fewer."""
+        self.draws += 1
+        chance = random.Random(f"{self.seed}/past/{self.draws}")
+        left = list(self.kept)
+        drawn: list[PastVersion] = []
+        while left and len(drawn) < count:
+            weights = [self.hardness(past) if self.config.choose == "hard" else 1.0 for past in left]
+            drawn.append(left.pop(chance.choices(range(len(left)), weights)[0]))
+        return [drawn[number % len(drawn)] for number in range(count)] if drawn else []
+
+    def hardness(self, past: PastVersion) -> float:
+        """The learner's losses against this version as a share of their games, begun at one half; at least 0.02."""
+        points, games = 0.5 * PRIOR_GAMES, float(PRIOR_GAMES)
+        for policy in past.folders:
+            lost, played = self.matrix.losses_against(f"{policy}@{past.version}")
+            points, games = points + lost, games + played
+        return max(points / games, 0.02)
+
+    def record(self, episodes: Iterable[Episode]) -> None:
+        """Games as they finish."""
+        for episode in episodes:
+            self.matrix.add(*players_of(episode), episode.verdict.outcome)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "kept": [{"version": past.version, "folders": dict(past.folders)} for past in self.kept],
+            "draws": self.draws,
+            "games": self.matrix.as_json(),
+            "ratings": {f"{player} as {role}": value for (player, role), value in self.matrix.ratings().items()},
+        }
+
+
+def players_of(episode: Episode) -> tuple[str, str]:
+    """(attacker, defender) as policy@version; a player whose weights changed during the game by its oldest turn."""
+    names = {}
+    for role in Role:
+        turns = [turn for turn in episode.turns if turn.role is role]
+        oldest = min(turns, key=lambda turn: turn.first_version, default=None)
+        names[role] = f"{oldest.policy.removeprefix(PAST)}@{oldest.first_version}" if oldest is not None else "nobody"
+    return names[Role.ATTACKER], names[Role.DEFENDER]

@@ -1,0 +1,146 @@
+"""How long new weights take from the learner to every engine.
+
+    python -m benchmarks.weight_sync [--engines 1 2] [--repeats 5]          about 8 minutes on 2 cores
+
+SmolLM2-135M in bfloat16 through Ray's object store, as `train` does it: the clock starts when the learner's step has
+returned, and stops when every engine has answered a request on the new version. Beside it the machine's own rate of
+copying memory, and a real round of `configs/quickstart.yaml` (imitation shortened), for the share of a round, from one
+version to the next, that goes into the sync. The last line is JSON: seconds, bytes_per_s, memcpy_bytes_per_s,
+epoch_share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import ray
+from rich.console import Console
+
+from actors.models import BUILT_IN, load_tokenizer, resolve_model
+from actors.policy import Request, Sampling
+from cluster.arena_actor import Engine
+from cluster.launch import run_training
+from cluster.learner_group import LearnerGroup
+from cluster.remote_policy import EngineActor, RemotePolicy
+from cluster.runtime import ray_session
+from cluster.weights import Probe, export, publish
+from spag_ray.config import ClusterConfig, EngineConfig, LearnerConfig, ObjectiveConfig, SyncConfig, load_config
+from spag_ray.game import Role
+from spag_ray.samples import GameSample, TurnSample
+
+
+def memcpy_rate(num_bytes: int = 2**28) -> float:
+    """Bytes a second of one large copy, the best of ten."""
+    source, target = np.ones(num_bytes, np.uint8), np.empty(num_bytes, np.uint8)
+    target[:] = source
+    best = 0.0
+    for _ in range(10):
+        began = time.perf_counter()
+        target[:] = source
+        best = max(best, num_bytes / (time.perf_counter() - began))
+    return best
+
+
+def time_sync(model: str, num_engines: int, repeats: int) -> dict[str, Any]:
+    """Seconds of each sync, and the bytes that one engine was sent."""
+    prompt = tuple(load_tokenizer(model).encode("What flows from a lake to the sea?"))
+    turn = TurnSample(prompt, (11, 12, 13), 1.0, (-1.0, -1.0, -1.0), (-1.0, -1.0, -1.0), Role.ATTACKER)
+    games = [GameSample("e/0", Role.ATTACKER, 1.0, (turn,))]
+    with ray_session(ClusterConfig(num_cpus=4, object_store_gib=1.0)), tempfile.TemporaryDirectory() as folder:
+        actor = ray.remote(EngineActor)
+        engines = [
+            Engine(
+                actor.options(num_cpus=0, max_concurrency=64).remote(f"{folder}/engine-{number}.log"),
+                f"engine-{number}",
+                "policy",
+            )
+            for number in range(num_engines)
+        ]
+        config = EngineConfig(max_model_len=1024, kv_cache_gib=0.3)
+        ray.get([engine.handle.start.remote(model, config, engine.name, 0, 0) for engine in engines])
+        learners = LearnerGroup(model, LearnerConfig(max_tokens_per_microbatch=1024), ObjectiveConfig(), folder)
+        learners.begin_stage("self_play", repeats, 1e-6, 0.0)
+        probe = Probe(prompt, (11, 12, 13))
+        exported = None
+        seconds, gaps, num_bytes = [], [], 0
+        for version in range(1, repeats + 2):
+            learners.step(games, [], 1.0, at_start=True)
+            began = time.perf_counter()
+            exported = None  # the version before leaves the object store, as in a run
+            exported = export(learners, version, probe)
+            report, _ = publish(exported, engines, SyncConfig(), None)
+            asyncio.run(answer(engines, prompt, version))
+            if version > 1:  # the first one also makes the object store's pages
+                seconds.append(time.perf_counter() - began)
+            gaps.append(publish(exported, engines, SyncConfig(), probe)[0].probe_gap_mean)
+            num_bytes = report.num_bytes
+        learners.close()
+        ray.get([engine.handle.close.remote() for engine in engines])
+        for engine in engines:
+            ray.kill(engine.handle)
+    return {"seconds": seconds, "num_bytes": num_bytes, "largest_gap": max(gaps)}
+
+
+async def answer(engines: list[Engine], prompt: tuple[int, ...], version: int) -> None:
+    request = Request(f"answer/{version}", prompt, Sampling(max_new_tokens=1))
+    answers = await asyncio.gather(*(RemotePolicy(e.handle, e.name).generate([request]) for e in engines))
+    assert {completion.first_version for (completion,) in answers} == {version}
+
+
+def epoch_share() -> float:
+    """Of a round of the quickstart."""
+    changes = ["imitation.games=90", "self_play.rounds=1", "evaluation.games=0", "placement=separate"]
+    with tempfile.TemporaryDirectory() as folder:
+        run_training(load_config("quickstart", changes), Path(folder, "run"), Console(quiet=True))
+        lines = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
+    first, second = (line for line in lines if line["kind"] == "sync")
+    return (second["seconds"] + second["probe_seconds"]) / (second["time"] - first["time"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--engines", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args()
+    model = resolve_model(BUILT_IN)
+    copying = memcpy_rate()
+    seconds, rates = {}, {}
+    gap = 0.0
+    for count in arguments.engines:
+        found = time_sync(model, count, arguments.repeats)
+        seconds[str(count)] = round(statistics.median(found["seconds"]), 3)
+        rates[str(count)] = round(count * found["num_bytes"] / seconds[str(count)])
+        gap = max(gap, found["largest_gap"])
+        print(json.dumps({"engines": count, "all_seconds": [round(s, 3) for s in found["seconds"]]}), flush=True)
+    share = epoch_share()
+    print(
+        json.dumps(
+            {
+                "seconds": seconds,
+                "bytes_per_s": rates,
+                "memcpy_bytes_per_s": round(copying),
+                "epoch_share": round(share, 4),
+                "probe_gap_mean": round(gap, 4),
+                "cores": psutil.cpu_count(),
+                "machine": Path("/proc/cpuinfo")
+                .read_text()
+                .split("model name")[1]
+                .split(":")[1]
+                .split("\n")[0]
+                .strip(),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
