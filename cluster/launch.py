@@ -46,6 +46,8 @@ def run_training(config: RunConfig, folder: Path, console: Console) -> None:
             "watch ratio_max and entropy in metrics.jsonl, or lower objective.loser_coeff",
             soft_wrap=True,
         )
+    if hint := stream_hint(config):
+        console.print(hint, soft_wrap=True)
     with ray_session(config.cluster):
         check_resources(config, ray.cluster_resources())
         folder = make_run_folder(folder, config)
@@ -61,6 +63,18 @@ def run_training(config: RunConfig, folder: Path, console: Console) -> None:
     console.print(
         f"models: {folder}/models   metrics: {folder}/metrics.jsonl   games: {folder}/episodes",
         soft_wrap=True,
+    )
+
+
+def stream_hint(config: RunConfig) -> str | None:
+    """What to change where permits, not engines, decide how many games are under way."""
+    permits = (config.stream.max_lag + 1) * config.stream.games_per_version
+    wanted = config.self_play.games_in_flight * config.self_play.num_arenas + config.stream.games_per_version
+    if config.schedule != "stream" or config.stream.max_lag == 0 or permits >= wanted:
+        return None
+    return (
+        f"permits for {permits} games are fewer than the {wanted} that keep engines and learner busy (games in flight "
+        "and one version's): raise stream.max_lag or stream.games_per_version, or lower self_play.games_in_flight"
     )
 
 

@@ -49,13 +49,15 @@ def describe(progress: Progress, stage_seconds: float) -> str:
     parts = [f"{minutes:02d}:{seconds:02d}", progress.stage]
     if progress.total:
         parts.append(f"{progress.done}/{progress.total} {progress.unit}")
+    elif progress.done:
+        parts.append(f"{progress.done} {progress.unit}")
     if progress.done and stage_seconds > 0:
         rate = progress.done / stage_seconds
         parts.append(f"{rate:.2f} {progress.unit}/s")
         if progress.num_tokens:
             parts.append(f"{progress.num_tokens / stage_seconds:.0f} tokens/s")
-        left = (progress.total - progress.done) / rate
-        parts.append(f"{left:.0f} s left")
+        if progress.total:
+            parts.append(f"{(progress.total - progress.done) / rate:.0f} s left")
     if progress.outcomes:
         games = sum(progress.outcomes.values())
         parts.append(", ".join(f"{_SHORT[name]} {n / games:.0%}" for name, n in sorted(progress.outcomes.items())))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import threading
 import time
 from collections import Counter
@@ -20,16 +19,17 @@ from typing import Any
 import ray
 
 from actors.arena import GameTask, Rules
-from actors.league import PAST, League, Opponents, PastVersion, seat_of
-from actors.models import load_tokenizer, resolve_model
+from actors.league import Opponents
+from actors.models import load_tokenizer
 from actors.policy import Sampling
 from cluster.arena_actor import ArenaActor, Engine, Seat
 from cluster.buffer import BufferActor, StageCount
+from cluster.league_play import LeaguePlay
 from cluster.learning_policy import LearningPolicy, Lesson
 from cluster.metrics import Metrics
 from cluster.remote_policy import EngineActor
 from cluster.runtime import get, redirect_output
-from cluster.stream import STAGE, StreamCounts
+from cluster.stream_play import Stream
 from cluster.weights import Probe
 from spag_ray.config import EngineConfig, RunConfig
 from spag_ray.episode import Episode
@@ -88,13 +88,11 @@ class Run:
         self.held_out = list(held_out)
         self.cards = cards
         self.metrics = Metrics(self.folder)
-        self.league = League(config.league, config.seed)
+        self.league = LeaguePlay(self)
         # Against other players each word comes twice: the learner attacks with it once, and defends once.
-        self.words = WordStream(list(words), config.seed, attacker_seats=2 if self.league.is_open else 1)
+        self.words = WordStream(list(words), config.seed, attacker_seats=2 if self.league.league.is_open else 1)
         self.results: list[StageResult] = []
         self._takes_turns = config.placement == "colocated"
-        self._league_engines: dict[str, list[Engine]] = {}
-        self._league_seats: dict[str, Seat] = {}
         self._engine_handles: list[Any] = []
         self._engines_lock = threading.Lock()
         self._num_added = 0
@@ -179,10 +177,17 @@ class Run:
         return engines
 
     def start_policies(self) -> None:
-        """The engines and learner groups of every policy that learns."""
+        """The engines and learner groups of every policy that learns; colocated, only the engines are awake then."""
         for policy in self.policies:
             policy.engines = self.start_engines(policy.model, policy.name, policy.name, self.config.engine.num_engines)
+        if self._takes_turns:
+            self.all_engines("sleep")
+        for policy in self.policies:
             policy.start_learners()
+            if self._takes_turns:
+                policy.sleep_learners()
+        if self._takes_turns:
+            self.all_engines("wake")
 
     def add_engine(self, policy_name: str = "policy") -> str:
         """One more engine for a policy that learns, while it plays; returns the engine's name. It plays once it has
@@ -246,6 +251,10 @@ class Run:
     def _drop(self, engine: Engine) -> None:
         get([arena.drop.remote(engine) for arena in self._arenas])
 
+    def all_engines(self, call: str) -> None:
+        """`sleep` or `wake` every engine of the run."""
+        get([getattr(handle, call).remote() for handle in self._engine_handles])
+
     def policy_of(self, role: Role) -> LearningPolicy:
         return next(policy for policy in self.policies if role in policy.roles)
 
@@ -279,7 +288,7 @@ class Run:
 
     def self_play(self, stage: str, words: Sequence[str]) -> list[Episode]:
         """One game a word by the newest weights, against themselves and whom the league has drawn."""
-        return self.play_seats(stage, words, self._self_play_seats(), self._opponents())
+        return self.play_seats(stage, words, self._self_play_seats(), self.league.opponents())
 
     def play_seats(
         self, stage: str, words: Sequence[str], seats: Mapping[str, Seat], opponents: Opponents
@@ -297,7 +306,7 @@ class Run:
         waiting = plays
         while waiting:
             _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=0.5)
-            self._show_play(stage, len(tasks), get(self._buffer.count.remote(stage)))
+            self.show_play(stage, len(tasks), get(self._buffer.count.remote(stage)))
         get(plays)
         seconds = time.perf_counter() - began
         count: StageCount = get(self._buffer.count.remote(stage))
@@ -315,59 +324,14 @@ class Run:
         )
         return [decode(data) for data in get(self._buffer.take.remote(stage))]
 
-    def start_league(self) -> None:
-        """Engines for the opponents that the configuration names."""
-        if not self.league.is_open:
-            return
-        temperature = self.config.sampling.temperature
-        past = range(self.config.league.num_engines if self.config.league.past_share else 0)
-        for role in Role:
-            policy = self.policy_of(role)
-            for number in past:
-                pool = f"{policy.name}-past-{number}"
-                if pool not in self._league_engines:
-                    # Under the policy's own name its turns would be learned.
-                    self._league_engines[pool] = self.start_engines(policy.model, pool, PAST + policy.name, 1)
-                seat = self.seat(pool, PAST + policy.name, policy.model, temperature)
-                self._league_seats[seat_of(f"past-{number}", role)] = seat
-            for number, fixed in enumerate(self.config.league.fixed):
-                pool, model = f"fixed-{number}", resolve_model(fixed.model)
-                if pool not in self._league_engines:
-                    self._league_engines[pool] = self.start_engines(model, pool, fixed.model, 1)
-                self._league_seats[seat_of(pool, role)] = self.seat(pool, fixed.model, model, temperature)
-        self.league_round()
-
-    def league_round(self) -> None:
-        """Keep the newest version if it is wanted, and give the engines of past versions others to play."""
-        if not self.league.is_open:
-            return
-        if self.league.wants(self.version):
-            folder = self.folder / "league" / f"v{self.version}"
-            folders = {policy.name: policy.save_to(folder / policy.name) for policy in self.policies}
-            for dropped in self.league.keep(PastVersion(self.version, folders)):
-                shutil.rmtree(self.folder / "league" / f"v{dropped.version}")
-        num_past = self.config.league.num_engines if self.config.league.past_share else 0
-        for number, past in enumerate(self.league.draw(num_past)):
-            for policy in self.policies:
-                for engine in self._league_engines[f"{policy.name}-past-{number}"]:
-                    self.drain(engine)
-                    get(engine.handle.load_saved.remote(past.folders[policy.name], past.version))
-                    self.reopen(engine)
-            self.metrics.record("opponent", place=f"past-{number}", version=past.version)
-        found = json.dumps(self.league.as_json(), indent=1) + "\n"
-        (self.folder / "league.json").write_text(found, encoding="utf-8")
-
     def _self_play_seats(self) -> dict[str, Seat]:
         temperature = self.config.sampling.temperature
-        return {str(role): self.policy_seat(role, temperature) for role in Role} | self._league_seats
-
-    def _opponents(self) -> Opponents:
-        return self.league.opponents(self.config.league.num_engines if self.config.league.past_share else 0)
+        return {str(role): self.policy_seat(role, temperature) for role in Role} | self.league.seats
 
     @contextlib.contextmanager
     def streaming(self) -> Iterator[Stream]:
         """Arenas that play without end, as far as permits go, while the block learns."""
-        seats, opponents = self._self_play_seats(), self._opponents()
+        seats, opponents = self._self_play_seats(), self.league.opponents()
         versions = {policy.name: policy.version for policy in self.policies}
         get(self._buffer.open_stream.remote(self.words, self.config.stream, versions, self.config.seed, opponents))
         plays = [arena.play_stream.remote(seats, self.config.self_play.games_in_flight) for arena in self._arenas]
@@ -395,7 +359,7 @@ class Run:
     def learn(self, lesson: Lesson) -> None:
         """Every policy learns its part. Colocated, engines then sleep until `publish`, and learners wake."""
         if self._takes_turns:
-            get([handle.sleep.remote() for handle in self._engine_handles])
+            self.all_engines("sleep")
             for policy in self.policies:
                 policy.wake_learners()
         for policy in self.policies:
@@ -409,7 +373,7 @@ class Run:
         if self._takes_turns:
             for policy in self.policies:
                 policy.sleep_learners()
-            get([handle.wake.remote() for handle in self._engine_handles])
+            self.all_engines("wake")
         with self._engines_lock:
             for policy in self.policies:
                 for engine in policy.publish(self):
@@ -432,7 +396,7 @@ class Run:
     def _show_step(self, stage: str, done: int, total: int, loss: float | None) -> None:
         self._progress = Progress(stage, done, total, "steps", loss=loss, version=self.version)
 
-    def _show_play(self, stage: str, total: int, count: StageCount) -> None:
+    def show_play(self, stage: str, total: int, count: StageCount) -> None:
         self._progress = Progress(
             f"{stage}: play",
             count.num_games,
@@ -451,44 +415,3 @@ class Run:
 
     def _log(self, name: str) -> str:
         return str(self.folder / "logs" / f"{name}.log")
-
-
-class Stream:
-    """What the learner sees of play that goes on beside it."""
-
-    def __init__(self, run: Run, buffer: Any, plays: list[ray.ObjectRef]) -> None:
-        self._run = run
-        self._buffer = buffer
-        self._plays = plays
-        self._began = time.perf_counter()
-
-    def next_batch(self, what: str) -> list[Episode]:
-        """The episodes that the next version learns from. Raises what ended an arena."""
-        waited = time.perf_counter()
-        while (records := get(self._buffer.batch.remote(0.5))) is None:
-            self._run._show_play(what, 0, get(self._buffer.count.remote(STAGE)))
-            if ended := ray.wait(self._plays, timeout=0)[0]:
-                get(ended)
-        counts: StreamCounts = get(self._buffer.stream_counts.remote())
-        total: StageCount = get(self._buffer.count.remote(STAGE))
-        seconds = time.perf_counter() - self._began
-        self._run.metrics.record(
-            "stream",
-            version=self._run.version,
-            waited_s=round(time.perf_counter() - waited, 3),
-            games=total.num_games,
-            tokens_per_s=round(total.num_tokens / seconds, 1),
-            games_per_s=round(total.num_games / seconds, 3),
-            begun=counts.begun,
-            waiting=counts.waiting,
-            evicted=counts.evicted,
-            lost=counts.lost,
-            repeated=counts.repeated,
-            permits_free=counts.permits_free,
-            **{f"lag_{lag}": number for lag, number in sorted(counts.lag.items())},
-        )
-        return [decode(data) for data in records]
-
-    def learned(self) -> None:
-        """The batch has been learned and the new weights are published."""
-        get(self._buffer.advance.remote({policy.name: policy.version for policy in self._run.policies}))

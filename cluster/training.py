@@ -58,7 +58,7 @@ def train(run: Run) -> list[StageResult]:
 
     baselines = RoleBaselines(config.objective.baseline_decay) if config.objective.baseline == "moving" else None
     sft = sft_samples(read_sft(config.self_play.sft_file), run.renderer) if config.self_play.sft_file else []
-    run.start_league()
+    run.league.start()
     if config.schedule == "stream" and config.self_play.rounds:
         stream_rounds(run, sft, baselines)
     else:
@@ -66,7 +66,7 @@ def train(run: Run) -> list[StageResult]:
             spag_round(run, number, sft, baselines)
             run.save(f"spag-{number}")
             run.publish()
-            run.league_round()
+            run.league.new_version()
             evaluate_stage(run, f"spag-{number}")
 
     for policy in run.policies:
@@ -134,7 +134,7 @@ def stream_rounds(run: Run, sft: list[TurnSample], baselines: RoleBaselines | No
             run.learn(replace(lesson, batch_games=batch_games, part_of="stream", stage_steps=stage_steps))
             run.publish()
             stream.learned()
-            run.league_round()
+            run.league.new_version()
             if place == versions_per_round:
                 run.save(name)
                 evaluate_stage(run, name)

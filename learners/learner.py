@@ -117,6 +117,7 @@ class Learner:
 
             self._published = Exporter(self._engine, adapter_weights(module), dtype, config.bucket_bytes)
         self._stage = _Stage("self_play", 1, 0.0, objective.kl_coeff)
+        self._is_asleep = False
 
     @property
     def num_tensors(self) -> int:
@@ -279,11 +280,15 @@ class Learner:
 
     def sleep(self) -> None:
         """Give a GPU's memory, and on the host what is free, to whoever shares the machine; `wake` before any work."""
-        self._engine.offload()
+        if not self._is_asleep:
+            self._engine.offload()
+        self._is_asleep = True
         release_freed_memory()
 
     def wake(self) -> None:
-        self._engine.reload()
+        if self._is_asleep:
+            self._engine.reload()
+        self._is_asleep = False
 
     def _micro_batches(self, turns: Sequence[TurnSample], stand_in: TurnSample) -> tuple[list[MicroBatch], int]:
         """This rank's micro-batches, and how many forward passes every rank makes; a rank without turns gets one of

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cluster.learning_policy import LearningPolicy, Lesson
 from cluster.metrics import Metrics
+from cluster.run import Run
 from spag_ray.config import RunConfig, parse_config
 from spag_ray.errors import LearnerError
 from spag_ray.game import Role
@@ -93,3 +96,30 @@ def test_with_reference_engine_nothing_is_scored_in_self_play_and_imitation_stil
     fake = learned(tmp_path, bad=set(), config=config)
     assert fake.scored == [] and fake.steps[0][0].turns[0].reference_logprobs == (-1.0,)
     assert len(learned(tmp_path, bad=set(), config=config, method="imitation").scored) == 10
+
+
+def test_colocated_weights_leave_the_learner_before_it_sleeps_and_engines_wake_before_they_load(tmp_path: Path) -> None:
+    events: list[str] = []
+
+    def does(name: str) -> Any:
+        return lambda *_: events.append(name) or []
+
+    policy = SimpleNamespace(
+        engines=[], version=0, **{name: does(name) for name in ("learn", "export", "publish")},
+        wake_learners=does("learner wakes"), sleep_learners=does("learner sleeps"),
+    )  # fmt: skip
+    run: Any = SimpleNamespace(
+        policies=[policy], _takes_turns=True, _engines_lock=threading.Lock(), _show_step=None,
+        all_engines=lambda call: events.append(f"engines {call}"),
+    )  # fmt: skip
+    lesson: Any = None
+    Run.learn(run, lesson)
+    Run.publish(run)
+    assert events == [
+        "engines sleep", "learner wakes", "learn", "export", "learner sleeps", "engines wake", "publish"
+    ]  # fmt: skip
+    events.clear()
+    run._takes_turns = False
+    Run.learn(run, lesson)
+    Run.publish(run)
+    assert events == ["learn", "export", "publish"]

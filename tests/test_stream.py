@@ -21,6 +21,7 @@ from actors.policy import Completion, Request, Sampling
 from actors.pool import EnginePool
 from cluster.arena_actor import _Leases, _Outbox
 from cluster.buffer import BufferActor
+from cluster.launch import stream_hint
 from cluster.stream import GameStream
 from spag_ray.config import StreamConfig, parse_config
 from spag_ray.episode import Episode, Turn
@@ -265,3 +266,11 @@ def test_memory_stays_flat_over_20_000_games(tiny_model: Path, tmp_path: Path, l
 
     memory = loop.run(scenario())
     assert len(memory) == 10 and memory[-1] < 1.05 * memory[1], [size // 2**20 for size in memory]
+
+
+def test_a_stream_whose_permits_starve_the_engines_says_what_to_change() -> None:
+    small = {"schedule": "stream", "stream": {"games_per_version": 16}, "self_play": {"games_per_round": 160}}
+    hint = stream_hint(parse_config(small))
+    assert hint is not None and "48 games are fewer than the 80" in hint
+    assert stream_hint(parse_config(small | {"stream": {"games_per_version": 16, "max_lag": 4}})) is None
+    assert stream_hint(parse_config({})) is None
