@@ -49,15 +49,14 @@ def describe(progress: Progress, stage_seconds: float) -> str:
     parts = [f"{minutes:02d}:{seconds:02d}", progress.stage]
     if progress.total:
         parts.append(f"{progress.done}/{progress.total} {progress.unit}")
-    elif progress.done:
+    elif progress.done:  # of a stream, which goes on while other stages are shown
         parts.append(f"{progress.done} {progress.unit}")
-    if progress.done and stage_seconds > 0:
+    if progress.done and progress.total and stage_seconds > 0:
         rate = progress.done / stage_seconds
         parts.append(f"{rate:.2f} {progress.unit}/s")
         if progress.num_tokens:
             parts.append(f"{progress.num_tokens / stage_seconds:.0f} tokens/s")
-        if progress.total:
-            parts.append(f"{(progress.total - progress.done) / rate:.0f} s left")
+        parts.append(f"{(progress.total - progress.done) / rate:.0f} s left")
     if progress.outcomes:
         games = sum(progress.outcomes.values())
         parts.append(", ".join(f"{_SHORT[name]} {n / games:.0%}" for name, n in sorted(progress.outcomes.items())))

@@ -102,16 +102,18 @@ def publish(
             gate.reopen(engine)
     else:
         num_bytes = _load(exported, engines, config, lost)
-    alive = [engine for engine in engines if engine not in lost]
-    if not alive:
-        raise EngineError(f"version {exported.version}: no engine is left of {', '.join(e.name for e in engines)}")
     seconds = time.perf_counter() - began
-    gap_mean, gap_max = _probe(exported, alive, config, probe) if probe is not None else (0.0, 0.0)
+    gap_mean = gap_max = 0.0
+    if probe is not None:
+        alive = [engine for engine in engines if engine not in lost]
+        gap_mean, gap_max = _probe(exported, alive, config, probe, lost)
+    if len(lost) == len(engines):
+        raise EngineError(f"version {exported.version}: no engine is left of {', '.join(e.name for e in engines)}")
     report = SyncReport(
         exported.version,
         seconds,
         len(exported.bucket_refs),
-        len(alive),
+        len(engines) - len(lost),
         num_bytes,
         gap_mean,
         gap_max,
@@ -148,11 +150,19 @@ def _load(exported: Export, engines: Sequence[Engine], config: SyncConfig, lost:
     return num_bytes
 
 
-def _probe(exported: Export, engines: Sequence[Engine], config: SyncConfig, probe: Probe) -> tuple[float, float]:
+def _probe(
+    exported: Export, engines: Sequence[Engine], config: SyncConfig, probe: Probe, lost: list[Engine]
+) -> tuple[float, float]:
+    """The largest (mean, maximum) gap of an engine; adds to `lost` who is dead."""
     expected: Sequence[float] = ray.get(exported.probe_ref, timeout=config.timeout_s)
     refs = [engine.handle.score.remote([(probe.prompt_ids, probe.target_ids)], 1.0) for engine in engines]
     worst = (0.0, 0.0)
-    for engine, (found,) in zip(engines, ray.get(refs, timeout=config.timeout_s), strict=True):
+    for engine, ref in zip(engines, refs, strict=True):
+        try:
+            (found,) = ray.get(ref, timeout=config.timeout_s)
+        except ray.exceptions.RayActorError:
+            lost.append(engine)
+            continue
         gaps = [abs(ours - theirs) for ours, theirs in zip(expected, found, strict=True)]
         mean = sum(gaps) / len(gaps)
         if not mean <= config.max_probe_gap:
