@@ -252,8 +252,10 @@ class Run:
         get([arena.drop.remote(engine) for arena in self._arenas])
 
     def all_engines(self, call: str) -> None:
-        """`sleep` or `wake` every engine of the run."""
-        get([getattr(handle, call).remote() for handle in self._engine_handles])
+        """`sleep` or `wake` every engine of the run; one that is dead is found at the next sync."""
+        for ref in [getattr(handle, call).remote() for handle in self._engine_handles]:
+            with contextlib.suppress(ray.exceptions.RayActorError):
+                get(ref)
 
     def policy_of(self, role: Role) -> LearningPolicy:
         return next(policy for policy in self.policies if role in policy.roles)
