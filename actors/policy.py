@@ -16,10 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from spag_ray.game import Role
 from spag_ray.snapshot import Snapshot
+
+WakePart = Literal["all", "weights", "kv_cache"]
 
 
 @dataclass(frozen=True)
@@ -95,5 +97,10 @@ class Policy(Protocol):
         ...
 
     async def sleep(self) -> None: ...
-    async def wake(self) -> None: ...
+
+    async def wake(self, part: WakePart = "all") -> None:
+        """`weights` alone, to take new ones before the rest (`kv_cache`) is woken; engines without the distinction
+        wake whole either way."""
+        ...
+
     async def close(self) -> None: ...

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from actors.policy import Completion, GameView, Request
+from actors.policy import Completion, GameView, Request, WakePart
 from spag_ray.errors import EngineError
 from spag_ray.game import Role
 from spag_ray.snapshot import Snapshot
@@ -112,7 +112,7 @@ class ScriptedPolicy:
     async def sleep(self) -> None:
         """It holds nothing."""
 
-    async def wake(self) -> None:
+    async def wake(self, part: WakePart = "all") -> None:
         """See `sleep`."""
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from transformers import AutoModelForCausalLM
 
-from actors.policy import Completion, Request, Sampling
+from actors.policy import Completion, Request, Sampling, WakePart
 from actors.tensors import tensors_of
 from spag_ray.errors import ModelError, WeightSyncError
 from spag_ray.snapshot import Snapshot
@@ -121,7 +121,7 @@ class TransformersPolicy:
     async def sleep(self) -> None:
         """Nothing to give back: there is no cache between calls."""
 
-    async def wake(self) -> None:
+    async def wake(self, part: WakePart = "all") -> None:
         """See `sleep`."""
 
     async def close(self) -> None:

@@ -7,14 +7,15 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from actors.policy import Completion, Request, Sampling
-from spag_ray.config import EngineConfig
+from actors.policy import Completion, Request, Sampling, WakePart
+from spag_ray.config import Channel, EngineConfig
 from spag_ray.errors import EngineError, WeightSyncError
-from spag_ray.snapshot import Bucket, Snapshot
+from spag_ray.shared_memory import in_shared_memory, shared_memory
+from spag_ray.snapshot import Snapshot
 
 
 class VllmPolicy:
@@ -23,21 +24,26 @@ class VllmPolicy:
     `score` asks for prompt log-probabilities with a reply of one token, which vLLM computes without its prefix cache.
     """
 
-    def __init__(self, engine: Any, name: str, version: int, max_model_len: int, shm_dir: Path, on_cpu: bool) -> None:
+    def __init__(self, engine: Any, name: str, version: int, max_model_len: int, on_cpu: bool) -> None:
         self.name = name
         self._engine = engine
         self._version = version
         self._max_model_len = max_model_len
-        self._shm_dir = shm_dir
         self._on_cpu = on_cpu
         self._num_scores = 0
         self._lora: Any = None
 
     @classmethod
     async def start(
-        cls, model: str, config: EngineConfig, name: str = "policy", version: int = 0, seed: int = 0
+        cls,
+        model: str,
+        config: EngineConfig,
+        name: str = "policy",
+        version: int = 0,
+        seed: int = 0,
+        channel: Channel = "object_store",
     ) -> VllmPolicy:
-        """Load `model` (a folder) into a new engine; 10 to 40 s.
+        """Load `model` (a folder) into a new engine; 10 to 40 s. `channel`: how new weights will come.
 
         Raises EngineError when vLLM cannot load it.
         """
@@ -46,6 +52,9 @@ class VllmPolicy:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         # The core is a child process; spawned, it does not inherit the threads and locks of this one.
         os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+        if channel == "ipc":
+            # CUDA's handles travel from the engine to its own worker processes as pickled tuples.
+            os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
         import vllm
         from vllm.config import WeightTransferConfig
         from vllm.platforms import current_platform
@@ -80,15 +89,16 @@ class VllmPolicy:
             disable_log_stats=True,
             skip_tokenizer_init=True,
             worker_extension_cls="actors.vllm_weights.WorkerExtension",
-            weight_transfer_config=WeightTransferConfig(backend="shared_memory"),
+            weight_transfer_config=WeightTransferConfig(
+                backend=channel if channel in ("nccl", "ipc") else "shared_memory"
+            ),
             **arguments,
         )
         try:
             engine = AsyncLLM.from_engine_args(engine_arguments)
         except (ValueError, RuntimeError, OSError) as error:
             raise EngineError(f"vLLM cannot load {model}: {_last_line(error)}") from error
-        shm = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
-        return cls(engine, name, version, config.max_model_len, shm, on_cpu)
+        return cls(engine, name, version, config.max_model_len, on_cpu)
 
     @property
     def version(self) -> int:
@@ -150,15 +160,60 @@ class VllmPolicy:
         return [step[token].logprob for token, step in zip(target, steps, strict=True)]
 
     async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
-        await self._engine.pause_generation(mode="keep" if in_flight else "wait", clear_cache=False)
-        if snapshot.adapter is None:
-            await self._load_weights(snapshot)
-        else:
+        if snapshot.adapter is not None:
+            await self._engine.pause_generation(mode="keep" if in_flight else "wait", clear_cache=False)
             await self._load_adapter(snapshot, snapshot.adapter)
+            await self._play_on(snapshot.version)
+            return
+        await self.begin_update(in_flight)
+        num_tensors = 0
+        async for bucket in snapshot.buckets():
+            with in_shared_memory(bucket) as update:
+                await self.take_update(update)
+            num_tensors += len(bucket.tensors)
+        if num_tensors != snapshot.num_tensors:
+            raise WeightSyncError(f"{num_tensors} of {snapshot.num_tensors} tensors of the snapshot arrived")
+        await self.end_update(snapshot.version)
+
+    async def open_channel(self, init_info: Mapping[str, Any]) -> None:
+        """Meet the sender of a learner (learners/transfer.py); again when it has changed. `load` needs none."""
+        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+
+        with self._taking("open a channel for new weights"):
+            await self._engine.shutdown_weight_transfer_engine()
+            await self._engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info=dict(init_info)))
+
+    async def begin_update(self, in_flight: bool) -> None:
+        """Pause: at once (`in_flight`) or when the turns under way have ended. Then the parts of a version may come."""
+        await self._engine.pause_generation(mode="keep" if in_flight else "wait", clear_cache=False)
+        with self._taking("begin to take new weights"):
+            await self._engine.start_weight_update()
+
+    async def take_update(self, update: Mapping[str, Any]) -> None:
+        """One part of a version, in the terms of the engine's channel. Raises WeightSyncError."""
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        with self._taking("take new weights"):
+            await self._engine.update_weights(WeightTransferUpdateRequest(update_info=dict(update)))
+
+    async def end_update(self, version: int) -> None:
+        """All parts have come: from here on turns are of `version`."""
+        with self._taking(f"finish version {version}"):
+            await self._engine.finish_weight_update(weight_version=str(version))
+        await self._play_on(version)
+
+    async def _play_on(self, version: int) -> None:
         # What paused requests have computed so far is thrown away with the rest and computed again when they go on.
         await self._engine.reset_prefix_cache(reset_running_requests=True)
-        self._version = snapshot.version
+        self._version = version
         await self._engine.resume_generation()
+
+    @contextlib.contextmanager
+    def _taking(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise WeightSyncError(f"engine {self.name} could not {what}: {_last_line(error)}") from error
 
     async def _load_adapter(self, snapshot: Snapshot, config: Mapping[str, Any]) -> None:
         """Under a name of its own: vLLM keeps what it knows of an adapter by name."""
@@ -175,7 +230,7 @@ class VllmPolicy:
         if len(tensors) != snapshot.num_tensors:
             raise WeightSyncError(f"{len(tensors)} of {snapshot.num_tensors} tensors of the adapter arrived")
         old = self._lora
-        with tempfile.TemporaryDirectory(dir=self._shm_dir, prefix="spag_ray-adapter-") as folder:
+        with tempfile.TemporaryDirectory(dir=shared_memory(), prefix="spag_ray-adapter-") as folder:
             save_file({name: tensor.clone() for name, tensor in tensors.items()}, f"{folder}/adapter_model.safetensors")
             Path(folder, "adapter_config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
             lora = LoRARequest(f"{self.name}-v{snapshot.version}", snapshot.version, folder)
@@ -189,33 +244,13 @@ class VllmPolicy:
                 ) from error
         self._lora = lora
 
-    async def _load_weights(self, snapshot: Snapshot) -> None:
-        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
-
-        num_tensors = 0
-        try:
-            await self._engine.start_weight_update()
-            async for bucket in snapshot.buckets():
-                with _in_shared_memory(bucket, self._shm_dir) as update:
-                    await self._engine.update_weights(WeightTransferUpdateRequest(update_info=update))
-                num_tensors += len(bucket.tensors)
-            if num_tensors != snapshot.num_tensors:
-                raise WeightSyncError(f"{num_tensors} of {snapshot.num_tensors} tensors of the snapshot arrived")
-            await self._engine.finish_weight_update(weight_version=str(snapshot.version))
-        except WeightSyncError:
-            raise
-        except Exception as error:
-            raise WeightSyncError(
-                f"engine {self.name} could not load version {snapshot.version}: {_last_line(error)}"
-            ) from error
-
     async def sleep(self) -> None:
         await self._engine.sleep(level=1, mode="wait")  # drops the prefix cache, and on a GPU weights and KV cache
         if self._on_cpu:
             await self._engine.collective_rpc("release_host_memory")
 
-    async def wake(self) -> None:
-        await self._engine.wake_up()
+    async def wake(self, part: WakePart = "all") -> None:
+        await self._engine.wake_up(None if part == "all" else [part])
 
     async def close(self) -> None:
         self._engine.shutdown()
@@ -234,20 +269,6 @@ def _sampling_params(sampling: Sampling, room: int) -> Any:
         logprobs=0,
         detokenize=False,
     )
-
-
-@contextlib.contextmanager
-def _in_shared_memory(bucket: Bucket, folder: Path) -> Any:
-    """The bucket's bytes in a file of shared memory while the workers read them."""
-    with tempfile.NamedTemporaryFile(dir=folder, prefix="spag_ray-bucket-") as file:
-        file.write(bucket.payload.data)
-        file.flush()
-        yield {
-            "path": file.name,
-            "index": bucket.index,
-            "checksum": bucket.checksum,
-            "tensors": [(spec.name, spec.dtype, spec.shape, spec.offset, spec.num_bytes) for spec in bucket.tensors],
-        }
 
 
 def _last_line(error: BaseException) -> str:

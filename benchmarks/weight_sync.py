@@ -32,7 +32,7 @@ from cluster.launch import run_training
 from cluster.learner_group import LearnerGroup
 from cluster.remote_policy import EngineActor, RemotePolicy
 from cluster.runtime import ray_session
-from cluster.weights import Probe, export, publish
+from cluster.weights import Probe, export, prove, publish
 from spag_ray.config import ClusterConfig, EngineConfig, LearnerConfig, ObjectiveConfig, SyncConfig, load_config
 from spag_ray.game import Role
 from spag_ray.samples import GameSample, TurnSample
@@ -77,11 +77,11 @@ def time_sync(model: str, num_engines: int, repeats: int) -> dict[str, Any]:
             began = time.perf_counter()
             exported = None  # the version before leaves the object store, as in a run
             exported = export(learners, version, probe)
-            report, _ = publish(exported, engines, SyncConfig(), None)
+            report, _ = publish(exported, engines, SyncConfig())
             asyncio.run(answer(engines, prompt, version))
             if version > 1:  # the first one also makes the object store's pages
                 seconds.append(time.perf_counter() - began)
-            gaps.append(publish(exported, engines, SyncConfig(), probe)[0].probe_gap_mean)
+            gaps.append(prove(exported, engines, SyncConfig(), probe, report)[0].probe_gap_mean)
             num_bytes = report.num_bytes
         learners.close()
         ray.get([engine.handle.close.remote() for engine in engines])

@@ -13,8 +13,10 @@ from typing import Any
 
 import ray
 
+from cluster.arena_actor import Engine
 from cluster.runtime import get, redirect_output
-from spag_ray.config import LearnerConfig, ObjectiveConfig
+from cluster.transfer import EngineClient, SendReport
+from spag_ray.config import Channel, LearnerConfig, ObjectiveConfig
 from spag_ray.errors import LearnerError
 from spag_ray.samples import GameSample, TurnSample
 
@@ -25,6 +27,7 @@ class LearnerActor:
     def __init__(self, log_path: str) -> None:
         redirect_output(log_path)
         self._learner: Any = None
+        self._client: EngineClient | None = None
 
     def meeting_place(self) -> str:
         """host:port on this node that is free now."""
@@ -71,8 +74,18 @@ class LearnerActor:
     def save_model(self, folder: str) -> None:
         self._learner.save_model(folder)
 
-    def sleep(self) -> None:
-        self._learner.sleep()
+    def open_channel(self, channel: Channel, client: EngineClient, address: str) -> None:
+        self._client = client
+        self._learner.open_channel(channel, client, address, client.world_size)
+
+    def send(self, version: int) -> SendReport:
+        assert self._client is not None
+        self._client.version = version
+        self._learner.send()
+        return SendReport(self._client.lost, self._learner.num_bytes)
+
+    def sleep(self, keep_weights: bool) -> None:
+        self._learner.sleep(keep_weights)
 
     def wake(self) -> None:
         self._learner.wake()
@@ -146,9 +159,20 @@ class LearnerGroup:
     def save_model(self, folder: str) -> None:
         self._all("save_model", folder)
 
-    def sleep(self) -> None:
-        """Offload everything while engines play on the same devices (placement: colocated)."""
-        self._all("sleep")
+    def open_channel(
+        self, channel: Channel, engines: Sequence[Engine], workers_per_engine: int, in_flight: bool, timeout_s: float
+    ) -> None:
+        """Connect the ranks with these engines; again when they are others."""
+        client = EngineClient(engines, workers_per_engine, in_flight, timeout_s)
+        self._all("open_channel", channel, client, self._get(self._ranks[0].meeting_place.remote()))
+
+    def send(self, version: int) -> SendReport:
+        """The weights as they are now, as `version`, to the engines of the open channel; what rank 0 reports."""
+        return self._all("send", version)[0]
+
+    def sleep(self, keep_weights: bool = False) -> None:
+        """Offload everything while engines play on the same devices (placement: colocated), or all but the weights."""
+        self._all("sleep", keep_weights)
 
     def wake(self) -> None:
         self._all("wake")

@@ -14,7 +14,8 @@ from typing import Any
 from cluster.arena_actor import Engine
 from cluster.learner_group import LearnerGroup
 from cluster.metrics import Metrics
-from cluster.weights import Export, Gate, Probe, export, publish
+from cluster.transfer import DirectChannel
+from cluster.weights import Export, Gate, Probe, SyncReport, export, prove, publish
 from spag_ray.config import RunConfig
 from spag_ray.errors import LearnerError
 from spag_ray.game import Role
@@ -65,7 +66,10 @@ class LearningPolicy:
         self._folder = folder
         self._metrics = metrics
         self._probe = probe
+        self.waiting: list[Engine] = []
         self._exported: Export | None = None
+        self._report: SyncReport | None = None
+        self._direct: DirectChannel | None = None
         self._begun: str | None = None
 
     def start_learners(self) -> None:
@@ -77,6 +81,9 @@ class LearningPolicy:
             str(self._folder / "logs"),
             f"{label}-{self._folder.name}",
         )
+        if self._config.sync.channel != "object_store":
+            workers = self._config.engine.tensor_parallel_size
+            self._direct = DirectChannel(self.learners, self._config.sync, workers)
 
     def learn(self, lesson: Lesson, show: ShowStep) -> None:
         """Raises LearnerError when too many steps in a row had no finite gradient."""
@@ -116,26 +123,43 @@ class LearningPolicy:
         store need not hold two."""
         assert self.learners is not None
         self._exported = None
-        self._exported = export(self.learners, self.version + 1, self._probe)
+        self._exported = export(self.learners, self.version + 1, self._probe, self._direct)
         if self._config.placement == "colocated":
             self._exported.wait()
 
     def publish(self, gate: Gate) -> list[Engine]:
-        """What was exported becomes the version that every engine of this policy plays; returns the engines that were
-        found dead."""
+        """What was exported becomes the version that every engine of this policy plays, those that wait for it too;
+        returns the engines that were found dead."""
         assert self._exported is not None
-        report, lost = publish(self._exported, self.engines, self._config.sync, self._probe, gate)
+        self.engines += self.waiting
+        self.waiting = []
+        self._report, lost = publish(self._exported, self.engines, self._config.sync, gate)
         self.version = self._exported.version
         self.engines = [engine for engine in self.engines if engine not in lost]
-        self._metrics.record("sync", policy=self.name, **asdict(report))
         return lost
 
-    def catch_up(self, engine: Engine) -> None:
-        """Bring a new engine to the newest published version; it plays only then."""
+    def prove(self) -> list[Engine]:
+        """Compare learner and engines after `publish`; returns the engines that were found dead."""
+        assert self._exported is not None and self._report is not None
+        lost: list[Engine] = []
+        if self._probe is not None:
+            self._report, lost = prove(self._exported, self.engines, self._config.sync, self._probe, self._report)
+            self.engines = [engine for engine in self.engines if engine not in lost]
+        self._metrics.record("sync", policy=self.name, **asdict(self._report))
+        return lost
+
+    def catch_up(self, engine: Engine) -> bool:
+        """Bring a new engine to the newest published version; it plays only then. Where the learner sends its weights
+        itself it has to wait for the next one: returns False."""
         if self._exported is not None and self.version == self._exported.version:
-            _, lost = publish(self._exported, [engine], self._config.sync, self._probe)
-            assert not lost
+            if self._exported.direct is not None:
+                self.waiting.append(engine)
+                return False
+            report, _ = publish(self._exported, [engine], self._config.sync)
+            if self._probe is not None:
+                prove(self._exported, [engine], self._config.sync, self._probe, report)
         self.engines.append(engine)
+        return True
 
     def save(self, stage: str) -> str:
         """The learner's weights as a model folder of the run."""
@@ -151,9 +175,9 @@ class LearningPolicy:
         if self.learners is not None:
             self.learners.wake()
 
-    def sleep_learners(self) -> None:
+    def sleep_learners(self, keep_weights: bool = False) -> None:
         if self.learners is not None:
-            self.learners.sleep()
+            self.learners.sleep(keep_weights)
 
     def close_learners(self) -> None:
         if self.learners is not None:

@@ -20,9 +20,9 @@ from typing import Any
 
 import ray
 
-from actors.policy import Completion, Policy, Request, Sampling
+from actors.policy import Completion, Policy, Request, Sampling, WakePart
 from cluster.runtime import redirect_output
-from spag_ray.config import EngineConfig
+from spag_ray.config import Channel, EngineConfig
 from spag_ray.errors import EngineError, EngineGoneError
 from spag_ray.snapshot import Bucket, Snapshot
 
@@ -138,12 +138,14 @@ class EngineActor:
         self._policy: Policy | None = None
         self._desk: Desk | None = None
 
-    async def start(self, model: str, config: EngineConfig, name: str, version: int, seed: int) -> int:
+    async def start(
+        self, model: str, config: EngineConfig, name: str, version: int, seed: int, channel: Channel = "object_store"
+    ) -> int:
         """Load the model; returns the version it plays."""
         if config.kind == "vllm":
             from actors.vllm_policy import VllmPolicy
 
-            self._policy = await VllmPolicy.start(model, config, name, version, seed)
+            self._policy = await VllmPolicy.start(model, config, name, version, seed, channel)
         else:
             from actors.transformers_policy import TransformersPolicy
 
@@ -177,6 +179,23 @@ class EngineActor:
         await self._engine.load(snapshot, in_flight)
         return self._engine.version, snapshot.num_bytes
 
+    # How a learner's ranks send weights themselves (cluster/transfer.py); only a vLLM engine can take them.
+
+    async def open_channel(self, init_info: Mapping[str, Any]) -> None:
+        await self._vllm.open_channel(init_info)
+
+    async def begin_update(self, in_flight: bool) -> None:
+        await self._vllm.begin_update(in_flight)
+
+    async def take_update(self, update: Mapping[str, Any]) -> None:
+        await self._vllm.take_update(update)
+
+    async def end_update(self, version: int) -> None:
+        await self._vllm.end_update(version)
+
+    async def played_version(self) -> int:
+        return self._engine.version
+
     async def load_saved(self, folder: str, version: int) -> int:
         """Take the weights of a model folder of this engine's shape; returns the version now played."""
         from actors.tensors import saved_snapshot
@@ -187,8 +206,8 @@ class EngineActor:
     async def sleep(self) -> None:
         await self._engine.sleep()
 
-    async def wake(self) -> None:
-        await self._engine.wake()
+    async def wake(self, part: WakePart = "all") -> None:
+        await self._engine.wake(part)
 
     async def close(self) -> None:
         if self._policy is not None:
@@ -199,6 +218,10 @@ class EngineActor:
         if self._policy is None:
             raise EngineError("this engine was asked to work before it was started")
         return self._policy
+
+    @property
+    def _vllm(self) -> Any:
+        return self._engine
 
 
 @dataclass
@@ -294,8 +317,8 @@ class RemotePolicy:
     async def sleep(self) -> None:
         await self._handle.sleep.remote()
 
-    async def wake(self) -> None:
-        await self._handle.wake.remote()
+    async def wake(self, part: WakePart = "all") -> None:
+        await self._handle.wake.remote(part)
 
     async def close(self) -> None:
         await self._handle.close.remote()

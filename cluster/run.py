@@ -191,13 +191,13 @@ class Run:
 
     def add_engine(self, policy_name: str = "policy") -> str:
         """One more engine for a policy that learns, while it plays; returns the engine's name. It plays once it has
-        the newest published weights."""
+        the newest published weights: at once, or after the next sync where learners send weights themselves."""
         (policy,) = (policy for policy in self.policies if policy.name == policy_name)
         self._num_added += 1
         (engine,) = self._start_engines(policy.model, policy.name, 1, f"{policy.name}-added-{self._num_added}")
         with self._engines_lock:
-            policy.catch_up(engine)
-            self._join(engine, policy.name)
+            if policy.catch_up(engine):
+                self._join(engine, policy.name)
         self.metrics.record("engine_joined", engine=engine.name, policy=policy.name, version=policy.version)
         return engine.name
 
@@ -233,7 +233,9 @@ class Run:
             ).remote(self._log(name))
             engines.append(Engine(handle, name, pool))
         starts = [
-            engine.handle.start.remote(model, config, engine.name, 0, self.config.seed + index)
+            engine.handle.start.remote(
+                model, config, engine.name, 0, self.config.seed + index, self.config.sync.channel
+            )
             for index, engine in enumerate(engines)
         ]
         try:
@@ -251,9 +253,9 @@ class Run:
     def _drop(self, engine: Engine) -> None:
         get([arena.drop.remote(engine) for arena in self._arenas])
 
-    def all_engines(self, call: str) -> None:
+    def all_engines(self, call: str, *arguments: str) -> None:
         """`sleep` or `wake` every engine of the run; one that is dead is found at the next sync."""
-        for ref in [getattr(handle, call).remote() for handle in self._engine_handles]:
+        for ref in [getattr(handle, call).remote(*arguments) for handle in self._engine_handles]:
             with contextlib.suppress(ray.exceptions.RayActorError):
                 get(ref)
 
@@ -369,20 +371,33 @@ class Run:
 
     def publish(self) -> None:
         """The learners' weights to the engines. Colocated, weights leave the learners before they sleep, and engines
-        are awake before they take them."""
+        are awake before they take them; where learners send weights themselves, both have to hold weights meanwhile."""
+        direct = self.config.sync.channel != "object_store"
         for policy in self.policies:
             policy.export()
         if self._takes_turns:
             for policy in self.policies:
-                policy.sleep_learners()
-            self.all_engines("wake")
+                policy.sleep_learners(keep_weights=direct)
+            self.all_engines("wake", "weights" if direct else "all")
         with self._engines_lock:
             for policy in self.policies:
-                for engine in policy.publish(self):
-                    self._drop(engine)
-                    self._engine_handles.remove(engine.handle)
-                    self.metrics.record("engine_lost", engine=engine.name, policy=policy.name)
-                    self.say(f"{engine.name} is gone; {len(policy.engines)} left")
+                joining = list(policy.waiting)
+                self._forget(policy, policy.publish(self))
+                for engine in joining:
+                    self._join(engine, policy.name)
+            if self._takes_turns and direct:
+                for policy in self.policies:
+                    policy.sleep_learners()
+                self.all_engines("wake", "kv_cache")
+            for policy in self.policies:
+                self._forget(policy, policy.prove())
+
+    def _forget(self, policy: LearningPolicy, lost: Sequence[Engine]) -> None:
+        for engine in lost:
+            self._drop(engine)
+            self._engine_handles.remove(engine.handle)
+            self.metrics.record("engine_lost", engine=engine.name, policy=policy.name)
+            self.say(f"{engine.name} is gone; {len(policy.engines)} left")
 
     def save(self, stage: str) -> dict[str, str]:
         """{policy: its model folder}"""

@@ -1,6 +1,7 @@
 """Weights from the learner group to the engines, and the proof that they arrived.
 
     learner ranks --bucket i--> object store --> every engine: one session (start, update x N, finish) per version
+                  --weights------------------>   or straight to every engine, on the channels of transfer.py
                   --probe-----> log-probabilities of one fixed turn <--- compared ---> the same from every engine
 
 An engine that cannot take a version is killed, not used: it would go on playing weights that nobody knows.
@@ -10,13 +11,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import ray
 
 from cluster.arena_actor import Engine
 from cluster.learner_group import LearnerGroup
+from cluster.transfer import DirectChannel
 from spag_ray.config import SyncConfig
 from spag_ray.errors import EngineError, WeightSyncError
 
@@ -31,14 +33,15 @@ class Probe:
 
 @dataclass(frozen=True)
 class Export:
-    """A version on its way: its buckets in the object store (or about to be), and what the learner says of the probe
-    under the same weights."""
+    """A version on its way: its buckets in the object store (or about to be), or the channel on which the learner will
+    send it itself, and what the learner says of the probe under the same weights."""
 
     version: int
     bucket_refs: list[ray.ObjectRef]
     probe_ref: ray.ObjectRef | None
     num_tensors: int
     adapter: Mapping[str, Any] | None
+    direct: DirectChannel | None = None
 
     def wait(self) -> None:
         """Until the learner has nothing more to do with it."""
@@ -48,28 +51,29 @@ class Export:
 
 @dataclass(frozen=True)
 class SyncReport:
-    """One published version. `seconds`: from the call to every engine answering on it. `probe_gap_mean` and
-    `probe_gap_max`: of the engine that is furthest from the learner, the mean and the largest difference of the probe's
-    log-probabilities, in nats; 0 without a probe."""
+    """One published version. `seconds`: from the call to every engine being on it; `num_bytes`: to each of them.
+    `probe_gap_mean` and `probe_gap_max`: of the engine that is furthest from the learner, the mean and the largest
+    difference of the probe's log-probabilities, in nats; 0 without a probe."""
 
     version: int
     seconds: float
-    num_buckets: int
     num_engines: int
     num_bytes: int
-    probe_gap_mean: float
-    probe_gap_max: float
-    probe_seconds: float
+    probe_gap_mean: float = 0.0
+    probe_gap_max: float = 0.0
+    probe_seconds: float = 0.0
 
 
-def export(learners: LearnerGroup, version: int, probe: Probe | None) -> Export:
-    """Ask the learner for its weights as they are now; returns at once."""
+def export(learners: LearnerGroup, version: int, probe: Probe | None, direct: DirectChannel | None = None) -> Export:
+    """Ask the learner for its weights as they are now; returns at once. On a direct channel they leave it when they are
+    published: the learner must not step before."""
     return Export(
         version,
-        learners.bucket_refs(),
+        learners.bucket_refs() if direct is None else [],
         learners.probe_ref(probe.prompt_ids, probe.target_ids) if probe is not None else None,
         learners.num_tensors,
         learners.adapter,
+        direct,
     )
 
 
@@ -84,10 +88,10 @@ class Gate(Protocol):
 
 
 def publish(
-    exported: Export, engines: Sequence[Engine], config: SyncConfig, probe: Probe | None, gate: Gate | None = None
+    exported: Export, engines: Sequence[Engine], config: SyncConfig, gate: Gate | None = None
 ) -> tuple[SyncReport, list[Engine]]:
-    """Give a version to every engine, then compare what they and the learner say of the probe. Returns the report and
-    the engines that were found dead, which nobody counts on any more.
+    """Give a version to every engine. Returns the report and the engines that were found dead, which nobody counts on
+    any more.
 
     Raises WeightSyncError, after killing the engines that failed, and says which and why; EngineError when all are
     dead.
@@ -96,34 +100,52 @@ def publish(
     lost: list[Engine] = []
     num_bytes = 0
     if config.update == "between_games" and gate is not None:
-        for engine in engines:  # one at a time: the others go on playing
-            gate.drain(engine)
-            num_bytes = max(num_bytes, _load(exported, [engine], config, lost))
-            gate.reopen(engine)
+        # One at a time, so that the others go on playing; those that take the weights together stop together.
+        groups = [list(engines)] if exported.direct is not None else [[engine] for engine in engines]
+        for group in groups:
+            for engine in group:
+                gate.drain(engine)
+            num_bytes = max(num_bytes, _load(exported, group, config, lost))
+            for engine in group:
+                gate.reopen(engine)
     else:
         num_bytes = _load(exported, engines, config, lost)
-    seconds = time.perf_counter() - began
-    gap_mean = gap_max = 0.0
-    if probe is not None:
-        alive = [engine for engine in engines if engine not in lost]
-        gap_mean, gap_max = _probe(exported, alive, config, probe, lost)
     if len(lost) == len(engines):
-        raise EngineError(f"version {exported.version}: no engine is left of {', '.join(e.name for e in engines)}")
-    report = SyncReport(
-        exported.version,
-        seconds,
-        len(exported.bucket_refs),
-        len(engines) - len(lost),
-        num_bytes,
-        gap_mean,
-        gap_max,
-        time.perf_counter() - began - seconds,
+        raise _none_left(exported, engines)
+    return SyncReport(exported.version, time.perf_counter() - began, len(engines) - len(lost), num_bytes), lost
+
+
+def prove(
+    exported: Export, engines: Sequence[Engine], config: SyncConfig, probe: Probe, report: SyncReport
+) -> tuple[SyncReport, list[Engine]]:
+    """Compare what the engines and the learner say of the probe: the report with what was found, and the engines that
+    were found dead.
+
+    Raises WeightSyncError that names the engine whose gap is above `sync.max_probe_gap`.
+    """
+    began = time.perf_counter()
+    lost: list[Engine] = []
+    gap_mean, gap_max = _probe(exported, engines, config, probe, lost)
+    if len(lost) == len(engines):
+        raise _none_left(exported, engines)
+    seconds = time.perf_counter() - began
+    num_engines = report.num_engines - len(lost)
+    found = replace(
+        report, num_engines=num_engines, probe_gap_mean=gap_mean, probe_gap_max=gap_max, probe_seconds=seconds
     )
-    return report, lost
+    return found, lost
+
+
+def _none_left(exported: Export, engines: Sequence[Engine]) -> EngineError:
+    return EngineError(f"version {exported.version}: no engine is left of {', '.join(e.name for e in engines)}")
 
 
 def _load(exported: Export, engines: Sequence[Engine], config: SyncConfig, lost: list[Engine]) -> int:
     """All at once; returns the bytes that went to each, and adds to `lost` who is dead."""
+    if exported.direct is not None:
+        num_bytes, dead = exported.direct.send(exported.version, engines)
+        lost.extend(dead)
+        return num_bytes
     in_flight = config.update == "in_flight"
     loads = [
         engine.handle.load.remote(

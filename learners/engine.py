@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import deepspeed
 import torch
 from deepspeed.runtime.config import DeepSpeedConfigError
+from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum
 from torch import Tensor, nn
 
 from learners.deepspeed_config import deepspeed_config
@@ -103,10 +104,12 @@ class TrainingEngine:
                 if isinstance(value, Tensor):
                     value.zero_()
 
-    def offload(self) -> None:
-        """Take parameters, gradients and optimiser states off the GPU; `reload` before the next call of anything."""
+    def offload(self, keep_weights: bool = False) -> None:
+        """Take gradients, optimiser states and (without `keep_weights`) parameters off the GPU; `reload` before the
+        next call of anything."""
         if torch.cuda.is_available():
-            self._engine.offload_states(pin_memory=True)
+            kept = {OffloadStateTypeEnum.lp_params} if keep_weights else set()
+            self._engine.offload_states(include=set(OffloadStateTypeEnum) - kept, pin_memory=True)
             torch.cuda.empty_cache()
 
     def reload(self) -> None:

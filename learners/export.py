@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -25,11 +25,29 @@ class Exporter:
         self._dtype = dtype
         self._weights = weights
         sizes = [(name, _num_elements(parts[0]) * dtype.itemsize) for name, (parts, _) in weights.items()]
+        self.num_bytes = sum(size for _, size in sizes)
         self.plan = plan_buckets(sizes, max_bytes)
 
     @property
     def num_buckets(self) -> int:
         return len(self.plan)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._dtype
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of every weight, by name, in the order of `each`; nothing is gathered."""
+        return {name: _shape(parts[0]) for name, (parts, _) in self._weights.items()}
+
+    @torch.no_grad()
+    def each(self) -> Iterator[tuple[str, Tensor]]:
+        """Every weight by name, whole on every rank and where the model is; every rank has to walk through it."""
+        copy = self._engine.is_partitioned
+        for names in self.plan:
+            with self._engine.gathered([parameter for name in names for parameter in self._weights[name][0]]):
+                for name in names:
+                    yield name, self._weights[name][1]().detach().to(self._dtype, copy=copy)
 
     @property
     def num_tensors(self) -> int:
@@ -74,6 +92,10 @@ def whole_weights(model: Any, lora: LoraConfig | None) -> Weights:
 def _num_elements(parameter: nn.Parameter) -> int:
     # ZeRO-3 leaves an empty tensor behind and keeps the whole size beside it.
     return int(getattr(parameter, "ds_numel", parameter.numel()))
+
+
+def _shape(parameter: nn.Parameter) -> tuple[int, ...]:
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def _itself(parameter: nn.Parameter) -> Tensor:

@@ -30,7 +30,7 @@ from learners.forward import MicroBatch, token_logprobs, token_logprobs_and_entr
 from learners.head import TargetHead
 from learners.packing import TokenSample, check_packable, pack
 from learners.padding import pad
-from spag_ray.config import LearnerConfig, ObjectiveConfig
+from spag_ray.config import Channel, LearnerConfig, ObjectiveConfig
 from spag_ray.errors import LearnerError, ModelError
 from spag_ray.game import Role
 from spag_ray.memory import keep_freed_memory, release_freed_memory
@@ -118,6 +118,7 @@ class Learner:
             self._published = Exporter(self._engine, adapter_weights(module), dtype, config.bucket_bytes)
         self._stage = _Stage("self_play", 1, 0.0, objective.kl_coeff)
         self._is_asleep = False
+        self._sender: Any = None
 
     @property
     def num_tensors(self) -> int:
@@ -278,10 +279,31 @@ class Learner:
             AutoTokenizer.from_pretrained(self._model_folder, local_files_only=True).save_pretrained(folder)
         release_freed_memory()
 
-    def sleep(self) -> None:
-        """Give a GPU's memory, and on the host what is free, to whoever shares the machine; `wake` before any work."""
-        if not self._is_asleep:
-            self._engine.offload()
+    def open_channel(self, channel: Channel, client: Any, address: str, world_size: int) -> None:
+        """Be ready to send what is published to the engines behind `client`, again when they have changed; see
+        learners/transfer.py. Every rank calls it."""
+        from learners.transfer import open_sender
+
+        if self._sender is not None:
+            self._sender.shutdown()
+        self._sender = open_sender(
+            channel, self._world.rank, self._published, client, address, world_size, self._config.bucket_bytes
+        )
+
+    def send(self) -> None:
+        """The weights as they are now, to the engines of the open channel; a collective call."""
+        assert self._sender is not None
+        self._sender.send_weights()
+
+    @property
+    def num_bytes(self) -> int:
+        """Of what is published."""
+        return self._published.num_bytes
+
+    def sleep(self, keep_weights: bool = False) -> None:
+        """Give a GPU's memory, and on the host what is free, to whoever shares the machine; `wake` before any work.
+        With `keep_weights` they can still be sent."""
+        self._engine.offload(keep_weights)
         self._is_asleep = True
         release_freed_memory()
 

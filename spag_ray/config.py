@@ -19,6 +19,7 @@ from spag_ray.errors import ConfigError
 RulesName = Literal["strict", "published"]
 ReplayOrder = Literal["fifo", "recent", "prioritized"]
 BreachRule = Literal["discard", "penalise"]
+Channel = Literal["object_store", "shared_memory", "nccl", "ipc"]
 
 
 class Part(BaseModel):
@@ -186,6 +187,11 @@ class LeagueConfig(Part):
 
 
 class SyncConfig(Part):
+    channel: Channel = Field(
+        "object_store",
+        description="how weights travel: Ray's object store (any machines), shared_memory (one machine), nccl (from "
+        "GPU to GPU), ipc (learner and engine on the same GPU; placement: colocated)",
+    )
     update: Literal["between_games", "between_turns", "in_flight"] = Field(
         "between_turns",
         description="when an engine that plays takes new weights: once its games have ended, once the turns under way "
@@ -262,6 +268,7 @@ class RunConfig(Part):
                 "objective `spag`; take them out, or set objective.name: published"
             )
         self._check_reference()
+        self._check_channel()
         if self.schedule == "stream" and self.placement == "colocated":
             raise ValueError(
                 "schedule: stream plays while it learns, placement: colocated lets them take turns; drop one of them"
@@ -272,6 +279,24 @@ class RunConfig(Part):
                 f"stream.games_per_version ({self.stream.games_per_version}): a round is evaluated at its end"
             )
         return self
+
+    def _check_channel(self) -> None:
+        """Refuse a channel on which these weights cannot travel between these processes."""
+        channel = self.sync.channel
+        if channel == "object_store":
+            return
+        reason = None
+        on_gpus = self.engine.num_gpus > 0 and self.learner.num_gpus > 0
+        if self.engine.kind != "vllm":
+            reason = f"engine.kind: {self.engine.kind} takes weights from the object store alone"
+        elif self.learner.lora is not None and self.learner.lora.export == "adapter":
+            reason = "learner.lora.export: adapter sends adapters, which travel by the object store"
+        elif channel == "ipc" and not (on_gpus and self.placement == "colocated"):
+            reason = "it shares one GPU's memory: set placement: colocated, engine.num_gpus and learner.num_gpus"
+        elif channel == "nccl" and not (on_gpus and self.placement == "separate"):
+            reason = "it sends from GPU to GPU: set placement: separate, engine.num_gpus and learner.num_gpus"
+        if reason:
+            raise ValueError(f"sync.channel: {channel}: {reason}; or set sync.channel: object_store")
 
     def _check_reference(self) -> None:
         """Refuse a source of reference log-probabilities that would not be those of the learner's own weights."""

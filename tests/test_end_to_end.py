@@ -302,22 +302,25 @@ def test_an_attacker_and_a_defender_learn_side_by_side_from_both_sides_of_their_
 
 @pytest.mark.slow  # two learner ranks
 @pytest.mark.timeout(400)
+@pytest.mark.parametrize("channel, kind", [("object_store", "transformers"), ("shared_memory", "vllm")])
 def test_two_ranks_with_partitioned_weights_take_turns_with_the_engine_on_the_same_devices(
-    tiny_model: Path, words: Path, tmp_path: Path
+    channel: str, kind: str, tiny_model: Path, words: Path, tmp_path: Path
 ) -> None:
     config = tiny_run(
         tiny_model,
         words,
         placement="colocated",
-        engine={"kind": "transformers", "num_cpus": 0.5},
+        engine={"kind": kind, "num_cpus": 0.5},
         learner={"num_ranks": 2, "zero_stage": 3, "num_cpus": 0.5},
         self_play={"rounds": 1},
+        sync={"channel": channel},
     )
     run_training(config, tmp_path / "run", quiet())
     syncs = records_of(tmp_path / "run", "sync")
     assert [line["version"] for line in syncs] == [1, 2]
     assert all(line["probe_gap_max"] < 1e-3 for line in syncs), "the gathered weights are those that are played"
-    assert load_file(tmp_path / "run" / "models" / "spag-1" / "model.safetensors")
+    saved = load_file(tmp_path / "run" / "models" / "spag-1" / "model.safetensors")
+    assert {line["num_bytes"] for line in syncs} == {sum(tensor.nbytes for tensor in saved.values())}
 
 
 @pytest.mark.slow  # another vLLM engine, with room for adapters

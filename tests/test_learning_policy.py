@@ -98,28 +98,50 @@ def test_with_reference_engine_nothing_is_scored_in_self_play_and_imitation_stil
     assert len(learned(tmp_path, bad=set(), config=config, method="imitation").scored) == 10
 
 
-def test_colocated_weights_leave_the_learner_before_it_sleeps_and_engines_wake_before_they_load(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "channel, taken",
+    [
+        ("object_store", ["export", "learner sleeps", "engines wake all", "publish", "prove"]),
+        (
+            "ipc",
+            [
+                "export",
+                "learner sleeps but for its weights",
+                "engines wake weights",
+                "publish",
+                "learner sleeps",
+                "engines wake kv_cache",
+                "prove",
+            ],
+        ),
+    ],
+)
+def test_colocated_one_sleeps_while_the_other_works_and_both_hold_weights_only_where_the_channel_needs_it(
+    channel: str, taken: list[str]
+) -> None:
     events: list[str] = []
 
     def does(name: str) -> Any:
         return lambda *_: events.append(name) or []
 
+    def sleeps(keep_weights: bool = False) -> None:
+        events.append("learner sleeps but for its weights" if keep_weights else "learner sleeps")
+
     policy = SimpleNamespace(
-        engines=[], version=0, **{name: does(name) for name in ("learn", "export", "publish")},
-        wake_learners=does("learner wakes"), sleep_learners=does("learner sleeps"),
+        engines=[], waiting=[], version=0, **{name: does(name) for name in ("learn", "export", "publish", "prove")},
+        wake_learners=does("learner wakes"), sleep_learners=sleeps,
     )  # fmt: skip
     run: Any = SimpleNamespace(
         policies=[policy], _takes_turns=True, _engines_lock=threading.Lock(), _show_step=None,
-        all_engines=lambda call: events.append(f"engines {call}"),
+        config=SimpleNamespace(sync=SimpleNamespace(channel=channel)), _forget=lambda *_: None,
+        all_engines=lambda *call: events.append(" ".join(["engines", *call])),
     )  # fmt: skip
     lesson: Any = None
     Run.learn(run, lesson)
     Run.publish(run)
-    assert events == [
-        "engines sleep", "learner wakes", "learn", "export", "learner sleeps", "engines wake", "publish"
-    ]  # fmt: skip
+    assert events == ["engines sleep", "learner wakes", "learn", *taken]
     events.clear()
     run._takes_turns = False
     Run.learn(run, lesson)
     Run.publish(run)
-    assert events == ["learn", "export", "publish"]
+    assert events == ["learn", "export", "publish", "prove"]

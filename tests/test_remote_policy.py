@@ -17,7 +17,7 @@ from actors.transformers_policy import TransformersPolicy
 from cluster.arena_actor import Engine
 from cluster.remote_policy import EngineActor, Packed, RemotePolicy, pack_request, unpack_request
 from cluster.runtime import ray_session
-from cluster.weights import Probe, SyncReport, export, publish
+from cluster.weights import Probe, SyncReport, export, prove, publish
 from spag_ray.config import ClusterConfig, EngineConfig, SyncConfig
 from spag_ray.errors import EngineError, WeightSyncError
 from spag_ray.snapshot import LocalSnapshot
@@ -145,10 +145,12 @@ def test_published_weights_reach_every_engine_and_a_damaged_snapshot_ends_it(
 
     def publish_to_both(snapshot: LocalSnapshot, version: int, says: Sequence[float]) -> SyncReport:
         learners: Any = OneSnapshot(snapshot, says)
-        return publish(export(learners, version, probe), engines, SyncConfig(max_probe_gap=0.1), probe)[0]
+        config, exported = SyncConfig(max_probe_gap=0.1), export(learners, version, probe)
+        report, _ = publish(exported, engines, config)
+        return prove(exported, engines, config, probe, report)[0]
 
     report = publish_to_both(good, 1, logprobs)
-    assert (report.version, report.num_engines, report.num_buckets) == (1, 2, len(good.parts))
+    assert (report.version, report.num_engines) == (1, 2)
     assert report.num_bytes == sum(part.payload.nbytes for part in good.parts)
     assert 0 <= report.probe_gap_mean <= report.probe_gap_max < 1e-4
     (expected,) = loop.run(TransformersPolicy(str(other_tiny_model), max_model_len=512).generate([ask("x")]))
