@@ -197,8 +197,7 @@ class Run:
         (engine,) = self._start_engines(policy.model, policy.name, 1, f"{policy.name}-added-{self._num_added}")
         with self._engines_lock:
             if policy.catch_up(engine):
-                self._join(engine, policy.name)
-        self.metrics.record("engine_joined", engine=engine.name, policy=policy.name, version=policy.version)
+                self._joins_in(engine, policy)
         return engine.name
 
     def remove_engine(self, name: str) -> None:
@@ -249,6 +248,10 @@ class Run:
 
     def _join(self, engine: Engine, policy: str) -> None:
         get([arena.join.remote(engine, policy) for arena in self._arenas])
+
+    def _joins_in(self, engine: Engine, policy: LearningPolicy) -> None:
+        self._join(engine, policy.name)
+        self.metrics.record("engine_joined", engine=engine.name, policy=policy.name, version=policy.version)
 
     def _drop(self, engine: Engine) -> None:
         get([arena.drop.remote(engine) for arena in self._arenas])
@@ -383,8 +386,8 @@ class Run:
             for policy in self.policies:
                 joining = list(policy.waiting)
                 self._forget(policy, policy.publish(self))
-                for engine in joining:
-                    self._join(engine, policy.name)
+                for engine in set(joining) & set(policy.engines):
+                    self._joins_in(engine, policy)
             if self._takes_turns and direct:
                 for policy in self.policies:
                     policy.sleep_learners()
