@@ -11,7 +11,7 @@ learned. Everything drawn is a function of the seed and of the games played so f
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -123,6 +123,13 @@ class League:
         """Games as they finish."""
         for episode in episodes:
             self.matrix.add(*players_of(episode), episode.verdict.outcome)
+
+    def restore(self, state: Mapping[str, Any], is_there: Callable[[PastVersion], bool]) -> None:
+        """What `as_json` said, less the versions that are not there any more."""
+        kept = [PastVersion(past["version"], past["folders"]) for past in state["kept"]]
+        self.kept = [past for past in kept if is_there(past)]
+        self.matrix = WinMatrix.from_json(state["games"])
+        self.draws = state["draws"]
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -79,6 +79,11 @@ class Policy(Protocol):
     @property
     def version(self) -> int: ...
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether it can never answer again, because a process behind it has ended."""
+        return False
+
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Answers in the order asked. Requests are independent: several calls may be under way at once."""
         ...

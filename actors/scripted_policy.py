@@ -61,6 +61,8 @@ class ScriptedPolicy:
             for clue in clues:
                 self._words_of.setdefault(clue.lower(), set()).add(word)
 
+    is_dead = False
+
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         return [self._answer(request) for request in requests]
 

@@ -44,6 +44,8 @@ class TransformersPolicy:
     def version(self) -> int:
         return self._version
 
+    is_dead = False
+
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         completions = []
         for request in requests:

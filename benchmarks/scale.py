@@ -30,10 +30,11 @@ import psutil
 import ray
 
 from actors.arena import Rules
+from actors.league import Opponents
 from actors.models import BUILT_IN, load_tokenizer, resolve_model
 from actors.policy import Completion, Request, Sampling
 from cluster.arena_actor import ArenaActor, Engine, Seat
-from cluster.buffer import BufferActor
+from cluster.buffer import BufferActor, StreamSpec
 from cluster.remote_policy import Desk, Packed
 from cluster.runtime import ray_session
 from spag_ray.cards import taboo_cards
@@ -144,7 +145,7 @@ class Plane:
             engine = Engine(handle, f"engine-{number}", "policy")
             # An engine's games all belong to one arena, so that its requests travel together.
             ray.get(self.arenas[number % num_arenas].join.remote(engine, "policy"))
-        ray.get(self.buffer.open_stream.remote(words, config, {"policy": 0}, 0))
+        ray.get(self.buffer.open_stream.remote(StreamSpec(words, config, 0, Opponents(0), {"policy": 0})))
         seat = Seat("policy", "policy", Sampling(1.0, TOKENS_PER_TURN), self.model)
         seats = {"attacker": seat, "defender": seat}
         self.plays = [arena.play_stream.remote(seats, games // num_arenas) for arena in self.arenas]

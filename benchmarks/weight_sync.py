@@ -1,8 +1,8 @@
 """How long new weights take from the learner to every engine.
 
-    python -m benchmarks.weight_sync [--engines 1 2] [--repeats 5]          about 8 minutes on 2 cores
+    python -m benchmarks.weight_sync [--engines 1 2] [--repeats 5] [--channel object_store]   about 6 minutes on 2 cores
 
-SmolLM2-135M in bfloat16 through Ray's object store, as `train` does it: the clock starts when the learner's step has
+SmolLM2-135M in bfloat16, as `train` does it: the clock starts when the learner's step has
 returned, and stops when every engine has answered a request on the new version. Beside it the machine's own rate of
 copying memory, and a real round of `configs/quickstart.yaml` (imitation shortened), for the share of a round, from one
 version to the next, that goes into the sync. The last line is JSON: seconds, bytes_per_s, memcpy_bytes_per_s,
@@ -32,6 +32,7 @@ from cluster.launch import run_training
 from cluster.learner_group import LearnerGroup
 from cluster.remote_policy import EngineActor, RemotePolicy
 from cluster.runtime import ray_session
+from cluster.transfer import DirectChannel
 from cluster.weights import Probe, export, prove, publish
 from spag_ray.config import ClusterConfig, EngineConfig, LearnerConfig, ObjectiveConfig, SyncConfig, load_config
 from spag_ray.game import Role
@@ -50,7 +51,7 @@ def memcpy_rate(num_bytes: int = 2**28) -> float:
     return best
 
 
-def time_sync(model: str, num_engines: int, repeats: int) -> dict[str, Any]:
+def time_sync(model: str, num_engines: int, repeats: int, sync: SyncConfig) -> dict[str, Any]:
     """Seconds of each sync, and the bytes that one engine was sent."""
     prompt = tuple(load_tokenizer(model).encode("What flows from a lake to the sea?"))
     turn = TurnSample(prompt, (11, 12, 13), 1.0, (-1.0, -1.0, -1.0), (-1.0, -1.0, -1.0), Role.ATTACKER)
@@ -66,9 +67,10 @@ def time_sync(model: str, num_engines: int, repeats: int) -> dict[str, Any]:
             for number in range(num_engines)
         ]
         config = EngineConfig(max_model_len=1024, kv_cache_gib=0.3)
-        ray.get([engine.handle.start.remote(model, config, engine.name, 0, 0) for engine in engines])
+        ray.get([engine.handle.start.remote(model, config, engine.name, 0, 0, sync.channel) for engine in engines])
         learners = LearnerGroup(model, LearnerConfig(max_tokens_per_microbatch=1024), ObjectiveConfig(), folder)
         learners.begin_stage("self_play", repeats, 1e-6, 0.0)
+        direct = DirectChannel(learners, sync, 1) if sync.channel != "object_store" else None
         probe = Probe(prompt, (11, 12, 13))
         exported = None
         seconds, gaps, num_bytes = [], [], 0
@@ -76,12 +78,12 @@ def time_sync(model: str, num_engines: int, repeats: int) -> dict[str, Any]:
             learners.step(games, [], 1.0, at_start=True)
             began = time.perf_counter()
             exported = None  # the version before leaves the object store, as in a run
-            exported = export(learners, version, probe)
-            report, _ = publish(exported, engines, SyncConfig())
+            exported = export(learners, version, probe, direct)
+            report, _ = publish(exported, engines, sync)
             asyncio.run(answer(engines, prompt, version))
             if version > 1:  # the first one also makes the object store's pages
                 seconds.append(time.perf_counter() - began)
-            gaps.append(prove(exported, engines, SyncConfig(), probe, report)[0].probe_gap_mean)
+            gaps.append(prove(exported, engines, sync, probe, report)[0].probe_gap_mean)
             num_bytes = report.num_bytes
         learners.close()
         ray.get([engine.handle.close.remote() for engine in engines])
@@ -110,13 +112,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--engines", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--channel", choices=["object_store", "shared_memory"], default="object_store")
     arguments = parser.parse_args()
     model = resolve_model(BUILT_IN)
     copying = memcpy_rate()
     seconds, rates = {}, {}
     gap = 0.0
     for count in arguments.engines:
-        found = time_sync(model, count, arguments.repeats)
+        found = time_sync(model, count, arguments.repeats, SyncConfig(channel=arguments.channel))
         seconds[str(count)] = round(statistics.median(found["seconds"]), 3)
         rates[str(count)] = round(count * found["num_bytes"] / seconds[str(count)])
         gap = max(gap, found["largest_gap"])
@@ -125,6 +128,7 @@ def main() -> None:
     print(
         json.dumps(
             {
+                "channel": arguments.channel,
                 "seconds": seconds,
                 "bytes_per_s": rates,
                 "memcpy_bytes_per_s": round(copying),

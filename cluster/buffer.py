@@ -1,26 +1,33 @@
 """The replay buffer: judged episodes in, whole stages or a stream's batches out.
 
 `ReplayBuffer` is a plain class; `BufferActor` hosts it, and lets arenas and learner wait for permits and episodes.
-An episode is written to its stage's log before `add` returns, so what was acknowledged is on disk.
+An episode is written to its stage's log before `add` returns, so what was acknowledged is on disk; and what the buffer
+holds is read from there again when it is made anew: after a crash of its own, or of the whole run.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from actors.arena import GameTask
 from actors.league import Opponents
 from cluster.stream import STAGE, GameStream, StreamCounts
 from spag_ray.config import StreamConfig
 from spag_ray.episode import Episode
-from spag_ray.errors import RunFolderError
+from spag_ray.episode_log import EpisodeLog, read_records, write_atomically
+from spag_ray.errors import InputError, RunFolderError
 from spag_ray.game import Outcome
-from spag_ray.wire import EpisodeLog, decode
+from spag_ray.wire import decode
 from spag_ray.words import WordStream
+
+STAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]*")
 
 
 @dataclass
@@ -38,7 +45,8 @@ class StageCount:
 
 class ReplayBuffer:
     """Episodes by stage, as msgpack, in memory until they are taken and on disk for good. A stage is a list of games
-    known beforehand, taken whole; `stream`, if there is one, is the stage that goes on and on."""
+    known beforehand, taken whole; `stream`, if there is one, is the stage that goes on and on. What the log of a stage
+    holds already counts as played."""
 
     def __init__(self, folder: str) -> None:
         self.stream: GameStream | None = None
@@ -61,10 +69,7 @@ class ReplayBuffer:
             episode = decode(data)
             if self._keep(episode, data):
                 new.setdefault(episode.stage, []).append(data)
-                count = self._counts.setdefault(episode.stage, StageCount())
-                count.outcomes[episode.verdict.outcome] += 1
-                count.num_turns += len(episode.turns)
-                count.num_tokens += episode.num_tokens
+                self._count(episode)
         return new
 
     def write(self, records: Mapping[str, Sequence[bytes]]) -> None:
@@ -75,37 +80,90 @@ class ReplayBuffer:
             except OSError as error:
                 raise RunFolderError(f"{self._folder}: an episode could not be written: {error.strerror}") from error
 
+    def played(self, stage: str) -> dict[int, str]:
+        """{number: word} of the games of a stage that are there, those of its log too."""
+        return {number: decode(data).target_word for number, data in self._stage(stage).items()}
+
     def take(self, stage: str) -> list[bytes]:
         """All episodes of a stage, in the order of their numbers; they are then no longer in memory."""
-        waiting = self._waiting.pop(stage, {})
+        waiting = self._stage(stage)
+        del self._waiting[stage]
         return [waiting[number] for number in sorted(waiting)]
 
     def count(self, stage: str) -> StageCount:
         return self._counts.get(stage, StageCount())
 
+    def open_stream(self, stream: GameStream, cursor: Mapping[str, Any] | None) -> None:
+        """`stream` is the one from here on; what the log holds of it is taken in."""
+        self.stream = stream
+        self._counts.pop(STAGE, None)
+        stream.restore(cursor, self._recorded(STAGE))
+
+    def _recorded(self, stage: str) -> Iterator[bytes]:
+        """What the log of a stage holds, counted."""
+        for data in read_records(self._path(stage)):
+            self._count(decode(data))
+            yield data
+
+    def _count(self, episode: Episode) -> None:
+        count = self._counts.setdefault(episode.stage, StageCount())
+        count.outcomes[episode.verdict.outcome] += 1
+        count.num_turns += len(episode.turns)
+        count.num_tokens += episode.num_tokens
+
     def _keep(self, episode: Episode, data: bytes) -> bool:
         if self.stream is not None and episode.stage == STAGE:
             return self.stream.add(episode, data)
-        waiting = self._waiting.setdefault(episode.stage, {})
+        waiting = self._stage(episode.stage)
         if episode.number in waiting:
             return False
         waiting[episode.number] = data
         return True
 
+    def _stage(self, stage: str) -> dict[int, bytes]:
+        if stage not in self._waiting:
+            self._counts.pop(stage, None)
+            self._waiting[stage] = {decode(data).number: data for data in self._recorded(stage)}
+        return self._waiting[stage]
+
     def _log(self, stage: str) -> EpisodeLog:
         if stage not in self._logs:
-            self._logs[stage] = EpisodeLog(self._folder / f"{stage}.log")
+            self._logs[stage] = EpisodeLog(self._path(stage))
         return self._logs[stage]
+
+    def _path(self, stage: str) -> Path:
+        if not STAGE_NAME.fullmatch(stage):
+            raise InputError(
+                f"an episode of stage {stage[:40]!r}: a stage is a file name of letters, digits, -, _ and ."
+            )
+        return self._folder / f"{stage}.log"
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """What makes a stream, apart from what has become of it: see GameStream."""
+
+    words: WordStream
+    config: StreamConfig
+    seed: int
+    opponents: Opponents
+    versions: Mapping[str, int]
 
 
 class BufferActor:
-    """A ReplayBuffer for several callers at once. Async: a caller that waits holds up nobody."""
+    """A ReplayBuffer for several callers at once. Async: a caller that waits holds up nobody.
+
+    Ray may start it again after a crash: it then opens the stream that was open, from its log and its cursor.
+    """
 
     def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
         self._buffer = ReplayBuffer(folder)
         self._changed = asyncio.Event()
         self._is_open = False
         self._writing = asyncio.Lock()
+        if (spec := self._spec_path).exists():
+            self._begin(_read_spec(spec), json.loads(self._cursor_path.read_text(encoding="utf-8")))
 
     async def add(self, records: list[bytes]) -> int:
         new = self._buffer.keep(records)
@@ -117,19 +175,35 @@ class BufferActor:
     async def take(self, stage: str) -> list[bytes]:
         return self._buffer.take(stage)
 
+    async def played(self, stage: str) -> dict[int, str]:
+        return self._buffer.played(stage)
+
     async def count(self, stage: str) -> StageCount:
         return self._buffer.count(stage)
 
-    async def open_stream(
-        self,
-        words: WordStream,
-        config: StreamConfig,
-        versions: Mapping[str, int],
-        seed: int,
-        opponents: Opponents | None = None,
-    ) -> None:
-        self._buffer.stream = GameStream(words, config, versions, seed, opponents or Opponents(seed))
+    async def open_stream(self, spec: StreamSpec, cursor: Mapping[str, Any] | None = None) -> None:
+        """Begin a stream, or go on with it where `cursor` says."""
+        async with self._writing:
+            self._begin(spec, cursor)
+            self._save_cursor()
+            write_atomically(self._spec_path, _spec_as_json(spec))
+        self._tell()
+
+    def _begin(self, spec: StreamSpec, cursor: Mapping[str, Any] | None) -> None:
+        stream = GameStream(spec.words, spec.config, spec.versions, spec.seed, spec.opponents)
+        self._buffer.open_stream(stream, cursor)
         self._is_open = True
+
+    def _save_cursor(self) -> None:
+        write_atomically(self._cursor_path, json.dumps(self._stream.cursor()))
+
+    @property
+    def _spec_path(self) -> Path:
+        return self._folder / "stream.json"
+
+    @property
+    def _cursor_path(self) -> Path:
+        return self._folder / "stream.cursor.json"
 
     async def lease(self, holder: str, count: int) -> list[GameTask]:
         """Up to `count` games of the stream; waits for a permit; none once the stream is closed."""
@@ -146,13 +220,17 @@ class BufferActor:
                 while (taken := self._stream.take()) is None:
                     self._tell()  # what was evicted has made room for others
                     await self._change()
-                return taken
         except TimeoutError:
             return None
+        self._save_cursor()
+        return taken
 
-    async def advance(self, versions: Mapping[str, int]) -> None:
+    async def advance(self, versions: Mapping[str, int]) -> dict[str, Any]:
+        """The batch is learned and the new weights are published; returns the cursor, for a checkpoint."""
         self._stream.advance(versions)
+        self._save_cursor()
         self._tell()
+        return self._stream.cursor()
 
     async def give_up(self, holder: str) -> int:
         """An arena is gone: its games are others'."""
@@ -166,6 +244,7 @@ class BufferActor:
     async def close_stream(self) -> None:
         """Arenas get no more games; those under way are played to their end."""
         self._is_open = False
+        self._spec_path.unlink(missing_ok=True)
         self._tell()
 
     @property
@@ -179,3 +258,27 @@ class BufferActor:
 
     async def _change(self) -> None:
         await self._changed.wait()
+
+
+def _spec_as_json(spec: StreamSpec) -> str:
+    return json.dumps(
+        {
+            "words": spec.words.state(),
+            "config": spec.config.model_dump(),
+            "seed": spec.seed,
+            "opponents": {"seed": spec.opponents.seed, "shares": spec.opponents.shares},
+            "versions": dict(spec.versions),
+        }
+    )
+
+
+def _read_spec(path: Path) -> StreamSpec:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    shares = tuple((name, share) for name, share in found["opponents"]["shares"])
+    return StreamSpec(
+        WordStream.from_state(found["words"]),
+        StreamConfig(**found["config"]),
+        found["seed"],
+        Opponents(found["opponents"]["seed"], shares),
+        found["versions"],
+    )

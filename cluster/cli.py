@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from spag_ray.config import load_config
-from spag_ray.errors import SpagError
+from spag_ray.errors import ConfigError, SpagError
 
 app = typer.Typer(
     add_completion=False,
@@ -29,13 +29,16 @@ def train(
     config: Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped one")],
     override: Overrides = None,
     run_dir: Annotated[Path | None, typer.Option(help="folder of the run (default runs/NAME-DATE)")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run of --run-dir, if there is one")] = False,
 ) -> None:
     """Imitate, then play and learn for some rounds, and play matches on held-out words."""
     settings = load_config(config, override or [])
+    if resume and run_dir is None:
+        raise ConfigError("--resume goes on with the run of a folder; name it with --run-dir")
     folder = run_dir or Path("runs") / f"{settings.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     from cluster.launch import run_training
 
-    run_training(settings, folder, _console())
+    run_training(settings, folder, _console(), resume)
 
 
 @app.command()

@@ -17,7 +17,7 @@ from actors.models import load_tokenizer, resolve_model
 from cluster.preflight import check_files, check_model, check_resources, in_a_process
 from cluster.progress import watch
 from cluster.run import Cards, Progress, Run, StageResult
-from cluster.run_folder import make_run_folder
+from cluster.run_folder import make_run_folder, reopen_run_folder
 from cluster.runtime import get, ray_session
 from spag_ray.cards import split_words, taboo_cards, without_words
 from spag_ray.config import RunConfig
@@ -30,9 +30,13 @@ from spag_ray.replay import published_samples, sft_games
 from spag_ray.words import read_words
 
 
-def run_training(config: RunConfig, folder: Path, console: Console) -> None:
-    """`spag-ray train`: prints the outcome table and where everything is."""
-    if folder.exists():
+def run_training(config: RunConfig, folder: Path, console: Console, resume: bool = False) -> None:
+    """`spag-ray train`: prints the outcome table and where everything is. `resume`: go on with the run of this folder,
+    if there is one."""
+    goes_on = resume and folder.exists()
+    if goes_on:
+        reopen_run_folder(folder, config)
+    elif folder.exists():
         make_run_folder(folder, config)  # refuses, before anything slow
     cards = taboo_cards() if _needs_cards(config) else {}
     words, held_out = training_words(config, cards)
@@ -50,7 +54,7 @@ def run_training(config: RunConfig, folder: Path, console: Console) -> None:
         console.print(hint, soft_wrap=True)
     with ray_session(config.cluster):
         check_resources(config, ray.cluster_resources())
-        folder = make_run_folder(folder, config)
+        folder = folder.resolve() if goes_on else make_run_folder(folder, config)
         console.print(f"run folder: {folder}", soft_wrap=True)
         console.print(f"model: {model}; {len(words)} training words, {len(held_out)} held out", soft_wrap=True)
         with placed_run(config, folder, model, words, held_out, cards) as run:

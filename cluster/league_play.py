@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from actors.league import PAST, League, Opponents, PastVersion, seat_of
 from actors.models import resolve_model
@@ -34,7 +35,7 @@ class LeaguePlay:
 
     def start(self) -> None:
         """Engines for everybody that the configuration names."""
-        if not self.league.is_open:
+        if not self.league.is_open or self.seats:
             return
         run = self._run
         temperature = run.config.sampling.temperature
@@ -44,15 +45,19 @@ class LeaguePlay:
                 pool = f"{policy.name}-past-{number}"
                 if pool not in self._past_engines:
                     # Under the policy's own name its turns would be learned.
-                    self._past_engines[pool] = run.start_engines(policy.model, pool, PAST + policy.name, 1)
+                    self._past_engines[pool] = run.engines.start(policy.model, pool, PAST + policy.name, 1)
                 seat = run.seat(pool, PAST + policy.name, policy.model, temperature)
                 self.seats[seat_of(f"past-{number}", role)] = seat
         for number, fixed in enumerate(self._config.fixed):
             pool, model = f"fixed-{number}", resolve_model(fixed.model)
-            run.start_engines(model, pool, fixed.model, 1)
+            run.engines.start(model, pool, fixed.model, 1)
             for role in Role:
                 self.seats[seat_of(pool, role)] = run.seat(pool, fixed.model, model, temperature)
-        self.new_version()
+
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        """Be as a checkpoint says; None is the beginning."""
+        empty: dict[str, Any] = {"kept": [], "games": [], "draws": 0}
+        self.league.restore(state or empty, lambda past: all(Path(folder).is_dir() for folder in past.folders.values()))
 
     def new_version(self) -> None:
         """Keep the newest version if it is wanted, and give the engines of past versions others to play."""
@@ -67,9 +72,10 @@ class LeaguePlay:
         for number, past in enumerate(self.league.draw(self._num_past)):
             for policy in run.policies:
                 for engine in self._past_engines[f"{policy.name}-past-{number}"]:
-                    run.drain(engine)
+                    run.arenas.drain(engine)
                     get(engine.handle.load_saved.remote(past.folders[policy.name], past.version))
-                    run.reopen(engine)
+                    run.arenas.reopen(engine)
+                    run.engines.gave(engine, past.folders[policy.name], past.version)
             run.metrics.record("opponent", place=f"past-{number}", version=past.version)
         found = json.dumps(self.league.as_json(), indent=1) + "\n"
         (run.folder / "league.json").write_text(found, encoding="utf-8")

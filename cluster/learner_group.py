@@ -17,7 +17,7 @@ from cluster.arena_actor import Engine
 from cluster.runtime import get, redirect_output
 from cluster.transfer import EngineClient, SendReport
 from spag_ray.config import Channel, LearnerConfig, ObjectiveConfig
-from spag_ray.errors import LearnerError
+from spag_ray.errors import LearnersLostError
 from spag_ray.samples import GameSample, TurnSample
 
 
@@ -73,6 +73,12 @@ class LearnerActor:
 
     def save_model(self, folder: str) -> None:
         self._learner.save_model(folder)
+
+    def save_state(self, folder: str) -> None:
+        self._learner.save_state(folder)
+
+    def load_state(self, folder: str) -> None:
+        self._learner.load_state(folder)
 
     def open_channel(self, channel: Channel, client: EngineClient, address: str) -> None:
         self._client = client
@@ -170,6 +176,13 @@ class LearnerGroup:
         """The weights as they are now, as `version`, to the engines of the open channel; what rank 0 reports."""
         return self._all("send", version)[0]
 
+    def save_state(self, folder: str) -> None:
+        """All that is needed to go on from here, each rank its part."""
+        self._all("save_state", folder)
+
+    def load_state(self, folder: str) -> None:
+        self._all("load_state", folder)
+
     def sleep(self, keep_weights: bool = False) -> None:
         """Offload everything while engines play on the same devices (placement: colocated), or all but the weights."""
         self._all("sleep", keep_weights)
@@ -192,6 +205,8 @@ class LearnerGroup:
         try:
             return get(refs, self._timeout_s)
         except ray.exceptions.GetTimeoutError as error:
-            raise LearnerError(
+            raise LearnersLostError(
                 f"a learner call took longer than learner.timeout_s ({self._timeout_s:.0f} s)"
             ) from error
+        except ray.exceptions.RayActorError as error:
+            raise LearnersLostError(f"a learner rank is gone: {str(error).splitlines()[0]}") from error

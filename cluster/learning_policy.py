@@ -17,7 +17,7 @@ from cluster.metrics import Metrics
 from cluster.transfer import DirectChannel
 from cluster.weights import Export, Gate, Probe, SyncReport, export, prove, publish
 from spag_ray.config import RunConfig
-from spag_ray.errors import LearnerError
+from spag_ray.errors import EngineError, LearnerError
 from spag_ray.game import Role
 from spag_ray.samples import GameSample, TurnSample, turns_of
 
@@ -155,11 +155,44 @@ class LearningPolicy:
             if self._exported.direct is not None:
                 self.waiting.append(engine)
                 return False
-            report, _ = publish(self._exported, [engine], self._config.sync)
-            if self._probe is not None:
-                prove(self._exported, [engine], self._config.sync, self._probe, report)
+            report, lost = publish(self._exported, [engine], self._config.sync)
+            if self._probe is not None and not lost:
+                _, lost = prove(self._exported, [engine], self._config.sync, self._probe, report)
+            if lost:
+                return False  # dead again; the watch will see it
         self.engines.append(engine)
         return True
+
+    def admit(self) -> list[Engine]:
+        """Send the weights as they were published to the engines that wait for them, while the learner does nothing
+        else; returns those that may play from now on.
+
+        Raises EngineError where the learner cannot: colocated it sleeps now.
+        """
+        if not self.waiting:
+            return []
+        if self._config.placement == "colocated":
+            if self.engines:
+                return []  # the others play on until the next version
+            raise EngineError(
+                f"no engine of {self.name} is left, and with sync.channel: {self._config.sync.channel} a new one has "
+                "to wait for the next version; go on with --resume"
+            )
+        assert self._exported is not None and self.learners is not None
+        candidates, self.waiting = self.waiting, []
+        exported = export(self.learners, self.version, self._probe, self._direct)
+        report, lost = publish(exported, candidates, self._config.sync)
+        admitted = [engine for engine in candidates if engine not in lost]
+        if self._probe is not None:
+            _, lost = prove(exported, admitted, self._config.sync, self._probe, report)
+        admitted = [engine for engine in admitted if engine not in lost]
+        self.engines += admitted
+        return admitted
+
+    def leave(self, engine: Engine) -> None:
+        """An engine is gone."""
+        self.engines = [other for other in self.engines if other is not engine]
+        self.waiting = [other for other in self.waiting if other is not engine]
 
     def save(self, stage: str) -> str:
         """The learner's weights as a model folder of the run."""
@@ -170,6 +203,17 @@ class LearningPolicy:
         assert self.learners is not None
         self.learners.save_model(str(folder))
         return str(folder)
+
+    def save_state(self, folder: Path) -> None:
+        """To go on from: everything of the learner group."""
+        assert self.learners is not None
+        self.learners.save_state(str(folder / self.name))
+
+    def load_state(self, folder: Path, part_of: str | None) -> None:
+        """`part_of`: the stage in parts that it was saved in; its next part goes on with the same schedule."""
+        assert self.learners is not None
+        self.learners.load_state(str(folder / self.name))
+        self._begun = part_of
 
     def wake_learners(self) -> None:
         if self.learners is not None:

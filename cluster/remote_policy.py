@@ -11,9 +11,11 @@ which they finish, so a request waits for nobody but itself, and a thousand turn
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -91,6 +93,20 @@ class Desk:
         self._finished: dict[str, list[Packed]] = {}
         self._arrivals: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._answered = time.monotonic()
+
+    @property
+    def num_pending(self) -> int:
+        return len(self._tasks)
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the last answer, or since something was first asked after a silence."""
+        return time.monotonic() - self._answered
+
+    def touch(self) -> None:
+        """Nothing could be answered until now."""
+        self._answered = time.monotonic()
 
     async def exchange(
         self, client: str, requests: list[Packed], cancelled: list[str], gather_s: float
@@ -100,6 +116,8 @@ class Desk:
         for request_id in cancelled:
             if (task := self._tasks.get(request_id)) is not None:
                 task.cancel()
+        if requests and not self._tasks:
+            self.touch()
         for packed in requests:
             request = unpack_request(packed)
             task = asyncio.create_task(self._answer(client, request))
@@ -124,6 +142,9 @@ class Desk:
             answer = pack_completion(completion)
         except Exception as error:  # goes to the arena that asked, which raises it
             answer = (request.request_id, f"{type(error).__name__}: {error}")
+            if self._policy.is_dead:
+                os._exit(1)  # the process behind it has ended: it will answer nobody any more
+        self.touch()
         self._finished.setdefault(client, []).append(answer)
         self._arrivals.setdefault(client, asyncio.Event()).set()
 
@@ -137,6 +158,7 @@ class EngineActor:
         os.environ.pop("OMP_NUM_THREADS", None)
         self._policy: Policy | None = None
         self._desk: Desk | None = None
+        self._num_pauses = 0
 
     async def start(
         self, model: str, config: EngineConfig, name: str, version: int, seed: int, channel: Channel = "object_store"
@@ -161,6 +183,24 @@ class EngineActor:
             raise EngineError("this engine was asked to work before it was started")
         return await self._desk.exchange(client, requests, cancelled, gather_s)
 
+    async def heartbeat(self) -> tuple[int, float]:
+        """(turns under way, seconds since one was answered); while it takes weights or sleeps nothing is expected."""
+        if self._policy is not None and self._policy.is_dead:
+            os._exit(1)
+        if self._desk is None or self._num_pauses:
+            return 0, 0.0
+        return self._desk.num_pending, self._desk.idle_s
+
+    @contextlib.contextmanager
+    def _pausing(self) -> Iterator[None]:
+        self._num_pauses += 1
+        try:
+            yield
+        finally:
+            self._num_pauses -= 1
+            if self._desk is not None:
+                self._desk.touch()
+
     async def score(
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
     ) -> list[list[float]]:
@@ -176,7 +216,8 @@ class EngineActor:
     ) -> tuple[int, int]:
         """Take the snapshot whose buckets lie behind `refs`; returns (version now played, bytes that came)."""
         snapshot = _FromObjectStore(version, num_tensors, refs, adapter)
-        await self._engine.load(snapshot, in_flight)
+        with self._pausing():
+            await self._engine.load(snapshot, in_flight)
         return self._engine.version, snapshot.num_bytes
 
     # How a learner's ranks send weights themselves (cluster/transfer.py); only a vLLM engine can take them.
@@ -185,6 +226,7 @@ class EngineActor:
         await self._vllm.open_channel(init_info)
 
     async def begin_update(self, in_flight: bool) -> None:
+        self._num_pauses += 1
         await self._vllm.begin_update(in_flight)
 
     async def take_update(self, update: Mapping[str, Any]) -> None:
@@ -192,6 +234,9 @@ class EngineActor:
 
     async def end_update(self, version: int) -> None:
         await self._vllm.end_update(version)
+        self._num_pauses -= 1
+        if self._desk is not None:
+            self._desk.touch()
 
     async def played_version(self) -> int:
         return self._engine.version
@@ -200,7 +245,8 @@ class EngineActor:
         """Take the weights of a model folder of this engine's shape; returns the version now played."""
         from actors.tensors import saved_snapshot
 
-        await self._engine.load(saved_snapshot(folder, version))
+        with self._pausing():
+            await self._engine.load(saved_snapshot(folder, version))
         return self._engine.version
 
     async def sleep(self) -> None:
@@ -253,6 +299,10 @@ class RemotePolicy:
     @property
     def version(self) -> int:
         return self._version
+
+    @property
+    def is_dead(self) -> bool:
+        return False
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         loop = asyncio.get_running_loop()

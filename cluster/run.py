@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,18 +21,22 @@ from actors.arena import GameTask, Rules
 from actors.league import Opponents
 from actors.models import load_tokenizer
 from actors.policy import Sampling
-from cluster.arena_actor import ArenaActor, Engine, Seat
-from cluster.buffer import BufferActor, StageCount
+from cluster.arena_actor import Seat
+from cluster.arenas import Arenas
+from cluster.buffer import BufferActor, StageCount, StreamSpec
+from cluster.checkpoint import Checkpoints, RunState, set_aside
+from cluster.engines import Engines
 from cluster.league_play import LeaguePlay
 from cluster.learning_policy import LearningPolicy, Lesson
 from cluster.metrics import Metrics
-from cluster.remote_policy import EngineActor
 from cluster.runtime import get, redirect_output
 from cluster.stream_play import Stream
+from cluster.supervisor import Restarts
 from cluster.weights import Probe
-from spag_ray.config import EngineConfig, RunConfig
+from spag_ray.config import RunConfig
 from spag_ray.episode import Episode
-from spag_ray.errors import EngineError
+from spag_ray.episode_log import write_atomically
+from spag_ray.errors import LearnersLostError
 from spag_ray.game import Outcome, Role
 from spag_ray.prompts import Renderer, load_template, make_renderer
 from spag_ray.samples import GameSample, TurnSample
@@ -42,6 +45,7 @@ from spag_ray.words import WordStream
 
 # A turn that no game played: what learner and engines say of it is compared after every sync.
 PROBE = "It is something that most people have seen, though few could say when they last looked at it closely."
+MAX_BUFFER_RESTARTS = 10
 Cards = dict[str, tuple[str, ...]]
 
 
@@ -88,14 +92,13 @@ class Run:
         self.held_out = list(held_out)
         self.cards = cards
         self.metrics = Metrics(self.folder)
+        self.checkpoints = Checkpoints(self.folder, config.checkpoint)
         self.league = LeaguePlay(self)
         # Against other players each word comes twice: the learner attacks with it once, and defends once.
         self.words = WordStream(list(words), config.seed, attacker_seats=2 if self.league.league.is_open else 1)
         self.results: list[StageResult] = []
         self._takes_turns = config.placement == "colocated"
-        self._engine_handles: list[Any] = []
-        self._engines_lock = threading.Lock()
-        self._num_added = 0
+        self.save_seconds = 0.0
         self._progress = Progress()
         self._began = time.perf_counter()
         self._template = load_template(config.prompts)
@@ -109,23 +112,27 @@ class Run:
         ]
         self._buffer = (
             ray.remote(BufferActor)
-            .options(name=f"buffer-{self.folder.name}", num_cpus=0, max_concurrency=1024)
+            .options(
+                name=f"buffer-{self.folder.name}",
+                num_cpus=0,
+                max_concurrency=1024,
+                max_restarts=MAX_BUFFER_RESTARTS,
+                max_task_retries=-1,
+            )
             .remote(str(self.folder / "episodes"))
         )
         rules = Rules(config.game.max_turns, config.game.rules)
-        self._arenas = [
-            ray.remote(ArenaActor)
-            .options(name=f"arena-{self.folder.name}-{index}", num_cpus=0)
-            .remote(
-                f"arena-{index}",
-                self._log(f"arena-{index}"),
-                self._template,
-                rules,
-                config.engine.turn_timeout_s,
-                self._buffer,
-            )
-            for index in range(config.self_play.num_arenas)
-        ]
+        self.arenas = Arenas(
+            self.folder.name,
+            str(self.folder / "logs"),
+            config.self_play.num_arenas,
+            self._template,
+            rules,
+            config.engine.turn_timeout_s,
+            self._buffer,
+        )
+        self.restarts = Restarts(config.supervision, self.metrics)
+        self.engines = Engines(config, self.folder, self.arenas, self.metrics, self.restarts)
 
     def train(self) -> list[StageResult]:
         """The whole of SPAG; see training.py."""
@@ -141,10 +148,10 @@ class Run:
         try:
             temperature = self.config.sampling.temperature
             self.say("starting engines")
-            self.start_engines(attacker, "attacker", "attacker", 1)
+            self.engines.start(attacker, "attacker", "attacker", 1)
             seat = other = self.seat("attacker", "attacker", attacker, temperature)
             if defender != attacker:
-                self.start_engines(defender, "defender", "defender", 1)
+                self.engines.start(defender, "defender", "defender", 1)
                 other = self.seat("defender", "defender", defender, temperature)
             return [episode.as_published() for episode in self.play("play", words, seat, other)]
         finally:
@@ -168,113 +175,38 @@ class Run:
     def status(self) -> Progress:
         return replace(self._progress, seconds=time.perf_counter() - self._began)
 
-    def start_engines(self, model: str, pool: str, policy: str, count: int, label: str | None = None) -> list[Engine]:
-        """`count` engines that play `model` in `pool`, stamped as `policy`; all up and known to every arena when this
-        returns."""
-        engines = self._start_engines(model, pool, count, label or pool)
-        for engine in engines:
-            self._join(engine, policy)
-        return engines
-
     def start_policies(self) -> None:
         """The engines and learner groups of every policy that learns; colocated, only the engines are awake then."""
         for policy in self.policies:
-            policy.engines = self.start_engines(policy.model, policy.name, policy.name, self.config.engine.num_engines)
+            count = self.config.engine.num_engines
+            policy.engines = self.engines.start(policy.model, policy.name, policy.name, count, policy)
         if self._takes_turns:
-            self.all_engines("sleep")
+            self.engines.all("sleep")
         for policy in self.policies:
             policy.start_learners()
             if self._takes_turns:
                 policy.sleep_learners()
         if self._takes_turns:
-            self.all_engines("wake")
+            self.engines.all("wake")
 
     def add_engine(self, policy_name: str = "policy") -> str:
-        """One more engine for a policy that learns, while it plays; returns the engine's name. It plays once it has
-        the newest published weights: at once, or after the next sync where learners send weights themselves."""
+        """One more engine for a policy that learns, while it plays; see Engines.add."""
         (policy,) = (policy for policy in self.policies if policy.name == policy_name)
-        self._num_added += 1
-        (engine,) = self._start_engines(policy.model, policy.name, 1, f"{policy.name}-added-{self._num_added}")
-        with self._engines_lock:
-            if policy.catch_up(engine):
-                self._joins_in(engine, policy)
-        return engine.name
+        return self.engines.add(policy)
 
     def remove_engine(self, name: str) -> None:
-        """Take an engine out while it plays: what it was asked is asked of others."""
-        with self._engines_lock:
-            policy, engine = next((p, e) for p in self.policies for e in p.engines if e.name == name)
-            policy.engines.remove(engine)
-            self._drop(engine)
-        ray.wait([engine.handle.close.remote()], timeout=20)
-        ray.kill(engine.handle)
-        self._engine_handles.remove(engine.handle)
-        self.metrics.record("engine_left", engine=name, policy=policy.name)
-
-    def drain(self, engine: Engine) -> None:
-        """Give an engine no new game, and wait until it has none."""
-        get([arena.drain.remote(engine) for arena in self._arenas])
-
-    def reopen(self, engine: Engine) -> None:
-        get([arena.reopen.remote(engine) for arena in self._arenas])
-
-    def _start_engines(self, model: str, pool: str, count: int, label: str) -> list[Engine]:
-        config = self._engine_config()
-        actor = ray.remote(EngineActor)
-        engines = []
-        for index in range(count):
-            name = f"engine-{label}-{index}"
-            handle = actor.options(
-                name=f"{name}-{self.folder.name}",
-                num_cpus=config.num_cpus,
-                num_gpus=config.num_gpus,
-                max_concurrency=4096,
-            ).remote(self._log(name))
-            engines.append(Engine(handle, name, pool))
-        starts = [
-            engine.handle.start.remote(
-                model, config, engine.name, 0, self.config.seed + index, self.config.sync.channel
-            )
-            for index, engine in enumerate(engines)
-        ]
-        try:
-            get(starts, config.start_timeout_s)
-        except ray.exceptions.GetTimeoutError as error:
-            raise EngineError(
-                f"no engine after engine.start_timeout_s ({config.start_timeout_s:.0f} s); see {self.folder}/logs"
-            ) from error
-        self._engine_handles.extend(engine.handle for engine in engines)
-        return engines
-
-    def _join(self, engine: Engine, policy: str) -> None:
-        get([arena.join.remote(engine, policy) for arena in self._arenas])
-
-    def _joins_in(self, engine: Engine, policy: LearningPolicy) -> None:
-        self._join(engine, policy.name)
-        self.metrics.record("engine_joined", engine=engine.name, policy=policy.name, version=policy.version)
-
-    def _drop(self, engine: Engine) -> None:
-        get([arena.drop.remote(engine) for arena in self._arenas])
-
-    def all_engines(self, call: str, *arguments: str) -> None:
-        """`sleep` or `wake` every engine of the run; one that is dead is found at the next sync."""
-        for ref in [getattr(handle, call).remote(*arguments) for handle in self._engine_handles]:
-            with contextlib.suppress(ray.exceptions.RayActorError):
-                get(ref)
+        self.engines.remove(name)
 
     def policy_of(self, role: Role) -> LearningPolicy:
         return next(policy for policy in self.policies if role in policy.roles)
 
     def close(self) -> None:
         """End every actor of the run; engines first close their child processes."""
-        closing = [handle.close.remote() for handle in self._engine_handles]
-        if closing:
-            ray.wait(closing, num_returns=len(closing), timeout=20)
+        self.engines.close()
         for policy in self.policies:
             policy.close_learners()
-        for handle in [*self._arenas, *self._engine_handles, self._buffer]:
-            ray.kill(handle)
-        self._engine_handles, self._arenas = [], []
+        self.arenas.close()
+        ray.kill(self._buffer)
         self.metrics.close()
 
     def seat(self, pool: str, policy: str, model: str, temperature: float) -> Seat:
@@ -300,21 +232,13 @@ class Run:
     def play_seats(
         self, stage: str, words: Sequence[str], seats: Mapping[str, Seat], opponents: Opponents
     ) -> list[Episode]:
-        tasks = [
+        all_tasks = [
             GameTask(number, word, stage, self.config.seed, *opponents(number)) for number, word in enumerate(words)
         ]
+        there = get(self._buffer.played.remote(stage))  # by an earlier life of this run
+        tasks = [task for task in all_tasks if there.get(task.number) != task.target_word]
         began = time.perf_counter()
-        shares = [tasks[index :: len(self._arenas)] for index in range(len(self._arenas))]
-        plays = [
-            arena.play.remote(share, seats, self.config.self_play.games_in_flight)
-            for arena, share in zip(self._arenas, shares, strict=True)
-            if share
-        ]
-        waiting = plays
-        while waiting:
-            _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=0.5)
-            self.show_play(stage, len(tasks), get(self._buffer.count.remote(stage)))
-        get(plays)
+        self._play_all(stage, len(all_tasks), tasks, seats)
         seconds = time.perf_counter() - began
         count: StageCount = get(self._buffer.count.remote(stage))
         self.metrics.record(
@@ -331,76 +255,188 @@ class Run:
         )
         return [decode(data) for data in get(self._buffer.take.remote(stage))]
 
+    def _play_all(self, stage: str, total: int, tasks: Sequence[GameTask], seats: Mapping[str, Seat]) -> None:
+        """Every game played and in the log, whichever arenas that takes."""
+        games_in_flight = self.config.self_play.games_in_flight
+        handles = self.arenas.handles
+        shares = [tasks[index :: len(handles)] for index in range(len(handles))]
+        plays = {
+            handle.play.remote(share, seats, games_in_flight): index
+            for index, (handle, share) in enumerate(zip(handles, shares, strict=True))
+            if share
+        }
+        while plays:
+            ended, _ = ray.wait(list(plays), timeout=0.5)
+            self.show_play(stage, total, get(self._buffer.count.remote(stage)))
+            self.look_around()
+            for play in ended:
+                index = plays.pop(play)
+                try:
+                    get(play)
+                except ray.exceptions.RayActorError as error:
+                    self.restarts.count(self.arenas.name(index), error)
+                    there = get(self._buffer.played.remote(stage))
+                    left = [task for task in shares[index] if task.number not in there]
+                    plays[self.arenas.restart(index).play.remote(left, seats, games_in_flight)] = index
+
+    def look_around(self) -> None:
+        """Whoever waits for play does this meanwhile. Raises what the watch over the engines could not mend."""
+        self.engines.watch.check()
+        with self.engines.lock:
+            for policy in self.policies:
+                for engine in policy.admit():
+                    self.engines.joined(policy, engine)
+
     def _self_play_seats(self) -> dict[str, Seat]:
         temperature = self.config.sampling.temperature
         return {str(role): self.policy_seat(role, temperature) for role in Role} | self.league.seats
 
     @contextlib.contextmanager
-    def streaming(self) -> Iterator[Stream]:
-        """Arenas that play without end, as far as permits go, while the block learns."""
+    def streaming(self, cursor: Mapping[str, Any] | None = None) -> Iterator[Stream]:
+        """Arenas that play without end, as far as permits go, while the block learns. `cursor`: of a stream that goes
+        on."""
         seats, opponents = self._self_play_seats(), self.league.opponents()
         versions = {policy.name: policy.version for policy in self.policies}
-        get(self._buffer.open_stream.remote(self.words, self.config.stream, versions, self.config.seed, opponents))
-        plays = [arena.play_stream.remote(seats, self.config.self_play.games_in_flight) for arena in self._arenas]
+        spec = StreamSpec(self.words, self.config.stream, self.config.seed, opponents, versions)
+        get(self._buffer.open_stream.remote(spec, None if cursor is None else {**cursor, "versions": versions}))
+        stream = Stream(self, self._buffer, seats)
         try:
-            yield Stream(self, self._buffer, plays)
+            yield stream
             get(self._buffer.close_stream.remote())
-            for arena in self._arenas:
-                arena.stop_stream.remote()
-            get(plays)
-        except ray.exceptions.RayError:
-            get([play for play in plays if ray.wait([play], timeout=0)[0]])  # the arenas know the cause, if they ended
+        except BaseException:
+            with contextlib.suppress(ray.exceptions.RayError):
+                get(self._buffer.close_stream.remote())
             raise
+        finally:
+            stream.stop()
 
     def evaluate(self, name: str, attacker: Seat, defender: Seat, stage: str, names: tuple[str, str]) -> StageResult:
-        """Games on the held-out words, each word equally often; the result is kept and written down."""
+        """Games on the held-out words, each word equally often; the result is kept and written down. What an earlier
+        life of this run has evaluated is not played again."""
+        for done in self.results:
+            if (done.attacker, done.defender) == names:
+                return done
         words = [self.held_out[index % len(self.held_out)] for index in range(self.config.evaluation.games)]
         episodes = self.play(stage, words, attacker, defender)
         outcomes = Counter(episode.verdict.outcome for episode in episodes)
         result = StageResult(*names, dict(outcomes))
         self.results.append(result)
-        rows = [asdict(each) for each in self.results]
-        (self.folder / "matches.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        write_atomically(self.folder / "matches.json", json.dumps(self._results_as_json(), indent=1) + "\n")
         return result
 
     def learn(self, lesson: Lesson) -> None:
         """Every policy learns its part. Colocated, engines then sleep until `publish`, and learners wake."""
-        if self._takes_turns:
-            self.all_engines("sleep")
-            for policy in self.policies:
-                policy.wake_learners()
+        self._wake_learners()
         for policy in self.policies:
             policy.learn(lesson, self._show_step)
+
+    def _wake_learners(self) -> None:
+        if self._takes_turns:
+            self.engines.all("sleep")
+            for policy in self.policies:
+                policy.wake_learners()
+
+    def checkpoint(self, name: str, state: RunState) -> RunState:
+        """`state` and all that it does not say itself, on disk; returns it as it was written."""
+        if not self.config.checkpoint.enabled:
+            return state
+        began = time.perf_counter()
+        state = replace(
+            state,
+            order=state.order + 1,
+            versions={policy.name: policy.version for policy in self.policies},
+            words=self.words.state(),
+            league=self.league.league.as_json(),
+            results=self._results_as_json(),
+            num_ranks=self.config.learner.num_ranks,
+        )
+        with self.checkpoints.writing(name, state) as folder:
+            for policy in self.policies:
+                policy.save_state(folder)
+        self.save_seconds = time.perf_counter() - began
+        self.metrics.record(
+            "checkpoint",
+            name=name,
+            stage=state.stage,
+            seconds=round(self.save_seconds, 3),
+            num_bytes=self.checkpoints.num_bytes,
+        )
+        return state
+
+    def restore(self) -> RunState:
+        """Where to go on: at the newest checkpoint, which is then what learners hold and engines play; or at the
+        beginning. Logs of games that were played beyond it, by weights that are not there any more, are set aside."""
+        for policy in self.policies:
+            policy.version = max(policy.version, self._published().get(policy.name, 0))
+        found = self.checkpoints.newest()
+        state = found[1] if found is not None else RunState()
+        for log in set_aside(self.folder / "episodes", state, self.config):
+            self.metrics.record("set_aside", log=log)
+        if found is None:
+            if any(policy.version for policy in self.policies):  # what engines play is not what learners begin with
+                self.results, self.words = [], self.words.resumed(0, [])
+                self.publish()
+            elif self._takes_turns:
+                self.engines.all("wake")
+            return state
+        self.say(f"going on from {state.stage or 'the beginning'}")
+        self._wake_learners()
+        for policy in self.policies:
+            policy.load_state(found[0], "stream" if state.parts else None)
+        if state.words is not None:
+            self.words = WordStream.from_state(state.words)
+        self.league.restore(state.league)
+        self.results = [
+            StageResult(row["attacker"], row["defender"], {Outcome(k): n for k, n in row["outcomes"].items()})
+            for row in state.results
+        ]
+        self.metrics.record("resumed", stage=state.stage, checkpoint=found[0].name, version=self.version)
+        self.publish()
+        return state
+
+    def restart_learners(self, error: LearnersLostError) -> None:
+        """Other ranks in the place of a group that lost one; `restore` then says where to go on."""
+        self.restarts.count("learners", error)
+        self.say("starting the learners again")
+        if self._takes_turns:
+            self.engines.all("sleep")
+        for policy in self.policies:
+            policy.close_learners()
+            policy.start_learners()
+
+    def _published(self) -> dict[str, int]:
+        """{policy: the highest version that any engine may have played}"""
+        path = self.folder / "published.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+    def _results_as_json(self) -> list[dict[str, Any]]:
+        return [asdict(each) for each in self.results]
 
     def publish(self) -> None:
         """The learners' weights to the engines. Colocated, weights leave the learners before they sleep, and engines
         are awake before they take them; where learners send weights themselves, both have to hold weights meanwhile."""
         direct = self.config.sync.channel != "object_store"
-        for policy in self.policies:
-            policy.export()
-        if self._takes_turns:
+        write_atomically(
+            self.folder / "published.json", json.dumps({policy.name: policy.version + 1 for policy in self.policies})
+        )
+        with self.engines.lock:
             for policy in self.policies:
-                policy.sleep_learners(keep_weights=direct)
-            self.all_engines("wake", "weights" if direct else "all")
-        with self._engines_lock:
+                policy.export()
+            if self._takes_turns:
+                for policy in self.policies:
+                    policy.sleep_learners(keep_weights=direct)
+                self.engines.all("wake", "weights" if direct else "all")
             for policy in self.policies:
                 joining = list(policy.waiting)
-                self._forget(policy, policy.publish(self))
+                self.engines.lost(policy, policy.publish(self.arenas))
                 for engine in set(joining) & set(policy.engines):
-                    self._joins_in(engine, policy)
+                    self.engines.joined(policy, engine)
             if self._takes_turns and direct:
                 for policy in self.policies:
                     policy.sleep_learners()
-                self.all_engines("wake", "kv_cache")
+                self.engines.all("wake", "kv_cache")
             for policy in self.policies:
-                self._forget(policy, policy.prove())
-
-    def _forget(self, policy: LearningPolicy, lost: Sequence[Engine]) -> None:
-        for engine in lost:
-            self._drop(engine)
-            self._engine_handles.remove(engine.handle)
-            self.metrics.record("engine_lost", engine=engine.name, policy=policy.name)
-            self.say(f"{engine.name} is gone; {len(policy.engines)} left")
+                self.engines.lost(policy, policy.prove())
 
     def save(self, stage: str) -> dict[str, str]:
         """{policy: its model folder}"""
@@ -426,12 +462,3 @@ class Run:
             outcomes={str(outcome): number for outcome, number in count.outcomes.items()},
             version=self.version,
         )
-
-    def _engine_config(self) -> EngineConfig:
-        lora = self.config.learner.lora
-        if lora is None or lora.export == "merged":
-            return self.config.engine
-        return self.config.engine.model_copy(update={"max_lora_rank": lora.rank})
-
-    def _log(self, name: str) -> str:
-        return str(self.folder / "logs" / f"{name}.log")

@@ -1,4 +1,4 @@
-"""A run's folder: made once, never written over."""
+"""A run's folder: made once, never written over, opened again to go on."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import json
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from spag_ray import __version__
-from spag_ray.config import RunConfig, to_yaml
+from spag_ray.config import RunConfig, parse_config, to_yaml
 from spag_ray.errors import RunFolderError
 
 _PACKAGES = (
@@ -24,6 +28,17 @@ _PACKAGES = (
     "msgpack",
     "tokenizers",
 )
+
+# Where and how fast a run runs, and how long: what has been learned so far stays right whatever these are.
+_MAY_CHANGE: Any = {
+    "name": True,
+    "engine": True,
+    "cluster": True,
+    "checkpoint": True,
+    "sync": True,
+    "learner": {"num_gpus", "num_cpus", "num_threads", "timeout_s", "bucket_bytes", "max_tokens_per_microbatch"},
+    "self_play": {"rounds", "games_in_flight", "num_arenas"},
+}
 
 
 def make_run_folder(folder: Path, config: RunConfig) -> Path:
@@ -41,6 +56,34 @@ def make_run_folder(folder: Path, config: RunConfig) -> Path:
     except OSError as error:
         raise RunFolderError(f"{folder}: cannot make the run folder: {error.strerror}") from error
     return folder.resolve()
+
+
+def reopen_run_folder(folder: Path, config: RunConfig) -> Path:
+    """The folder of a run that is to go on.
+
+    Raises RunFolderError when it is another run's: when its config.yaml differs in what decides what is learned.
+    """
+    try:
+        before = parse_config(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")), str(folder))
+    except (OSError, yaml.YAMLError) as error:
+        raise RunFolderError(f"{folder}: no run to go on with: its config.yaml cannot be read ({error})") from error
+    then, now = (each.model_dump(exclude=_MAY_CHANGE) for each in (before, config))
+    if different := sorted(_differences(then, now)):
+        key, (old, new) = different[0]
+        raise RunFolderError(
+            f"{folder}: this run was begun with {key}: {old!r}, not {new!r}; go on with its own settings "
+            "(config.yaml in it), or begin another run"
+        )
+    (folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+    return folder.resolve()
+
+
+def _differences(then: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:
+    for key, value in now.items():
+        if isinstance(value, dict):
+            yield from _differences(then[key], value, f"{prefix}{key}.")
+        elif then[key] != value:
+            yield prefix + key, (then[key], value)
 
 
 def _versions(seed: int) -> dict[str, object]:

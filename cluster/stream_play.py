@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import ray
 
+from cluster.arena_actor import Seat
 from cluster.buffer import StageCount
 from cluster.runtime import get
 from cluster.stream import STAGE, StreamCounts
@@ -20,19 +23,22 @@ if TYPE_CHECKING:
 class Stream:
     """What the learner sees of play that goes on beside it."""
 
-    def __init__(self, run: Run, buffer: Any, plays: list[ray.ObjectRef]) -> None:
+    def __init__(self, run: Run, buffer: Any, seats: Mapping[str, Seat]) -> None:
         self._run = run
         self._buffer = buffer
-        self._plays = plays
+        self._seats = seats
         self._began = time.perf_counter()
+        self._plays: dict[ray.ObjectRef, int] = {}
+        for index in range(len(run.arenas.handles)):
+            self._play(index)
 
     def next_batch(self, what: str) -> list[Episode]:
         """The episodes that the next version learns from. Raises what ended an arena."""
         waited = time.perf_counter()
         while (records := get(self._buffer.batch.remote(0.5))) is None:
             self._run.show_play(what, 0, get(self._buffer.count.remote(STAGE)))
-            if ended := ray.wait(self._plays, timeout=0)[0]:
-                get(ended)
+            self._run.look_around()
+            self._look_after_arenas()
         counts: StreamCounts = get(self._buffer.stream_counts.remote())
         total: StageCount = get(self._buffer.count.remote(STAGE))
         seconds = time.perf_counter() - self._began
@@ -53,6 +59,31 @@ class Stream:
         )
         return [decode(data) for data in records]
 
-    def learned(self) -> None:
-        """The batch has been learned and the new weights are published."""
-        get(self._buffer.advance.remote({policy.name: policy.version for policy in self._run.policies}))
+    def learned(self) -> dict[str, Any]:
+        """The batch has been learned and the new weights are published; returns the buffer's cursor."""
+        return get(self._buffer.advance.remote({policy.name: policy.version for policy in self._run.policies}))
+
+    def stop(self) -> None:
+        """Arenas leave the games that are under way; who is gone is gone."""
+        for play, index in self._plays.items():
+            with contextlib.suppress(ray.exceptions.RayError, IndexError):
+                get(self._run.arenas.handles[index].stop_stream.remote())
+                get(play)
+
+    def _play(self, index: int) -> None:
+        games_in_flight = self._run.config.self_play.games_in_flight
+        play = self._run.arenas.handles[index].play_stream.remote(self._seats, games_in_flight)
+        self._plays[play] = index
+
+    def _look_after_arenas(self) -> None:
+        """One that is gone leaves its games to others and is made again; what else ended one is raised."""
+        for ended in ray.wait(list(self._plays), num_returns=len(self._plays), timeout=0)[0]:
+            index = self._plays.pop(ended)
+            try:
+                get(ended)
+            except ray.exceptions.RayActorError as error:
+                name = self._run.arenas.name(index)
+                self._run.restarts.count(name, error)
+                get(self._buffer.give_up.remote(name))
+                self._run.arenas.restart(index)
+                self._play(index)

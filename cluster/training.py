@@ -10,6 +10,9 @@
 
     last, the newest weights against the imitated model, in both seats.
 
+Every stage ends with a checkpoint, before its weights are played: what is on disk is then enough to go on from there
+(RunState says where), and games that were played since are in the log and are not played again.
+
 What waits for what, in schedule `rounds`: play waits for the weights of the round before to be on every engine; the
 learner waits for the round's last game. In schedule `stream` a round is several versions long:
 
@@ -25,10 +28,11 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from cluster.checkpoint import RunState
 from cluster.learning_policy import Lesson
 from spag_ray.config import BreachRule, ObjectiveConfig
 from spag_ray.episode import Episode
-from spag_ray.errors import InputError
+from spag_ray.errors import InputError, LearnersLostError
 from spag_ray.formats import holds_games, read_games, read_samples, read_sft
 from spag_ray.game import Role
 from spag_ray.replay import episode_from_game, published_samples, sft_games, sft_samples
@@ -43,36 +47,48 @@ MAX_UNDECIDED = 5  # versions of a stream in a row without a decided game
 
 
 def train(run: Run) -> list[StageResult]:
-    config = run.config
     run.say("starting engines and learner")
     run.start_policies()
-    evaluate_stage(run, "base")
+    state = run.restore()
+    while True:
+        try:
+            return go_on(run, state)
+        except LearnersLostError as error:
+            run.restart_learners(error)
+            state = run.restore()
 
-    anchor = {policy.name: policy.model for policy in run.policies}
-    anchor_name = "base"
-    if config.imitation.enabled:
-        imitate(run)
-        anchor, anchor_name = run.save("imitated"), "imitated"
-        run.publish()
-        evaluate_stage(run, "imitated")
 
-    baselines = RoleBaselines(config.objective.baseline_decay) if config.objective.baseline == "moving" else None
+def go_on(run: Run, state: RunState) -> list[StageResult]:
+    """From where `state` says to the end."""
+    config = run.config
+    if not state.stage:
+        state.anchor = {policy.name: policy.model for policy in run.policies}
+        evaluate_stage(run, "base")
+        if config.imitation.enabled:
+            imitate(run)
+            anchor = run.save("imitated")
+            state = replace(state, stage="imitated", anchor_name="imitated", anchor=anchor)
+            state = run.checkpoint("imitated", state)
+            run.publish()
+    if state.stage:
+        evaluate_stage(run, state.stage)
+
+    baselines = role_baselines(config.objective, state)
     sft = sft_samples(read_sft(config.self_play.sft_file), run.renderer) if config.self_play.sft_file else []
     run.league.start()
-    if config.schedule == "stream" and config.self_play.rounds:
-        stream_rounds(run, sft, baselines)
-    else:
-        for number in range(1, config.self_play.rounds + 1):
-            spag_round(run, number, sft, baselines)
-            run.save(f"spag-{number}")
-            run.publish()
-            run.league.new_version()
-            evaluate_stage(run, f"spag-{number}")
+    run.league.new_version()
+    if config.schedule == "stream" and state.rounds < config.self_play.rounds:
+        state = stream_rounds(run, state, sft, baselines)
+    for number in range(state.rounds + 1, config.self_play.rounds + 1):
+        state = spag_round(run, number, state, sft, baselines)
+        run.publish()
+        run.league.new_version()
+        evaluate_stage(run, state.stage)
 
     for policy in run.policies:
         policy.close_learners()
     if config.self_play.rounds and config.evaluation.games:
-        head_to_head(run, anchor, anchor_name)
+        head_to_head(run, state.anchor, state.anchor_name)
     run.say("done")
     return run.results
 
@@ -101,27 +117,32 @@ def imitate(run: Run) -> None:
     run.learn(Lesson("imitated", "imitation", games, [], config.batch_games, config.learning_rate, config.kl_coeff))
 
 
-def spag_round(run: Run, number: int, sft: list[TurnSample], baselines: RoleBaselines | None) -> None:
+def spag_round(
+    run: Run, number: int, state: RunState, sft: list[TurnSample], baselines: RoleBaselines | None
+) -> RunState:
     """Self-play with the newest weights, then one pass over what was decided."""
     config = run.config.self_play
+    stage = f"spag-{number}"
     leases = [run.words.lease() for _ in range(config.games_per_round)]
-    episodes = run.self_play(f"spag-{number}", [lease.word for lease in leases])
+    episodes = run.self_play(stage, [lease.word for lease in leases])
     for lease in leases:
         run.words.done(lease)
     games = self_play_samples(run, episodes, f"round {number}", baselines)
-    run.learn(self_play_lesson(run, f"spag-{number}", games, sft))
+    run.learn(self_play_lesson(run, stage, games, sft))
+    run.save(stage)
+    return run.checkpoint(stage, replace(state, stage=stage, rounds=number, baselines=as_json(baselines)))
 
 
-def stream_rounds(run: Run, sft: list[TurnSample], baselines: RoleBaselines | None) -> None:
+def stream_rounds(run: Run, state: RunState, sft: list[TurnSample], baselines: RoleBaselines | None) -> RunState:
     """All rounds while play goes on: a version of the weights for every `games_per_version` games."""
     config = run.config
     per_version = config.stream.games_per_version
     steps_per_version = max(1, per_version // config.self_play.batch_games)
     versions_per_round = config.self_play.games_per_round // per_version
-    stage_steps = config.self_play.rounds * versions_per_round * steps_per_version
+    num_parts = config.self_play.rounds * versions_per_round
     num_undecided = 0
-    with run.streaming() as stream:
-        for part in range(config.self_play.rounds * versions_per_round):
+    with run.streaming(state.stream) as stream:
+        for part in range(state.parts, num_parts):
             round_number, place = part // versions_per_round + 1, part % versions_per_round + 1
             name = f"spag-{round_number}"
             episodes = stream.next_batch(f"{name}, version {place} of {versions_per_round}: play")
@@ -131,13 +152,31 @@ def stream_rounds(run: Run, sft: list[TurnSample], baselines: RoleBaselines | No
                 raise nothing_to_learn(f"{MAX_UNDECIDED} versions in a row", MAX_UNDECIDED * per_version)
             lesson = self_play_lesson(run, name, games, sft)
             batch_games = max(1, -(-len(games) // steps_per_version))
+            stage_steps = num_parts * steps_per_version
             run.learn(replace(lesson, batch_games=batch_games, part_of="stream", stage_steps=stage_steps))
             run.publish()
-            stream.learned()
+            state = replace(state, parts=part + 1, stream=stream.learned(), baselines=as_json(baselines))
             run.league.new_version()
             if place == versions_per_round:
+                state = replace(state, stage=name, rounds=round_number)
                 run.save(name)
                 evaluate_stage(run, name)
+            if place == versions_per_round or (part + 1) % config.checkpoint.every_versions == 0:
+                state = run.checkpoint(f"version-{part + 1}", state)
+    return state
+
+
+def role_baselines(objective: ObjectiveConfig, state: RunState) -> RoleBaselines | None:
+    if objective.baseline != "moving":
+        return None
+    baselines = RoleBaselines(objective.baseline_decay)
+    if state.baselines is not None:
+        baselines.values = {role: state.baselines[str(role)] for role in Role}
+    return baselines
+
+
+def as_json(baselines: RoleBaselines | None) -> dict[str, float] | None:
+    return None if baselines is None else {str(role): value for role, value in baselines.values.items()}
 
 
 def self_play_lesson(run: Run, stage: str, games: list[GameSample], sft: list[TurnSample]) -> Lesson:
@@ -171,7 +210,7 @@ def head_to_head(run: Run, anchor: dict[str, str], anchor_name: str) -> None:
     earlier = {}
     for policy, model in anchor.items():
         pool = f"{anchor_name}-{policy}"
-        run.start_engines(model, pool, pool, 1)
+        run.engines.start(model, pool, pool, 1)
         earlier[policy] = run.seat(pool, pool, model, temperature)
     newest = {role: run.policy_seat(role, temperature) for role in Role}
     attacker, defender = (run.policy_of(role).name for role in Role)

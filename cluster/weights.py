@@ -20,7 +20,7 @@ from cluster.arena_actor import Engine
 from cluster.learner_group import LearnerGroup
 from cluster.transfer import DirectChannel
 from spag_ray.config import SyncConfig
-from spag_ray.errors import EngineError, WeightSyncError
+from spag_ray.errors import WeightSyncError
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,7 @@ def publish(
     """Give a version to every engine. Returns the report and the engines that were found dead, which nobody counts on
     any more.
 
-    Raises WeightSyncError, after killing the engines that failed, and says which and why; EngineError when all are
-    dead.
+    Raises WeightSyncError, after killing the engines that failed, and says which and why.
     """
     began = time.perf_counter()
     lost: list[Engine] = []
@@ -110,8 +109,6 @@ def publish(
                 gate.reopen(engine)
     else:
         num_bytes = _load(exported, engines, config, lost)
-    if len(lost) == len(engines):
-        raise _none_left(exported, engines)
     return SyncReport(exported.version, time.perf_counter() - began, len(engines) - len(lost), num_bytes), lost
 
 
@@ -126,18 +123,12 @@ def prove(
     began = time.perf_counter()
     lost: list[Engine] = []
     gap_mean, gap_max = _probe(exported, engines, config, probe, lost)
-    if len(lost) == len(engines):
-        raise _none_left(exported, engines)
     seconds = time.perf_counter() - began
     num_engines = report.num_engines - len(lost)
     found = replace(
         report, num_engines=num_engines, probe_gap_mean=gap_mean, probe_gap_max=gap_max, probe_seconds=seconds
     )
     return found, lost
-
-
-def _none_left(exported: Export, engines: Sequence[Engine]) -> EngineError:
-    return EngineError(f"version {exported.version}: no engine is left of {', '.join(e.name for e in engines)}")
 
 
 def _load(exported: Export, engines: Sequence[Engine], config: SyncConfig, lost: list[Engine]) -> int:

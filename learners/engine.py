@@ -17,6 +17,7 @@ import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import deepspeed
 import torch
@@ -26,7 +27,9 @@ from torch import Tensor, nn
 
 from learners.deepspeed_config import deepspeed_config
 from spag_ray.config import LearnerConfig
-from spag_ray.errors import LearnerError
+from spag_ray.errors import LearnerError, RunFolderError
+
+_TAG = "state"
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,29 @@ class TrainingEngine:
     def reload(self) -> None:
         if torch.cuda.is_available():
             self._engine.reload_states()
+
+    def save(self, folder: str, extra: dict[str, Any]) -> None:
+        """DeepSpeed's checkpoint, and `extra` with it. Every rank calls it and writes its part.
+
+        Raises RunFolderError when the disk does not take it.
+        """
+        try:
+            self._engine.save_checkpoint(folder, tag=_TAG, client_state=extra, save_latest=False)
+        except (OSError, RuntimeError) as error:  # torch says it in its own words when a disk is full
+            raise RunFolderError(f"rank {self.world.rank} could not write its part: {error}") from error
+
+    def load(self, folder: str) -> dict[str, Any]:
+        """The inverse; returns `extra`. The files are pickles: only ever those of the run's own folder.
+
+        Raises LearnerError when they are not there, or not of this group's shape.
+        """
+        try:
+            path, extra = self._engine.load_checkpoint(folder, tag=_TAG)
+        except (OSError, RuntimeError, AssertionError, KeyError, ValueError) as error:
+            raise LearnerError(f"{folder}: DeepSpeed cannot go on from this checkpoint: {error}") from error
+        if path is None:
+            raise LearnerError(f"{folder}: no checkpoint of DeepSpeed's in it")
+        return extra
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         yield from self._engine.module.named_parameters()

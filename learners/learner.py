@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +299,20 @@ class Learner:
     def num_bytes(self) -> int:
         """Of what is published."""
         return self._published.num_bytes
+
+    def save_state(self, folder: str) -> None:
+        """Weights, optimiser and the stage's place, to go on from; a collective call, every rank writes its part."""
+        self._engine.save(folder, {"stage": asdict(self._stage), "num_ranks": self._world.size})
+
+    def load_state(self, folder: str) -> None:
+        """The inverse of `save_state`. Raises LearnerError when the group has another number of ranks."""
+        extra = self._engine.load(folder)
+        if extra["num_ranks"] != self._world.size:
+            raise LearnerError(
+                f"{folder}: this checkpoint is of {extra['num_ranks']} learner ranks, the group has "
+                f"{self._world.size}; set learner.num_ranks: {extra['num_ranks']}"
+            )
+        self._stage = _Stage(**extra["stage"])
 
     def sleep(self, keep_weights: bool = False) -> None:
         """Give a GPU's memory, and on the host what is free, to whoever shares the machine; `wake` before any work.

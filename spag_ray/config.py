@@ -203,6 +203,31 @@ class SyncConfig(Part):
     timeout_s: float = Field(300, gt=0, description="an engine that has not taken a version by then is stopped")
 
 
+class SupervisionConfig(Part):
+    """What is begun again when it dies or hangs."""
+
+    max_restarts: int = Field(10, ge=0, description="restarts within `within_s`; one more ends the run")
+    within_s: float = Field(3600, gt=0)
+    heartbeat_timeout_s: float = Field(120, gt=0, description="an engine that says nothing for so long is stuck")
+    engine_stall_s: float = Field(
+        600, gt=0, description="an engine with turns to answer that answers none for so long is stuck"
+    )
+
+
+class CheckpointConfig(Part):
+    """What a run goes on from with --resume: one at the end of every stage, and of every few versions of a stream."""
+
+    enabled: bool = True
+    keep_last: int = Field(2, ge=1, description="complete checkpoints kept")
+    max_gib: float | None = Field(
+        None, gt=0, description="disk that they may take; one alone that is larger is an error"
+    )
+    every_versions: int = Field(4, ge=1, description="versions of a stream from one checkpoint to the next")
+    stop_within_s: float = Field(
+        30, gt=0, description="time between a notice to stop (SIGTERM) and the end; a checkpoint is saved if it fits"
+    )
+
+
 class EvaluationConfig(Part):
     games: int = Field(80, ge=0, description="games of each stage on held-out words")
     temperature: float = Field(1.0, ge=0)
@@ -249,6 +274,8 @@ class RunConfig(Part):
     stream: StreamConfig = StreamConfig()
     league: LeagueConfig = LeagueConfig()
     sync: SyncConfig = SyncConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    supervision: SupervisionConfig = SupervisionConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     cluster: ClusterConfig = ClusterConfig()
 

@@ -39,3 +39,7 @@ class WeightSyncError(SpagError):
 
 class LearnerError(SpagError):
     """A learner refused its data or failed."""
+
+
+class LearnersLostError(LearnerError):
+    """A rank of a learner group died or hangs: the group is of no use any more."""

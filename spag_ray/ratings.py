@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from statistics import NormalDist
 from typing import Any
 
@@ -83,6 +83,15 @@ class WinMatrix:
             wins[them, us] += outcomes.total() - points
         strengths = choix.ilsr_pairwise_dense(wins, alpha=0.1)
         return {seat: round(float(400 / math.log(10) * value), 1) for seat, value in zip(seats, strengths, strict=True)}
+
+    @classmethod
+    def from_json(cls, rows: Iterable[Mapping[str, Any]]) -> WinMatrix:
+        """The inverse of `as_json`."""
+        matrix = cls()
+        for row in rows:
+            counts = {Outcome(name): n for name, n in row.items() if name not in ("attacker", "defender")}
+            matrix._outcomes[row["attacker"], row["defender"]] = Counter(counts)
+        return matrix
 
     def as_json(self) -> list[dict[str, Any]]:
         return [

@@ -1,18 +1,12 @@
-"""Episode <-> msgpack, and the episode log on disk.
+"""Episode <-> msgpack.
 
-A record of the log is: 4 bytes length, 4 bytes CRC-32 (both big-endian), then that many bytes of msgpack. It is
-appended and flushed before an episode is acknowledged; a torn tail is cut when the log is opened again.
+`decode` takes bytes from anywhere: their size, depth and types are checked, and what they would grow to.
 """
 
 from __future__ import annotations
 
-import os
-import struct
 import sys
-import zlib
 from array import array
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -23,7 +17,7 @@ from spag_ray.game import Outcome, Role, Verdict
 
 WIRE_VERSION = 2
 MAX_RECORD_BYTES = 16 * 2**20
-_HEADER = struct.Struct(">II")
+MAX_PROMPT_TOKENS = 2**22  # of an episode's prompts together: what is small may grow, as each turn may name another
 _SEATS = tuple(Role)
 _IDS = "I"  # of the array module: 4 bytes, unsigned
 assert sys.byteorder == "little", "records are written in the machine's byte order, which has to be little-endian"
@@ -82,83 +76,76 @@ def decode(data: bytes) -> Episode:
             raise InputError(f"an episode of wire version {record['v']!r}; this build reads version {WIRE_VERSION}")
         outcome, length, reason, turn_index, span = record["verdict"]
         turns: list[Turn] = []
+        num_prompt_tokens = 0
         for seat, text, base, prompt, tokens, logprobs, policy, first, last, finish in record["turns"]:
             prompt_ids = _unpacked(_IDS, prompt)
             if base >= 0:
                 prompt_ids = turns[base].prompt_ids + turns[base].token_ids + prompt_ids
-            if len(prompt_ids) > MAX_RECORD_BYTES // 4:  # each turn may name all before it: what is small may grow
-                raise InputError(f"an episode record with a prompt of {len(prompt_ids)} tokens")
+            num_prompt_tokens += len(prompt_ids)
+            if num_prompt_tokens > MAX_PROMPT_TOKENS:
+                raise InputError(f"an episode record with prompts of more than {MAX_PROMPT_TOKENS} tokens")
             turns.append(
                 Turn(
-                    _SEATS[seat],
-                    str(text),
+                    _SEATS[_whole(seat)],
+                    _text(text),
                     prompt_ids,
                     _unpacked(_IDS, tokens),
                     _unpacked("d", logprobs),
-                    str(policy),
-                    int(first),
-                    int(last),
-                    str(finish),
+                    _text(policy),
+                    _whole(first),
+                    _whole(last),
+                    _text(finish),
                 )
             )
         return Episode(
-            episode_id=str(record["id"]),
-            number=int(record["number"]),
-            stage=str(record["stage"]),
-            target_word=str(record["target_word"]),
-            max_turns=int(record["max_turns"]),
-            rules=str(record["rules"]),
-            temperature=float(record["temperature"]),
+            episode_id=_text(record["id"]),
+            number=_whole(record["number"]),
+            stage=_text(record["stage"]),
+            target_word=_text(record["target_word"]),
+            max_turns=_whole(record["max_turns"]),
+            rules=_text(record["rules"]),
+            temperature=_number(record["temperature"]),
             turns=tuple(turns),
-            verdict=Verdict(Outcome(outcome), int(length), str(reason), turn_index, tuple(span) if span else None),
+            verdict=Verdict(
+                Outcome(outcome),
+                _whole(length),
+                _text(reason),
+                None if turn_index is None else _whole(turn_index),
+                None if span is None else _span(span),
+            ),
         )
     except InputError:
         raise
-    except (ValueError, TypeError, KeyError, IndexError, msgpack.exceptions.UnpackException) as error:
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError, msgpack.exceptions.UnpackException) as error:
         raise InputError(f"not an episode record: {type(error).__name__}: {error}") from error
 
 
-def _unpacked(kind: str, data: bytes) -> tuple:
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError(f"a {type(value).__name__} where a text belongs")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError(f"{value!r:.40} where a count belongs")
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise TypeError(f"a {type(value).__name__} where a number belongs")
+    return float(value)
+
+
+def _span(value: Any) -> tuple[int, int]:
+    begin, end = value
+    return _whole(begin), _whole(end)
+
+
+def _unpacked(kind: str, data: Any) -> tuple:
+    if type(data) is not bytes:
+        raise TypeError(f"a {type(data).__name__} where bytes belong")
     numbers = array(kind)
     numbers.frombytes(data)
     return tuple(numbers)
-
-
-class EpisodeLog:
-    """An append-only file of records. Opening it cuts a torn tail; `num_cut_bytes` says how much."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        good = sum(_HEADER.size + len(data) for data in _records(path)) if path.exists() else 0
-        self.num_cut_bytes = path.stat().st_size - good if path.exists() else 0
-        self._file = path.open("ab")
-        if self.num_cut_bytes:
-            self._file.truncate(good)
-
-    def append(self, *records: bytes) -> None:
-        """The records are on the disk when this returns."""
-        self._file.write(b"".join(_HEADER.pack(len(data), zlib.crc32(data)) + data for data in records))
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def read_log(path: Path) -> Iterator[Episode]:
-    """Every whole episode of a log, one at a time, up to a torn tail."""
-    for data in _records(path):
-        yield decode(data)
-
-
-def _records(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while len(header := file.read(_HEADER.size)) == _HEADER.size:
-            length, crc = _HEADER.unpack(header)
-            if length > MAX_RECORD_BYTES:
-                return
-            data = file.read(length)
-            if len(data) < length or zlib.crc32(data) != crc:
-                return
-            yield data

@@ -157,6 +157,19 @@ class WordStream:
         stream._returned = list(state["unfinished"])
         return stream
 
+    def resumed(self, next_index: int, unfinished: Sequence[int]) -> WordStream:
+        """This stream as it is when leases below `next_index` were given out and all but `unfinished` came back."""
+        return WordStream.from_state(self.state() | {"next_index": next_index, "unfinished": list(unfinished)})
+
+    def played(self, index: int) -> None:
+        """A game came in whose lease is not known to be out: its word is not given out again, nor those before it that
+        nobody brings lost."""
+        if index in self._returned:
+            self._returned.remove(index)
+        elif index >= self._next_index:
+            self._returned += range(self._next_index, index)
+            self._next_index = index + 1
+
     def _take_in(self, lease: Lease) -> None:
         if self._out.get(lease.index) != lease.word:
             raise InputError(

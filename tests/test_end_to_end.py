@@ -6,23 +6,23 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import ray
 from conftest import TARGETS
 from rich.console import Console
+from runs import quiet, records_of, steps_of, tiny_run
 from safetensors.numpy import load_file
 
 from cluster.launch import placed_run, run_learn, run_play, run_reward, run_training, training_words
 from cluster.run_folder import make_run_folder
 from cluster.runtime import ray_session
 from spag_ray.cards import taboo_cards
-from spag_ray.config import ClusterConfig, RunConfig, parse_config
+from spag_ray.config import ClusterConfig
+from spag_ray.episode_log import read_log
 from spag_ray.errors import ConfigError
 from spag_ray.formats import read_games, read_samples
-from spag_ray.wire import read_log
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,27 +56,6 @@ def test_a_local_ray_listens_on_loopback_only() -> None:
     ray.kill(worker)
     assert len(listening) >= 5, "the GCS, the raylet and the worker listen"
     assert set(listening) == {"127.0.0.1"}
-
-
-def tiny_run(model: Path, words: Path, **changes: Any) -> RunConfig:
-    config: dict[str, Any] = {
-        "model": str(model),
-        "game": {"max_turns": 2},
-        "words": {"source": str(words), "num_held_out": 2},
-        "sampling": {"temperature": 1.0, "max_new_tokens": 10},
-        "engine": {"dtype": "float32", "max_model_len": 512, "kv_cache_gib": 0.1, "max_num_seqs": 16},
-        "learner": {"dtype": "float32", "num_threads": 1, "bucket_bytes": 50_000},
-        "imitation": {"games": 12, "batch_games": 4, "learning_rate": 1e-2},
-        "self_play": {"rounds": 2, "games_per_round": 24, "batch_games": 4, "learning_rate": 1e-3},
-        "evaluation": {"games": 6},
-    }
-    for key, value in changes.items():
-        config[key] = {**config[key], **value} if isinstance(config.get(key), dict) else value
-    return parse_config(config)
-
-
-def quiet() -> Console:
-    return Console(quiet=True)
 
 
 @pytest.mark.timeout(400)
@@ -172,11 +151,6 @@ def test_a_run_that_ray_could_never_place_is_refused_before_its_folder_is_made(
     assert not (tmp_path / "run").exists()
 
 
-def records_of(folder: Path, kind: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["kind"] == kind]
-
-
 @pytest.mark.slow  # three engines, one of them killed
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize(
@@ -266,10 +240,6 @@ def test_a_league_plays_earlier_versions_and_a_fixed_model_and_learns_its_own_tu
     assert len(kept) == 2 and sorted(path.name for path in (folder / "league").iterdir()) == [f"v{v}" for v in kept]
     assert sum(sum(v for k, v in row.items() if k not in ("attacker", "defender")) for row in written["games"]) >= 36
     assert any(name.startswith("policy@") for name in written["ratings"])
-
-
-def steps_of(folder: Path) -> list[dict[str, Any]]:
-    return records_of(folder, "step")
 
 
 @pytest.mark.slow  # two learners and two engines: a minute

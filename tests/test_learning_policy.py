@@ -117,7 +117,7 @@ def test_with_reference_engine_nothing_is_scored_in_self_play_and_imitation_stil
     ],
 )
 def test_colocated_one_sleeps_while_the_other_works_and_both_hold_weights_only_where_the_channel_needs_it(
-    channel: str, taken: list[str]
+    channel: str, taken: list[str], tmp_path: Path
 ) -> None:
     events: list[str] = []
 
@@ -128,20 +128,25 @@ def test_colocated_one_sleeps_while_the_other_works_and_both_hold_weights_only_w
         events.append("learner sleeps but for its weights" if keep_weights else "learner sleeps")
 
     policy = SimpleNamespace(
-        engines=[], waiting=[], version=0, **{name: does(name) for name in ("learn", "export", "publish", "prove")},
+        name="policy", engines=[], waiting=[], version=0,
+        **{name: does(name) for name in ("learn", "export", "publish", "prove")},
         wake_learners=does("learner wakes"), sleep_learners=sleeps,
     )  # fmt: skip
-    run: Any = SimpleNamespace(
-        policies=[policy], _takes_turns=True, _engines_lock=threading.Lock(), _show_step=None,
-        config=SimpleNamespace(sync=SimpleNamespace(channel=channel)), _forget=lambda *_: None,
-        all_engines=lambda *call: events.append(" ".join(["engines", *call])),
+    run: Any = object.__new__(Run)
+    vars(run).update(
+        policies=[policy], _takes_turns=True, _show_step=None, folder=tmp_path, arenas=None,
+        config=SimpleNamespace(sync=SimpleNamespace(channel=channel)),
+        engines=SimpleNamespace(
+            lock=threading.RLock(), lost=lambda *_: None, joined=lambda *_: None,
+            all=lambda *call: events.append(" ".join(["engines", *call])),
+        ),
     )  # fmt: skip
     lesson: Any = None
-    Run.learn(run, lesson)
-    Run.publish(run)
+    run.learn(lesson)
+    run.publish()
     assert events == ["engines sleep", "learner wakes", "learn", *taken]
     events.clear()
     run._takes_turns = False
-    Run.learn(run, lesson)
-    Run.publish(run)
+    run.learn(lesson)
+    run.publish()
     assert events == ["learn", "export", "publish", "prove"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.arena import GameTask, Player, Rules, play_games
+from actors.league import Opponents
 from actors.models import load_tokenizer
 from actors.policy import Completion, Request, Sampling
 from actors.pool import EnginePool
 from cluster.arena_actor import _Leases, _Outbox
-from cluster.buffer import BufferActor
+from cluster.buffer import BufferActor, StreamSpec
 from cluster.launch import stream_hint
 from cluster.stream import GameStream
 from spag_ray.config import StreamConfig, parse_config
@@ -36,6 +38,10 @@ WORDS = ("river", "piano", "tiger", "apple", "castle")
 
 def stream_of(seed: int = 0, **config: Any) -> GameStream:
     return GameStream(WordStream(WORDS, seed), StreamConfig(**config), {"policy": 0}, seed)
+
+
+def spec(config: StreamConfig) -> StreamSpec:
+    return StreamSpec(WordStream(WORDS, 0), config, 0, Opponents(0), {"policy": 0})
 
 
 def played(task: GameTask, version: int = 0, outcome: Outcome = Outcome.ATTACKER_WINS) -> Episode:
@@ -139,6 +145,56 @@ def test_every_word_is_played_equally_often_also_when_arenas_die() -> None:
     assert stream.counts().repeated == 1
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2), st.integers(1, 4), st.integers(1, 2), st.randoms(use_true_random=False))
+def test_a_stream_is_what_its_log_and_its_cursor_say(max_lag: int, per_version: int, reuse: int, random: Any) -> None:
+    """It is made anew again and again, from the log as it is then and the cursor as it was last written; a learner that
+    lost versions goes back to an older cursor. Nothing is lost, nothing is learned more often than configured."""
+    reuse = min(reuse, max_lag + 1)
+    config = StreamConfig(games_per_version=per_version, max_lag=max_lag, reuse=reuse)
+    log: list[bytes] = []
+    stream = GameStream(WordStream(WORDS, 0), config, {"policy": 0}, 0)
+    cursor, kept = stream.cursor(), (stream.cursor(), Counter[int](), 0)
+    version, under_way, uses = 0, list[tuple[GameTask, int]](), Counter[int]()
+    published = 0
+    for _ in range(200):
+        action = random.choice(["lease", "finish", "finish", "learn", "keep", "crash", "go back"])
+        if action == "lease":
+            under_way += [(task, published) for task in stream.lease("arena", random.randint(1, 6))]
+        elif action == "finish" and under_way:
+            task, began = under_way.pop(random.randrange(len(under_way)))
+            episode = played(task, began)
+            if stream.add(episode, encode(episode)):
+                log.append(encode(episode))
+        elif action == "learn" and (batch := stream.take()) is not None:
+            cursor = stream.cursor()
+            if random.random() < 0.3:  # the buffer dies while the learner has the batch
+                stream = GameStream(WordStream(WORDS, 0), config, {"policy": 0}, 0)
+                stream.restore(json.loads(json.dumps(cursor)), log)
+                assert sorted(stream.take() or []) == sorted(batch), "asked again, the same"
+            uses.update(numbers(batch))
+            version, published = version + 1, published + 1
+            stream.advance({"policy": published})
+            stream.advance({"policy": published})
+            cursor = stream.cursor()
+        elif action == "keep":
+            kept = (cursor, uses.copy(), version)
+        elif action in ("crash", "go back") and random.random() < 0.3:
+            if action == "go back":
+                cursor, uses, version = kept[0], kept[1].copy(), kept[2]
+                published += 1
+                cursor = {**cursor, "versions": {"policy": published}}
+            stream = GameStream(WordStream(WORDS, 0), config, {"policy": 0}, 0)
+            stream.restore(json.loads(json.dumps(cursor)), log)
+        assert max(uses.values(), default=0) <= reuse
+    seen = sorted(decode(data).number for data in log)
+    assert len(seen) == len(set(seen)), "a game is in the log once"
+    stream = GameStream(WordStream(WORDS, 0), config, {"policy": 0}, 0)
+    stream.restore(cursor, log)
+    for number in sorted(set(range(seen[-1] + 1 if seen else 0)) - set(seen)):
+        assert stream.lease("arena", 1)[0].number == number if stream.counts().permits_free else True
+
+
 def test_orders() -> None:
     orders = {}
     for order in ("fifo", "recent", "prioritized"):
@@ -183,7 +239,7 @@ def test_a_stream_that_cannot_be_is_refused() -> None:
 def test_arenas_wait_for_permits_and_the_learner_for_episodes(tmp_path: Path, loop: Any) -> None:
     async def scenario() -> None:
         buffer = BufferActor(str(tmp_path))
-        await buffer.open_stream(WordStream(WORDS, 0), StreamConfig(games_per_version=2, max_lag=0), {"policy": 0}, 0)
+        await buffer.open_stream(spec(StreamConfig(games_per_version=2, max_lag=0)))
         tasks = await buffer.lease("arena", 8)
         waiting = asyncio.create_task(buffer.lease("arena", 8))
         assert len(tasks) == 2 and await buffer.batch(0.01) is None
@@ -240,7 +296,7 @@ def test_memory_stays_flat_over_20_000_games(tiny_model: Path, tmp_path: Path, l
         pool.join("engine", policy)
         seat = Player(pool, renderer, Sampling())
         config = StreamConfig(games_per_version=per_version, max_lag=1)
-        await buffer.open_stream(WordStream(WORDS, 0), config, {"policy": 0}, 0)
+        await buffer.open_stream(spec(config))
 
         async def play() -> None:
             outbox = _Outbox(Here(buffer))

@@ -1,0 +1,187 @@
+"""Checkpoints: everything a run needs to go on, written so that one is there whole or not at all.
+
+    checkpoints/NAME/   state.json    the loop's place, words, league, baselines, results (RunState)
+                        POLICY/       DeepSpeed's own files, one folder a policy
+                        COMPLETE      last: the size of every other file
+
+One is written under another name, synced, renamed, and then marked; one without its mark, or with a file that is not
+as long as the mark says, does not count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spag_ray.config import CheckpointConfig, RunConfig
+from spag_ray.episode_log import sync_file, sync_folder
+from spag_ray.errors import RunFolderError
+
+FORMAT = 1
+_MARK = "COMPLETE"
+_STATE = "state.json"
+
+
+@dataclass
+class RunState:
+    """Where the loop is, as plain JSON. `order` counts checkpoints; `stage` is the last stage that was learned ("" for
+    none), `rounds` and `parts` how many rounds, or versions of a stream, are behind it. `anchor` is the stage that the
+    newest weights are compared with: its name and {policy: model folder in the run folder}."""
+
+    order: int = 0
+    stage: str = ""
+    rounds: int = 0
+    parts: int = 0
+    versions: dict[str, int] = field(default_factory=dict)
+    anchor_name: str = "base"
+    anchor: dict[str, str] = field(default_factory=dict)
+    words: dict[str, Any] | None = None
+    baselines: dict[str, float] | None = None
+    league: dict[str, Any] | None = None
+    stream: dict[str, Any] | None = None
+    results: list[dict[str, Any]] = field(default_factory=list)
+    num_ranks: int = 1
+
+
+class Checkpoints:
+    """Those of one run folder."""
+
+    def __init__(self, folder: Path, config: CheckpointConfig) -> None:
+        self._folder = folder / "checkpoints"
+        self._keep_last = config.keep_last
+        self._max_bytes = None if config.max_gib is None else int(config.max_gib * 2**30)
+        self.num_bytes = 0  # of the one that was written last
+
+    def newest(self) -> tuple[Path, RunState] | None:
+        """The newest complete one, or None."""
+        found = [(state.order, path, state) for path, state in self._complete()]
+        if not found:
+            return None
+        _, path, state = max(found, key=lambda each: each[0])
+        return path, state
+
+    @contextlib.contextmanager
+    def writing(self, name: str, state: RunState) -> Iterator[Path]:
+        """A folder for the block to write its files into; complete under `name` when the block has ended.
+
+        Raises RunFolderError when the disk or the budget has no room; those written before are left as they were.
+        """
+        partial = self._folder / f".{name}.partial"
+        target = self._folder / name
+        try:
+            shutil.rmtree(partial, ignore_errors=True)
+            self._folder.mkdir(exist_ok=True)
+            partial.mkdir()
+            self._make_room()
+            yield partial
+            (partial / _STATE).write_text(json.dumps({"format": FORMAT, **asdict(state)}, indent=1), encoding="utf-8")
+            sizes = {path.relative_to(partial).as_posix(): path.stat().st_size for path in _files(partial)}
+            self._check_budget(sum(sizes.values()))
+            for path in _files(partial):
+                sync_file(path)
+            for path in [partial, *(path for path in partial.rglob("*") if path.is_dir())]:
+                sync_folder(path)
+            shutil.rmtree(target, ignore_errors=True)  # of a life of this run that was given up
+            partial.rename(target)
+            sync_folder(self._folder)
+            (target / _MARK).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
+            sync_file(target / _MARK)
+            sync_folder(target)
+        except (OSError, RunFolderError) as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            reason = getattr(error, "strerror", None) or str(error)
+            raise RunFolderError(self._no_room(name, reason)) from error
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        self.num_bytes = sum(sizes.values())
+        self._prune(keep=target)
+
+    def _no_room(self, name: str, reason: str) -> str:
+        last = self.newest()
+        left = f"the newest complete one is {last[0].name}" if last else "there is none before it"
+        return (
+            f"{self._folder}: checkpoint {name} could not be written ({reason}); {left}; make room and go on with "
+            "--resume"
+        )
+
+    def _make_room(self) -> None:
+        """Refuse before writing what the disk cannot take; the last one's size says how much it will be."""
+        free = shutil.disk_usage(self._folder).free
+        if self.num_bytes and free < self.num_bytes:
+            needed, left = self.num_bytes / 2**30, free / 2**30
+            raise OSError(28, f"it needs {needed:.2f} GiB, the disk has {left:.2f} GiB left")
+
+    def _check_budget(self, num_bytes: int) -> None:
+        if self._max_bytes is not None and num_bytes > self._max_bytes:
+            raise OSError(
+                122,
+                f"it is {num_bytes / 2**30:.3f} GiB, checkpoint.max_gib allows {self._max_bytes / 2**30:.3f}",
+            )
+
+    def _prune(self, keep: Path) -> None:
+        """Old ones beyond `keep_last` and the budget go; what was never complete goes too."""
+        complete = sorted(self._complete(), key=lambda each: -each[1].order)
+        total = 0
+        for place, (path, _) in enumerate(complete):
+            total += sum(file.stat().st_size for file in _files(path))
+            over_budget = self._max_bytes is not None and total > self._max_bytes
+            if path != keep and (place >= self._keep_last or over_budget):
+                _remove(path)
+        kept = {path for path, _ in self._complete()}
+        for path in self._folder.iterdir():
+            if path not in kept:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _complete(self) -> list[tuple[Path, RunState]]:
+        found = []
+        for path in sorted(self._folder.glob("*")) if self._folder.is_dir() else []:
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+                sizes = json.loads((path / _MARK).read_text(encoding="utf-8"))
+                if any((path / name).stat().st_size != size for name, size in sizes.items()):
+                    continue
+                state = json.loads((path / _STATE).read_text(encoding="utf-8"))
+                if state.pop("format") != FORMAT:
+                    continue
+                found.append((path, RunState(**state)))
+        return found
+
+
+def set_aside(episodes: Path, state: RunState, config: RunConfig) -> list[str]:
+    """Rename the logs of stages that `state` knows nothing of, but for the one that comes next: their games were played
+    by weights of a life of the run that is given up. Returns their names."""
+    moved = []
+    for path in sorted(episodes.glob("*.log")) if episodes.is_dir() else []:
+        stage = path.name.split(".")[0]
+        if not _belongs(stage, state, config):
+            target = path.with_name(f"{path.name}.given-up-{state.order}")
+            path.replace(target)
+            moved.append(path.name)
+    return moved
+
+
+def _belongs(stage: str, state: RunState, config: RunConfig) -> bool:
+    imitated = bool(state.stage) or not config.imitation.enabled
+    kind, _, rest = stage.partition("-")
+    if kind == "match":
+        return state.rounds >= config.self_play.rounds
+    is_evaluation = kind == "eval"
+    if is_evaluation:
+        kind, _, rest = rest.partition("-")
+    if kind == "spag" and rest.isdigit():
+        return imitated and int(rest) <= state.rounds + (0 if is_evaluation else 1)
+    return kind != "imitated" or bool(state.stage)
+
+
+def _remove(path: Path) -> None:
+    (path / _MARK).unlink()  # from here on it does not count
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != _MARK)

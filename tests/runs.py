@@ -1,0 +1,41 @@
+"""Small whole runs, for the tests that need one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from spag_ray.config import RunConfig, parse_config
+
+
+def tiny_run(model: Path, words: Path, **changes: Any) -> RunConfig:
+    config: dict[str, Any] = {
+        "model": str(model),
+        "game": {"max_turns": 2},
+        "words": {"source": str(words), "num_held_out": 2},
+        "sampling": {"temperature": 1.0, "max_new_tokens": 10},
+        "engine": {"dtype": "float32", "max_model_len": 512, "kv_cache_gib": 0.1, "max_num_seqs": 16},
+        "learner": {"dtype": "float32", "num_threads": 1, "bucket_bytes": 50_000},
+        "imitation": {"games": 12, "batch_games": 4, "learning_rate": 1e-2},
+        "self_play": {"rounds": 2, "games_per_round": 24, "batch_games": 4, "learning_rate": 1e-3},
+        "evaluation": {"games": 6},
+    }
+    for key, value in changes.items():
+        config[key] = {**config[key], **value} if isinstance(config.get(key), dict) else value
+    return parse_config(config)
+
+
+def quiet() -> Console:
+    return Console(quiet=True)
+
+
+def records_of(folder: Path, kind: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == kind]
+
+
+def steps_of(folder: Path) -> list[dict[str, Any]]:
+    return records_of(folder, "step")

@@ -1,0 +1,156 @@
+"""Checkpoints are there whole or not at all; a run that was cut goes on to the same end."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.checkpoint import Checkpoints, RunState, set_aside
+from cluster.run_folder import make_run_folder, reopen_run_folder
+from spag_ray.config import CheckpointConfig, parse_config
+from spag_ray.errors import RunFolderError
+
+
+def save(checkpoints: Checkpoints, name: str, order: int, size: int = 1000) -> None:
+    with checkpoints.writing(name, RunState(order=order, stage=name)) as folder:
+        (folder / "policy").mkdir()
+        (folder / "policy" / "weights.pt").write_bytes(bytes(size))
+
+
+def newest(checkpoints: Checkpoints) -> str | None:
+    found = checkpoints.newest()
+    return found[1].stage if found else None
+
+
+def test_the_newest_complete_one_is_found_and_old_ones_go(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig(keep_last=2))
+    assert checkpoints.newest() is None
+    for order, name in enumerate(("imitated", "spag-1", "spag-2"), 1):
+        save(checkpoints, name, order)
+        assert newest(checkpoints) == name
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["spag-1", "spag-2"]
+    found = checkpoints.newest()
+    assert found is not None and found[1] == RunState(order=3, stage="spag-2")
+
+
+@pytest.mark.parametrize("damage", ["mark", "file", "shorter", "state", "format"])
+def test_one_that_is_not_whole_does_not_count(damage: str, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    save(checkpoints, "imitated", 1)
+    save(checkpoints, "spag-1", 2)
+    folder = tmp_path / "checkpoints" / "spag-1"
+    if damage == "mark":
+        (folder / "COMPLETE").unlink()
+    elif damage == "file":
+        (folder / "policy" / "weights.pt").unlink()
+    elif damage == "shorter":
+        (folder / "policy" / "weights.pt").write_bytes(bytes(999))
+    else:
+        state = json.loads((folder / "state.json").read_text())
+        text = json.dumps(state | {"format": 99}) if damage == "format" else "{"
+        (folder / "state.json").write_text(text)
+        sizes = json.loads((folder / "COMPLETE").read_text())
+        (folder / "COMPLETE").write_text(json.dumps(sizes | {"state.json": len(text)}))
+    assert newest(checkpoints) == "imitated"
+    save(checkpoints, "spag-1", 2)
+    assert newest(checkpoints) == "spag-1", "it is written again in its place"
+
+
+def test_whatever_ends_the_writing_the_one_before_is_left(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    save(checkpoints, "imitated", 1)
+
+    def write(error: BaseException) -> None:
+        with checkpoints.writing("spag-1", RunState(order=2, stage="spag-1")) as folder:
+            (folder / "half").write_bytes(b"x")
+            raise error
+
+    with pytest.raises(RunFolderError, match=r"spag-1 could not be written \(No space left on device\); the n"):
+        write(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    with pytest.raises(RunFolderError, match=r"\(rank 1 could not .*the newest complete one is imitated"):
+        write(RunFolderError("rank 1 could not write its part: no space"))
+    with pytest.raises(KeyboardInterrupt):
+        write(KeyboardInterrupt())
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["imitated"] and newest(checkpoints)
+
+
+def test_a_disk_without_room_and_a_budget_that_is_too_small_are_said_before_anything_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    save(checkpoints, "imitated", 1)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=500))
+    with pytest.raises(RunFolderError, match=r"the disk has 0\.00 GiB left"):
+        save(checkpoints, "spag-1", 2)
+    monkeypatch.undo()
+    small = Checkpoints(tmp_path, CheckpointConfig(max_gib=1500 / 2**30))
+    with pytest.raises(RunFolderError, match=r"checkpoint\.max_gib allows"):
+        save(small, "spag-1", 2, size=4000)
+    assert newest(checkpoints) == "imitated"
+    save(small, "spag-1", 2, size=900)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["spag-1"], "two are over the budget"
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    """A real file system of one MiB that fills up."""
+    folder = Path("/dev/shm/spag_ray-test-disk")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    if os.system(f"mount -t tmpfs -o size=1m tmpfs {folder} 2>/dev/null") != 0:
+        folder.rmdir()
+        pytest.skip("mounting a small file system needs root")
+    yield folder
+    os.system(f"umount {folder}")
+    folder.rmdir()
+
+
+def test_a_disk_that_fills_up_while_a_checkpoint_is_written(small_disk: Path) -> None:
+    checkpoints = Checkpoints(small_disk, CheckpointConfig())
+    save(checkpoints, "imitated", 1, size=300_000)
+    with pytest.raises(RunFolderError, match=r"No space left on device.*newest complete one is imitated"):
+        save(checkpoints, "spag-1", 2, size=900_000)
+    assert newest(checkpoints) == "imitated"
+    save(checkpoints, "spag-1", 2, size=300_000)
+    assert newest(checkpoints) == "spag-1"
+
+
+LOGS = ["expert", "eval-base", "eval-imitated", "spag-1", "eval-spag-1", "spag-2", "eval-spag-2"]
+LOGS += ["match-spag-2-imitated", "stream"]
+
+
+@pytest.mark.parametrize(
+    "state, kept",
+    [
+        (RunState(), ["expert", "eval-base", "stream"]),
+        (RunState(stage="imitated"), ["expert", "eval-base", "eval-imitated", "spag-1", "stream"]),
+        (RunState(stage="spag-1", rounds=1), [*LOGS[:6], "stream"]),
+        (RunState(stage="spag-2", rounds=2), LOGS),
+    ],
+)
+def test_games_of_weights_that_are_gone_are_set_aside(state: RunState, kept: list[str], tmp_path: Path) -> None:
+    for name in LOGS:
+        (tmp_path / f"{name}.log").touch()
+    (tmp_path / "spag-2.1.log").touch()  # a second segment goes with the first
+    moved = set_aside(tmp_path, state, parse_config({"self_play": {"rounds": 2}}))
+    left = {path.name.removesuffix(".log") for path in tmp_path.glob("*.log")}
+    assert left - {"spag-2.1"} == set(kept) and ("spag-2.1" in left) == ("spag-2" in kept)
+    assert len(moved) == len(LOGS) + 1 - len(left)
+    assert len(list(tmp_path.iterdir())) == len(LOGS) + 1, "nothing is deleted"
+
+
+def test_a_run_goes_on_only_as_the_run_it_was(tmp_path: Path) -> None:
+    config = parse_config({})
+    folder = make_run_folder(tmp_path / "run", config)
+    reopen_run_folder(folder, parse_config({"engine": {"num_engines": 4}, "self_play": {"rounds": 9}}))
+    with pytest.raises(RunFolderError, match=r"begun with objective\.kl_coeff: 0\.2, not 0\.1"):
+        reopen_run_folder(folder, parse_config({"objective": {"kl_coeff": 0.1}}))
+    with pytest.raises(RunFolderError, match="no run to go on with"):
+        reopen_run_folder(tmp_path / "nothing", config)
