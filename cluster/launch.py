@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +24,7 @@ from cluster.run_folder import make_run_folder, reopen_run_folder
 from cluster.runtime import get, ray_session
 from spag_ray.cards import split_words, taboo_cards, without_words
 from spag_ray.config import RunConfig
-from spag_ray.errors import ConfigError, InputError
+from spag_ray.errors import ConfigError, InputError, StopRequestedError
 from spag_ray.formats import read_games, read_samples, read_sft, to_samples, write_games, write_samples
 from spag_ray.game import Outcome, Role
 from spag_ray.prompts import FlatRenderer, load_template
@@ -59,8 +62,14 @@ def run_training(config: RunConfig, folder: Path, console: Console, resume: bool
         console.print(f"model: {model}; {len(words)} training words, {len(held_out)} held out", soft_wrap=True)
         with placed_run(config, folder, model, words, held_out, cards) as run:
             training = run.train.remote()
-            _watch(run, training, console)
-            results = get(training)
+            with _notice_to_stop() as notice:
+                _watch(run, training, console, notice, config.checkpoint.stop_within_s)
+                if notice and not ray.wait([training], timeout=0)[0]:
+                    raise StopRequestedError(f"stopped in the midst of a step; go on with --resume --run-dir {folder}")
+            try:
+                results = get(training)
+            except StopRequestedError as stopped:
+                raise StopRequestedError(f"{stopped}; go on with --resume --run-dir {folder}") from None
     console.print(outcome_table(results))
     for line in head_to_head_lines(results):
         console.print(line, soft_wrap=True)
@@ -221,8 +230,36 @@ def placed_run(
             ray.kill(run)
 
 
-def _watch(run: Any, ending: ray.ObjectRef, console: Console) -> None:
+@contextlib.contextmanager
+def _notice_to_stop() -> Iterator[list[float]]:
+    """SIGTERM meanwhile is a notice, not the end: the list holds when it came. A spot machine and `ray job stop` send
+    one."""
+    notice: list[float] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield notice
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: notice.append(time.monotonic()))
+    try:
+        yield notice
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _watch(
+    run: Any, ending: ray.ObjectRef, console: Console, notice: Sequence[float] = (), stop_within_s: float = 30.0
+) -> None:
+    """Until it ends; or, after a notice, until the time is up that there is then."""
+    margin = min(2.0, stop_within_s / 4)  # to end everything
+    was_told = False
+
     def is_done(seconds: float) -> bool:
+        nonlocal was_told
+        if notice and not was_told:
+            was_told = True
+            console.print(f"asked to stop: at most {stop_within_s:g} s for it")
+            run.stop_soon.remote(stop_within_s - margin)
+        if notice and time.monotonic() - notice[0] > stop_within_s - margin:
+            return True
         return bool(ray.wait([ending], timeout=seconds)[0])
 
     def status() -> Progress:

@@ -36,7 +36,7 @@ from cluster.weights import Probe
 from spag_ray.config import RunConfig
 from spag_ray.episode import Episode
 from spag_ray.episode_log import write_atomically
-from spag_ray.errors import LearnersLostError
+from spag_ray.errors import LearnersLostError, StopRequestedError
 from spag_ray.game import Outcome, Role
 from spag_ray.prompts import Renderer, load_template, make_renderer
 from spag_ray.samples import GameSample, TurnSample
@@ -99,6 +99,7 @@ class Run:
         self.results: list[StageResult] = []
         self._takes_turns = config.placement == "colocated"
         self.save_seconds = 0.0
+        self._stop_at: float | None = None
         self._progress = Progress()
         self._began = time.perf_counter()
         self._template = load_template(config.prompts)
@@ -171,6 +172,20 @@ class Run:
             policy.learners.save_model(out)
         finally:
             self.close()
+
+    def stop_soon(self, seconds: float) -> None:
+        """Stop at the next place where nothing is lost by it; `seconds` are left until the end of this process."""
+        self._stop_at = time.monotonic() + seconds
+
+    def check_stop(self) -> None:
+        """Raises StopRequestedError once somebody has asked for it."""
+        if self._stop_at is not None:
+            raise StopRequestedError("the run was asked to stop")
+
+    def time_to_save(self) -> bool:
+        """Whether a checkpoint fits into the time that is left, by what the last one took."""
+        left = (self._stop_at or 0.0) - time.monotonic()
+        return 0 < 1.5 * self.save_seconds < left
 
     def status(self) -> Progress:
         return replace(self._progress, seconds=time.perf_counter() - self._began)
@@ -280,7 +295,9 @@ class Run:
                     plays[self.arenas.restart(index).play.remote(left, seats, games_in_flight)] = index
 
     def look_around(self) -> None:
-        """Whoever waits for play does this meanwhile. Raises what the watch over the engines could not mend."""
+        """Whoever waits for play does this meanwhile. Raises what the watch over the engines could not mend, and
+        StopRequestedError."""
+        self.check_stop()
         self.engines.watch.check()
         with self.engines.lock:
             for policy in self.policies:
@@ -450,6 +467,7 @@ class Run:
         self._progress = Progress(stage, version=self.version)
 
     def _show_step(self, stage: str, done: int, total: int, loss: float | None) -> None:
+        self.check_stop()
         self._progress = Progress(stage, done, total, "steps", loss=loss, version=self.version)
 
     def show_play(self, stage: str, total: int, count: StageCount) -> None:

@@ -32,7 +32,7 @@ from cluster.checkpoint import RunState
 from cluster.learning_policy import Lesson
 from spag_ray.config import BreachRule, ObjectiveConfig
 from spag_ray.episode import Episode
-from spag_ray.errors import InputError, LearnersLostError
+from spag_ray.errors import InputError, LearnersLostError, StopRequestedError
 from spag_ray.formats import holds_games, read_games, read_samples, read_sft
 from spag_ray.game import Role
 from spag_ray.replay import episode_from_game, published_samples, sft_games, sft_samples
@@ -141,11 +141,18 @@ def stream_rounds(run: Run, state: RunState, sft: list[TurnSample], baselines: R
     versions_per_round = config.self_play.games_per_round // per_version
     num_parts = config.self_play.rounds * versions_per_round
     num_undecided = 0
+    if run.config.checkpoint.enabled and not state.parts:
+        state = run.checkpoint("version-0", state)  # also says how long one takes
     with run.streaming(state.stream) as stream:
         for part in range(state.parts, num_parts):
             round_number, place = part // versions_per_round + 1, part % versions_per_round + 1
             name = f"spag-{round_number}"
-            episodes = stream.next_batch(f"{name}, version {place} of {versions_per_round}: play")
+            try:
+                episodes = stream.next_batch(f"{name}, version {place} of {versions_per_round}: play")
+            except StopRequestedError:  # here the learner is where `state` says
+                if run.time_to_save():
+                    run.checkpoint(f"version-{part}", state)
+                raise
             games = self_play_samples(run, episodes, name, baselines, may_be_empty=True)
             num_undecided = 0 if games else num_undecided + 1
             if num_undecided == MAX_UNDECIDED:

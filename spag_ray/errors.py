@@ -25,6 +25,12 @@ class RunFolderError(SpagError):
     """A run folder cannot be created, read or resumed."""
 
 
+class StopRequestedError(SpagError):
+    """Somebody asked the run to stop; it can be gone on with."""
+
+    exit_code = 0
+
+
 class EngineError(SpagError):
     """An inference engine failed."""
 
