@@ -42,6 +42,7 @@ EXTRAS_REQUIRE = {
         "pytest>=8",
         "pytest-timeout>=2.3",
         "hypothesis>=6.100",
+        "atheris>=3.0",
         "mypy>=1.15",
         "types-PyYAML",
         "ruff>=0.11",

@@ -197,7 +197,7 @@ async def _play_turn(
         sampling=replace(
             player.sampling,
             seed=_turn_seed(task, len(turns)),
-            stop_token_ids=player.renderer.end_ids,
+            stop_token_ids=player.renderer.stop_ids,
         ),
         view=GameView(
             role=role,

@@ -166,7 +166,7 @@ def play_offline(model: str, prompts: Sequence[Sequence[tuple[int, ...]]], in_fl
         disable_log_stats=True,
     )
     ordered = [game[turn] for turn in range(2 * RULES.max_turns) for game in prompts if turn < len(game)]
-    end_ids = list(make_renderer(load_template("chat"), load_tokenizer(model), RULES.max_turns).end_ids)
+    end_ids = list(make_renderer(load_template("chat"), load_tokenizer(model), RULES.max_turns).stop_ids)
 
     def params(number: int) -> Any:
         return vllm.SamplingParams(

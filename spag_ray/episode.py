@@ -65,6 +65,8 @@ class Episode:
     verdict: Verdict
 
     def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise InputError(f"episode {self.episode_id}: the temperature is {self.temperature}; it must be at least 0")
         for index, turn in enumerate(self.turns):
             if turn.role is not next_role(index):
                 raise InputError(

@@ -23,6 +23,7 @@ from spag_ray.errors import InputError
 from spag_ray.game import Role, check_history
 from spag_ray.rewards import rewarded_turns
 
+MAX_FILE_BYTES = 2**31
 Row = dict[str, Any]
 # (history before the turn, role of the turn, target word, max turns) -> the text that the player read.
 RenderQuery = Callable[[Sequence[Mapping[str, str]], Role, str, int], str]
@@ -115,6 +116,8 @@ def _text(row: Mapping[str, Any], key: str, where: str, may_be_empty: bool = Fal
     value = row.get(key)
     if not isinstance(value, str):
         raise InputError(f'{where}: "{key}" must be a text, found {value!r}')
+    if not value.isprintable() and any("\ud800" <= character <= "\udfff" for character in value):
+        raise InputError(f'{where}: "{key}" holds half of a surrogate pair, which is no character; mend the text')
     if not may_be_empty and not value.strip():
         raise InputError(f'{where}: "{key}" is empty; fill it or leave the row out')
     return value
@@ -130,6 +133,12 @@ def _number(row: Mapping[str, Any], key: str, where: str, default: float | None 
 def _read_rows(path: str | Path) -> list[Row]:
     """The objects of a file that holds one JSON list or JSON lines."""
     try:
+        size = Path(path).stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise InputError(
+                f"{path}: {size} bytes are more than the {MAX_FILE_BYTES} that are read at once; "
+                "cut it into several files"
+            )
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error}); give a UTF-8 file of JSON") from error
@@ -148,7 +157,7 @@ def _parse_lines(text: str, path: str | Path) -> list[Any]:
     try:
         # A single object may be written over several lines.
         return [json.loads(text)]
-    except ValueError:
+    except (ValueError, RecursionError):
         lines = enumerate(text.split("\n"), start=1)
         return [_parse(line, path, number) for number, line in lines if line.strip()]
 
@@ -163,6 +172,8 @@ def _parse(text: str, path: str | Path, first_line: int) -> Any:
         ) from error
     except RecursionError as error:
         raise InputError(f"{path}, line {first_line}: nested too deeply to be one of the published files") from error
+    except ValueError as error:  # a whole number of thousands of digits
+        raise InputError(f"{path}, line {first_line}: not valid JSON ({error})") from error
 
 
 def _write_rows(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -33,6 +33,10 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str, **options: Any) -> list[int]: ...
     def decode(self, token_ids: Sequence[int], **options: Any) -> str: ...
+    @property
+    def all_special_ids(self) -> list[int]: ...
+    @property
+    def added_tokens_decoder(self) -> Mapping[int, Any]: ...
     def apply_chat_template(self, conversation: list[dict[str, str]], **options: Any) -> Any: ...
 
 
@@ -90,10 +94,13 @@ def load_template(name: str) -> PromptTemplate:
 
 
 class Renderer(Protocol):
-    """Dialogue -> token ids of the next prompt; a pure function of the turns so far. `end_ids` end a reply."""
+    """Dialogue -> token ids of the next prompt; a pure function of the turns so far. `end_ids` end a reply as a player
+    means to end it; at any of `stop_ids` sampling has to stop: a player may end its message, never open another."""
 
     @property
     def end_ids(self) -> tuple[int, ...]: ...
+    @property
+    def stop_ids(self) -> tuple[int, ...]: ...
 
     def prompt(self, turns: Sequence[Turn], role: Role, target_word: str) -> tuple[int, ...]: ...
     def query_ids(self, query: str) -> tuple[int, ...]: ...
@@ -119,7 +126,12 @@ class _BaseRenderer:
         self.tokenizer = tokenizer
         self.max_turns = max_turns
         self.wording = wording
+        self._special_ids = _special_ids(tokenizer)
         self._plain = lru_cache(maxsize=65536)(self._encode_plain)
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        return tuple(sorted({*self.end_ids, *self._special_ids}))
 
     def _encode_plain(self, text: str) -> tuple[int, ...]:
         """Text that somebody wrote: special tokens in it are split into ordinary characters."""
@@ -157,11 +169,13 @@ class ChatRenderer(_BaseRenderer):
             heard = self._plain("\n\n") + self._plain(turns[-1].text) if turns else ()
             return self._opening_ids + rules + heard + self._to_reply_ids
         last = own[-1]
-        close = self._to_user_ids
-        if last.token_ids and last.token_ids[-1] == close[0]:
+        said, close = last.token_ids, self._to_user_ids
+        if said and said[-1] == close[0]:
             close = close[1:]
+        elif said and said[-1] in self._special_ids:
+            said = said[:-1]  # a token that frames messages, in the wrong place: what it would open is not opened
         heard = self._plain(turns[-1].text)
-        return last.prompt_ids + last.token_ids + close + heard + self._to_reply_ids
+        return last.prompt_ids + said + close + heard + self._to_reply_ids
 
     def query_ids(self, query: str) -> tuple[int, ...]:
         """A question outside the game (an SFT row), up to where its answer begins."""
@@ -202,6 +216,12 @@ class FlatRenderer(_BaseRenderer):
 
     def reply_ids(self, text: str) -> tuple[int, ...]:
         return (*self._plain(text), *self.end_ids)
+
+
+def _special_ids(tokenizer: Tokenizer) -> frozenset[int]:
+    """Tokens that frame messages and texts; not the one that stands for unknown words, which a player may say."""
+    special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
+    return frozenset({*special, *tokenizer.all_special_ids} - {getattr(tokenizer, "unk_token_id", None)})
 
 
 _MARKS = ("zqfirstzq", "zqsecondzq", "zqthirdzq", "zqfourthzq", "zqfifthzq")

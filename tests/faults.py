@@ -1,0 +1,151 @@
+"""A seeded fault injector for a run on this machine: its actors are killed, or stopped so that they hang."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+from conftest import TARGETS
+from runs import records_of
+
+from cluster.launch import placed_run
+from cluster.run_folder import make_run_folder
+from spag_ray.cards import taboo_cards
+from spag_ray.config import RunConfig
+from spag_ray.episode_log import LogFaults, read_log
+
+# What a fault is called -> (class of the actor whose process it hits, the signal).
+FAULTS = {
+    "engine killed": ("EngineActor", signal.SIGKILL),
+    "engine stuck": ("EngineActor", signal.SIGSTOP),
+    "learner killed": ("LearnerActor", signal.SIGKILL),
+    "learner stuck": ("LearnerActor", signal.SIGSTOP),
+    "buffer killed": ("BufferActor", signal.SIGKILL),
+    "arena killed": ("ArenaActor", signal.SIGKILL),
+    "run killed": ("Run", signal.SIGKILL),
+}
+
+
+@dataclass
+class Injected:
+    """A fault, and how long until a version was published after it."""
+
+    fault: str
+    at: float
+    recovered_s: float | None = None
+
+
+@dataclass
+class FaultyRun:
+    """Runs `config` in `folder` to its end, with `faults` one after another: each `gap_s` after the run has come back
+    from the one before. A Run that is killed is begun again as `--resume` does it."""
+
+    config: RunConfig
+    folder: Path
+    faults: list[str]
+    gap_s: float
+    seed: int
+    injected: list[Injected] = field(default_factory=list)
+
+    def to_the_end(self) -> None:
+        make_run_folder(self.folder, self.config)
+        chance = random.Random(self.seed)
+        targets = list(TARGETS)
+        while True:
+            run = placed_run(self.config, self.folder, self.config.model, targets[2:], targets[:2], taboo_cards())
+            with run as handle:
+                training = handle.train.remote()
+                try:
+                    self._inject(training, chance)
+                    ray.get(training)
+                    return
+                except ray.exceptions.RayActorError:
+                    assert self.injected and self.injected[-1].fault == "run killed", "nobody killed this Run"
+            wait_until_all_are_gone()
+
+    def _inject(self, training: ray.ObjectRef, chance: random.Random) -> None:
+        while len(self.injected) < len(self.faults):
+            version = self._version()
+            if self.injected:  # back from the last one?
+                since = self._published_since(self.injected[-1].at)
+                if since is not None:
+                    self.injected[-1].recovered_s = self.injected[-1].recovered_s or since
+            is_back = not self.injected or self.injected[-1].recovered_s is not None
+            rested = not self.injected or time.time() - self.injected[-1].at > self.gap_s
+            if version >= 2 and is_back and rested:
+                fault = self.faults[len(self.injected)]
+                if hit(fault, chance):
+                    self.injected.append(Injected(fault, time.time()))
+            if ray.wait([training], timeout=0.1)[0]:
+                return
+
+    def _version(self) -> int:
+        return max((line["version"] for line in self._syncs()), default=0)
+
+    def _published_since(self, at: float) -> float | None:
+        return next((line["time"] - at for line in self._syncs() if line["time"] > at + 1.0), None)
+
+    def _syncs(self) -> list[dict[str, Any]]:
+        return records_of(self.folder, "sync") if (self.folder / "metrics.jsonl").exists() else []
+
+    def check(self, num_parts: int) -> None:
+        """What has to hold whatever was killed."""
+        config = self.config
+        num_games = num_parts * config.stream.games_per_version
+        faults = LogFaults()
+        episodes = list(read_log(self.folder / "episodes" / "stream.log", faults))
+        numbers = [episode.number for episode in episodes]
+        assert len(numbers) == len(set(numbers)), "every acknowledged episode is in the log once"
+        under_way = set(range(max(numbers))) - set(numbers)
+        assert len(under_way) <= config.self_play.games_in_flight, "no game is lost but those under way at the end"
+        assert faults.num_gaps == 0
+        last = records_of(self.folder, "stream")[-1]
+        lags = {int(key[4:]): last[key] for key in last if key.startswith("lag_")}
+        assert sum(lags.values()) == num_games, "each version learned its episodes, once"
+        assert max(lags) <= config.stream.max_lag
+        versions = [line["version"] for line in self._syncs()]
+        assert versions == sorted(versions), "published versions only rise"
+        # A Run that dies between the sync and the probe has not written the sync down; its buckets were checked.
+        played = {turn.first_version for episode in episodes for turn in episode.turns}
+        num_kills = sum(injected.fault == "run killed" for injected in self.injected)
+        assert len(played - set(versions) - {0}) <= num_kills and max(played) <= max(versions)
+        saved = [line["name"] for line in records_of(self.folder, "checkpoint")]
+        assert saved[-1] == f"version-{num_parts}", "the run came to its end"
+        assert [injected.fault for injected in self.injected] == self.faults, "every fault was injected"
+
+
+def hit(fault: str, chance: random.Random) -> bool:
+    """Send the fault's signal to one process; False if there is none now."""
+    kind, number = FAULTS[fault]
+    processes = sorted(processes_of(kind), key=lambda process: process.pid)
+    if not processes:
+        return False
+    os.kill(chance.choice(processes).pid, number)
+    return True
+
+
+def processes_of(kind: str) -> list[psutil.Process]:
+    """The processes of an actor class: Ray names them so."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            title = process.cmdline()[0] if process.cmdline() else ""
+        except psutil.Error:
+            continue
+        if title == f"ray::{kind}" or title.startswith(f"ray::{kind}."):
+            found.append(process)
+    return found
+
+
+def wait_until_all_are_gone() -> None:
+    deadline = time.monotonic() + 60
+    while ray.util.list_named_actors():
+        assert time.monotonic() < deadline, "what a Run owns ends with it"
+        time.sleep(0.2)

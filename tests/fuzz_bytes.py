@@ -1,0 +1,94 @@
+"""Hostile bytes against everything that reads bytes, under libFuzzer (atheris): `make fuzz`, or
+
+    python tests/fuzz_bytes.py {wire|log|json} [-max_total_time=60] [libFuzzer's other options] [CORPUS]
+
+Whatever comes in, a reader returns or raises InputError; anything else, a second of work, or 1 GiB of memory is a
+finding, and its input is left in a crash-* file.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import atheris
+
+with atheris.instrument_imports(include=["spag_ray", "msgpack"]):
+    from spag_ray.episode import Episode, Turn
+    from spag_ray.episode_log import EpisodeLog, read_log
+    from spag_ray.errors import InputError
+    from spag_ray.formats import holds_games, read_games, read_samples, read_sft
+    from spag_ray.game import Outcome, Verdict, next_role
+    from spag_ray.wire import decode, encode
+
+FOLDER = Path(tempfile.mkdtemp(prefix="spag_ray-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+
+
+def example() -> bytes:
+    """A record as it should be, to begin from."""
+    turns = tuple(Turn(next_role(n), f"turn {n}", (1, 2, n), (4, 5), (-0.5, -0.25), "policy", 1, 2) for n in range(4))
+    verdict = Verdict(Outcome.ATTACKER_WINS, 4, "said it", 3, (0, 4))
+    return encode(Episode("s/7", 7, "s", "river", 3, "strict", 1.0, turns, verdict))
+
+
+def wire(data: bytes) -> None:
+    try:
+        episode = decode(data)
+    except InputError:
+        return
+    assert decode(encode(episode)) == episode
+
+
+def log(data: bytes) -> None:
+    path = FOLDER / "x.log"
+    path.write_bytes(data)
+    count = 0
+    try:
+        count = sum(1 for _ in read_log(path))
+    except InputError:
+        return
+    writer = EpisodeLog(path)
+    writer.append(example())
+    writer.close()
+    assert sum(1 for _ in read_log(path)) == count + 1
+
+
+def json(data: bytes) -> None:
+    path = FOLDER / "x.json"
+    path.write_bytes(data)
+    for read in (holds_games, read_games, read_samples, read_sft):
+        try:
+            read(path)
+        except InputError:
+            continue
+
+
+TARGETS = {"wire": wire, "log": log, "json": json}
+SEEDS = {
+    "wire": [example()],
+    "log": [],
+    "json": [
+        b'[{"history": [{"role": "attacker", "content": "a"}], "target_word": "cat", "max_turns": 2}]',
+        b'{"query": "q", "target": "t", "reward": 1.0, "role": "attacker", "weight": 0.5}',
+        b'[{"instruction": "a", "input": "b", "output": "c"}]',
+    ],
+}
+
+
+def main() -> None:
+    name = sys.argv.pop(1)
+    corpus = FOLDER / "corpus"
+    corpus.mkdir()
+    seeds = list(SEEDS[name])
+    if name == "log":
+        EpisodeLog(FOLDER / "seed.log").append(example(), example())
+        seeds.append((FOLDER / "seed.log").read_bytes())
+    for number, seed in enumerate(seeds):
+        (corpus / str(number)).write_bytes(seed)
+    atheris.Setup([*sys.argv, "-rss_limit_mb=1024", "-timeout=1", str(corpus)], TARGETS[name])
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
