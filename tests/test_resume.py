@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,10 +17,11 @@ from conftest import TARGETS
 from runs import quiet, records_of, tiny_run
 from safetensors.numpy import load_file
 
+from cluster.checkpoint import Checkpoints
 from cluster.launch import placed_run, run_training, training_words
 from cluster.run_folder import make_run_folder
 from cluster.runtime import ray_session
-from spag_ray.config import ClusterConfig, RunConfig
+from spag_ray.config import ClusterConfig, RunConfig, to_yaml
 from spag_ray.episode_log import read_log, segments
 from spag_ray.errors import RunFolderError
 
@@ -172,3 +176,47 @@ def test_another_runs_folder_is_not_gone_on_with(greedy: RunConfig, uninterrupte
     changed = greedy.model_copy(update={"seed": 7})
     with pytest.raises(RunFolderError, match="begun with seed: 0, not 7"):
         run_training(changed, uninterrupted, quiet(), resume=True)
+
+
+@pytest.mark.slow  # a whole process, twice
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("schedule", ["stream", "rounds"])
+def test_a_notice_to_stop_ends_the_process_well_and_in_time(
+    schedule: str, tiny_model: Path, words: Path, tmp_path: Path
+) -> None:
+    length = {"stream": {"rounds": 1, "games_per_round": 4000}, "rounds": {"rounds": 200, "games_per_round": 16}}
+    config = tiny_run(
+        tiny_model,
+        words,
+        schedule=schedule,
+        stream={"games_per_version": 8, "max_lag": 3},
+        imitation={"enabled": False},
+        engine={"kind": "transformers"},
+        objective={"learn_from": "both"},
+        self_play={"rounds": 1, "games_per_round": 4000}
+        if schedule == "stream"
+        else {"rounds": 200, "games_per_round": 16},
+        checkpoint={"every_versions": 1000},
+        evaluation={"games": 0},
+    )
+    file, folder = tmp_path / "config.yaml", tmp_path / "run"
+    file.write_text(to_yaml(config))
+    command = [sys.executable, "-m", "spag_ray", "train", str(file), "--run-dir", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        deadline = time.monotonic() + 120
+        while not (folder / "metrics.jsonl").exists() or len(records_of(folder, "sync")) < 3:
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.2)
+        told = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+        assert time.monotonic() - told < 45
+    assert process.returncode == 0, output
+    assert "asked to stop" in output and f"--resume --run-dir {folder}" in " ".join(output.split()), output
+    found = Checkpoints(folder, config.checkpoint).newest()
+    assert found is not None
+    learned = max(line["version"] for line in records_of(folder, "sync"))
+    if schedule == "stream":
+        assert found[1].parts >= learned - 1 > 0, "it fitted into the time, so it was saved"
+    else:
+        assert found[1].rounds >= learned - 1, "games that were played since are in the log"
