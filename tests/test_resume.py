@@ -193,9 +193,7 @@ def test_a_notice_to_stop_ends_the_process_well_and_in_time(
         imitation={"enabled": False},
         engine={"kind": "transformers"},
         objective={"learn_from": "both"},
-        self_play={"rounds": 1, "games_per_round": 4000}
-        if schedule == "stream"
-        else {"rounds": 200, "games_per_round": 16},
+        self_play=length[schedule],
         checkpoint={"every_versions": 1000},
         evaluation={"games": 0},
     )
