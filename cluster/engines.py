@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import ray
@@ -77,13 +78,16 @@ class Engines:
                 placed.saved = folder, version
 
     def all(self, call: str, *arguments: str) -> None:
-        """`sleep` or `wake` every engine; those that died in their sleep are made again when the others wake."""
+        """`sleep` or `wake` every engine; those that died in their sleep are made again when the others are awake. Who
+        is awake is not woken."""
+        if call == "wake" and not self._are_asleep:
+            return
         if call == "sleep":
             self._are_asleep = True
         for placed in list(self._placed):
             with contextlib.suppress(ray.exceptions.RayActorError):
                 get(getattr(placed.engine.handle, call).remote(*arguments))
-        if call == "wake":
+        if call == "wake" and arguments != ("weights",):
             self._are_asleep = False
             with self.lock:
                 missing, self._missing = self._missing, []
@@ -131,10 +135,14 @@ class Engines:
         ]
         try:
             get(starts, config.start_timeout_s)
-        except ray.exceptions.GetTimeoutError as error:
-            raise EngineError(
-                f"no engine after engine.start_timeout_s ({config.start_timeout_s:.0f} s); see {self._folder}/logs"
-            ) from error
+        except BaseException as error:
+            for engine in engines:
+                ray.kill(engine.handle)
+            if isinstance(error, ray.exceptions.GetTimeoutError):
+                raise EngineError(
+                    f"no engine after engine.start_timeout_s ({config.start_timeout_s:.0f} s); see {self._folder}/logs"
+                ) from error
+            raise
         return engines
 
     def _place(self, placed: Placed) -> None:
@@ -150,24 +158,33 @@ class Engines:
 
     def _replace(self, placed: Placed, fault: BaseException | str) -> None:
         """Called by the watch: this engine is dead, or is to be."""
+        ray.kill(placed.engine.handle)  # before the lock: whoever has it may wait for this very engine
         with self.lock:
             if placed not in self._placed:
                 return
             self._restarts.count(placed.engine.name, fault)
             self._takes_leave(placed)
-            ray.kill(placed.engine.handle)
             if self._are_asleep:
                 self._missing.append(placed)
                 return
         self._bring_back(placed)
 
     def _bring_back(self, placed: Placed) -> None:
-        lives = placed.lives + 1
-        name = f"{placed.engine.name.split('.')[0]}.{lives}"
-        (engine,) = self._start(placed.model, placed.engine.pool, [name])
-        if placed.saved is not None:
-            get(engine.handle.load_saved.remote(*placed.saved))
-        self._comes_in(Placed(engine, placed.model, placed.policy, placed.learner, placed.saved, lives))
+        """Another engine in its place; one that does not get as far as playing is tried again, as often as restarts
+        may be."""
+        while True:
+            lives = placed.lives + 1
+            name = f"{placed.engine.name.split('.')[0]}.{lives}"
+            placed = replace(placed, lives=lives)
+            try:
+                (engine,) = self._start(placed.model, placed.engine.pool, [name])
+                if placed.saved is not None:
+                    get(engine.handle.load_saved.remote(*placed.saved))
+            except (ray.exceptions.RayActorError, EngineError) as error:
+                self._restarts.count(name, error)
+                continue
+            self._comes_in(replace(placed, engine=engine))
+            return
 
     def _comes_in(self, placed: Placed) -> None:
         with self.lock:

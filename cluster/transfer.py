@@ -71,10 +71,11 @@ class EngineClient:
         for engine, ref in zip(tuple(self._engines), refs, strict=True):
             try:
                 ray.get(ref, timeout=self._timeout_s)
-            except ray.exceptions.RayActorError:
+            except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+                ray.kill(engine.handle)
                 self.lost.append(engine.name)
                 self._engines.remove(engine)
-            except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError) as error:
+            except ray.exceptions.RayError as error:
                 cause = getattr(error, "cause", None) or error
                 failed.append(f"{engine.name}: {str(cause).splitlines()[0]}")
                 ray.kill(engine.handle)
@@ -120,6 +121,7 @@ def living(engines: Sequence[Engine], timeout_s: float) -> tuple[list[Engine], l
         try:
             ray.get(ref, timeout=timeout_s)
             alive.append(engine)
-        except ray.exceptions.RayActorError:
+        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+            ray.kill(engine.handle)
             dead.append(engine)
     return alive, dead

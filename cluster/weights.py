@@ -152,7 +152,10 @@ def _load(exported: Export, engines: Sequence[Engine], config: SyncConfig, lost:
             assert version == exported.version, f"{engine.name} answered with version {version}"
         except ray.exceptions.RayActorError:
             lost.append(engine)
-        except (ray.exceptions.RayError, ray.exceptions.GetTimeoutError) as error:
+        except ray.exceptions.GetTimeoutError:  # stuck; it is to be found dead, and replaced
+            ray.kill(engine.handle)
+            lost.append(engine)
+        except ray.exceptions.RayError as error:
             cause = getattr(error, "cause", None) or error
             failed.append(f"{engine.name}: {str(cause).splitlines()[0]}")
             ray.kill(engine.handle)
@@ -173,7 +176,8 @@ def _probe(
     for engine, ref in zip(engines, refs, strict=True):
         try:
             (found,) = ray.get(ref, timeout=config.timeout_s)
-        except ray.exceptions.RayActorError:
+        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+            ray.kill(engine.handle)
             lost.append(engine)
             continue
         gaps = [abs(ours - theirs) for ours, theirs in zip(expected, found, strict=True)]

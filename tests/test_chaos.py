@@ -45,6 +45,7 @@ def stream_run(model: Path, words: Path, num_parts: int, **changes: Any) -> RunC
         "self_play": {"rounds": 1, "games_per_round": 8 * num_parts, "games_in_flight": 8},
         "checkpoint": {"every_versions": 5},
         "supervision": {"max_restarts": 100, "heartbeat_timeout_s": 8},
+        "sync": {"timeout_s": 60},
         "evaluation": {"games": 0},
     }
     for key, value in changes.items():

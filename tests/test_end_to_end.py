@@ -24,10 +24,13 @@ from spag_ray.episode_log import read_log
 from spag_ray.errors import ConfigError
 from spag_ray.formats import read_games, read_samples
 
+SECRET = "hf_nobody_may_read_this"
+
 
 @pytest.fixture(scope="module", autouse=True)
 def local_ray() -> Iterator[None]:
     """One Ray for the file; what a run leaves running in it is a fault of the run."""
+    os.environ["HF_TOKEN"] = SECRET
     with ray_session(ClusterConfig(num_cpus=2, object_store_gib=0.2)):
         yield
         assert [actor for actor in ray.util.list_named_actors()] == []
@@ -88,6 +91,8 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
     assert len(held_out) == 2 and not held_out & trained
     assert (folder / "models" / "spag-2" / "tokenizer.json").is_file()
     assert json.loads((folder / "versions.json").read_text())["packages"]["ray"]
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert len(files) > 20 and not [path for path in files if SECRET.encode() in path.read_bytes()]
 
 
 @pytest.mark.timeout(400)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
 from conftest import TARGETS
@@ -199,17 +201,8 @@ def test_a_notice_to_stop_ends_the_process_well_and_in_time(
     )
     file, folder = tmp_path / "config.yaml", tmp_path / "run"
     file.write_text(to_yaml(config))
-    command = [sys.executable, "-m", "spag_ray", "train", str(file), "--run-dir", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        deadline = time.monotonic() + 120
-        while not (folder / "metrics.jsonl").exists() or len(records_of(folder, "sync")) < 3:
-            assert time.monotonic() < deadline and process.poll() is None
-            time.sleep(0.2)
-        told = time.monotonic()
-        process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=60)
-        assert time.monotonic() - told < 45
-    assert process.returncode == 0, output
+    with begun(file, folder, num_syncs=3) as process:
+        output = told_to_stop(process)
     assert "asked to stop" in output and f"--resume --run-dir {folder}" in " ".join(output.split()), output
     found = Checkpoints(folder, config.checkpoint).newest()
     assert found is not None
@@ -218,3 +211,57 @@ def test_a_notice_to_stop_ends_the_process_well_and_in_time(
         assert found[1].parts >= learned - 1 > 0, "it fitted into the time, so it was saved"
     else:
         assert found[1].rounds >= learned - 1, "games that were played since are in the log"
+
+
+@pytest.mark.slow  # a whole process, twice
+@pytest.mark.timeout(300)
+def test_a_driver_that_is_killed_leaves_nothing_running_and_another_goes_on(
+    tiny_model: Path, words: Path, tmp_path: Path
+) -> None:
+    config = tiny_run(
+        tiny_model,
+        words,
+        schedule="stream",
+        stream={"games_per_version": 8, "max_lag": 3},
+        imitation={"enabled": False},
+        objective={"learn_from": "both"},
+        self_play={"rounds": 1, "games_per_round": 4000},
+        checkpoint={"every_versions": 2},
+        evaluation={"games": 0},
+    )
+    file, folder = tmp_path / "config.yaml", tmp_path / "run"
+    file.write_text(to_yaml(config))
+    with begun(file, folder, num_syncs=5) as process:
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert any("VLLM" in child.name() or "EngineCore" in child.name() for child in children), "a real engine runs"
+        process.kill()
+    _, left = psutil.wait_procs(children, timeout=40)
+    assert [child.name() for child in left] == []
+    num_syncs = len(records_of(folder, "sync"))
+    with begun(file, folder, num_syncs + 3, "--resume") as process:
+        told_to_stop(process)
+    (resumed,) = records_of(folder, "resumed")
+    versions = [line["version"] for line in records_of(folder, "sync")]
+    assert versions == sorted(set(versions)) and resumed["version"] >= versions[num_syncs - 1]
+
+
+@contextlib.contextmanager
+def begun(file: Path, folder: Path, num_syncs: int, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """`spag-ray train` in a process of its own, once it has published so many versions."""
+    command = [sys.executable, "-m", "spag_ray", "train", str(file), "--run-dir", str(folder), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        deadline = time.monotonic() + 120
+        while not (folder / "metrics.jsonl").exists() or len(records_of(folder, "sync")) < num_syncs:
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.2)
+        yield process
+
+
+def told_to_stop(process: subprocess.Popen[str]) -> str:
+    """SIGTERM; what it printed."""
+    told = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert time.monotonic() - told < 45
+    return output
