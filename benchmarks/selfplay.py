@@ -160,6 +160,7 @@ def play_offline(model: str, prompts: Sequence[Sequence[tuple[int, ...]]], in_fl
         enforce_eager=True,
         enable_prefix_caching=True,
         enable_chunked_prefill=False,
+        block_size=32,  # as in actors/vllm_policy.py
         max_num_batched_tokens=max(2048, config.max_model_len),
         skip_tokenizer_init=True,
         logprobs_mode="processed_logprobs",
