@@ -34,7 +34,7 @@ test-all: $(STAMP) ## run the slow tests: clusters, browsers, minutes
 fuzz: $(STAMP) ## hostile bytes against every reader; SECONDS_EACH=600 sets how long
 	@for target in wire log json; do $(BIN)/python tests/fuzz_bytes.py $$target -max_total_time=$(or $(SECONDS_EACH),600); done
 
-chaos: $(STAMP) ## kill every kind of process, 30 times, in a run that has to come to its end (about 20 minutes)
+chaos: $(STAMP) ## kill every kind of process, 30 times, in a run that has to come to its end (under 30 minutes)
 	@$(BIN)/python -m pytest -m chaos -s
 
 lint: $(STAMP) ## check style and formatting

@@ -99,6 +99,12 @@ class ReplayBuffer:
         self._counts.pop(STAGE, None)
         stream.restore(cursor, self._recorded(STAGE))
 
+    def reread(self) -> None:
+        """Logs were set aside: what is known of stages is what their logs say now."""
+        for log in self._logs.values():
+            log.close()
+        self._logs, self._waiting, self._counts = {}, {}, {}
+
     def _recorded(self, stage: str) -> Iterator[bytes]:
         """What the log of a stage holds, counted."""
         for data in read_records(self._path(stage)):
@@ -180,6 +186,10 @@ class BufferActor:
 
     async def count(self, stage: str) -> StageCount:
         return self._buffer.count(stage)
+
+    async def reread(self) -> None:
+        async with self._writing:
+            self._buffer.reread()
 
     async def open_stream(self, spec: StreamSpec, cursor: Mapping[str, Any] | None = None) -> None:
         """Begin a stream, or go on with it where `cursor` says."""

@@ -389,6 +389,7 @@ class Run:
         state = found[1] if found is not None else RunState()
         for log in set_aside(self.folder / "episodes", state, self.config):
             self.metrics.record("set_aside", log=log)
+        get(self._buffer.reread.remote())
         if found is None:
             if any(policy.version for policy in self.policies):  # what engines play is not what learners begin with
                 self.results, self.words = [], self.words.resumed(0, [])

@@ -11,10 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from cluster.buffer import ReplayBuffer
 from cluster.checkpoint import Checkpoints, RunState, set_aside
 from cluster.run_folder import make_run_folder, reopen_run_folder
 from spag_ray.config import CheckpointConfig, parse_config
+from spag_ray.episode import Episode, Turn
+from spag_ray.episode_log import read_log
 from spag_ray.errors import RunFolderError
+from spag_ray.game import Outcome, Role, Verdict
+from spag_ray.wire import encode
 
 
 def save(checkpoints: Checkpoints, name: str, order: int, size: int = 1000) -> None:
@@ -154,3 +159,17 @@ def test_a_run_goes_on_only_as_the_run_it_was(tmp_path: Path) -> None:
         reopen_run_folder(folder, parse_config({"objective": {"kl_coeff": 0.1}}))
     with pytest.raises(RunFolderError, match="no run to go on with"):
         reopen_run_folder(tmp_path / "nothing", config)
+
+
+def test_what_is_set_aside_is_not_written_to_any_more(tmp_path: Path) -> None:
+    turn = Turn(Role.ATTACKER, "x", (1,), (2,), (-0.5,), "policy", 1, 1)
+    verdict = Verdict(Outcome.TIED, 1, "time is up", None, None)
+    first, second = (
+        encode(Episode(f"s/{n}", n, "eval-spag-1", "river", 2, "strict", 1.0, (turn,), verdict)) for n in range(2)
+    )
+    buffer = ReplayBuffer(str(tmp_path))
+    buffer.add([first])
+    assert set_aside(tmp_path, RunState(), parse_config({})) == ["eval-spag-1.log"]
+    buffer.reread()
+    assert buffer.played("eval-spag-1") == {} and buffer.add([second]) == 1
+    assert [episode.number for episode in read_log(tmp_path / "eval-spag-1.log")] == [1]

@@ -162,7 +162,6 @@ def test_a_run_that_ray_could_never_place_is_refused_before_its_folder_is_made(
     "update, kind, channel",
     [
         ("between_games", "transformers", "object_store"),
-        ("between_turns", "transformers", "object_store"),
         ("in_flight", "vllm", "shared_memory"),
     ],
 )

@@ -213,10 +213,10 @@ def test_a_framing_token_that_a_player_samples_ends_its_reply_and_opens_nothing(
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("target", ["wire", "log", "json"])
-def test_a_fuzzer_finds_nothing_in_half_a_minute(target: str, tmp_path: Path) -> None:
+def test_a_fuzzer_finds_nothing_in_a_short_time(target: str, tmp_path: Path) -> None:
     fuzz = Path(__file__).with_name("fuzz_bytes.py")
     done = subprocess.run(
-        [sys.executable, str(fuzz), target, "-max_total_time=30"],
+        [sys.executable, str(fuzz), target, "-max_total_time=15"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

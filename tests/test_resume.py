@@ -111,10 +111,10 @@ def uninterrupted(greedy: RunConfig, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.mark.parametrize(
     "is_time",
     [
-        pytest.param(steps_in("imitated", 3), id="imitating", marks=pytest.mark.slow),
-        pytest.param(games_in("spag-1", 3), id="playing", marks=pytest.mark.slow),
-        pytest.param(steps_in("spag-2", 1), id="learning"),
-        pytest.param(games_in("match-spag-2-imitated", 1), id="comparing", marks=pytest.mark.slow),
+        pytest.param(steps_in("imitated", 3), id="imitating", marks=pytest.mark.chaos),
+        pytest.param(games_in("spag-1", 3), id="playing", marks=pytest.mark.chaos),
+        pytest.param(steps_in("spag-2", 1), id="learning", marks=pytest.mark.slow),
+        pytest.param(games_in("match-spag-2-imitated", 1), id="comparing", marks=pytest.mark.chaos),
     ],
 )
 def test_a_greedy_run_that_was_cut_ends_with_the_weights_of_one_that_was_not(
@@ -140,6 +140,7 @@ def said(episode: Any) -> tuple[Any, ...]:
     return episode.number, episode.target_word, *(turn.text for turn in episode.turns), str(episode.verdict.outcome)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_stream_that_was_cut_goes_on_and_learns_every_episode_once(
     tiny_model: Path, words: Path, tmp_path: Path
@@ -174,15 +175,17 @@ def test_a_stream_that_was_cut_goes_on_and_learns_every_episode_once(
     assert max(lags) <= 3 and sum(lags.values()) == 96, "counted on over both lives"
 
 
+@pytest.mark.slow
 def test_another_runs_folder_is_not_gone_on_with(greedy: RunConfig, uninterrupted: Path) -> None:
     changed = greedy.model_copy(update={"seed": 7})
     with pytest.raises(RunFolderError, match="begun with seed: 0, not 7"):
         run_training(changed, uninterrupted, quiet(), resume=True)
 
 
-@pytest.mark.slow  # a whole process, twice
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("schedule", ["stream", "rounds"])
+@pytest.mark.parametrize(
+    "schedule", [pytest.param("stream", marks=pytest.mark.slow), pytest.param("rounds", marks=pytest.mark.chaos)]
+)
 def test_a_notice_to_stop_ends_the_process_well_and_in_time(
     schedule: str, tiny_model: Path, words: Path, tmp_path: Path
 ) -> None:
