@@ -95,6 +95,7 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
     assert len(files) > 20 and not [path for path in files if SECRET.encode() in path.read_bytes()]
 
 
+@pytest.mark.slow  # two whole runs
 @pytest.mark.timeout(400)
 def test_a_greedy_run_in_game_order_gives_the_same_games_and_weights_twice(
     tiny_model: Path, words: Path, tmp_path: Path
