@@ -468,7 +468,8 @@ class Run:
         self._progress = Progress(stage, version=self.version)
 
     def _show_step(self, stage: str, done: int, total: int, loss: float | None) -> None:
-        self.check_stop()
+        if self.config.schedule == "rounds" or not self.time_to_save():  # a stream first comes to where it can be saved
+            self.check_stop()
         self._progress = Progress(stage, done, total, "steps", loss=loss, version=self.version)
 
     def show_play(self, stage: str, total: int, count: StageCount) -> None:

@@ -33,7 +33,9 @@ class Stream:
             self._play(index)
 
     def next_batch(self, what: str) -> list[Episode]:
-        """The episodes that the next version learns from. Raises what ended an arena."""
+        """The episodes that the next version learns from. Raises what ended an arena, and
+        StopRequestedError."""
+        self._run.check_stop()
         waited = time.perf_counter()
         while (records := get(self._buffer.batch.remote(0.5))) is None:
             self._run.show_play(what, 0, get(self._buffer.count.remote(STAGE)))
