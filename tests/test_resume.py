@@ -216,8 +216,8 @@ def test_a_notice_to_stop_ends_the_process_well_and_in_time(
         assert found[1].rounds >= learned - 1, "games that were played since are in the log"
 
 
-@pytest.mark.slow  # a whole process, twice
-@pytest.mark.timeout(300)
+@pytest.mark.chaos  # a whole process, twice
+@pytest.mark.timeout(400)
 def test_a_driver_that_is_killed_leaves_nothing_running_and_another_goes_on(
     tiny_model: Path, words: Path, tmp_path: Path
 ) -> None:
