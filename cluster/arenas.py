@@ -45,7 +45,7 @@ class Arenas:
         """Another one in the place of one that is gone; returns its handle."""
         ray.kill(self.handles[index])
         self.handles[index] = self._start(index)
-        get([self.handles[index].join.remote(engine, policy) for engine, policy in self._engines.items()])
+        get([self.handles[index].join.remote(engine, policy) for engine, policy in list(self._engines.items())])
         return self.handles[index]
 
     def close(self) -> None:

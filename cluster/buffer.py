@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,13 +22,21 @@ from actors.league import Opponents
 from cluster.stream import STAGE, GameStream, StreamCounts
 from spag_ray.config import StreamConfig
 from spag_ray.episode import Episode
-from spag_ray.episode_log import EpisodeLog, read_records, write_atomically
+from spag_ray.episode_log import EpisodeLog, LogFaults, read_records, write_atomically
 from spag_ray.errors import InputError, RunFolderError
 from spag_ray.game import Outcome
 from spag_ray.wire import decode
 from spag_ray.words import WordStream
 
 STAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]*")
+
+
+@dataclass
+class BufferHealth:
+    """`pid` changes when Ray has started the buffer again; `damage`: {stage: what reading its log has found amiss}."""
+
+    pid: int
+    damage: dict[str, str]
 
 
 @dataclass
@@ -54,6 +63,7 @@ class ReplayBuffer:
         self._logs: dict[str, EpisodeLog] = {}
         self._waiting: dict[str, dict[int, bytes]] = {}
         self._counts: dict[str, StageCount] = {}
+        self.damage: dict[str, str] = {}
 
     def add(self, records: Iterable[bytes]) -> int:
         """`keep`, then `write`; returns how many were new."""
@@ -105,11 +115,15 @@ class ReplayBuffer:
             log.close()
         self._logs, self._waiting, self._counts = {}, {}, {}
 
-    def _recorded(self, stage: str) -> Iterator[bytes]:
-        """What the log of a stage holds, counted."""
-        for data in read_records(self._path(stage)):
-            self._count(decode(data))
-            yield data
+    def _recorded(self, stage: str) -> Iterator[tuple[Episode, bytes]]:
+        """What the log of a stage holds, counted; what is damaged there is noted."""
+        faults = LogFaults()
+        for data in read_records(self._path(stage), faults):
+            episode = decode(data)
+            self._count(episode)
+            yield episode, data
+        if faults:
+            self.damage[stage] = str(faults)
 
     def _count(self, episode: Episode) -> None:
         count = self._counts.setdefault(episode.stage, StageCount())
@@ -129,7 +143,7 @@ class ReplayBuffer:
     def _stage(self, stage: str) -> dict[int, bytes]:
         if stage not in self._waiting:
             self._counts.pop(stage, None)
-            self._waiting[stage] = {decode(data).number: data for data in self._recorded(stage)}
+            self._waiting[stage] = {episode.number: data for episode, data in self._recorded(stage)}
         return self._waiting[stage]
 
     def _log(self, stage: str) -> EpisodeLog:
@@ -187,6 +201,9 @@ class BufferActor:
     async def count(self, stage: str) -> StageCount:
         return self._buffer.count(stage)
 
+    async def health(self) -> BufferHealth:
+        return BufferHealth(os.getpid(), dict(self._buffer.damage))
+
     async def reread(self) -> None:
         async with self._writing:
             self._buffer.reread()
@@ -204,8 +221,11 @@ class BufferActor:
         self._buffer.open_stream(stream, cursor)
         self._is_open = True
 
-    def _save_cursor(self) -> None:
-        write_atomically(self._cursor_path, json.dumps(self._stream.cursor()))
+    def _save_cursor(self) -> dict[str, Any]:
+        """Whoever calls it holds `_writing`."""
+        cursor = self._stream.cursor()
+        write_atomically(self._cursor_path, json.dumps(cursor))
+        return cursor
 
     @property
     def _spec_path(self) -> Path:
@@ -232,15 +252,16 @@ class BufferActor:
                     await self._change()
         except TimeoutError:
             return None
-        self._save_cursor()
+        async with self._writing:  # the cursor names episodes: they are in the log by then
+            self._save_cursor()
         return taken
 
     async def advance(self, versions: Mapping[str, int]) -> dict[str, Any]:
         """The batch is learned and the new weights are published; returns the cursor, for a checkpoint."""
         self._stream.advance(versions)
-        self._save_cursor()
         self._tell()
-        return self._stream.cursor()
+        async with self._writing:
+            return self._save_cursor()
 
     async def give_up(self, holder: str) -> int:
         """An arena is gone: its games are others'."""

@@ -30,22 +30,17 @@ _STATE = "state.json"
 @dataclass
 class RunState:
     """Where the loop is, as plain JSON. `order` counts checkpoints; `stage` is the last stage that was learned ("" for
-    none), `rounds` and `parts` how many rounds, or versions of a stream, are behind it. `anchor` is the stage that the
-    newest weights are compared with: its name and {policy: model folder in the run folder}."""
+    none), `rounds` and `parts` how many rounds, or versions of a stream, are behind it."""
 
     order: int = 0
     stage: str = ""
     rounds: int = 0
     parts: int = 0
-    versions: dict[str, int] = field(default_factory=dict)
-    anchor_name: str = "base"
-    anchor: dict[str, str] = field(default_factory=dict)
     words: dict[str, Any] | None = None
     baselines: dict[str, float] | None = None
     league: dict[str, Any] | None = None
     stream: dict[str, Any] | None = None
     results: list[dict[str, Any]] = field(default_factory=list)
-    num_ranks: int = 1
 
 
 class Checkpoints:
@@ -55,7 +50,6 @@ class Checkpoints:
         self._folder = folder / "checkpoints"
         self._keep_last = config.keep_last
         self._max_bytes = None if config.max_gib is None else int(config.max_gib * 2**30)
-        self.num_bytes = 0  # of the one that was written last
 
     def newest(self) -> tuple[Path, RunState] | None:
         """The newest complete one, or None."""
@@ -64,6 +58,11 @@ class Checkpoints:
             return None
         _, path, state = max(found, key=lambda each: each[0])
         return path, state
+
+    def newest_bytes(self) -> int:
+        """The size of the newest complete one; 0 if there is none."""
+        found = self.newest()
+        return sum(file.stat().st_size for file in _files(found[0])) if found else 0
 
     @contextlib.contextmanager
     def writing(self, name: str, state: RunState) -> Iterator[Path]:
@@ -99,7 +98,6 @@ class Checkpoints:
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
-        self.num_bytes = sum(sizes.values())
         self._prune(keep=target)
 
     def _no_room(self, name: str, reason: str) -> str:
@@ -112,10 +110,9 @@ class Checkpoints:
 
     def _make_room(self) -> None:
         """Refuse before writing what the disk cannot take; the last one's size says how much it will be."""
-        free = shutil.disk_usage(self._folder).free
-        if self.num_bytes and free < self.num_bytes:
-            needed, left = self.num_bytes / 2**30, free / 2**30
-            raise OSError(28, f"it needs {needed:.2f} GiB, the disk has {left:.2f} GiB left")
+        free, needed = shutil.disk_usage(self._folder).free, self.newest_bytes()
+        if free < needed:
+            raise OSError(28, f"it needs {needed / 2**30:.2f} GiB, the disk has {free / 2**30:.2f} GiB left")
 
     def _check_budget(self, num_bytes: int) -> None:
         if self._max_bytes is not None and num_bytes > self._max_bytes:

@@ -18,8 +18,8 @@ from rich.table import Table
 
 from actors.models import load_tokenizer, resolve_model
 from cluster.preflight import check_files, check_model, check_resources, in_a_process
-from cluster.progress import watch
-from cluster.run import Cards, Progress, Run, StageResult
+from cluster.progress import Progress, watch
+from cluster.run import Cards, Run, StageResult
 from cluster.run_folder import make_run_folder, reopen_run_folder
 from cluster.runtime import get, ray_session
 from spag_ray.cards import split_words, taboo_cards, without_words

@@ -122,6 +122,15 @@ class LearnerGroup:
             for index, rank in enumerate(self._ranks)
         ]
         self.num_buckets, self.num_tensors, self.adapter = self._get(started)[0]
+        self._beats: list[ray.ObjectRef] = []
+
+    def check_alive(self, wait_s: float = 0.0) -> None:
+        """Raises LearnersLostError for a rank that is dead: found within `wait_s`, or the next time. One that is at
+        work does not answer, and counts as alive."""
+        if wait_s or not self._beats:
+            self._beats = [rank.__ray_ready__.remote() for rank in self._ranks]
+        ended, self._beats = ray.wait(self._beats, num_returns=len(self._beats), timeout=wait_s)
+        self._get(ended)
 
     def begin_stage(self, method: str, num_steps: int, learning_rate: float, kl_coeff: float) -> None:
         self._all("begin_stage", method, num_steps, learning_rate, kl_coeff)

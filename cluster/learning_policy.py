@@ -5,8 +5,9 @@ One policy plays both seats, or an attacker and a defender learn side by side; e
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from cluster.metrics import Metrics
 from cluster.transfer import DirectChannel
 from cluster.weights import Export, Gate, Probe, SyncReport, export, prove, publish
 from spag_ray.config import RunConfig
-from spag_ray.errors import EngineError, LearnerError
+from spag_ray.errors import EngineError, LearnerError, LearnersLostError, WeightSyncError
 from spag_ray.game import Role
 from spag_ray.samples import GameSample, TurnSample, turns_of
 
@@ -85,6 +86,11 @@ class LearningPolicy:
             workers = self._config.engine.tensor_parallel_size
             self._direct = DirectChannel(self.learners, self._config.sync, workers)
 
+    def check_learners(self) -> None:
+        """Raises LearnersLostError for a rank that has died while nothing was asked of it."""
+        if self.learners is not None:
+            self.learners.check_alive()
+
     def learn(self, lesson: Lesson, show: ShowStep) -> None:
         """Raises LearnerError when too many steps in a row had no finite gradient."""
         assert self.learners is not None
@@ -133,7 +139,8 @@ class LearningPolicy:
         assert self._exported is not None
         self.engines += self.waiting
         self.waiting = []
-        self._report, lost = publish(self._exported, self.engines, self._config.sync, gate)
+        with self._learners_to_blame():
+            self._report, lost = publish(self._exported, self.engines, self._config.sync, gate)
         self.version = self._exported.version
         self.engines = [engine for engine in self.engines if engine not in lost]
         return lost
@@ -150,14 +157,18 @@ class LearningPolicy:
 
     def catch_up(self, engine: Engine) -> bool:
         """Bring a new engine to the newest published version; it plays only then. Where the learner sends its weights
-        itself it has to wait for the next one: returns False."""
-        if self._exported is not None and self.version == self._exported.version:
-            if self._exported.direct is not None:
+        itself, or has died while it published, the engine has to wait for the next one: returns False."""
+        if self._exported is not None:
+            if self._exported.direct is not None or self.version != self._exported.version:
                 self.waiting.append(engine)
                 return False
-            report, lost = publish(self._exported, [engine], self._config.sync)
-            if self._probe is not None and not lost:
-                _, lost = prove(self._exported, [engine], self._config.sync, self._probe, report)
+            try:
+                with self._learners_to_blame():
+                    report, lost = publish(self._exported, [engine], self._config.sync)
+                    if self._probe is not None and not lost:
+                        _, lost = prove(self._exported, [engine], self._config.sync, self._probe, report)
+            except LearnersLostError:
+                return False  # the run will see that, and the watch that this engine was stopped
             if lost:
                 return False  # dead again; the watch will see it
         self.engines.append(engine)
@@ -167,27 +178,38 @@ class LearningPolicy:
         """Send the weights as they were published to the engines that wait for them, while the learner does nothing
         else; returns those that may play from now on.
 
-        Raises EngineError where the learner cannot: colocated it sleeps now.
+        Raises EngineError where no engine is left and the learner cannot: it sleeps, or has done its work.
         """
         if not self.waiting:
             return []
-        if self._config.placement == "colocated":
+        if self.learners is None or self._config.placement == "colocated":
             if self.engines:
                 return []  # the others play on until the next version
             raise EngineError(
                 f"no engine of {self.name} is left, and with sync.channel: {self._config.sync.channel} a new one has "
                 "to wait for the next version; go on with --resume"
             )
-        assert self._exported is not None and self.learners is not None
+        assert self._exported is not None
         candidates, self.waiting = self.waiting, []
         exported = export(self.learners, self.version, self._probe, self._direct)
-        report, lost = publish(exported, candidates, self._config.sync)
+        with self._learners_to_blame():
+            report, lost = publish(exported, candidates, self._config.sync)
         admitted = [engine for engine in candidates if engine not in lost]
         if self._probe is not None:
             _, lost = prove(exported, admitted, self._config.sync, self._probe, report)
         admitted = [engine for engine in admitted if engine not in lost]
         self.engines += admitted
         return admitted
+
+    @contextlib.contextmanager
+    def _learners_to_blame(self) -> Iterator[None]:
+        """What an engine could not take because a learner rank is gone is that rank's fault: LearnersLostError."""
+        try:
+            yield
+        except WeightSyncError:
+            if self.learners is not None:
+                self.learners.check_alive(wait_s=5.0)
+            raise
 
     def leave(self, engine: Engine) -> None:
         """An engine is gone."""
@@ -196,8 +218,11 @@ class LearningPolicy:
 
     def save(self, stage: str) -> str:
         """The learner's weights as a model folder of the run."""
-        name = stage if len(self.roles) == 2 else f"{stage}-{self.name}"
-        return self.save_to(self._folder / "models" / name)
+        return self.save_to(self.saved(stage))
+
+    def saved(self, stage: str) -> Path:
+        """Where `save` puts the model of a stage."""
+        return self._folder / "models" / (stage if len(self.roles) == 2 else f"{stage}-{self.name}")
 
     def save_to(self, folder: Path) -> str:
         assert self.learners is not None

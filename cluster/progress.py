@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
-
-from cluster.run import Progress
 
 PLAIN_EVERY_S = 15.0
 _SHORT = {
@@ -19,6 +18,21 @@ _SHORT = {
     "defender breaks the rules": "defender breach",
     "tied game": "tie",
 }
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a run is doing now, for whoever shows it."""
+
+    stage: str = "starting"
+    done: int = 0
+    total: int = 0
+    unit: str = ""
+    seconds: float = 0.0
+    num_tokens: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
+    loss: float | None = None
+    version: int = 0
 
 
 class ProgressLine:

@@ -184,7 +184,7 @@ class EngineActor:
         return await self._desk.exchange(client, requests, cancelled, gather_s)
 
     async def heartbeat(self) -> tuple[int, float]:
-        """(turns under way, seconds since one was answered); while it takes weights or sleeps nothing is expected."""
+        """(turns under way, seconds since one was answered); while it takes weights nothing is expected."""
         if self._policy is not None and self._policy.is_dead:
             os._exit(1)
         if self._desk is None or self._num_pauses:

@@ -11,7 +11,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +23,21 @@ from actors.models import load_tokenizer
 from actors.policy import Sampling
 from cluster.arena_actor import Seat
 from cluster.arenas import Arenas
-from cluster.buffer import BufferActor, StageCount, StreamSpec
-from cluster.checkpoint import Checkpoints, RunState, set_aside
+from cluster.buffer import BufferActor, BufferHealth, StageCount, StreamSpec
 from cluster.engines import Engines
 from cluster.league_play import LeaguePlay
 from cluster.learning_policy import LearningPolicy, Lesson
 from cluster.metrics import Metrics
-from cluster.runtime import get, redirect_output
+from cluster.progress import Progress
+from cluster.recovery import Recovery
+from cluster.runtime import ClusterError, get, redirect_output
 from cluster.stream_play import Stream
 from cluster.supervisor import Restarts
 from cluster.weights import Probe
 from spag_ray.config import RunConfig
 from spag_ray.episode import Episode
 from spag_ray.episode_log import write_atomically
-from spag_ray.errors import LearnersLostError, StopRequestedError
+from spag_ray.errors import RunFolderError, StopRequestedError
 from spag_ray.game import Outcome, Role
 from spag_ray.prompts import Renderer, load_template, make_renderer
 from spag_ray.samples import GameSample, TurnSample
@@ -45,23 +46,7 @@ from spag_ray.words import WordStream
 
 # A turn that no game played: what learner and engines say of it is compared after every sync.
 PROBE = "It is something that most people have seen, though few could say when they last looked at it closely."
-MAX_BUFFER_RESTARTS = 10
 Cards = dict[str, tuple[str, ...]]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a run is doing now, for whoever shows it."""
-
-    stage: str = "starting"
-    done: int = 0
-    total: int = 0
-    unit: str = ""
-    seconds: float = 0.0
-    num_tokens: int = 0
-    outcomes: dict[str, int] = field(default_factory=dict)
-    loss: float | None = None
-    version: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,14 +77,13 @@ class Run:
         self.held_out = list(held_out)
         self.cards = cards
         self.metrics = Metrics(self.folder)
-        self.checkpoints = Checkpoints(self.folder, config.checkpoint)
+        self.recovery = Recovery(self)
         self.league = LeaguePlay(self)
         # Against other players each word comes twice: the learner attacks with it once, and defends once.
         self.words = WordStream(list(words), config.seed, attacker_seats=2 if self.league.league.is_open else 1)
         self.results: list[StageResult] = []
-        self._takes_turns = config.placement == "colocated"
-        self.save_seconds = 0.0
-        self._stop_at: float | None = None
+        self.takes_turns = config.placement == "colocated"
+        self.stop_at: float | None = None
         self._progress = Progress()
         self._began = time.perf_counter()
         self._template = load_template(config.prompts)
@@ -111,17 +95,19 @@ class Run:
             LearningPolicy(name, roles, config, self.folder, model, self.metrics, probe)
             for name, roles in seats.items()
         ]
-        self._buffer = (
+        self.restarts = Restarts(config.supervision, self.metrics)
+        self.buffer = (
             ray.remote(BufferActor)
             .options(
                 name=f"buffer-{self.folder.name}",
                 num_cpus=0,
                 max_concurrency=1024,
-                max_restarts=MAX_BUFFER_RESTARTS,
+                max_restarts=config.supervision.max_restarts,
                 max_task_retries=-1,
             )
             .remote(str(self.folder / "episodes"))
         )
+        self._buffer_health: BufferHealth | None = None
         rules = Rules(config.game.max_turns, config.game.rules)
         self.arenas = Arenas(
             self.folder.name,
@@ -130,9 +116,8 @@ class Run:
             self._template,
             rules,
             config.engine.turn_timeout_s,
-            self._buffer,
+            self.buffer,
         )
-        self.restarts = Restarts(config.supervision, self.metrics)
         self.engines = Engines(config, self.folder, self.arenas, self.metrics, self.restarts)
 
     def train(self) -> list[StageResult]:
@@ -175,34 +160,41 @@ class Run:
 
     def stop_soon(self, seconds: float) -> None:
         """Stop at the next place where nothing is lost by it; `seconds` are left until the end of this process."""
-        self._stop_at = time.monotonic() + seconds
+        self.stop_at = time.monotonic() + seconds
 
     def check_stop(self) -> None:
         """Raises StopRequestedError once somebody has asked for it."""
-        if self._stop_at is not None:
+        if self.stop_at is not None:
             raise StopRequestedError("the run was asked to stop")
-
-    def time_to_save(self) -> bool:
-        """Whether a checkpoint fits into the time that is left, by what the last one took."""
-        left = (self._stop_at or 0.0) - time.monotonic()
-        return 0 < 1.5 * self.save_seconds < left
 
     def status(self) -> Progress:
         return replace(self._progress, seconds=time.perf_counter() - self._began)
 
     def start_policies(self) -> None:
-        """The engines and learner groups of every policy that learns; colocated, only the engines are awake then."""
+        """The engines and learner groups of every policy that learns."""
         for policy in self.policies:
             count = self.config.engine.num_engines
             policy.engines = self.engines.start(policy.model, policy.name, policy.name, count, policy)
-        if self._takes_turns:
+        self.start_learners()
+
+    def start_learners(self) -> None:
+        """Colocated, they sleep when this returns, and the engines are awake."""
+        if self.takes_turns:
             self.engines.all("sleep")
         for policy in self.policies:
             policy.start_learners()
-            if self._takes_turns:
+            if self.takes_turns:
                 policy.sleep_learners()
-        if self._takes_turns:
+        if self.takes_turns:
             self.engines.all("wake")
+
+    def go_back_to(self, words: WordStream, results: Sequence[Mapping[str, Any]]) -> None:
+        """The words given out so far, and what has been evaluated, are these."""
+        self.words = words
+        self.results = [
+            StageResult(row["attacker"], row["defender"], {Outcome(k): n for k, n in row["outcomes"].items()})
+            for row in results
+        ]
 
     def add_engine(self, policy_name: str = "policy") -> str:
         """One more engine for a policy that learns, while it plays; see Engines.add."""
@@ -221,7 +213,7 @@ class Run:
         for policy in self.policies:
             policy.close_learners()
         self.arenas.close()
-        ray.kill(self._buffer)
+        ray.kill(self.buffer)
         self.metrics.close()
 
     def seat(self, pool: str, policy: str, model: str, temperature: float) -> Seat:
@@ -250,12 +242,19 @@ class Run:
         all_tasks = [
             GameTask(number, word, stage, self.config.seed, *opponents(number)) for number, word in enumerate(words)
         ]
-        there = get(self._buffer.played.remote(stage))  # by an earlier life of this run
-        tasks = [task for task in all_tasks if there.get(task.number) != task.target_word]
+        there = get(self.buffer.played.remote(stage))  # by an earlier life of this run
+        for task in all_tasks:
+            if there.get(task.number, task.target_word) != task.target_word:
+                raise RunFolderError(
+                    f"{self.folder}: game {task.number} of {stage} was played with the word "
+                    f"{there[task.number]!r}, now it would be {task.target_word!r}: the words are others; go on with "
+                    "those that the run was begun with, or begin another"
+                )
+        tasks = [task for task in all_tasks if task.number not in there]
         began = time.perf_counter()
         self._play_all(stage, len(all_tasks), tasks, seats)
         seconds = time.perf_counter() - began
-        count: StageCount = get(self._buffer.count.remote(stage))
+        count: StageCount = get(self.buffer.count.remote(stage))
         self.metrics.record(
             "play",
             stage=stage,
@@ -268,7 +267,7 @@ class Run:
             tokens_per_s=round(count.num_tokens / seconds, 1),
             **{str(outcome): number for outcome, number in count.outcomes.items()},
         )
-        return [decode(data) for data in get(self._buffer.take.remote(stage))]
+        return [decode(data) for data in get(self.buffer.take.remote(stage))]
 
     def _play_all(self, stage: str, total: int, tasks: Sequence[GameTask], seats: Mapping[str, Seat]) -> None:
         """Every game played and in the log, whichever arenas that takes."""
@@ -282,7 +281,7 @@ class Run:
         }
         while plays:
             ended, _ = ray.wait(list(plays), timeout=0.5)
-            self.show_play(stage, total, get(self._buffer.count.remote(stage)))
+            self.show_play(stage, total, get(self.buffer.count.remote(stage)))
             self.look_around()
             for play in ended:
                 index = plays.pop(play)
@@ -290,19 +289,32 @@ class Run:
                     get(play)
                 except ray.exceptions.RayActorError as error:
                     self.restarts.count(self.arenas.name(index), error)
-                    there = get(self._buffer.played.remote(stage))
+                    there = get(self.buffer.played.remote(stage))
                     left = [task for task in shares[index] if task.number not in there]
                     plays[self.arenas.restart(index).play.remote(left, seats, games_in_flight)] = index
 
     def look_around(self) -> None:
-        """Whoever waits for play does this meanwhile. Raises what the watch over the engines could not mend, and
-        StopRequestedError."""
+        """Whoever waits for play does this meanwhile. Raises what the watch over the engines could not mend,
+        LearnersLostError, and StopRequestedError."""
         self.check_stop()
         self.engines.watch.check()
+        self._look_at_buffer()
+        for policy in self.policies:
+            policy.check_learners()
         with self.engines.lock:
             for policy in self.policies:
                 for engine in policy.admit():
                     self.engines.joined(policy, engine)
+
+    def _look_at_buffer(self) -> None:
+        """Ray starts it again by itself, and it reads its logs by itself: what came of that is counted here."""
+        before, health = self._buffer_health, get(self.buffer.health.remote())
+        self._buffer_health = health
+        if before is not None and before.pid != health.pid:
+            self.restarts.count("buffer", ClusterError("its process ended, and Ray has started another"))
+        for stage, damage in health.damage.items():
+            if before is None or before.damage.get(stage) != damage:
+                self.metrics.record("log_damage", stage=stage, damage=damage)
 
     def _self_play_seats(self) -> dict[str, Seat]:
         temperature = self.config.sampling.temperature
@@ -315,16 +327,13 @@ class Run:
         seats, opponents = self._self_play_seats(), self.league.opponents()
         versions = {policy.name: policy.version for policy in self.policies}
         spec = StreamSpec(self.words, self.config.stream, self.config.seed, opponents, versions)
-        get(self._buffer.open_stream.remote(spec, None if cursor is None else {**cursor, "versions": versions}))
-        stream = Stream(self, self._buffer, seats)
+        get(self.buffer.open_stream.remote(spec, None if cursor is None else {**cursor, "versions": versions}))
+        stream = Stream(self, seats)
         try:
             yield stream
-            get(self._buffer.close_stream.remote())
-        except BaseException:
-            with contextlib.suppress(ray.exceptions.RayError):
-                get(self._buffer.close_stream.remote())
-            raise
         finally:
+            with contextlib.suppress(ray.exceptions.RayActorError):  # gone for good: then that is what is raised
+                get(self.buffer.close_stream.remote())
             stream.stop()
 
     def evaluate(self, name: str, attacker: Seat, defender: Seat, stage: str, names: tuple[str, str]) -> StageResult:
@@ -338,109 +347,34 @@ class Run:
         outcomes = Counter(episode.verdict.outcome for episode in episodes)
         result = StageResult(*names, dict(outcomes))
         self.results.append(result)
-        write_atomically(self.folder / "matches.json", json.dumps(self._results_as_json(), indent=1) + "\n")
+        write_atomically(self.folder / "matches.json", json.dumps(self.results_as_json(), indent=1) + "\n")
         return result
 
     def learn(self, lesson: Lesson) -> None:
-        """Every policy learns its part. Colocated, engines then sleep until `publish`, and learners wake."""
-        self._wake_learners()
+        """Every policy learns its part."""
+        self.wake_learners()
         for policy in self.policies:
             policy.learn(lesson, self._show_step)
 
-    def _wake_learners(self) -> None:
-        if self._takes_turns:
+    def wake_learners(self) -> None:
+        """Colocated, engines sleep meanwhile, until `publish`."""
+        if self.takes_turns:
             self.engines.all("sleep")
             for policy in self.policies:
                 policy.wake_learners()
 
-    def checkpoint(self, name: str, state: RunState) -> RunState:
-        """`state` and all that it does not say itself, on disk; returns it as it was written."""
-        if not self.config.checkpoint.enabled:
-            return state
-        began = time.perf_counter()
-        state = replace(
-            state,
-            order=state.order + 1,
-            versions={policy.name: policy.version for policy in self.policies},
-            words=self.words.state(),
-            league=self.league.league.as_json(),
-            results=self._results_as_json(),
-            num_ranks=self.config.learner.num_ranks,
-        )
-        with self.checkpoints.writing(name, state) as folder:
-            for policy in self.policies:
-                policy.save_state(folder)
-        self.save_seconds = time.perf_counter() - began
-        self.metrics.record(
-            "checkpoint",
-            name=name,
-            stage=state.stage,
-            seconds=round(self.save_seconds, 3),
-            num_bytes=self.checkpoints.num_bytes,
-        )
-        return state
-
-    def restore(self) -> RunState:
-        """Where to go on: at the newest checkpoint, which is then what learners hold and engines play; or at the
-        beginning. Logs of games that were played beyond it, by weights that are not there any more, are set aside."""
-        for policy in self.policies:
-            policy.version = max(policy.version, self._published().get(policy.name, 0))
-        found = self.checkpoints.newest()
-        state = found[1] if found is not None else RunState()
-        for log in set_aside(self.folder / "episodes", state, self.config):
-            self.metrics.record("set_aside", log=log)
-        get(self._buffer.reread.remote())
-        if found is None:
-            if any(policy.version for policy in self.policies):  # what engines play is not what learners begin with
-                self.results, self.words = [], self.words.resumed(0, [])
-                self.publish()
-            elif self._takes_turns:
-                self.engines.all("wake")
-            return state
-        self.say(f"going on from {state.stage or 'the beginning'}")
-        self._wake_learners()
-        for policy in self.policies:
-            policy.load_state(found[0], "stream" if state.parts else None)
-        if state.words is not None:
-            self.words = WordStream.from_state(state.words)
-        self.league.restore(state.league)
-        self.results = [
-            StageResult(row["attacker"], row["defender"], {Outcome(k): n for k, n in row["outcomes"].items()})
-            for row in state.results
-        ]
-        self.metrics.record("resumed", stage=state.stage, checkpoint=found[0].name, version=self.version)
-        self.publish()
-        return state
-
-    def restart_learners(self, error: LearnersLostError) -> None:
-        """Other ranks in the place of a group that lost one; `restore` then says where to go on."""
-        self.restarts.count("learners", error)
-        self.say("starting the learners again")
-        if self._takes_turns:
-            self.engines.all("sleep")
-        for policy in self.policies:
-            policy.close_learners()
-            policy.start_learners()
-
-    def _published(self) -> dict[str, int]:
-        """{policy: the highest version that any engine may have played}"""
-        path = self.folder / "published.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-
-    def _results_as_json(self) -> list[dict[str, Any]]:
+    def results_as_json(self) -> list[dict[str, Any]]:
         return [asdict(each) for each in self.results]
 
     def publish(self) -> None:
         """The learners' weights to the engines. Colocated, weights leave the learners before they sleep, and engines
         are awake before they take them; where learners send weights themselves, both have to hold weights meanwhile."""
         direct = self.config.sync.channel != "object_store"
-        write_atomically(
-            self.folder / "published.json", json.dumps({policy.name: policy.version + 1 for policy in self.policies})
-        )
+        self.recovery.note_published({policy.name: policy.version + 1 for policy in self.policies})
         with self.engines.lock:
             for policy in self.policies:
                 policy.export()
-            if self._takes_turns:
+            if self.takes_turns:
                 for policy in self.policies:
                     policy.sleep_learners(keep_weights=direct)
                 self.engines.all("wake", "weights" if direct else "all")
@@ -449,7 +383,7 @@ class Run:
                 self.engines.lost(policy, policy.publish(self.arenas))
                 for engine in set(joining) & set(policy.engines):
                     self.engines.joined(policy, engine)
-            if self._takes_turns and direct:
+            if self.takes_turns and direct:
                 for policy in self.policies:
                     policy.sleep_learners()
                 self.engines.all("wake", "kv_cache")
@@ -468,7 +402,8 @@ class Run:
         self._progress = Progress(stage, version=self.version)
 
     def _show_step(self, stage: str, done: int, total: int, loss: float | None) -> None:
-        if self.config.schedule == "rounds" or not self.time_to_save():  # a stream first comes to where it can be saved
+        saves_between_versions = self.config.schedule == "stream" and self.recovery.time_to_save()
+        if not saves_between_versions:
             self.check_stop()
         self._progress = Progress(stage, done, total, "steps", loss=loss, version=self.version)
 

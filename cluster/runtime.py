@@ -78,6 +78,14 @@ def get(refs: Any, timeout_s: float | None = None) -> Any:
         raise
 
 
+def is_gone(error: BaseException) -> bool:
+    """Whether an actor that was asked has died or does not answer. A method that failed because of another actor's
+    death comes as a RayActorError too, but is a RayTaskError as well: the one that was asked lives."""
+    is_late = isinstance(error, ray.exceptions.GetTimeoutError)
+    is_dead = isinstance(error, ray.exceptions.RayActorError) and not isinstance(error, ray.exceptions.RayTaskError)
+    return is_late or is_dead
+
+
 def redirect_output(log_path: str) -> None:
     """This process's output, and that of the processes it starts, goes to the end of a file."""
     path = Path(log_path)

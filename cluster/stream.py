@@ -25,7 +25,6 @@ from actors.arena import GameTask
 from spag_ray.config import ReplayOrder, StreamConfig
 from spag_ray.episode import Episode
 from spag_ray.game import Role
-from spag_ray.wire import decode
 from spag_ray.words import Lease, WordStream
 
 STAGE = "stream"
@@ -82,6 +81,10 @@ class Permits:
         granted = min(count, self.free)
         self._begun += granted
         return granted
+
+    def count(self, begun: int) -> None:
+        """Games that were begun without a permit of this life's."""
+        self._begun += begun
 
     def resume(self, begun: int, version: int) -> None:
         """Of a stream that was there before."""
@@ -203,7 +206,7 @@ class GameStream:
             "counts": vars(self._counts) | {"lag": {str(lag): n for lag, n in self._counts.lag.items()}},
         }
 
-    def restore(self, cursor: Mapping[str, Any] | None, records: Iterable[bytes]) -> None:
+    def restore(self, cursor: Mapping[str, Any] | None, records: Iterable[tuple[Episode, bytes]]) -> None:
         """Be what `cursor` and the log say; games that were under way are not known any more, and given out again.
         Without a cursor every episode of the log waits to be learned."""
         uses: dict[str, int] = {}
@@ -216,8 +219,7 @@ class GameStream:
             self._counts = StreamCounts(**cursor["counts"] | {"lag": lag})
             uses, batch = cursor["uses_left"], cursor["batch"]
         self._batch = dict.fromkeys(batch, b"")
-        for data in records:
-            episode = decode(data)
+        for episode, data in records:
             number = episode.number
             if number in self._seen:
                 continue
@@ -254,7 +256,7 @@ class GameStream:
             self._words.done(out[1])
         else:
             self._words.played(number)
-            self._permits.give_back(-1)
+            self._permits.count(1)
         self._counts.finished += 1
         self._queue.add(number, data, self._oldest_versions(episode), self._priority(episode))
         return True

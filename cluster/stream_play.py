@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class Stream:
     """What the learner sees of play that goes on beside it."""
 
-    def __init__(self, run: Run, buffer: Any, seats: Mapping[str, Seat]) -> None:
+    def __init__(self, run: Run, seats: Mapping[str, Seat]) -> None:
         self._run = run
-        self._buffer = buffer
+        self._buffer = run.buffer
         self._seats = seats
         self._began = time.perf_counter()
         self._plays: dict[ray.ObjectRef, int] = {}
@@ -66,9 +66,9 @@ class Stream:
         return get(self._buffer.advance.remote({policy.name: policy.version for policy in self._run.policies}))
 
     def stop(self) -> None:
-        """Arenas leave the games that are under way; who is gone is gone."""
+        """Arenas leave the games that are under way; one that is gone has left them."""
         for play, index in self._plays.items():
-            with contextlib.suppress(ray.exceptions.RayError, IndexError):
+            with contextlib.suppress(ray.exceptions.RayActorError):
                 get(self._run.arenas.handles[index].stop_stream.remote())
                 get(play)
 

@@ -82,7 +82,8 @@ class Restarts:
             return "out of memory"
         if self._oom_kills > before:
             return "out of memory"
-        return "stuck" if isinstance(error, str) else "crash"
+        is_late = isinstance(error, str) or isinstance(error.__cause__, ray.exceptions.GetTimeoutError)
+        return "stuck" if is_late else "crash"
 
 
 class EngineWatch:

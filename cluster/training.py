@@ -49,26 +49,26 @@ MAX_UNDECIDED = 5  # versions of a stream in a row without a decided game
 def train(run: Run) -> list[StageResult]:
     run.say("starting engines and learner")
     run.start_policies()
-    state = run.restore()
+    lost: LearnersLostError | None = None
     while True:
         try:
-            return go_on(run, state)
+            if lost is not None:
+                run.recovery.restart_learners(lost)
+            return go_on(run, run.recovery.restore())
         except LearnersLostError as error:
-            run.restart_learners(error)
-            state = run.restore()
+            lost = error
 
 
 def go_on(run: Run, state: RunState) -> list[StageResult]:
     """From where `state` says to the end."""
     config = run.config
     if not state.stage:
-        state.anchor = {policy.name: policy.model for policy in run.policies}
         evaluate_stage(run, "base")
         if config.imitation.enabled:
             imitate(run)
-            anchor = run.save("imitated")
-            state = replace(state, stage="imitated", anchor_name="imitated", anchor=anchor)
-            state = run.checkpoint("imitated", state)
+            run.save("imitated")
+            state = replace(state, stage="imitated")
+            state = run.recovery.checkpoint("imitated", state)
             run.publish()
     if state.stage:
         evaluate_stage(run, state.stage)
@@ -88,7 +88,7 @@ def go_on(run: Run, state: RunState) -> list[StageResult]:
     for policy in run.policies:
         policy.close_learners()
     if config.self_play.rounds and config.evaluation.games:
-        head_to_head(run, state.anchor, state.anchor_name)
+        head_to_head(run, "imitated" if config.imitation.enabled else "base")
     run.say("done")
     return run.results
 
@@ -130,7 +130,7 @@ def spag_round(
     games = self_play_samples(run, episodes, f"round {number}", baselines)
     run.learn(self_play_lesson(run, stage, games, sft))
     run.save(stage)
-    return run.checkpoint(stage, replace(state, stage=stage, rounds=number, baselines=as_json(baselines)))
+    return run.recovery.checkpoint(stage, replace(state, stage=stage, rounds=number, baselines=as_json(baselines)))
 
 
 def stream_rounds(run: Run, state: RunState, sft: list[TurnSample], baselines: RoleBaselines | None) -> RunState:
@@ -142,7 +142,7 @@ def stream_rounds(run: Run, state: RunState, sft: list[TurnSample], baselines: R
     num_parts = config.self_play.rounds * versions_per_round
     num_undecided = 0
     if run.config.checkpoint.enabled and not state.parts:
-        state = run.checkpoint("version-0", state)  # also says how long one takes
+        state = run.recovery.checkpoint("version-0", state)  # also says how long one takes
     with run.streaming(state.stream) as stream:
         for part in range(state.parts, num_parts):
             round_number, place = part // versions_per_round + 1, part % versions_per_round + 1
@@ -150,8 +150,8 @@ def stream_rounds(run: Run, state: RunState, sft: list[TurnSample], baselines: R
             try:
                 episodes = stream.next_batch(f"{name}, version {place} of {versions_per_round}: play")
             except StopRequestedError:  # here the learner is where `state` says
-                if run.time_to_save():
-                    run.checkpoint(f"version-{part}", state)
+                if run.recovery.time_to_save():
+                    run.recovery.checkpoint(f"version-{part}", state)
                 raise
             games = self_play_samples(run, episodes, name, baselines, may_be_empty=True)
             num_undecided = 0 if games else num_undecided + 1
@@ -169,7 +169,7 @@ def stream_rounds(run: Run, state: RunState, sft: list[TurnSample], baselines: R
                 run.save(name)
                 evaluate_stage(run, name)
             if place == versions_per_round or (part + 1) % config.checkpoint.every_versions == 0:
-                state = run.checkpoint(f"version-{part + 1}", state)
+                state = run.recovery.checkpoint(f"version-{part + 1}", state)
     return state
 
 
@@ -210,15 +210,16 @@ def evaluate_stage(run: Run, name: str) -> None:
         run.evaluate(name, attacker, defender, f"eval-{name}", (name, name))
 
 
-def head_to_head(run: Run, anchor: dict[str, str], anchor_name: str) -> None:
+def head_to_head(run: Run, anchor_name: str) -> None:
     """The newest weights against an earlier stage, in both seats."""
     run.say(f"starting an engine for {anchor_name}")
     temperature = run.config.evaluation.temperature
     earlier = {}
-    for policy, model in anchor.items():
-        pool = f"{anchor_name}-{policy}"
+    for policy in run.policies:
+        pool = f"{anchor_name}-{policy.name}"
+        model = policy.model if anchor_name == "base" else str(policy.saved(anchor_name))
         run.engines.start(model, pool, pool, 1)
-        earlier[policy] = run.seat(pool, pool, model, temperature)
+        earlier[policy.name] = run.seat(pool, pool, model, temperature)
     newest = {role: run.policy_seat(role, temperature) for role in Role}
     attacker, defender = (run.policy_of(role).name for role in Role)
     name = f"spag-{run.config.self_play.rounds}"

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from cluster.arena_actor import Engine
+from cluster.runtime import is_gone
 from spag_ray.config import SyncConfig
-from spag_ray.errors import WeightSyncError
+from spag_ray.errors import LearnersLostError, WeightSyncError
 
 if TYPE_CHECKING:
     from cluster.learner_group import LearnerGroup
@@ -66,23 +67,41 @@ class EngineClient:
         self._all(lambda _, engine: engine.handle.end_update.remote(self.version))
 
     def _all(self, call: Callable[[int, Engine], ray.ObjectRef]) -> None:
-        refs = [call(index, engine) for index, engine in enumerate(self._engines)]
-        failed = []
-        for engine, ref in zip(tuple(self._engines), refs, strict=True):
-            try:
-                ray.get(ref, timeout=self._timeout_s)
-            except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
-                ray.kill(engine.handle)
-                self.lost.append(engine.name)
-                self._engines.remove(engine)
-            except ray.exceptions.RayError as error:
+        engines = tuple(self._engines)
+        refs = [call(index, engine) for index, engine in enumerate(engines)]
+        for engine in gather(engines, refs, self._timeout_s, f"version {self.version} was not taken").lost:
+            self.lost.append(engine.name)
+            self._engines.remove(engine)
+
+
+@dataclass
+class Answers:
+    """What each engine that lives has answered, in the order of the engines; and those that do not."""
+
+    found: dict[Engine, Any]
+    lost: list[Engine]
+
+
+def gather(engines: Sequence[Engine], refs: Sequence[ray.ObjectRef], timeout_s: float, failure: str) -> Answers:
+    """One call of each engine. Those that died, or are stuck, are killed and told apart.
+
+    Raises WeightSyncError, `failure` and which and why, after killing those that could not do it.
+    """
+    answers = Answers({}, [])
+    failed = []
+    for engine, ref in zip(engines, refs, strict=True):
+        try:
+            answers.found[engine] = ray.get(ref, timeout=timeout_s)
+        except ray.exceptions.RayError as error:
+            ray.kill(engine.handle)
+            if is_gone(error):
+                answers.lost.append(engine)
+            else:
                 cause = getattr(error, "cause", None) or error
                 failed.append(f"{engine.name}: {str(cause).splitlines()[0]}")
-                ray.kill(engine.handle)
-        if failed:
-            raise WeightSyncError(
-                f"version {self.version} was not taken by {'; '.join(failed)}; these engines were stopped"
-            )
+    if failed:
+        raise WeightSyncError(f"{failure} by {'; '.join(failed)}; these engines were stopped")
+    return answers
 
 
 class DirectChannel:
@@ -98,30 +117,25 @@ class DirectChannel:
         """The learner's weights as they are now to every engine, as `version`; returns the bytes that went to each, and
         the engines that were found dead.
 
-        Raises WeightSyncError, after killing the engines that refused.
+        Raises WeightSyncError, after killing the engines that refused; LearnersLostError, after killing those that a
+        learner rank was sending to when it died: they would wait for the rest of it.
         """
-        alive, lost = living(engines, self._config.timeout_s)
+        versions = [engine.handle.played_version.remote() for engine in engines]
+        answers = gather(engines, versions, self._config.timeout_s, "the version that is played was not told")
+        alive, lost = list(answers.found), answers.lost
         names = [engine.name for engine in alive]
         if not alive:
             return 0, lost
-        if names != self._connected:
-            in_flight = self._config.update == "in_flight"
-            self._learners.open_channel(
-                self._config.channel, alive, self._workers_per_engine, in_flight, self._config.timeout_s
-            )
-            self._connected = names
-        report = self._learners.send(version)
-        return report.num_bytes, lost + [engine for engine in alive if engine.name in report.lost]
-
-
-def living(engines: Sequence[Engine], timeout_s: float) -> tuple[list[Engine], list[Engine]]:
-    """(those that answer, those that are dead)"""
-    alive, dead = [], []
-    for engine, ref in [(engine, engine.handle.played_version.remote()) for engine in engines]:
         try:
-            ray.get(ref, timeout=timeout_s)
-            alive.append(engine)
-        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
-            ray.kill(engine.handle)
-            dead.append(engine)
-    return alive, dead
+            if names != self._connected:
+                in_flight = self._config.update == "in_flight"
+                self._learners.open_channel(
+                    self._config.channel, alive, self._workers_per_engine, in_flight, self._config.timeout_s
+                )
+                self._connected = names
+            report = self._learners.send(version)
+        except LearnersLostError:
+            for engine in alive:
+                ray.kill(engine.handle)
+            raise
+        return report.num_bytes, lost + [engine for engine in alive if engine.name in report.lost]

@@ -18,9 +18,9 @@ import ray
 
 from cluster.arena_actor import Engine
 from cluster.learner_group import LearnerGroup
-from cluster.transfer import DirectChannel
+from cluster.transfer import DirectChannel, gather
 from spag_ray.config import SyncConfig
-from spag_ray.errors import WeightSyncError
+from spag_ray.errors import LearnersLostError, WeightSyncError
 
 
 @dataclass(frozen=True)
@@ -144,42 +144,26 @@ def _load(exported: Export, engines: Sequence[Engine], config: SyncConfig, lost:
         )
         for engine in engines
     ]
-    num_bytes = 0
-    failed = []
-    for engine, load in zip(engines, loads, strict=True):
-        try:
-            version, num_bytes = ray.get(load, timeout=config.timeout_s)
-            assert version == exported.version, f"{engine.name} answered with version {version}"
-        except ray.exceptions.RayActorError:
-            lost.append(engine)
-        except ray.exceptions.GetTimeoutError:  # stuck; it is to be found dead, and replaced
-            ray.kill(engine.handle)
-            lost.append(engine)
-        except ray.exceptions.RayError as error:
-            cause = getattr(error, "cause", None) or error
-            failed.append(f"{engine.name}: {str(cause).splitlines()[0]}")
-            ray.kill(engine.handle)
-    if failed:
-        raise WeightSyncError(
-            f"version {exported.version} was not taken by {'; '.join(failed)}; these engines were stopped"
-        )
-    return num_bytes
+    answers = gather(engines, loads, config.timeout_s, f"version {exported.version} was not taken")
+    lost.extend(answers.lost)
+    for engine, (version, _) in answers.found.items():
+        assert version == exported.version, f"{engine.name} answered with version {version}"
+    return max((num_bytes for _, num_bytes in answers.found.values()), default=0)
 
 
 def _probe(
     exported: Export, engines: Sequence[Engine], config: SyncConfig, probe: Probe, lost: list[Engine]
 ) -> tuple[float, float]:
     """The largest (mean, maximum) gap of an engine; adds to `lost` who is dead."""
-    expected: Sequence[float] = ray.get(exported.probe_ref, timeout=config.timeout_s)
+    try:
+        expected: Sequence[float] = ray.get(exported.probe_ref, timeout=config.timeout_s)
+    except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
+        raise LearnersLostError(f"the learner has not scored the probe: {str(error).splitlines()[0]}") from error
     refs = [engine.handle.score.remote([(probe.prompt_ids, probe.target_ids)], 1.0) for engine in engines]
+    answers = gather(engines, refs, config.timeout_s, "the probe was not scored")
+    lost.extend(answers.lost)
     worst = (0.0, 0.0)
-    for engine, ref in zip(engines, refs, strict=True):
-        try:
-            (found,) = ray.get(ref, timeout=config.timeout_s)
-        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
-            ray.kill(engine.handle)
-            lost.append(engine)
-            continue
+    for engine, (found,) in answers.found.items():
         gaps = [abs(ours - theirs) for ours, theirs in zip(expected, found, strict=True)]
         mean = sum(gaps) / len(gaps)
         if not mean <= config.max_probe_gap:

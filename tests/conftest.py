@@ -115,6 +115,35 @@ def other_tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("models") / "other", seed=1)
 
 
+@pytest.fixture(scope="session")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of words to play."""
+    path = tmp_path_factory.mktemp("words") / "words.txt"
+    path.write_text("\n".join(TARGETS) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def local_ray() -> Iterator[None]:
+    """One Ray for the file; what its tests leave running in it is a fault of theirs."""
+    import psutil
+    import ray
+
+    from cluster.runtime import ray_session
+    from spag_ray.config import ClusterConfig
+
+    def engine_processes() -> set[psutil.Process]:
+        children = psutil.Process().children(recursive=True)
+        return {child for child in children if "VLLM" in child.name() and child.status() != psutil.STATUS_ZOMBIE}
+
+    before = engine_processes()
+    with ray_session(ClusterConfig(num_cpus=2, object_store_gib=0.3)):
+        yield
+        assert [actor for actor in ray.util.list_named_actors()] == []
+        _, left = psutil.wait_procs(engine_processes() - before, timeout=20)
+        assert left == [], "an engine's own processes end with it"
+
+
 class Loop:
     """One event loop for the whole session, because an engine belongs to the loop it was made in."""
 

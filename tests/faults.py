@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ class FaultyRun:
     faults: list[str]
     gap_s: float
     seed: int
+    hit: Callable[[str, random.Random], bool] = lambda fault, chance: hit(fault, chance)
     injected: list[Injected] = field(default_factory=list)
 
     def to_the_end(self) -> None:
@@ -67,7 +69,8 @@ class FaultyRun:
                     ray.get(training)
                     return
                 except ray.exceptions.RayActorError:
-                    assert self.injected and self.injected[-1].fault == "run killed", "nobody killed this Run"
+                    assert self.injected, "nobody killed this Run"
+                    assert self.injected[-1].fault == "run killed" or "node" in self.injected[-1].fault
             wait_until_all_are_gone()
 
     def _inject(self, training: ray.ObjectRef, chance: random.Random) -> None:
@@ -81,7 +84,7 @@ class FaultyRun:
             rested = not self.injected or time.time() - self.injected[-1].at > self.gap_s
             if version >= 2 and is_back and rested:
                 fault = self.faults[len(self.injected)]
-                if hit(fault, chance):
+                if self.hit(fault, chance):
                     self.injected.append(Injected(fault, time.time()))
             if ray.wait([training], timeout=0.1)[0]:
                 return
@@ -94,6 +97,17 @@ class FaultyRun:
 
     def _syncs(self) -> list[dict[str, Any]]:
         return records_of(self.folder, "sync") if (self.folder / "metrics.jsonl").exists() else []
+
+    def table(self) -> str:
+        """How long each kind of fault kept the run from publishing another version."""
+        lines = []
+        for fault in sorted(set(self.faults)):
+            times = [each.recovered_s for each in self.injected if each.fault == fault and each.recovered_s is not None]
+            median = sorted(times)[len(times) // 2]
+            lines.append(
+                f"{fault:20} {len(times)} times, back after {min(times):.1f} / {median:.1f} / {max(times):.1f} s"
+            )
+        return "\n".join(lines)
 
     def check(self, num_parts: int) -> None:
         """What has to hold whatever was killed."""
@@ -114,7 +128,7 @@ class FaultyRun:
         assert versions == sorted(versions), "published versions only rise"
         # A Run that dies between the sync and the probe has not written the sync down; its buckets were checked.
         played = {turn.first_version for episode in episodes for turn in episode.turns}
-        num_kills = sum(injected.fault == "run killed" for injected in self.injected)
+        num_kills = sum(injected.fault == "run killed" or "node" in injected.fault for injected in self.injected)
         assert len(played - set(versions) - {0}) <= num_kills and max(played) <= max(versions)
         saved = [line["name"] for line in records_of(self.folder, "checkpoint")]
         assert saved[-1] == f"version-{num_parts}", "the run came to its end"

@@ -28,6 +28,28 @@ def tiny_run(model: Path, words: Path, **changes: Any) -> RunConfig:
     return parse_config(config)
 
 
+def stream_run(model: Path, words: Path, num_parts: int, **changes: Any) -> RunConfig:
+    """`num_parts` versions of 8 games each, by two vLLM engines."""
+    config: dict[str, Any] = {
+        "schedule": "stream",
+        "stream": {"games_per_version": 8, "max_lag": 3},
+        "imitation": {"enabled": False},
+        "engine": {"num_engines": 2, "num_cpus": 0.25, "turn_timeout_s": 20},
+        "learner": {"num_cpus": 0.5, "timeout_s": 20},
+        # It stays what it is, and every game but a tie is learned from: no run ends because nothing was decided.
+        "game": {"breach": "penalise"},
+        "objective": {"learn_from": "both"},
+        "self_play": {"rounds": 1, "games_per_round": 8 * num_parts, "games_in_flight": 8, "learning_rate": 1e-7},
+        "checkpoint": {"every_versions": 5},
+        "supervision": {"max_restarts": 100, "heartbeat_timeout_s": 8},
+        "sync": {"timeout_s": 60},
+        "evaluation": {"games": 0},
+    }
+    for key, value in changes.items():
+        config[key] = {**config.get(key, {}), **value}
+    return tiny_run(model, words, **config)
+
+
 def quiet() -> Console:
     return Console(quiet=True)
 

@@ -3,54 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
-import ray
-from conftest import TARGETS
 from faults import FAULTS, FaultyRun
-from runs import records_of, tiny_run
+from runs import records_of, stream_run
 
-from cluster.runtime import ray_session
-from spag_ray.config import ClusterConfig, RunConfig
-
-
-@pytest.fixture(scope="module", autouse=True)
-def local_ray() -> Iterator[None]:
-    with ray_session(ClusterConfig(num_cpus=2, object_store_gib=0.3)):
-        yield
-        assert [actor for actor in ray.util.list_named_actors()] == []
-        left = [process for process in psutil.Process().children(recursive=True) if "VLLM" in process.name()]
-        assert left == [], "an engine's own processes end with it"
-
-
-@pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("words") / "words.txt"
-    path.write_text("\n".join(TARGETS) + "\n")
-    return path
-
-
-def stream_run(model: Path, words: Path, num_parts: int, **changes: Any) -> RunConfig:
-    config: dict[str, Any] = {
-        "schedule": "stream",
-        "stream": {"games_per_version": 8, "max_lag": 3},
-        "imitation": {"enabled": False},
-        "engine": {"num_engines": 2, "num_cpus": 0.25, "turn_timeout_s": 20},
-        "learner": {"num_cpus": 0.5, "timeout_s": 20},
-        "objective": {"learn_from": "both"},
-        "self_play": {"rounds": 1, "games_per_round": 8 * num_parts, "games_in_flight": 8},
-        "checkpoint": {"every_versions": 5},
-        "supervision": {"max_restarts": 100, "heartbeat_timeout_s": 8},
-        "sync": {"timeout_s": 60},
-        "evaluation": {"games": 0},
-    }
-    for key, value in changes.items():
-        config[key] = {**config[key], **value}
-    return tiny_run(model, words, **config)
+pytestmark = pytest.mark.usefixtures("local_ray")
 
 
 @pytest.mark.slow  # a run of two minutes
@@ -62,7 +21,7 @@ def test_a_stream_goes_on_whatever_is_killed(tiny_model: Path, words: Path, tmp_
     run.to_the_end()
     run.check(60)
     again = {line["what"].split("-")[0] for line in records_of(tmp_path / "run", "restart")}
-    assert again >= {"engine", "learners", "arena"} and records_of(tmp_path / "run", "resumed")
+    assert again >= {"engine", "learners", "arena", "buffer"} and records_of(tmp_path / "run", "resumed")
 
 
 @pytest.mark.chaos  # twenty minutes
@@ -75,8 +34,6 @@ def test_thirty_faults(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     num_parts = 600
     run = FaultyRun(stream_run(tiny_model, words, num_parts), tmp_path / "run", faults, gap_s=5, seed=0)
     run.to_the_end()
-    print()
-    for kind in kinds:
-        times = [each.recovered_s for each in run.injected if each.fault == kind and each.recovered_s is not None]
-        print(f"{kind:16} {len(times)} times, back after {min(times):.1f} to {max(times):.1f} s")
+    print("\nfrom the fault to the next published version, shortest / median / longest:")
+    print(run.table())
     run.check(num_parts)

@@ -4,43 +4,38 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import ray
 from conftest import TARGETS
 from rich.console import Console
-from runs import quiet, records_of, steps_of, tiny_run
+from runs import quiet, records_of, steps_of, stream_run, tiny_run
 from safetensors.numpy import load_file
 
 from cluster.launch import placed_run, run_learn, run_play, run_reward, run_training, training_words
 from cluster.run_folder import make_run_folder
-from cluster.runtime import ray_session
+from cluster.runtime import get
 from spag_ray.cards import taboo_cards
-from spag_ray.config import ClusterConfig
 from spag_ray.episode_log import read_log
-from spag_ray.errors import ConfigError
+from spag_ray.errors import ConfigError, StopRequestedError
 from spag_ray.formats import read_games, read_samples
 
 SECRET = "hf_nobody_may_read_this"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def local_ray() -> Iterator[None]:
-    """One Ray for the file; what a run leaves running in it is a fault of the run."""
-    os.environ["HF_TOKEN"] = SECRET
-    with ray_session(ClusterConfig(num_cpus=2, object_store_gib=0.2)):
-        yield
-        assert [actor for actor in ray.util.list_named_actors()] == []
+pytestmark = pytest.mark.usefixtures("secret", "local_ray")
 
 
 @pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("words") / "words.txt"
-    path.write_text("\n".join(TARGETS) + "\n")
-    return path
+def secret() -> Iterator[None]:
+    """In the environment before Ray starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_TOKEN", SECRET)
+        yield
 
 
 def test_a_local_ray_listens_on_loopback_only() -> None:
@@ -166,44 +161,50 @@ def test_a_run_that_ray_could_never_place_is_refused_before_its_folder_is_made(
         ("in_flight", "vllm", "shared_memory"),
     ],
 )
-def test_a_stream_plays_while_it_learns_and_an_engine_is_killed_and_another_joins(
+def test_a_stream_plays_while_it_learns_and_an_engine_is_killed_and_others_join(
     update: str, kind: str, channel: str, tiny_model: Path, words: Path, tmp_path: Path
 ) -> None:
-    num_versions = 96 if kind == "vllm" else 24  # a vLLM engine takes a while to start
-    config = tiny_run(
-        tiny_model,
-        words,
-        schedule="stream",
-        stream={"games_per_version": 8, "max_lag": 2},
-        sync={"update": update, "channel": channel},
-        engine={"kind": kind, "num_engines": 2, "num_cpus": 0.25, "turn_timeout_s": 30},
-        learner={"num_cpus": 0.5},
-        self_play={"games_per_round": 4 * num_versions, "games_in_flight": 8},
-    )
+    changes: dict[str, Any] = {"stream": {"max_lag": 2}, "sync": {"update": update, "channel": channel}}
+    config = stream_run(tiny_model, words, 1000, engine={"kind": kind, "turn_timeout_s": 30}, **changes)
     folder = make_run_folder(tmp_path / "run", config)
     targets = list(TARGETS)
+
+    def syncs() -> list[dict[str, Any]]:
+        return records_of(folder, "sync")
+
     with placed_run(config, folder, str(tiny_model), targets[2:], targets[:2], taboo_cards()) as run:
         training = run.train.remote()
-        while ray.get(run.status.remote()).version < 2:
-            assert not ray.wait([training], timeout=0.2)[0], ray.get(training)
+
+        def train_until(is_time: Callable[[], bool]) -> None:
+            while not is_time():
+                assert not ray.wait([training], timeout=0.2)[0], ray.get(training)
+
+        def have_joined(count: int, num_engines: int) -> bool:
+            return len(records_of(folder, "engine_joined")) == count and syncs()[-1]["num_engines"] == num_engines
+
+        train_until(lambda: ray.get(run.status.remote()).version >= 2)
         ray.kill(ray.get_actor(f"engine-policy-0-{folder.name}"))
-        name = ray.get(run.add_engine.remote())
-        ray.get(training)
+        names = {"engine-policy-0.2"}
+        if kind == "transformers":  # three vLLM engines need minutes here
+            names.add(ray.get(run.add_engine.remote()))
+        train_until(lambda: have_joined(len(names), len(names) + 1))
+        run.stop_soon.remote(60)
+        with pytest.raises(StopRequestedError):
+            get(training)
     lost, joined = records_of(folder, "engine_lost"), records_of(folder, "engine_joined")
     assert [line["engine"] for line in lost] == ["engine-policy-0"]
-    assert [line["engine"] for line in joined] == [name] and joined[0]["version"] >= 2
-    syncs, batches = records_of(folder, "sync"), records_of(folder, "stream")
-    assert [line["version"] for line in syncs] == list(range(1, num_versions + 2))
-    assert len(batches) == num_versions
-    assert all(line["probe_gap_max"] < 1e-3 for line in syncs) and syncs[-1]["num_engines"] == 2
+    assert {line["engine"] for line in joined} == names and all(line["version"] >= 2 for line in joined)
+    batches, num_versions = records_of(folder, "stream"), len(syncs())
+    assert [line["version"] for line in syncs()] == list(range(1, num_versions + 1))
+    assert all(line["probe_gap_max"] < 1e-3 for line in syncs())
     lags = {int(key[4:]): batches[-1][key] for key in batches[-1] if key.startswith("lag_")}
-    assert max(lags) <= 2 and sum(lags.values()) == 8 * num_versions
+    assert max(lags) <= 2 and sum(lags.values()) == 8 * len(batches)
     episodes = list(read_log(folder / "episodes" / "stream.log"))
     numbers = sorted(episode.number for episode in episodes)
-    assert numbers[: 8 * num_versions] == list(range(8 * num_versions)), "no game was lost"
+    assert len(numbers) == len(set(numbers)) and len(set(range(numbers[-1])) - set(numbers)) <= 8, "no game was lost"
     mixed = sum(len({turn.first_version for turn in episode.turns}) > 1 for episode in episodes)
     assert update != "between_games" or mixed <= 8, "only games whose engine died go on under other weights"
-    steps = [step for step in steps_of(folder) if step["stage"].startswith("spag")]
+    steps = steps_of(folder)
     assert {step["step"] for step in steps} == set(range(1, len(steps) + 1)), "one stage, one warm-up"
 
 

@@ -48,6 +48,12 @@ def test_a_torn_tail_is_cut_and_said(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert numbers(path) == [0, 1, 7]
 
 
+def test_a_buffer_says_what_was_damaged_in_what_it_has_read(tmp_path: Path) -> None:
+    (tmp_path / "s.log").write_bytes(written(tmp_path / "s.log", 3)[:-5])
+    buffer = ReplayBuffer(str(tmp_path))
+    assert list(buffer.played("s")) == [0, 1] and buffer.damage["s"].startswith("a torn tail of")
+
+
 def test_a_damaged_record_in_the_middle_is_skipped_counted_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

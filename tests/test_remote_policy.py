@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,8 @@ from actors.policy import Request, Sampling
 from actors.transformers_policy import TransformersPolicy
 from cluster.arena_actor import Engine
 from cluster.remote_policy import EngineActor, Packed, RemotePolicy, pack_request, unpack_request
-from cluster.runtime import ray_session
 from cluster.weights import Probe, SyncReport, export, prove, publish
-from spag_ray.config import ClusterConfig, EngineConfig, SyncConfig
+from spag_ray.config import EngineConfig, SyncConfig
 from spag_ray.errors import EngineError, WeightSyncError
 from spag_ray.snapshot import LocalSnapshot
 
@@ -106,12 +105,6 @@ def test_a_request_that_fails_fails_alone(loop: Any) -> None:
     assert good[0].request_id == "good"
 
 
-@pytest.fixture(scope="module")
-def session() -> Iterator[None]:
-    with ray_session(ClusterConfig(num_cpus=2, object_store_gib=0.2)):
-        yield
-
-
 class OneSnapshot:
     """A learner group that has these weights to give."""
 
@@ -134,7 +127,7 @@ def started(model: Path, name: str, tmp_path: Path) -> Engine:
     return Engine(handle, name, name)
 
 
-@pytest.mark.usefixtures("session")
+@pytest.mark.usefixtures("local_ray")
 def test_published_weights_reach_every_engine_and_a_damaged_snapshot_ends_it(
     tiny_model: Path, other_tiny_model: Path, tmp_path: Path, loop: Any
 ) -> None:

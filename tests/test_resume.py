@@ -15,31 +15,17 @@ from typing import Any
 import psutil
 import pytest
 import ray
-from conftest import TARGETS
 from runs import quiet, records_of, tiny_run
 from safetensors.numpy import load_file
 
 from cluster.checkpoint import Checkpoints
 from cluster.launch import placed_run, run_training, training_words
 from cluster.run_folder import make_run_folder
-from cluster.runtime import ray_session
-from spag_ray.config import ClusterConfig, RunConfig, to_yaml
+from spag_ray.config import RunConfig, to_yaml
 from spag_ray.episode_log import read_log, segments
 from spag_ray.errors import RunFolderError
 
-
-@pytest.fixture(scope="module", autouse=True)
-def local_ray() -> Iterator[None]:
-    with ray_session(ClusterConfig(num_cpus=2, object_store_gib=0.2)):
-        yield
-        assert [actor for actor in ray.util.list_named_actors()] == []
-
-
-@pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("words") / "words.txt"
-    path.write_text("\n".join(TARGETS) + "\n")
-    return path
+pytestmark = pytest.mark.usefixtures("local_ray")
 
 
 def run_until(config: RunConfig, folder: Path, is_time: Callable[[Path], bool]) -> None:

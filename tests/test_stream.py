@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +28,7 @@ from cluster.launch import stream_hint
 from cluster.stream import GameStream
 from spag_ray.config import StreamConfig, parse_config
 from spag_ray.episode import Episode, Turn
+from spag_ray.episode_log import EpisodeLog, read_log
 from spag_ray.errors import ConfigError
 from spag_ray.game import Outcome, Role, Verdict
 from spag_ray.prompts import load_template, make_renderer
@@ -170,7 +172,7 @@ def test_a_stream_is_what_its_log_and_its_cursor_say(max_lag: int, per_version: 
             cursor = stream.cursor()
             if random.random() < 0.3:  # the buffer dies while the learner has the batch
                 stream = GameStream(WordStream(WORDS, 0), config, {"policy": 0}, 0)
-                stream.restore(json.loads(json.dumps(cursor)), log)
+                stream.restore(json.loads(json.dumps(cursor)), records(log))
                 assert sorted(stream.take() or []) == sorted(batch), "asked again, the same"
             uses.update(numbers(batch))
             version, published = version + 1, published + 1
@@ -185,14 +187,18 @@ def test_a_stream_is_what_its_log_and_its_cursor_say(max_lag: int, per_version: 
                 published += 1
                 cursor = {**cursor, "versions": {"policy": published}}
             stream = GameStream(WordStream(WORDS, 0), config, {"policy": 0}, 0)
-            stream.restore(json.loads(json.dumps(cursor)), log)
+            stream.restore(json.loads(json.dumps(cursor)), records(log))
         assert max(uses.values(), default=0) <= reuse
     seen = sorted(decode(data).number for data in log)
     assert len(seen) == len(set(seen)), "a game is in the log once"
     stream = GameStream(WordStream(WORDS, 0), config, {"policy": 0}, 0)
-    stream.restore(cursor, log)
+    stream.restore(cursor, records(log))
     for number in sorted(set(range(seen[-1] + 1 if seen else 0)) - set(seen)):
         assert stream.lease("arena", 1)[0].number == number if stream.counts().permits_free else True
+
+
+def records(log: list[bytes]) -> list[tuple[Episode, bytes]]:
+    return [(decode(data), data) for data in log]
 
 
 def test_orders() -> None:
@@ -254,6 +260,31 @@ def test_arenas_wait_for_permits_and_the_learner_for_episodes(tmp_path: Path, lo
         last = asyncio.create_task(buffer.lease("arena", 8))
         await buffer.close_stream()
         assert await last == []
+
+    loop.run(scenario())
+
+
+def test_what_the_learner_is_given_is_in_the_log_by_then(
+    tmp_path: Path, loop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = EpisodeLog.append
+
+    def slow(log: EpisodeLog, *data: bytes) -> None:
+        time.sleep(0.2)
+        append(log, *data)
+
+    monkeypatch.setattr(EpisodeLog, "append", slow)
+
+    async def scenario() -> None:
+        buffer = BufferActor(str(tmp_path))
+        await buffer.open_stream(spec(StreamConfig(games_per_version=2, max_lag=0)))
+        adding = [asyncio.create_task(buffer.add([encode(played(task))])) for task in await buffer.lease("arena", 2)]
+        batch = await buffer.batch(5)
+        logged = [encode(episode) for episode in read_log(tmp_path / "stream.log")]
+        assert batch is not None and sorted(batch) == sorted(logged)
+        again = BufferActor(str(tmp_path))  # as after a crash at this very moment
+        assert sorted(await again.batch(5) or []) == sorted(batch)
+        await asyncio.gather(*adding)
 
     loop.run(scenario())
 

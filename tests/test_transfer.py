@@ -16,12 +16,11 @@ import ray
 import torch
 
 from cluster.arena_actor import Engine
-from cluster.runtime import ray_session
 from cluster.transfer import DirectChannel, EngineClient, SendReport
 from learners.export import Exporter, whole_weights
 from learners.learner import load_model
 from learners.transfer import LearnerWeights, SharedMemoryTrainer, SharedMemoryTrainerInit, init_info, open_sender
-from spag_ray.config import ClusterConfig, SyncConfig, parse_config
+from spag_ray.config import SyncConfig, parse_config
 from spag_ray.errors import ConfigError, LearnerError, WeightSyncError
 from spag_ray.snapshot import Bucket, TensorSpec
 
@@ -218,12 +217,6 @@ class Receiver:
         return self._told
 
 
-@pytest.fixture(scope="module")
-def session() -> Iterator[None]:
-    with ray_session(ClusterConfig(num_cpus=2, object_store_gib=0.1)):
-        yield
-
-
 def receivers(*fates: str) -> list[Engine]:
     actor = ray.remote(Receiver)
     return [Engine(actor.options(num_cpus=0).remote(fate), f"engine-{n}", "p") for n, fate in enumerate(fates)]
@@ -237,7 +230,7 @@ def wait_until_dead(engine: Engine) -> None:
         raise AssertionError(f"{engine.name} still answers")
 
 
-@pytest.mark.usefixtures("session")
+@pytest.mark.usefixtures("local_ray")
 def test_every_engine_gets_ranks_of_its_own_and_one_that_dies_is_left_out() -> None:
     engines = receivers("", "dies", "")
     client = EngineClient(engines, workers_per_engine=2, in_flight=True, timeout_s=30)
@@ -251,7 +244,7 @@ def test_every_engine_gets_ranks_of_its_own_and_one_that_dies_is_left_out() -> N
     assert ray.get([engines[n].handle.told.remote() for n in (0, 2)]) == [[1, True, 7], [5, True, 7]]
 
 
-@pytest.mark.usefixtures("session")
+@pytest.mark.usefixtures("local_ray")
 def test_an_engine_that_refuses_is_stopped_and_named() -> None:
     engines = receivers("", "refuses")
     client = EngineClient(engines, workers_per_engine=1, in_flight=False, timeout_s=30)
@@ -261,7 +254,7 @@ def test_an_engine_that_refuses_is_stopped_and_named() -> None:
     wait_until_dead(engines[1])
 
 
-@pytest.mark.usefixtures("session")
+@pytest.mark.usefixtures("local_ray")
 def test_a_channel_is_opened_again_when_engines_have_come_or_gone() -> None:
     opened: list[list[str]] = []
     learners: Any = SimpleNamespace(
