@@ -138,7 +138,8 @@ def run_learn(config: RunConfig, method: str, data: Path, out: Path, console: Co
     """`spag-ray learn`: one pass over a file of training data."""
     refuse_existing(out)
     rows = read_samples(data)
-    config = config.model_copy(update={"policies": "shared"})
+    one_pass = config.checkpoint.model_copy(update={"enabled": False})
+    config = config.model_copy(update={"policies": "shared", "checkpoint": one_pass})
     check_files(config)
     model = resolve_model(config.model)
     games, sft = published_samples(rows, load_tokenizer(model))

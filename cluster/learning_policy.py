@@ -8,37 +8,20 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from cluster.arena_actor import Engine
 from cluster.learner_group import LearnerGroup
+from cluster.lesson import Lesson, Saved, UnderWay, saved_in
 from cluster.metrics import Metrics
 from cluster.transfer import DirectChannel
 from cluster.weights import Export, Gate, Probe, SyncReport, export, prove, publish
 from spag_ray.config import RunConfig
 from spag_ray.errors import EngineError, LearnerError, LearnersLostError, WeightSyncError
 from spag_ray.game import Role
-from spag_ray.samples import GameSample, TurnSample, turns_of
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """What is learned in one stage, and how: one pass over `games` in the order given, `batch_games` a step."""
-
-    stage: str
-    method: str
-    games: Sequence[GameSample]
-    sft: Sequence[TurnSample]
-    batch_games: int
-    learning_rate: float
-    kl_coeff: float
-    temperature: float = 1.0
-    # Of a stage that comes in parts: its name, and the steps of all of them.
-    part_of: str | None = None
-    stage_steps: int | None = None
-
+from spag_ray.samples import GameSample, turns_of
 
 # (stage, steps done, steps, loss) -> shown
 ShowStep = Callable[[str, int, int, float | None], None]
@@ -72,6 +55,8 @@ class LearningPolicy:
         self._report: SyncReport | None = None
         self._direct: DirectChannel | None = None
         self._begun: str | None = None
+        self._saved: Saved | None = None
+        self.under_way: UnderWay | None = None
 
     def start_learners(self) -> None:
         label = "learner" if self.name == "policy" else f"learner-{self.name}"
@@ -100,19 +85,18 @@ class LearningPolicy:
             return  # this seat has nothing to learn from: the other won every game
         self.learners.check([*(turn for game in games for turn in game.turns), *lesson.sft])
         num_steps = -(-len(games) // lesson.batch_games)
-        show(f"{stage}: reference", 0, num_steps, None)
-        games = self._with_reference(games, lesson)
-        if lesson.part_of is None or lesson.part_of != self._begun:
-            self._begun = lesson.part_of
-            all_steps = lesson.stage_steps or num_steps
-            self.learners.begin_stage(lesson.method, all_steps, lesson.learning_rate, lesson.kl_coeff)
+        under_way = self._begin(lesson, stage, games, num_steps, show)
+        games = under_way.games
+        if lesson.part_of is None:
+            self.under_way = under_way
         rows_per_step = self._config.self_play.sft_rows_per_step if lesson.sft else 0
         num_skipped = 0
-        for step in range(num_steps):
+        for step in range(under_way.num_steps_done, num_steps):
             batch = games[step * lesson.batch_games : (step + 1) * lesson.batch_games]
             rows = [lesson.sft[(step * rows_per_step + row) % len(lesson.sft)] for row in range(rows_per_step)]
             report = self.learners.step(batch, rows, lesson.temperature, at_start=step == 0)
             self._metrics.record("step", stage=stage, policy=self.name, **asdict(report))
+            under_way.num_steps_done = step + 1
             show(f"{stage}: learn", step + 1, num_steps, report.loss)
             num_skipped = num_skipped + 1 if report.skipped else 0
             if report.skipped:
@@ -123,6 +107,20 @@ class LearningPolicy:
                     f"skipped; the batches are in {self._folder / 'skipped'}; lower the learning rate, or look at the "
                     "games"
                 )
+
+    def _begin(self, lesson: Lesson, stage: str, games: list[GameSample], num_steps: int, show: ShowStep) -> UnderWay:
+        """The stage at its beginning, or where the checkpoint was saved that was loaded last."""
+        assert self.learners is not None
+        saved, self._saved = self._saved, None
+        if saved is not None and saved.stage == stage:
+            return saved.of(games)
+        show(f"{stage}: reference", 0, num_steps, None)
+        games = self._with_reference(games, lesson)
+        if lesson.part_of is None or lesson.part_of != self._begun:
+            self._begun = lesson.part_of
+            all_steps = lesson.stage_steps or num_steps
+            self.learners.begin_stage(lesson.method, all_steps, lesson.learning_rate, lesson.kl_coeff)
+        return UnderWay(stage, games)
 
     def export(self) -> None:
         """Begin to hand out the learner's weights as the next version. The version before is let go first: the object
@@ -233,12 +231,14 @@ class LearningPolicy:
         """To go on from: everything of the learner group."""
         assert self.learners is not None
         self.learners.save_state(str(folder / self.name))
+        if self.under_way is not None:
+            self.under_way.save(folder / self.name)
 
     def load_state(self, folder: Path, part_of: str | None) -> None:
         """`part_of`: the stage in parts that it was saved in; its next part goes on with the same schedule."""
         assert self.learners is not None
         self.learners.load_state(str(folder / self.name))
-        self._begun = part_of
+        self._begun, self._saved, self.under_way = part_of, saved_in(folder / self.name), None
 
     def wake_learners(self) -> None:
         if self.learners is not None:

@@ -22,7 +22,7 @@ _SHORT = {
 
 @dataclass(frozen=True)
 class Progress:
-    """What a run is doing now, for whoever shows it."""
+    """What a run is doing now, for whoever shows it. `notes`: all that was worth a line of its own so far."""
 
     stage: str = "starting"
     done: int = 0
@@ -33,6 +33,7 @@ class Progress:
     outcomes: dict[str, int] = field(default_factory=dict)
     loss: float | None = None
     version: int = 0
+    notes: tuple[str, ...] = ()
 
 
 class ProgressLine:
@@ -43,9 +44,13 @@ class ProgressLine:
         self._stage = ""
         self._began = time.perf_counter()
         self._last_line = float("-inf")
+        self._num_notes = 0
 
     def show(self, progress: Progress, live: Live | None) -> None:
         now = time.perf_counter()
+        for note in progress.notes[self._num_notes :]:
+            self._console.print(Text(note), soft_wrap=True)
+        self._num_notes = len(progress.notes)
         is_new = progress.stage != self._stage
         if is_new:
             self._stage, self._began = progress.stage, now

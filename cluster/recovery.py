@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cluster.checkpoint import Checkpoints, RunState, set_aside
+from cluster.lesson import Lesson
 from cluster.runtime import get
 from spag_ray.episode_log import write_atomically
 from spag_ray.errors import LearnersLostError
@@ -25,24 +26,53 @@ class Recovery:
         self._run = run
         self._checkpoints = Checkpoints(run.folder, run.config.checkpoint)
         self._save_seconds = 0.0
+        self._last = RunState()  # as it was saved, or restored
+        self._saved_at = time.monotonic()
+
+    def say_how_long(self) -> None:
+        """At the start, so that a notice to stop finds it measured."""
+        if not self._run.config.checkpoint.enabled:
+            return
+        self._run.wake_learners()
+        self.checkpoint("start", RunState())
+        self._run.wake_engines()
+        left, num_gib = self._run.config.checkpoint.stop_within_s, self._checkpoints.newest_bytes() / 2**30
+        fits = "one is saved then" if 1.5 * self._save_seconds < left else "which may be too short for one"
+        self._run.note(
+            f"a checkpoint takes {self._save_seconds:.1f} s and {num_gib:.2f} GiB; SIGTERM leaves {left:g} s, {fits}"
+        )
 
     def checkpoint(self, name: str, state: RunState) -> RunState:
         """`state` and all that it does not say itself, on disk; returns it as it was written."""
         run = self._run
         if not run.config.checkpoint.enabled:
             return state
+        return self._write(name, replace(state, words=run.words.state(), league=run.league.league.as_json()))
+
+    def between_steps(self, lesson: Lesson) -> None:
+        """In a stage, steps are saved every `checkpoint.every_s` seconds, and when the run is to stop and time is left;
+        a stream comes first to where it is saved anyway. Raises StopRequestedError."""
+        run = self._run
+        if lesson.part_of is not None:
+            if not self.time_to_save():
+                run.check_stop()
+            return
+        is_due = time.monotonic() - self._saved_at > run.config.checkpoint.every_s
+        num_done = max((policy.under_way.num_steps_done for policy in run.policies if policy.under_way), default=0)
+        if run.config.checkpoint.enabled and num_done and (is_due or self.time_to_save()):
+            # Words and league as they were when the stage began: it is begun again, and comes to the same games.
+            self._write(f"{lesson.stage}-step-{num_done}", self._last)
+        run.check_stop()
+
+    def _write(self, name: str, state: RunState) -> RunState:
+        run = self._run
         began = time.perf_counter()
-        state = replace(
-            state,
-            order=state.order + 1,
-            words=run.words.state(),
-            league=run.league.league.as_json(),
-            results=run.results_as_json(),
-        )
+        state = replace(state, order=self._last.order + 1, results=run.results_as_json())
         with self._checkpoints.writing(name, state) as folder:
             for policy in run.policies:
                 policy.save_state(folder)
         self._save_seconds = time.perf_counter() - began
+        self._last, self._saved_at = state, time.monotonic()
         num_bytes = self._checkpoints.newest_bytes()
         run.metrics.record(
             "checkpoint", name=name, stage=state.stage, seconds=round(self._save_seconds, 3), num_bytes=num_bytes
@@ -50,7 +80,7 @@ class Recovery:
         return state
 
     def time_to_save(self) -> bool:
-        """Whether a checkpoint fits into the time that is left, by what the last one took."""
+        """Whether the run is to stop, and a checkpoint fits into the time that is left, by what the last one took."""
         left = (self._run.stop_at or 0.0) - time.monotonic()
         return 0 < 1.5 * self._save_seconds < left
 
@@ -62,7 +92,7 @@ class Recovery:
         for policy in run.policies:
             policy.version = max(policy.version, published.get(policy.name, 0))
         found = self._checkpoints.newest()
-        state = found[1] if found is not None else RunState()
+        state = self._last = found[1] if found is not None else RunState()
         for log in set_aside(run.folder / "episodes", state, run.config):
             run.metrics.record("set_aside", log=log)
         get(run.buffer.reread.remote())

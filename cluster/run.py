@@ -26,7 +26,8 @@ from cluster.arenas import Arenas
 from cluster.buffer import BufferActor, BufferHealth, StageCount, StreamSpec
 from cluster.engines import Engines
 from cluster.league_play import LeaguePlay
-from cluster.learning_policy import LearningPolicy, Lesson
+from cluster.learning_policy import LearningPolicy
+from cluster.lesson import Lesson
 from cluster.metrics import Metrics
 from cluster.progress import Progress
 from cluster.recovery import Recovery
@@ -85,6 +86,8 @@ class Run:
         self.takes_turns = config.placement == "colocated"
         self.stop_at: float | None = None
         self._progress = Progress()
+        self._notes: list[str] = []
+        self._lesson: Lesson | None = None
         self._began = time.perf_counter()
         self._template = load_template(config.prompts)
         self.tokenizer = load_tokenizer(model)
@@ -95,7 +98,7 @@ class Run:
             LearningPolicy(name, roles, config, self.folder, model, self.metrics, probe)
             for name, roles in seats.items()
         ]
-        self.restarts = Restarts(config.supervision, self.metrics)
+        self.restarts = Restarts(config.supervision, self.metrics, self.note)
         self.buffer = (
             ray.remote(BufferActor)
             .options(
@@ -168,7 +171,11 @@ class Run:
             raise StopRequestedError("the run was asked to stop")
 
     def status(self) -> Progress:
-        return replace(self._progress, seconds=time.perf_counter() - self._began)
+        return replace(self._progress, seconds=time.perf_counter() - self._began, notes=tuple(self._notes))
+
+    def note(self, text: str) -> None:
+        """A line that whoever watches the run is shown once."""
+        self._notes.append(text)
 
     def start_policies(self) -> None:
         """The engines and learner groups of every policy that learns."""
@@ -184,9 +191,8 @@ class Run:
         for policy in self.policies:
             policy.start_learners()
             if self.takes_turns:
-                policy.sleep_learners()
-        if self.takes_turns:
-            self.engines.all("wake")
+                policy.sleep_learners()  # before the next one's need the room
+        self.wake_engines()
 
     def go_back_to(self, words: WordStream, results: Sequence[Mapping[str, Any]]) -> None:
         """The words given out so far, and what has been evaluated, are these."""
@@ -353,11 +359,21 @@ class Run:
     def learn(self, lesson: Lesson) -> None:
         """Every policy learns its part."""
         self.wake_learners()
+        self._lesson = lesson
         for policy in self.policies:
             policy.learn(lesson, self._show_step)
+        for policy in self.policies:
+            policy.under_way = None
+
+    def wake_engines(self) -> None:
+        """Colocated, learners sleep meanwhile."""
+        if self.takes_turns:
+            for policy in self.policies:
+                policy.sleep_learners()
+            self.engines.all("wake")
 
     def wake_learners(self) -> None:
-        """Colocated, engines sleep meanwhile, until `publish`."""
+        """Colocated, engines sleep meanwhile, until `publish` or `wake_engines`."""
         if self.takes_turns:
             self.engines.all("sleep")
             for policy in self.policies:
@@ -402,10 +418,9 @@ class Run:
         self._progress = Progress(stage, version=self.version)
 
     def _show_step(self, stage: str, done: int, total: int, loss: float | None) -> None:
-        saves_between_versions = self.config.schedule == "stream" and self.recovery.time_to_save()
-        if not saves_between_versions:
-            self.check_stop()
         self._progress = Progress(stage, done, total, "steps", loss=loss, version=self.version)
+        if self._lesson is not None:
+            self.recovery.between_steps(self._lesson)
 
     def show_play(self, stage: str, total: int, count: StageCount) -> None:
         self._progress = Progress(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,11 +50,14 @@ class Placed:
 
 
 class Restarts:
-    """Counts them, and writes each down with its cause."""
+    """Counts them, writes each down with its cause, and says it."""
 
-    def __init__(self, config: SupervisionConfig, metrics: Metrics) -> None:
+    def __init__(
+        self, config: SupervisionConfig, metrics: Metrics, note: Callable[[str], None] = lambda text: None
+    ) -> None:
         self._config = config
         self._metrics = metrics
+        self._note = note
         self._recent: deque[tuple[float, str]] = deque()
         self._lock = threading.Lock()
         self._oom_kills = oom_kills()
@@ -61,7 +65,9 @@ class Restarts:
     def count(self, what: str, error: BaseException | str) -> None:
         """`what` is about to be begun again. Raises TooManyRestartsError when that happened too often."""
         cause = self._cause(error)
-        self._metrics.record("restart", what=what, cause=cause, reason=_first_line(error))
+        reason = _first_line(error)
+        self._metrics.record("restart", what=what, cause=cause, reason=reason)
+        self._note(f"{what} is begun again ({cause}): {reason}")
         now = time.monotonic()
         with self._lock:
             self._recent.append((now, f"{what}: {cause}"))

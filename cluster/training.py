@@ -29,7 +29,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cluster.checkpoint import RunState
-from cluster.learning_policy import Lesson
+from cluster.lesson import Lesson
 from spag_ray.config import BreachRule, ObjectiveConfig
 from spag_ray.episode import Episode
 from spag_ray.errors import InputError, LearnersLostError, StopRequestedError
@@ -62,6 +62,8 @@ def train(run: Run) -> list[StageResult]:
 def go_on(run: Run, state: RunState) -> list[StageResult]:
     """From where `state` says to the end."""
     config = run.config
+    if not state.order:
+        run.recovery.say_how_long()
     if not state.stage:
         evaluate_stage(run, "base")
         if config.imitation.enabled:
@@ -141,8 +143,6 @@ def stream_rounds(run: Run, state: RunState, sft: list[TurnSample], baselines: R
     versions_per_round = config.self_play.games_per_round // per_version
     num_parts = config.self_play.rounds * versions_per_round
     num_undecided = 0
-    if run.config.checkpoint.enabled and not state.parts:
-        state = run.recovery.checkpoint("version-0", state)  # also says how long one takes
     with run.streaming(state.stream) as stream:
         for part in range(state.parts, num_parts):
             round_number, place = part // versions_per_round + 1, part % versions_per_round + 1

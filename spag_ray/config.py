@@ -215,7 +215,7 @@ class SupervisionConfig(Part):
 
 
 class CheckpointConfig(Part):
-    """What a run goes on from with --resume: one at the end of every stage, and of every few versions of a stream."""
+    """What a run goes on from with --resume: one at the end of every stage, and more often on the way."""
 
     enabled: bool = True
     keep_last: int = Field(2, ge=1, description="complete checkpoints kept")
@@ -223,6 +223,11 @@ class CheckpointConfig(Part):
         None, gt=0, description="disk that they may take; one alone that is larger is an error"
     )
     every_versions: int = Field(4, ge=1, description="versions of a stream from one checkpoint to the next")
+    every_s: float = Field(
+        1800,
+        gt=0,
+        description="seconds after which one is saved in the midst of a stage, between two steps",
+    )
     stop_within_s: float = Field(
         30, gt=0, description="time between a notice to stop (SIGTERM) and the end; a checkpoint is saved if it fits"
     )

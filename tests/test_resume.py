@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 import ray
-from runs import quiet, records_of, tiny_run
+from runs import quiet, records_of, steps_of, tiny_run
 from safetensors.numpy import load_file
 
 from cluster.checkpoint import Checkpoints
@@ -83,6 +84,7 @@ def greedy(tiny_model: Path, words: Path, tmp_path_factory: pytest.TempPathFacto
         self_play={"rounds": 2, "games_per_round": 8, "games_in_flight": 1, "batch_games": 2},
         objective={"baseline": "moving"},
         evaluation={"games": 2},
+        checkpoint={"every_s": 0.001, "keep_last": 1000},  # one for every step
     )
 
 
@@ -106,9 +108,36 @@ def uninterrupted(greedy: RunConfig, tmp_path_factory: pytest.TempPathFactory) -
 def test_a_greedy_run_that_was_cut_ends_with_the_weights_of_one_that_was_not(
     is_time: Callable[[Path], bool], greedy: RunConfig, uninterrupted: Path, tmp_path: Path
 ) -> None:
+    run_until(greedy, tmp_path / "run", is_time)
+    run_training(greedy, tmp_path / "run", quiet(), resume=True)
+    came_to_the_same_end(tmp_path / "run", uninterrupted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("newest", ["imitated-step-5", "spag-1-step-2"])
+def test_a_stage_goes_on_in_the_midst_of_it(
+    newest: str, greedy: RunConfig, uninterrupted: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
-    run_until(greedy, folder, is_time)
+    shutil.copytree(uninterrupted, folder)
+    order = order_of(folder / "checkpoints" / newest)
+    for path in (folder / "checkpoints").iterdir():
+        if order_of(path) > order:
+            shutil.rmtree(path)
     run_training(greedy, folder, quiet(), resume=True)
+    came_to_the_same_end(folder, uninterrupted)
+    before, after = ([(step["stage"], step["step"]) for step in steps_of(f)] for f in (uninterrupted, folder))
+    stage, number = newest.split("-step-")
+    done = next(place for place, step in enumerate(before, 1) if step == (stage, int(number)))
+    assert after[len(before) :] == before[done:], "the steps that were behind it are not made again"
+
+
+def order_of(checkpoint: Path) -> int:
+    order: int = json.loads((checkpoint / "state.json").read_text())["order"]
+    return order
+
+
+def came_to_the_same_end(folder: Path, uninterrupted: Path) -> None:
     for stage in ("imitated", "spag-1", "spag-2"):
         ours, theirs = (load_file(f / "models" / stage / "model.safetensors") for f in (folder, uninterrupted))
         assert ours.keys() == theirs.keys() and all((ours[name] == theirs[name]).all() for name in ours), stage
