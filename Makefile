@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart test test-all fuzz chaos lint types clean
+.PHONY: help venv quickstart test test-all test-long fuzz chaos lint types clean
 
 BIN := .venv/bin
 LOG := .venv/install.log
@@ -26,10 +26,13 @@ quickstart: $(STAMP) ## train a small model by self-play on this machine, into t
 	$(BIN)/spag-ray train configs/quickstart.yaml --run-dir "$$run_dir"
 
 test: $(STAMP) ## run the quick tests
-	@$(BIN)/python -m pytest -m "not slow and not chaos"
+	@$(BIN)/python -m pytest -m "not slow and not long and not chaos"
 
 test-all: $(STAMP) ## run the slow tests: clusters, browsers, minutes
 	@$(BIN)/python -m pytest -m slow || (($$? == 5)) # 5: there are none
+
+test-long: $(STAMP) ## run the tests that take longer still: the same at more places (about half an hour)
+	@$(BIN)/python -m pytest -m long
 
 fuzz: $(STAMP) ## hostile bytes against every reader; SECONDS_EACH=600 sets how long
 	@for target in wire log json; do $(BIN)/python tests/fuzz_bytes.py $$target -max_total_time=$(or $(SECONDS_EACH),600); done

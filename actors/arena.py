@@ -21,7 +21,7 @@ from actors.policy import Completion, GameView, Request, Sampling
 from actors.pool import EnginePool, Member
 from spag_ray.episode import Episode, Turn
 from spag_ray.errors import EngineError
-from spag_ray.game import Role, next_role
+from spag_ray.game import Role, Verdict, next_role
 from spag_ray.judge import judge_turn, tied
 from spag_ray.prompts import Renderer
 
@@ -107,10 +107,7 @@ async def play_game(task: GameTask, players: Mapping[str, Player], rules: Rules)
         while True:
             role = next_role(len(turns))
             turns.append(await _play_turn(task, turns, role, players[task.player(role)], rules, seats))
-            verdict = judge_turn(turns[-1].text, len(turns) - 1, task.target_word, rules.referee)
-            if verdict is None and _ends_undecided(turns, rules):
-                verdict = tied(len(turns))
-            if verdict is not None:
+            if (verdict := _verdict(turns, task, rules)) is not None:
                 break
     finally:
         seats.leave()
@@ -125,6 +122,26 @@ async def play_game(task: GameTask, players: Mapping[str, Player], rules: Rules)
         turns=tuple(turns),
         verdict=verdict,
     )
+
+
+async def answer(
+    task: GameTask, texts: Sequence[str], player: Player, rules: Rules
+) -> tuple[list[str], Verdict | None]:
+    """A game against somebody who is no policy. `texts` are its turns so far, of which the last is not the player's;
+    with the player's next turn, if the game is not over by then, and the verdict, if it is over."""
+    turns = []
+    for index, text in enumerate(texts):
+        ids = player.renderer.reply_ids(text)
+        turns.append(Turn(next_role(index), text, (), ids, (0.0,) * len(ids), "somebody"))
+    verdict = _verdict(turns, task, rules) if turns else None
+    if verdict is None:
+        seats = _Seats()
+        try:
+            turns.append(await _play_turn(task, turns, next_role(len(turns)), player, rules, seats))
+        finally:
+            seats.leave()
+        verdict = _verdict(turns, task, rules)
+    return [turn.text for turn in turns], verdict
 
 
 async def play_games(
@@ -218,6 +235,14 @@ async def _play_turn(
         last_version=completion.last_version,
         finish_reason=completion.finish_reason,
     )
+
+
+def _verdict(turns: Sequence[Turn], task: GameTask, rules: Rules) -> Verdict | None:
+    """On the last turn; None while the game goes on."""
+    verdict = judge_turn(turns[-1].text, len(turns) - 1, task.target_word, rules.referee)
+    if verdict is None and _ends_undecided(turns, rules):
+        return tied(len(turns))
+    return verdict
 
 
 def _ends_undecided(turns: Sequence[Turn], rules: Rules) -> bool:

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from actors.arena import GameTask, Player, Rules, TaskList, TaskSource, play_games
+from actors.arena import GameTask, Player, Rules, TaskList, TaskSource, answer, play_games
 from actors.models import load_tokenizer
 from actors.policy import Sampling
 from actors.pool import EnginePool, PoolCounts
 from actors.scripted_policy import ScriptedPolicy
 from cluster.remote_policy import Pace, RemotePolicy
 from cluster.runtime import redirect_output
+from spag_ray.game import Verdict
 from spag_ray.prompts import PromptTemplate, Renderer, make_renderer
 from spag_ray.wire import encode
 
@@ -57,6 +58,8 @@ class ArenaActor:
         self._pools: dict[str, EnginePool] = {}
         self._pace = Pace()
         self._streaming: asyncio.Task[int] | None = None
+        self._may_play = asyncio.Event()
+        self._may_play.set()
 
     async def join(self, engine: Engine, policy: str) -> None:
         """An engine that plays `policy` from now on, also in games that are under way."""
@@ -80,6 +83,17 @@ class ArenaActor:
     async def counts(self) -> dict[str, PoolCounts]:
         return {name: pool.counts for name, pool in self._pools.items()}
 
+    async def pause(self) -> None:
+        """Begin no game until `resume`; those under way are played to their end."""
+        self._may_play.clear()
+
+    async def resume(self) -> None:
+        self._may_play.set()
+
+    async def answer(self, task: GameTask, texts: list[str], seat: Seat) -> tuple[list[str], Verdict | None]:
+        """The seat's next turn in a game that somebody plays against it; see actors.arena.answer."""
+        return await answer(task, texts, self._player(seat), self._rules)
+
     async def play(self, tasks: list[GameTask], seats: Mapping[str, Seat], games_in_flight: int) -> int:
         """Play all tasks; returns how many episodes the buffer acknowledged."""
         return await self._play(TaskList(tasks), seats, games_in_flight)
@@ -100,7 +114,8 @@ class ArenaActor:
     async def _play(self, source: TaskSource, seats: Mapping[str, Seat], games_in_flight: int) -> int:
         players = {name: self._player(seat) for name, seat in seats.items()}
         outbox = _Outbox(self._buffer)
-        async for episode in play_games(source, players, self._rules, games_in_flight):
+        paced = _Pausable(source, self._may_play)
+        async for episode in play_games(paced, players, self._rules, games_in_flight):
             await outbox.put(encode(episode))
         return await outbox.close()
 
@@ -150,6 +165,18 @@ class _Outbox:
         while self._unsent:
             records, self._unsent = self._unsent, []
             self._acknowledged += await self._buffer.add.remote(records)
+
+
+class _Pausable:
+    """A TaskSource that gives nothing while it may not."""
+
+    def __init__(self, source: TaskSource, may_play: asyncio.Event) -> None:
+        self._source = source
+        self._may_play = may_play
+
+    async def take(self, count: int) -> list[GameTask]:
+        await self._may_play.wait()
+        return await self._source.take(count)
 
 
 class _Leases:

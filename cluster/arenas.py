@@ -19,6 +19,7 @@ class Arenas:
         self._log_folder = log_folder
         self._arguments = arguments
         self._engines: dict[Engine, str] = {}
+        self._is_paused = False
         self._lives = [0] * count
         self.handles: list[Any] = [self._start(index) for index in range(count)]
 
@@ -41,10 +42,17 @@ class Arenas:
     def reopen(self, engine: Engine) -> None:
         self._all("reopen", engine)
 
+    def pause(self, is_paused: bool) -> None:
+        """Begin no game while it is; those under way are played to their end."""
+        self._is_paused = is_paused
+        self._all("pause" if is_paused else "resume")
+
     def restart(self, index: int) -> Any:
         """Another one in the place of one that is gone; returns its handle."""
         ray.kill(self.handles[index])
         self.handles[index] = self._start(index)
+        if self._is_paused:
+            get(self.handles[index].pause.remote())
         get([self.handles[index].join.remote(engine, policy) for engine, policy in list(self._engines.items())])
         return self.handles[index]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import code
 import datetime
 import sys
 from collections.abc import Callable
@@ -39,6 +40,69 @@ def train(
     from cluster.launch import run_training
 
     run_training(settings, folder, _console(), resume)
+
+
+@app.command()
+def submit(
+    config: Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped one")],
+    address: Annotated[str, typer.Option(help="the dashboard, for example http://127.0.0.1:8265")],
+    run_dir: Annotated[Path, typer.Option(help="folder of the run: an absolute path that every node shares")],
+    override: Overrides = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run of --run-dir, if there is one")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="print its output, end with its exit code")] = False,
+) -> None:
+    """Run `train` as a job of a Ray cluster."""
+    from cluster.jobs import submit
+
+    settings = load_config(config, override or [])
+    raise typer.Exit(submit(settings, address, run_dir, resume, follow, _console(), _ask_to_stop))
+
+
+@app.command()
+def runs(address: Annotated[str, typer.Option(help="http://HEAD:8265 (jobs) or ray://HEAD:10001")]) -> None:
+    """The runs on a cluster."""
+    console = _console()
+    if address.startswith("ray://"):
+        from cluster.console import runs_here, session
+
+        with session(address):
+            for name, _ in runs_here():
+                console.print(name, soft_wrap=True)
+        return
+    from cluster.jobs import jobs_at
+
+    for job, status, folder in jobs_at(address):
+        console.print(f"{job}  {status}  {folder}", soft_wrap=True)
+
+
+@app.command()
+def stop(
+    run: Annotated[str, typer.Argument(help="the run folder of a job; with ray://, the run's name")],
+    address: Annotated[str, typer.Option(help="http://HEAD:8265 (jobs) or ray://HEAD:10001")],
+) -> None:
+    """Stop a run where nothing is lost by it."""
+    if address.startswith("ray://"):
+        from cluster.console import attach, session
+
+        with session(address):
+            attach(run=Path(run).name).stop()
+        return
+    from cluster.jobs import stop_job
+
+    stop_job(address, Path(run), _console())
+
+
+@app.command()
+def attach(
+    address: Annotated[str, typer.Argument(help="the client port, for example ray://127.0.0.1:10001")],
+    run: Annotated[str | None, typer.Option(help="the run's name; not needed where there is but one")] = None,
+) -> None:
+    """A Python session with a run: status, episodes, metrics, pause, checkpoint, play."""
+    from cluster.console import attach, session
+
+    with session(address):
+        attached = attach(run=run)
+        _interact({"run": attached}, f"run = {attached}\nhelp(run) says what it can do")
 
 
 @app.command()
@@ -98,6 +162,21 @@ def words(
     chosen = top_words(top)
     write_words(out, chosen)
     _console().print(f"{len(chosen)} words in {out}")
+
+
+def _interact(names: dict[str, object], banner: str) -> None:
+    """IPython if it is installed, else Python's own prompt."""
+    try:
+        from IPython import start_ipython
+    except ImportError:
+        code.interact(banner, local=names, exitmsg="")
+        return
+    print(banner)
+    start_ipython(argv=["--no-banner"], user_ns=names)
+
+
+def _ask_to_stop() -> bool:
+    return sys.stdin.isatty() and typer.confirm("stop the job, too?", default=False)
 
 
 def _console() -> Console:

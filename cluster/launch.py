@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 from rich import box
@@ -17,11 +17,12 @@ from rich.console import Console
 from rich.table import Table
 
 from actors.models import load_tokenizer, resolve_model
+from cluster.jobs import check_run_dir
 from cluster.preflight import check_files, check_model, check_resources, in_a_process
 from cluster.progress import Progress, watch
 from cluster.run import Cards, Run, StageResult
 from cluster.run_folder import make_run_folder, reopen_run_folder
-from cluster.runtime import get, ray_session
+from cluster.runtime import NAMESPACE, get, is_job, ray_session
 from spag_ray.cards import split_words, taboo_cards, without_words
 from spag_ray.config import RunConfig
 from spag_ray.errors import ConfigError, InputError, StopRequestedError
@@ -36,17 +37,10 @@ from spag_ray.words import read_words
 def run_training(config: RunConfig, folder: Path, console: Console, resume: bool = False) -> None:
     """`spag-ray train`: prints the outcome table and where everything is. `resume`: go on with the run of this folder,
     if there is one."""
+    if is_job():
+        check_run_dir(folder)
     goes_on = resume and folder.exists()
-    if goes_on:
-        reopen_run_folder(folder, config)
-    elif folder.exists():
-        make_run_folder(folder, config)  # refuses, before anything slow
-    cards = taboo_cards() if _needs_cards(config) else {}
-    words, held_out = training_words(config, cards)
-    cards = without_words(cards, held_out)
-    check_files(config)
-    model = resolve_model(config.model)
-    in_a_process(check_model, config, model, [*words, *held_out])
+    prepared = prepare(config, folder, resume)
     if config.objective.learn_from == "both":
         console.print(
             "objective.learn_from: both also pushes losers' turns down; a reproduction saw that not converge: "
@@ -59,8 +53,11 @@ def run_training(config: RunConfig, folder: Path, console: Console, resume: bool
         check_resources(config, ray.cluster_resources())
         folder = folder.resolve() if goes_on else make_run_folder(folder, config)
         console.print(f"run folder: {folder}", soft_wrap=True)
-        console.print(f"model: {model}; {len(words)} training words, {len(held_out)} held out", soft_wrap=True)
-        with placed_run(config, folder, model, words, held_out, cards) as run:
+        console.print(
+            f"model: {prepared.model}; {len(prepared.words)} training words, {len(prepared.held_out)} held out",
+            soft_wrap=True,
+        )
+        with placed_run(config, folder, *prepared) as run:
             training = run.train.remote()
             with _notice_to_stop() as notice:
                 _watch(run, training, console, notice, config.checkpoint.stop_within_s)
@@ -77,6 +74,45 @@ def run_training(config: RunConfig, folder: Path, console: Console, resume: bool
         f"models: {folder}/models   metrics: {folder}/metrics.jsonl   games: {folder}/episodes",
         soft_wrap=True,
     )
+
+
+class Prepared(NamedTuple):
+    """What a run is given besides its configuration and its folder: a model's folder, words to train on, words held
+    out, and the cards of the scripted expert."""
+
+    model: str
+    words: list[str]
+    held_out: list[str]
+    cards: Cards
+
+
+def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
+    """Check all that can be checked before Ray is started. Raises SpagError for the first thing that is wrong."""
+    if resume and folder.exists():
+        reopen_run_folder(folder, config)
+    elif folder.exists():
+        make_run_folder(folder, config)  # refuses, before anything slow
+    cards = taboo_cards() if _needs_cards(config) else {}
+    words, held_out = training_words(config, cards)
+    check_files(config)
+    model = resolve_model(config.model)
+    in_a_process(check_model, config, model, [*words, *held_out])
+    return Prepared(model, words, held_out, without_words(cards, held_out))
+
+
+def place_detached(config: RunConfig, folder: Path, resume: bool) -> None:
+    """Start a Run that belongs to nobody: it goes on when whoever asked for it has gone, and ends itself. Called on the
+    cluster (console.py)."""
+    prepared = prepare(config, folder, resume)
+    check_resources(config, ray.cluster_resources())
+    folder = folder.resolve() if resume and folder.exists() else make_run_folder(folder, config)
+    (folder / "ended.json").unlink(missing_ok=True)
+    actor = ray.remote(Run).options(
+        name=f"run-{folder.name}", namespace=NAMESPACE, lifetime="detached", num_cpus=0, max_concurrency=8
+    )
+    run = actor.remote(config, str(folder), *prepared)
+    ray.get(run.status.remote())  # its own mistakes are the caller's to hear
+    run.train_alone.remote()
 
 
 def stream_hint(config: RunConfig) -> str | None:

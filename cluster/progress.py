@@ -34,6 +34,7 @@ class Progress:
     loss: float | None = None
     version: int = 0
     notes: tuple[str, ...] = ()
+    is_paused: bool = False
 
 
 class ProgressLine:
@@ -82,6 +83,8 @@ def describe(progress: Progress, stage_seconds: float) -> str:
     if progress.loss is not None:
         parts.append(f"loss {progress.loss:.3f}")
     parts.append(f"v{progress.version}")
+    if progress.is_paused:
+        parts.append("paused")
     return " | ".join(parts)
 
 

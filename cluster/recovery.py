@@ -28,6 +28,7 @@ class Recovery:
         self._save_seconds = 0.0
         self._last = RunState()  # as it was saved, or restored
         self._saved_at = time.monotonic()
+        self.is_wanted = False  # by somebody who asked for one
 
     def say_how_long(self) -> None:
         """At the start, so that a notice to stop finds it measured."""
@@ -57,7 +58,7 @@ class Recovery:
             if not self.time_to_save():
                 run.check_stop()
             return
-        is_due = time.monotonic() - self._saved_at > run.config.checkpoint.every_s
+        is_due = self.is_wanted or time.monotonic() - self._saved_at > run.config.checkpoint.every_s
         num_done = max((policy.under_way.num_steps_done for policy in run.policies if policy.under_way), default=0)
         if run.config.checkpoint.enabled and num_done and (is_due or self.time_to_save()):
             # Words and league as they were when the stage began: it is begun again, and comes to the same games.
@@ -72,7 +73,7 @@ class Recovery:
             for policy in run.policies:
                 policy.save_state(folder)
         self._save_seconds = time.perf_counter() - began
-        self._last, self._saved_at = state, time.monotonic()
+        self._last, self._saved_at, self.is_wanted = state, time.monotonic(), False
         num_bytes = self._checkpoints.newest_bytes()
         run.metrics.record(
             "checkpoint", name=name, stage=state.stage, seconds=round(self._save_seconds, 3), num_bytes=num_bytes

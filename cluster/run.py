@@ -34,6 +34,7 @@ from cluster.recovery import Recovery
 from cluster.runtime import ClusterError, get, redirect_output
 from cluster.stream_play import Stream
 from cluster.supervisor import Restarts
+from cluster.visits import Visits
 from cluster.weights import Probe
 from spag_ray.config import RunConfig
 from spag_ray.episode import Episode
@@ -87,6 +88,7 @@ class Run:
         self.stop_at: float | None = None
         self._progress = Progress()
         self._notes: list[str] = []
+        self._is_paused = False
         self._lesson: Lesson | None = None
         self._began = time.perf_counter()
         self._template = load_template(config.prompts)
@@ -161,17 +163,52 @@ class Run:
         finally:
             self.close()
 
+    def train_alone(self) -> None:
+        """Of a Run that nobody waits for (console.launch): it ends itself, and with it all that it owns."""
+        ended: dict[str, str] = {}
+        try:
+            self.train()
+            ended = {"ended": "finished"}
+        except BaseException as error:
+            ended = {"ended": "stopped" if isinstance(error, StopRequestedError) else "failed", "reason": str(error)}
+        write_atomically(self.folder / "ended.json", json.dumps(ended, indent=1) + "\n")
+        ray.actor.exit_actor()
+
+    def visit(self, what: str, *arguments: Any) -> Any:
+        """What a session asks; see Visits."""
+        return getattr(Visits(self), what)(*arguments)
+
+    def described(self) -> dict[str, Any]:
+        """The configuration, and where the run is."""
+        return {"config": self.config.model_dump(mode="json"), "folder": str(self.folder)}
+
+    def pause(self) -> None:
+        """Begin no game and no learner step until `resume`; what is under way comes to its end."""
+        self._is_paused = True
+        self.arenas.pause(True)
+
+    def resume(self) -> None:
+        self._is_paused = False
+        self.arenas.pause(False)
+
+    def save_soon(self) -> None:
+        """Write a checkpoint at the next place where one can be written."""
+        self.recovery.is_wanted = True
+
     def stop_soon(self, seconds: float) -> None:
         """Stop at the next place where nothing is lost by it; `seconds` are left until the end of this process."""
         self.stop_at = time.monotonic() + seconds
 
     def check_stop(self) -> None:
-        """Raises StopRequestedError once somebody has asked for it."""
+        """Waits while the run is paused. Raises StopRequestedError once somebody has asked for it."""
+        while self._is_paused and self.stop_at is None:
+            time.sleep(0.1)
         if self.stop_at is not None:
             raise StopRequestedError("the run was asked to stop")
 
     def status(self) -> Progress:
-        return replace(self._progress, seconds=time.perf_counter() - self._began, notes=tuple(self._notes))
+        seconds, notes = time.perf_counter() - self._began, tuple(self._notes)
+        return replace(self._progress, seconds=seconds, notes=notes, is_paused=self._is_paused)
 
     def note(self, text: str) -> None:
         """A line that whoever watches the run is shown once."""

@@ -23,6 +23,7 @@ OFFLINE = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "TOKENIZERS_PARALLELISM": "false",
 }
+NAMESPACE = "spag_ray"  # of runs that belong to no session
 
 
 class ClusterError(SpagError):
@@ -39,11 +40,12 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
         yield
         return
     os.environ.update(OFFLINE)
+    address = config.address or _address_of_job()
     environment = {"env_vars": {**OFFLINE, "PYTHONPATH": _import_path()}}
     try:
-        if config.address:
+        if address:
             ray.init(
-                address=config.address,
+                address=address,
                 runtime_env=environment,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
@@ -60,7 +62,7 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
                 _node_ip_address="127.0.0.1",
             )
     except (ConnectionError, ValueError, RuntimeError) as error:
-        where = config.address or "a local Ray"
+        where = address or "a local Ray"
         raise ClusterError(f"cannot use {where}: {error}; is the cluster up, and the address right?") from error
     try:
         yield
@@ -84,6 +86,16 @@ def is_gone(error: BaseException) -> bool:
     is_late = isinstance(error, ray.exceptions.GetTimeoutError)
     is_dead = isinstance(error, ray.exceptions.RayActorError) and not isinstance(error, ray.exceptions.RayTaskError)
     return is_late or is_dead
+
+
+def is_job() -> bool:
+    """Whether this process is the driver of a Ray job."""
+    return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
+
+
+def _address_of_job() -> str | None:
+    """The cluster that this process is a job of; outside a job nothing is assumed."""
+    return os.environ.get("RAY_ADDRESS") if is_job() else None
 
 
 def redirect_output(log_path: str) -> None:

@@ -168,7 +168,8 @@ def stream_rounds(run: Run, state: RunState, sft: list[TurnSample], baselines: R
                 state = replace(state, stage=name, rounds=round_number)
                 run.save(name)
                 evaluate_stage(run, name)
-            if place == versions_per_round or (part + 1) % config.checkpoint.every_versions == 0:
+            is_due = (part + 1) % config.checkpoint.every_versions == 0 or run.recovery.is_wanted
+            if place == versions_per_round or is_due:
                 state = run.recovery.checkpoint(f"version-{part + 1}", state)
     return state
 

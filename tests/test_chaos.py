@@ -16,10 +16,10 @@ pytestmark = pytest.mark.usefixtures("local_ray")
 @pytest.mark.timeout(580)
 def test_a_stream_goes_on_whatever_is_killed(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     faults = ["engine killed", "learner killed", "buffer killed", "arena killed", "run killed"]
-    config = stream_run(tiny_model, words, 60, engine={"kind": "transformers"})
-    run = FaultyRun(config, tmp_path / "run", faults, gap_s=3, seed=0)
+    config = stream_run(tiny_model, words, 40, engine={"kind": "transformers"})
+    run = FaultyRun(config, tmp_path / "run", faults, gap_s=1, seed=0)
     run.to_the_end()
-    run.check(60)
+    run.check(40)
     again = {line["what"].split("-")[0] for line in records_of(tmp_path / "run", "restart")}
     assert again >= {"engine", "learners", "arena", "buffer"} and records_of(tmp_path / "run", "resumed")
 

@@ -90,7 +90,7 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
     assert len(files) > 20 and not [path for path in files if SECRET.encode() in path.read_bytes()]
 
 
-@pytest.mark.slow  # two whole runs
+@pytest.mark.long  # two whole runs
 @pytest.mark.timeout(400)
 def test_a_greedy_run_in_game_order_gives_the_same_games_and_weights_twice(
     tiny_model: Path, words: Path, tmp_path: Path
@@ -152,13 +152,12 @@ def test_a_run_that_ray_could_never_place_is_refused_before_its_folder_is_made(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow  # three engines, one of them killed
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize(
     "update, kind, channel",
     [
-        ("between_games", "transformers", "object_store"),
-        ("in_flight", "vllm", "shared_memory"),
+        pytest.param("between_games", "transformers", "object_store", marks=pytest.mark.slow),
+        pytest.param("in_flight", "vllm", "shared_memory", marks=pytest.mark.long),
     ],
 )
 def test_a_stream_plays_while_it_learns_and_an_engine_is_killed_and_others_join(
@@ -208,9 +207,10 @@ def test_a_stream_plays_while_it_learns_and_an_engine_is_killed_and_others_join(
     assert {step["step"] for step in steps} == set(range(1, len(steps) + 1)), "one stage, one warm-up"
 
 
-@pytest.mark.slow  # three engines
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("schedule", ["rounds", "stream"])
+@pytest.mark.parametrize(
+    "schedule", [pytest.param("rounds", marks=pytest.mark.long), pytest.param("stream", marks=pytest.mark.slow)]
+)
 def test_a_league_plays_earlier_versions_and_a_fixed_model_and_learns_its_own_turns_alone(
     schedule: str, tiny_model: Path, other_tiny_model: Path, words: Path, tmp_path: Path
 ) -> None:
@@ -285,9 +285,14 @@ def test_an_attacker_and_a_defender_learn_side_by_side_from_both_sides_of_their_
     assert {turn.policy for episode in episodes for turn in episode.turns} == {"attacker", "defender"}
 
 
-@pytest.mark.slow  # two learner ranks
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("channel, kind", [("object_store", "transformers"), ("shared_memory", "vllm")])
+@pytest.mark.parametrize(
+    "channel, kind",
+    [
+        pytest.param("object_store", "transformers", marks=pytest.mark.long),
+        pytest.param("shared_memory", "vllm", marks=pytest.mark.slow),
+    ],
+)
 def test_two_ranks_with_partitioned_weights_take_turns_with_the_engine_on_the_same_devices(
     channel: str, kind: str, tiny_model: Path, words: Path, tmp_path: Path
 ) -> None:
@@ -323,9 +328,10 @@ def test_adapters_travel_to_vllm_and_what_it_then_plays_is_what_the_learner_has(
     assert abs(saved[name].astype("float32") - base[name].astype("float32")).max() > 1e-3, "imitation moved the policy"
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("reference", ["engine", "none"])
+@pytest.mark.parametrize(
+    "reference", [pytest.param("engine", marks=pytest.mark.slow), pytest.param("none", marks=pytest.mark.long)]
+)
 def test_the_turns_own_logprobs_can_stand_in_for_recomputed_ones(
     reference: str, tiny_model: Path, words: Path, tmp_path: Path
 ) -> None:

@@ -99,10 +99,10 @@ def uninterrupted(greedy: RunConfig, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.mark.parametrize(
     "is_time",
     [
-        pytest.param(steps_in("imitated", 3), id="imitating", marks=pytest.mark.chaos),
-        pytest.param(games_in("spag-1", 3), id="playing", marks=pytest.mark.chaos),
+        pytest.param(steps_in("imitated", 3), id="imitating", marks=pytest.mark.long),
+        pytest.param(games_in("spag-1", 3), id="playing", marks=pytest.mark.long),
         pytest.param(steps_in("spag-2", 1), id="learning", marks=pytest.mark.slow),
-        pytest.param(games_in("match-spag-2-imitated", 1), id="comparing", marks=pytest.mark.chaos),
+        pytest.param(games_in("match-spag-2-imitated", 1), id="comparing", marks=pytest.mark.long),
     ],
 )
 def test_a_greedy_run_that_was_cut_ends_with_the_weights_of_one_that_was_not(
@@ -113,8 +113,10 @@ def test_a_greedy_run_that_was_cut_ends_with_the_weights_of_one_that_was_not(
     came_to_the_same_end(tmp_path / "run", uninterrupted)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("newest", ["imitated-step-5", "spag-1-step-2"])
+@pytest.mark.parametrize(
+    "newest",
+    [pytest.param("imitated-step-5", marks=pytest.mark.long), pytest.param("spag-1-step-2", marks=pytest.mark.slow)],
+)
 def test_a_stage_goes_on_in_the_midst_of_it(
     newest: str, greedy: RunConfig, uninterrupted: Path, tmp_path: Path
 ) -> None:
@@ -199,7 +201,7 @@ def test_another_runs_folder_is_not_gone_on_with(greedy: RunConfig, uninterrupte
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "schedule", [pytest.param("stream", marks=pytest.mark.slow), pytest.param("rounds", marks=pytest.mark.chaos)]
+    "schedule", [pytest.param("stream", marks=pytest.mark.slow), pytest.param("rounds", marks=pytest.mark.long)]
 )
 def test_a_notice_to_stop_ends_the_process_well_and_in_time(
     schedule: str, tiny_model: Path, words: Path, tmp_path: Path
@@ -231,7 +233,7 @@ def test_a_notice_to_stop_ends_the_process_well_and_in_time(
         assert found[1].rounds >= learned - 1, "games that were played since are in the log"
 
 
-@pytest.mark.chaos  # a whole process, twice
+@pytest.mark.long  # a whole process, twice
 @pytest.mark.timeout(400)
 def test_a_driver_that_is_killed_leaves_nothing_running_and_another_goes_on(
     tiny_model: Path, words: Path, tmp_path: Path

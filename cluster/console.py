@@ -1,0 +1,243 @@
+"""A session with runs on a cluster, over Ray Client: from IPython, a notebook, or `spag-ray attach`.
+
+    run = cluster.console.attach("ray://head:10001")          a run that goes on there
+    run = cluster.console.launch(config, "ray://head:10001")  another one, which outlives this session
+
+This side imports ray, but neither torch nor vllm nor deepspeed; what it needs of them happens on the cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import ray
+from rich.console import Console
+
+from cluster.jobs import check_run_dir, parcel_of
+from cluster.progress import Progress, describe
+from cluster.runtime import NAMESPACE, OFFLINE, ClusterError, get
+from spag_ray.config import RunConfig, load_config, parse_config, to_yaml
+from spag_ray.errors import InputError
+
+_PREFIX = "run-"
+_TRIES = 3  # a first connection right after `ray start` may fail
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a run is doing; a line of text, or a small table in a notebook."""
+
+    name: str
+    progress: Progress
+
+    def __str__(self) -> str:
+        return f"{self.name} | {describe(self.progress, 0.0)}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        progress = self.progress
+        rows = {
+            "run": self.name,
+            "stage": progress.stage,
+            "done": f"{progress.done} of {progress.total} {progress.unit}" if progress.total else str(progress.done),
+            "version": str(progress.version),
+            "loss": "" if progress.loss is None else f"{progress.loss:.3f}",
+            "games": ", ".join(f"{count} {name}" for name, count in sorted(progress.outcomes.items())),
+            "running for": f"{progress.seconds:.0f} s{' (paused)' if progress.is_paused else ''}",
+            "last said": progress.notes[-1] if progress.notes else "",
+        }
+        cells = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in rows.items() if v)
+        return f"<table>{cells}</table>"
+
+
+class AttachedRun:
+    """A run on the cluster. Every method is one call to it; a session that ends changes nothing there."""
+
+    def __init__(self, name: str, handle: Any) -> None:
+        self.name = name
+        self._handle = handle
+        described = self._ask("described")
+        self.folder: str = described["folder"]
+        self.config = parse_config(described["config"], f"run {name}")
+
+    def status(self) -> Status:
+        return Status(self.name, self._ask("status"))
+
+    def pause(self) -> None:
+        """No game and no learner step is begun until `resume`; what is under way comes to its end."""
+        self._ask("pause")
+
+    def resume(self) -> None:
+        self._ask("resume")
+
+    def episodes(self, n: int = 10, outcome: str | None = None, stage: str | None = None) -> list[dict[str, Any]]:
+        """The last `n` judged episodes (at most 1,000) in the published format; of one outcome ("attacker wins", ...),
+        of one stage."""
+        found: list[dict[str, Any]] = self._ask("visit", "episodes", n, outcome, stage)
+        return found
+
+    def metrics(self, kind: str | None = None, n: int = 100) -> list[dict[str, Any]]:
+        """The last `n` lines of metrics.jsonl (at most 1,000); of one kind ("step", "sync", "play", ...)."""
+        found: list[dict[str, Any]] = self._ask("visit", "metrics", kind, n)
+        return found
+
+    def play(self, word: str, as_role: Literal["attacker", "defender"] = "attacker") -> str:
+        """Play against the newest weights, at the prompt; an empty line gives up. Returns the outcome."""
+        turns: list[str] = []
+        while True:
+            if (len(turns) % 2 == 0) == (as_role == "attacker"):
+                if not (said := input(f"{as_role}> ").strip()):
+                    return "given up"
+                turns.append(said)
+            answered = self._ask("visit", "play", word, turns, as_role)
+            for turn in answered["turns"][len(turns) :]:
+                print(f"policy v{answered['version']}> {turn}")
+            turns = answered["turns"]
+            if (over := answered["verdict"]) is not None:
+                print(f"{over['outcome']}: {over['reason']}")
+                outcome: str = over["outcome"]
+                return outcome
+
+    def checkpoint(self, timeout_s: float = 600.0) -> str:
+        """Have a checkpoint written at the next place where one can be; its name. Raises ClusterError when none was
+        within `timeout_s`."""
+        before = {line["name"] for line in self.metrics("checkpoint", 1000)}
+        self._ask("save_soon")
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            new = [line["name"] for line in self.metrics("checkpoint", 1000) if line["name"] not in before]
+            if new:
+                return str(new[0])
+            time.sleep(0.5)
+        raise ClusterError(f"{self.name} wrote no checkpoint within {timeout_s:g} s; it is written once it is reached")
+
+    def stop(self, timeout_s: float | None = None) -> None:
+        """End the run where nothing is lost by it, and free all that it holds; what does not end in time is ended."""
+        seconds = self.config.checkpoint.stop_within_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + seconds
+        with contextlib.suppress(ClusterError):
+            self._ask("stop_soon", seconds)
+            while time.monotonic() < deadline:
+                self._ask("status")
+                time.sleep(0.2)
+        with contextlib.suppress(ValueError, ray.exceptions.RayError):
+            ray.kill(self._handle)
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        try:
+            return get(getattr(self._handle, method).remote(*arguments))
+        except ray.exceptions.RayActorError as error:
+            raise ClusterError(
+                f"run {self.name} is not there any more: it has ended, or died; its folder says which, and "
+                "spag_ray goes on with it with --resume"
+            ) from error
+
+    def __repr__(self) -> str:
+        return str(self.status())
+
+
+def attach(address: str | None = None, run: str | None = None) -> AttachedRun:
+    """A run on the cluster at `address` ("ray://head:10001"; None: the one this session is connected with). `run` is
+    the name of its folder; not needed where there is but one.
+
+    Raises ClusterError when the cluster does not answer, or has no such run.
+    """
+    _connect(address)
+    found = runs_here()
+    if run is not None:
+        found = [each for each in found if each[0] == run]
+    if len(found) != 1:
+        names = ", ".join(sorted(name for name, _ in runs_here())) or "none"
+        what = f"run {run!r}" if run is not None else "one run"
+        raise ClusterError(f"there is not {what} to attach to; there are: {names}; name one by its folder's name")
+    ((name, namespace),) = found
+    return AttachedRun(name, ray.get_actor(_PREFIX + name, namespace=namespace))
+
+
+def launch(
+    config: RunConfig | str,
+    address: str | None = None,
+    run_dir: str | Path | None = None,
+    resume: bool = False,
+    overrides: Sequence[str] = (),
+) -> AttachedRun:
+    """Start a run on the cluster; it belongs to no session, and ends with `stop()` or by itself. `run_dir` is an
+    absolute path on the cluster that every node shares.
+
+    Raises SpagError for a configuration, a model or a folder that will not do.
+    """
+    settings = load_config(config, overrides) if isinstance(config, str) else config
+    if run_dir is None:
+        raise InputError("run_dir: name the run's folder, an absolute path that every node of the cluster shares")
+    check_run_dir(Path(run_dir))
+    _connect(address, settings)
+    name = Path(run_dir).name
+    if any(name == other for other, _ in runs_here()):
+        raise ClusterError(f"a run named {name} goes on here; attach to it, stop it, or name the folder differently")
+    start = ray.remote(_start).options(num_cpus=0)
+    get(start.remote(to_yaml(settings), str(run_dir), resume))
+    return attach(run=name)
+
+
+def runs_here() -> list[tuple[str, str]]:
+    """(name, namespace) of every run on the cluster that this session is connected with."""
+    named = ray.util.list_named_actors(all_namespaces=True)
+    found = [(each["name"].removeprefix(_PREFIX), each["namespace"]) for each in named if _is_run(each["name"])]
+    return sorted(found)
+
+
+def _is_run(actor: str) -> bool:
+    return actor.startswith(_PREFIX)
+
+
+def _connect(address: str | None, config: RunConfig | None = None) -> None:
+    """Raises ClusterError, one line. `config`: of a run that is to be started, which is sent the code and its files."""
+    if ray.is_initialized():
+        return
+    if address is None:
+        raise ClusterError("name the cluster's address, for example ray://127.0.0.1:10001")
+    with contextlib.ExitStack() as stack:
+        environment: dict[str, Any] = {}
+        if config is not None:
+            parcel = stack.enter_context(parcel_of(config, Console(quiet=True)))
+            environment = {"working_dir": str(parcel), "env_vars": OFFLINE}
+        for number in range(_TRIES):
+            try:
+                ray.init(address, namespace=NAMESPACE, runtime_env=environment, log_to_driver=False)
+                return
+            except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
+                last = error
+                time.sleep(number)
+    reason = (str(last).strip().splitlines() or [type(last).__name__])[0]
+    raise ClusterError(
+        f"{address} does not answer, or not to this session: {reason}; is it the client port (10001), and where the "
+        "cluster asks for a token, is RAY_AUTH_MODE=token set here?"
+    ) from last
+
+
+def _start(config_text: str, run_dir: str, resume: bool) -> None:
+    """Runs on the cluster: everything is checked there, and the Run made that nobody owns."""
+    import yaml
+
+    from cluster.launch import place_detached
+
+    place_detached(parse_config(yaml.safe_load(config_text), "the configuration"), Path(run_dir), resume)
+
+
+@contextlib.contextmanager
+def session(address: str) -> Iterator[None]:
+    """Connected for the time of the block."""
+    was_connected = ray.is_initialized()
+    _connect(address)
+    try:
+        yield
+    finally:
+        if not was_connected:
+            ray.shutdown()

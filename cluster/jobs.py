@@ -1,0 +1,227 @@
+"""Runs as Ray jobs: what a job is sent, how its output is followed, how it is stopped.
+
+A job is sent the four packages, configs/, the run's configuration as one file, and the files that it names by a
+relative path; nothing that .gitignore leaves out. It runs `spag-ray train` with all of that as its working directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from cluster.runtime import ClusterError
+from spag_ray.config import RunConfig, to_yaml
+from spag_ray.errors import ConfigError
+
+MAX_BYTES = 100 * 2**20
+PACKAGES = ("spag_ray", "actors", "learners", "cluster")
+RUN_DIR = "run_dir"  # the key of a job's metadata that holds its run folder
+_AFTER_NOTICE_S = 15  # for the driver to end once the run's own time is up
+# Keys of a configuration that may name a file.
+_FILES = (
+    "model",
+    "prompts",
+    "varied_prompts",
+    "words.source",
+    "imitation.source",
+    "imitation.sft_file",
+    "self_play.sft_file",
+    "learner.deepspeed",
+)
+
+
+def submit(
+    config: RunConfig,
+    address: str,
+    run_dir: Path,
+    resume: bool,
+    follow: bool,
+    console: Console,
+    ask: Callable[[], bool],
+) -> int:
+    """`spag-ray submit`: returns the job's exit code, or 0 when it is not followed. `ask` is asked on Ctrl-C whether
+    to stop the job.
+
+    Raises ConfigError for what would not work in a job, ClusterError when the cluster does not take it.
+    """
+    check_run_dir(run_dir)
+    client = job_client(address)
+    stamp = f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    wait_s = int(config.checkpoint.stop_within_s) + _AFTER_NOTICE_S
+    with parcel_of(config, console) as folder:
+        command = ["python", "-m", "spag_ray", "train", "run.yaml", "--run-dir", str(run_dir)]
+        with _said_in_one_line(address):
+            job = client.submit_job(
+                entrypoint=shlex.join([*command, *(["--resume"] if resume else [])]),
+                submission_id=f"spag-{config.name}-{stamp}",
+                metadata={RUN_DIR: str(run_dir)},
+                runtime_env={
+                    "working_dir": str(folder),
+                    "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(wait_s)},  # Ray's own default is 3
+                },
+            )
+    console.print(f"job: {job}   run folder: {run_dir}", soft_wrap=True)
+    console.print(f"stop it: spag-ray stop {run_dir} --address {address}", soft_wrap=True)
+    return follow_job(client, job, console, ask) if follow else 0
+
+
+def stop_job(address: str, run_dir: Path, console: Console) -> None:
+    """Ask the job that runs in a folder to stop, and wait until it has. Raises ClusterError when there is none."""
+    client = job_client(address)
+    with _said_in_one_line(address):
+        running = [job for job in client.list_jobs() if job.metadata and job.metadata.get(RUN_DIR) == str(run_dir)]
+        running = [job for job in running if not job.status.is_terminal()]
+        if not running:
+            raise ClusterError(f"no job at {address} runs in {run_dir}; see `spag-ray runs --address {address}`")
+        for job in running:
+            client.stop_job(job.submission_id)
+            console.print(f"asked {job.submission_id} to stop", soft_wrap=True)
+            while not client.get_job_status(job.submission_id).is_terminal():
+                time.sleep(0.5)
+    console.print(f"stopped; go on with spag-ray submit ... --run-dir {run_dir} --resume", soft_wrap=True)
+
+
+def jobs_at(address: str) -> list[tuple[str, str, str]]:
+    """(job, status, run folder) of every job that is a run, the newest last."""
+    with _said_in_one_line(address):
+        jobs = [job for job in job_client(address).list_jobs() if job.metadata and RUN_DIR in job.metadata]
+    jobs.sort(key=lambda job: job.start_time or 0)
+    return [(str(job.submission_id), str(job.status), job.metadata[RUN_DIR]) for job in jobs]
+
+
+def follow_job(client: Any, job: str, console: Console, ask: Callable[[], bool]) -> int:
+    """Print a job's output until it ends; its exit code. On Ctrl-C, `ask` decides whether it is stopped."""
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_print_log(client, job, console))
+    if not client.get_job_status(job).is_terminal():
+        if not ask():
+            console.print(f"{job} goes on; see its output with `ray job logs -f {job}`", soft_wrap=True)
+            return 0
+        client.stop_job(job)
+        asyncio.run(_print_log(client, job, console))
+    while not client.get_job_status(job).is_terminal():
+        time.sleep(0.2)
+    info = client.get_job_info(job)
+    console.print(f"{job}: {info.status}", soft_wrap=True)
+    return info.driver_exit_code if info.driver_exit_code is not None else int(str(info.status) != "SUCCEEDED")
+
+
+async def _print_log(client: Any, job: str, console: Console) -> None:
+    async for lines in client.tail_job_logs(job):
+        console.print(lines, end="", markup=False, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def parcel_of(config: RunConfig, console: Console) -> Iterator[Path]:
+    """A folder with what a job needs of here; gone after the block. Raises ConfigError for more than MAX_BYTES."""
+    with tempfile.TemporaryDirectory(prefix="spag-ray-job-") as name:
+        folder = Path(name)
+        for source, target in [*package_files(), *named_files(config)]:
+            (folder / target).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, folder / target)
+        (folder / "run.yaml").write_text(to_yaml(config), encoding="utf-8")
+        sizes = {path.relative_to(folder): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+        total = sum(sizes.values())
+        if total > MAX_BYTES:
+            largest = sorted(sizes, key=lambda path: -sizes[path])[:3]
+            names = ", ".join(f"{path} ({sizes[path] / 2**20:.0f} MiB)" for path in largest)
+            raise ConfigError(
+                f"the job would be sent {total / 2**20:.0f} MiB, at most {MAX_BYTES // 2**20} are; the largest: "
+                f"{names}; put these where every node can read them, and name them by an absolute path"
+            )
+        console.print(f"sending {len(sizes)} files, {total / 2**20:.1f} MiB", soft_wrap=True)
+        yield folder
+
+
+def package_files() -> list[tuple[Path, Path]]:
+    """(file here, its place in the job) of the packages and of configs/, without what .gitignore names."""
+    found = []
+    for package in PACKAGES:
+        spec = importlib.util.find_spec(package)
+        assert spec is not None and spec.origin is not None
+        root = Path(spec.origin).parent
+        found += [(root / path, Path(package) / path) for path in _files_of(root)]
+    configs = root.parent / "configs"
+    if configs.is_dir():  # of a checkout; installed, they lie in spag_ray/
+        found += [(configs / path, Path("configs") / path) for path in _files_of(configs)]
+    return found
+
+
+def named_files(config: RunConfig) -> list[tuple[Path, Path]]:
+    """(file here, its place in the job) of what the configuration names by a relative path that is there."""
+    found = []
+    for key in _FILES:
+        value: Any = config
+        for part in key.split("."):
+            value = getattr(value, part)
+        if not isinstance(value, str) or Path(value).is_absolute() or not (path := Path(value)).exists():
+            continue
+        if ".." in path.parts:
+            raise ConfigError(f"{key}: {value}: a job is sent files from here and below; name it by an absolute path")
+        files = [child for child in path.rglob("*") if child.is_file()] if path.is_dir() else [path]
+        found += [(file, file) for file in files]
+    return found
+
+
+def _files_of(root: Path) -> list[Path]:
+    """Relative to `root`; in a git checkout those that git would track."""
+    command = ["git", "-C", str(root), "ls-files", "-co", "--exclude-standard", "-z", "."]
+    with contextlib.suppress(OSError):
+        listed = subprocess.run(command, capture_output=True, timeout=30, check=False)
+        if listed.returncode == 0 and listed.stdout:
+            names = [Path(os.fsdecode(name)) for name in listed.stdout.split(b"\0") if name]
+            return [name for name in names if (root / name).is_file()]
+    every = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    return [path for path in every if "__pycache__" not in path.parts]
+
+
+def check_run_dir(run_dir: Path) -> None:
+    """A job's working directory is a copy that goes with it. Raises ConfigError for a folder in it."""
+    if not run_dir.is_absolute():
+        raise ConfigError(
+            f"--run-dir {run_dir}: a job's working directory is temporary, so the run folder has to be an absolute "
+            "path, one that every node shares"
+        )
+
+
+def job_client(address: str) -> Any:
+    """Raises ClusterError, one line, when nobody answers there or the token is wrong."""
+    from ray.job_submission import JobSubmissionClient
+
+    if not address.startswith(("http://", "https://")):
+        raise ConfigError(f"--address {address}: jobs go to the dashboard's address, for example http://127.0.0.1:8265")
+    with _said_in_one_line(address):
+        return JobSubmissionClient(address)
+
+
+@contextlib.contextmanager
+def _said_in_one_line(address: str) -> Iterator[None]:
+    import ray
+
+    try:
+        yield
+    except ray.exceptions.AuthenticationError as error:
+        raise ClusterError(
+            f"{address} asks for a token and was given none, or another: put it in the file that RAY_AUTH_TOKEN_PATH "
+            "names (or in RAY_AUTH_TOKEN), and set RAY_AUTH_MODE=token"
+        ) from error
+    except (ConnectionError, RuntimeError) as error:
+        raise ClusterError(f"{address}: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines: Sequence[str] = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0]

@@ -1,0 +1,71 @@
+"""What a session asks of a run while it goes on (console.py): plain values out, nothing that a client has to import."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from actors.arena import GameTask
+from cluster.runtime import get
+from spag_ray.episode_log import read_log
+from spag_ray.errors import InputError
+from spag_ray.game import Outcome, Role
+
+if TYPE_CHECKING:
+    from cluster.run import Run
+
+MAX_ASKED = 1000  # episodes or records in one answer
+
+
+class Visits:
+    """Of one run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def episodes(self, count: int, outcome: str | None, stage: str | None) -> list[dict[str, Any]]:
+        """The last `count` judged episodes in the published format with `stage` and `number`, the newest last; of one
+        outcome, of one stage. Raises InputError for an outcome that there is not."""
+        known = [str(each) for each in Outcome]
+        if outcome is not None and outcome not in known:
+            raise InputError(f"outcome {outcome!r}: there are {', '.join(known)}")
+        folder = self._run.folder / "episodes"
+        logs = [path for path in folder.glob("*.log") if path.stem.count(".") == 0]  # not later segments
+        logs.sort(key=lambda path: path.stat().st_mtime)
+        found: list[dict[str, Any]] = []
+        for path in reversed(logs):
+            if stage is None or path.stem == stage:
+                found = self._last_of(path, min(count, MAX_ASKED) - len(found), outcome) + found
+            if len(found) >= min(count, MAX_ASKED):
+                break
+        return found
+
+    def metrics(self, kind: str | None, count: int) -> list[dict[str, Any]]:
+        """The last `count` lines of metrics.jsonl; of one kind."""
+        kept: deque[dict[str, Any]] = deque(maxlen=min(count, MAX_ASKED))
+        with (self._run.folder / "metrics.jsonl").open(encoding="utf-8") as lines:
+            for line in lines:
+                if kind is None or f'"kind": "{kind}"' in line:
+                    kept.append(json.loads(line))
+        return list(kept)
+
+    def play(self, word: str, texts: list[str], human: str) -> dict[str, Any]:
+        """A game on `word` against the newest weights, `texts` its turns so far: the same with their next turn, and how
+        the game ended if it has."""
+        run = self._run
+        role = Role(human).other
+        task = GameTask(0, word, "visit", run.config.seed)
+        seat = run.policy_seat(role, run.config.sampling.temperature)
+        answered, verdict = get(run.arenas.handles[0].answer.remote(task, texts, seat))
+        over = None if verdict is None else {"outcome": str(verdict.outcome), "reason": verdict.reason}
+        return {"turns": answered, "verdict": over, "version": run.version}
+
+    @staticmethod
+    def _last_of(path: Path, count: int, outcome: str | None) -> list[dict[str, Any]]:
+        kept: deque[dict[str, Any]] = deque(maxlen=max(count, 0))
+        for episode in read_log(path):
+            if outcome is None or str(episode.verdict.outcome) == outcome:
+                kept.append({"stage": episode.stage, "number": episode.number, **episode.as_published()})
+        return list(kept)
