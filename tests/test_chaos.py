@@ -31,7 +31,7 @@ def test_thirty_faults(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     kinds = sorted(FAULTS)
     faults = [kinds[number % len(kinds)] for number in range(30)]
     random.Random(0).shuffle(faults)
-    num_parts = 600
+    num_parts = 400
     run = FaultyRun(stream_run(tiny_model, words, num_parts), tmp_path / "run", faults, gap_s=5, seed=0)
     run.to_the_end()
     print("\nfrom the fault to the next published version, shortest / median / longest:")
