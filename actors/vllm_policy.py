@@ -56,48 +56,11 @@ class VllmPolicy:
         if channel == "ipc":
             # CUDA's handles travel from the engine to its own worker processes as pickled tuples.
             os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
-        import vllm
-        from vllm.config import WeightTransferConfig
         from vllm.platforms import current_platform
         from vllm.v1.engine.async_llm import AsyncLLM
 
         on_cpu = current_platform.is_cpu()
-        arguments: dict[str, Any] = {}
-        if on_cpu:
-            arguments = {
-                "kv_cache_memory_bytes": int(config.kv_cache_gib * 2**30),
-                # A seeded request whose prompt is cut into chunks kills vLLM's CPU worker: it winds its random
-                # generator back for the part that sampled nothing, which CPU generators cannot do.
-                "enable_chunked_prefill": False,
-                # A turn's prompt is the game so far and a little more. Only whole blocks of it are found in the cache;
-                # of vLLM's 128 tokens a block half would be computed again each turn (self-play: 20% slower).
-                "block_size": 32,
-                "max_num_batched_tokens": max(2048, config.max_model_len),
-            }
-        else:
-            arguments = {"gpu_memory_utilization": config.gpu_memory_utilization, "enable_sleep_mode": True}
-        if config.max_lora_rank is not None:
-            arguments |= {"enable_lora": True, "max_lora_rank": config.max_lora_rank, "max_loras": 1}
-        engine_arguments = vllm.AsyncEngineArgs(
-            model=model,
-            dtype=config.dtype,
-            seed=seed,
-            max_model_len=config.max_model_len,
-            max_num_seqs=config.max_num_seqs,
-            tensor_parallel_size=config.tensor_parallel_size,
-            enforce_eager=on_cpu,
-            enable_prefix_caching=True,
-            logprobs_mode="processed_logprobs",
-            generation_config="vllm",
-            trust_remote_code=False,
-            disable_log_stats=True,
-            skip_tokenizer_init=True,
-            worker_extension_cls="actors.vllm_weights.WorkerExtension",
-            weight_transfer_config=WeightTransferConfig(
-                backend=channel if channel in ("nccl", "ipc") else "shared_memory"
-            ),
-            **arguments,
-        )
+        engine_arguments = _engine_arguments(model, config, seed, channel, on_cpu)
         try:
             engine = AsyncLLM.from_engine_args(engine_arguments)
         except (ValueError, RuntimeError, OSError) as error:
@@ -266,6 +229,48 @@ class VllmPolicy:
 
     async def close(self) -> None:
         self._engine.shutdown()
+
+
+def _engine_arguments(model: str, config: EngineConfig, seed: int, channel: Channel, on_cpu: bool) -> Any:
+    """vLLM's AsyncEngineArgs."""
+    import vllm
+    from vllm.config import WeightTransferConfig
+
+    arguments: dict[str, Any] = {}
+    if on_cpu:
+        arguments = {
+            "kv_cache_memory_bytes": int(config.kv_cache_gib * 2**30),
+            # A seeded request whose prompt is cut into chunks kills vLLM's CPU worker: it winds its random
+            # generator back for the part that sampled nothing, which CPU generators cannot do.
+            "enable_chunked_prefill": False,
+            # A turn's prompt is the game so far and a little more. Only whole blocks of it are found in the cache;
+            # of vLLM's 128 tokens a block half would be computed again each turn (self-play: 20% slower).
+            "block_size": 32,
+            "max_num_batched_tokens": max(2048, config.max_model_len),
+        }
+    else:
+        arguments = {"gpu_memory_utilization": config.gpu_memory_utilization, "enable_sleep_mode": True}
+    if config.max_lora_rank is not None:
+        arguments |= {"enable_lora": True, "max_lora_rank": config.max_lora_rank, "max_loras": 1}
+    backend = channel if channel in ("nccl", "ipc") else "shared_memory"
+    return vllm.AsyncEngineArgs(
+        model=model,
+        dtype=config.dtype,
+        seed=seed,
+        max_model_len=config.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        tensor_parallel_size=config.tensor_parallel_size,
+        enforce_eager=on_cpu,
+        enable_prefix_caching=True,
+        logprobs_mode="processed_logprobs",
+        generation_config="vllm",
+        trust_remote_code=False,
+        disable_log_stats=True,
+        skip_tokenizer_init=True,
+        worker_extension_cls="actors.vllm_weights.WorkerExtension",
+        weight_transfer_config=WeightTransferConfig(backend=backend),
+        **arguments,
+    )
 
 
 def _sampling_params(sampling: Sampling, room: int) -> Any:

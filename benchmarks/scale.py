@@ -23,7 +23,6 @@ import random
 import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -33,6 +32,7 @@ from actors.arena import Rules
 from actors.league import Opponents
 from actors.models import BUILT_IN, load_tokenizer, resolve_model
 from actors.policy import Completion, Request, Sampling
+from benchmarks.machine import machine
 from cluster.arena_actor import ArenaActor, Engine, Seat
 from cluster.buffer import BufferActor, StreamSpec
 from cluster.remote_policy import Desk, Packed
@@ -327,13 +327,7 @@ def main() -> None:
                 **parts,
                 "overlap": round(overlap, 3),
                 "memory_gib": {str(row["engines"]): row["memory_gib"] for row in rows},
-                "cores": psutil.cpu_count(),
-                "machine": Path("/proc/cpuinfo")
-                .read_text()
-                .split("model name")[1]
-                .split(":")[1]
-                .split("\n")[0]
-                .strip(),
+                **machine(),
             }
         )
     )

@@ -28,12 +28,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 import ray
 
 from actors.arena import GameTask, Rules
 from actors.models import BUILT_IN, load_tokenizer, resolve_model
 from actors.policy import Sampling
+from benchmarks.machine import machine
 from cluster.arena_actor import ArenaActor, Engine, Seat
 from cluster.buffer import BufferActor
 from cluster.remote_policy import EngineActor
@@ -238,13 +238,7 @@ def main() -> None:
                 "ceiling_tokens_per_s": round(ceiling["tokens_per_s"], 1),
                 "plain_tokens_per_s": {str(batch): round(found["tokens_per_s"], 1) for batch, found in plain.items()},
                 "in_flight": options.in_flight,
-                "cores": psutil.cpu_count(),
-                "machine": Path("/proc/cpuinfo")
-                .read_text()
-                .split("model name")[1]
-                .split(":")[1]
-                .split("\n")[0]
-                .strip(),
+                **machine(),
             }
         )
     )

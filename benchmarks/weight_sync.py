@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import ray
 from rich.console import Console
 
 from actors.models import BUILT_IN, load_tokenizer, resolve_model
 from actors.policy import Request, Sampling
+from benchmarks.machine import machine
 from cluster.arena_actor import Engine
 from cluster.launch import run_training
 from cluster.learner_group import LearnerGroup
@@ -134,13 +134,7 @@ def main() -> None:
                 "memcpy_bytes_per_s": round(copying),
                 "epoch_share": round(share, 4),
                 "probe_gap_mean": round(gap, 4),
-                "cores": psutil.cpu_count(),
-                "machine": Path("/proc/cpuinfo")
-                .read_text()
-                .split("model name")[1]
-                .split(":")[1]
-                .split("\n")[0]
-                .strip(),
+                **machine(),
             }
         )
     )
