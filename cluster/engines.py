@@ -15,7 +15,7 @@ from cluster.arenas import Arenas
 from cluster.learning_policy import LearningPolicy
 from cluster.metrics import Metrics
 from cluster.remote_policy import EngineActor
-from cluster.runtime import get
+from cluster.runtime import get, own_environment
 from cluster.supervisor import EngineWatch, Placed, Restarts
 from spag_ray.config import EngineConfig, RunConfig
 from spag_ray.errors import EngineError
@@ -125,6 +125,7 @@ class Engines:
                 num_cpus=config.num_cpus,
                 num_gpus=config.num_gpus,
                 max_concurrency=4096,
+                runtime_env=own_environment(config.env),
             ).remote(str(self._folder / "logs" / f"{name}.log"))
             engines.append(Engine(handle, name, pool))
         starts = [

@@ -8,17 +8,26 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 
 from cluster.arena_actor import Engine
-from cluster.runtime import get, redirect_output
+from cluster.runtime import get, own_environment, redirect_output
 from cluster.transfer import EngineClient, SendReport
 from spag_ray.config import Channel, LearnerConfig, ObjectiveConfig
 from spag_ray.errors import LearnersLostError
 from spag_ray.samples import GameSample, TurnSample
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rank's place in its group; `master` is the host:port on rank 0's node where the group meets."""
+
+    rank: int
+    size: int
+    master: str
 
 
 class LearnerActor:
@@ -36,17 +45,23 @@ class LearnerActor:
             probe.bind((host, 0))
             return f"{host}:{probe.getsockname()[1]}"
 
+    def node(self) -> str:
+        """The id of the node that this rank is on."""
+        return str(ray.get_runtime_context().get_node_id())
+
     def start(
-        self, model: str, config: LearnerConfig, objective: ObjectiveConfig, rank: int, size: int, master: str
+        self, model: str, config: LearnerConfig, objective: ObjectiveConfig, place: Place, num_here: int
     ) -> tuple[int, int, dict[str, Any] | None]:
-        """Load the model and join the group; returns (buckets, tensors, adapter configuration) of a snapshot."""
+        """Load the model and join the group; returns (buckets, tensors, adapter configuration) of a snapshot.
+        `num_here`: ranks on this node, which share its cores."""
         if config.num_threads is None:
-            config = config.model_copy(update={"num_threads": max(1, (os.cpu_count() or 1) // size)})
+            config = config.model_copy(update={"num_threads": max(1, (os.cpu_count() or 1) // num_here)})
         os.environ["OMP_NUM_THREADS"] = str(config.num_threads)
         from learners.engine import World
         from learners.learner import Learner
 
-        self._learner = Learner(model, config, objective, World(rank, size, 0, master))
+        # Ray shows each rank its own GPU alone, so on every node it is the first.
+        self._learner = Learner(model, config, objective, World(place.rank, place.size, 0, place.master))
         return self._learner.num_buckets, self._learner.num_tensors, self._learner.adapter
 
     def begin_stage(self, method: str, num_steps: int, learning_rate: float, kl_coeff: float) -> None:
@@ -111,15 +126,19 @@ class LearnerGroup:
         actor = ray.remote(LearnerActor)
         self._timeout_s = config.timeout_s
         self._ranks = [
-            actor.options(name=f"{name}-{rank}", num_cpus=config.num_cpus, num_gpus=config.num_gpus).remote(
-                f"{log_folder}/{name}-{rank}.log"
-            )
+            actor.options(
+                name=f"{name}-{rank}",
+                num_cpus=config.num_cpus,
+                num_gpus=config.num_gpus,
+                runtime_env=own_environment(config.env),
+            ).remote(f"{log_folder}/{name}-{rank}.log")
             for rank in range(config.num_ranks)
         ]
+        nodes = self._all("node")
         master = self._get(self._ranks[0].meeting_place.remote())
         started = [
-            rank.start.remote(model, config, objective, index, config.num_ranks, master)
-            for index, rank in enumerate(self._ranks)
+            rank.start.remote(model, config, objective, Place(index, config.num_ranks, master), nodes.count(node))
+            for index, (rank, node) in enumerate(zip(self._ranks, nodes, strict=True))
         ]
         self.num_buckets, self.num_tensors, self.adapter = self._get(started)[0]
         self._beats: list[ray.ObjectRef] = []

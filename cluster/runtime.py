@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,11 @@ def get(refs: Any, timeout_s: float | None = None) -> Any:
         if isinstance(error.cause, SpagError):
             raise error.cause from None
         raise
+
+
+def own_environment(env: Mapping[str, str]) -> dict[str, Any] | None:
+    """An actor's runtime_env: the session's, and these variables."""
+    return {"env_vars": dict(env)} if env else None
 
 
 def is_gone(error: BaseException) -> bool:

@@ -61,6 +61,7 @@ class EngineConfig(Part):
     max_lora_rank: int | None = Field(None, ge=1, description="room for adapters; a run with lora sets it")
     num_gpus: float = Field(0, ge=0, description="GPUs Ray reserves for one engine")
     num_cpus: float = Field(1, ge=0, description="CPU cores Ray reserves for one engine")
+    env: dict[str, str] = Field({}, description="environment of every engine (NCCL_SOCKET_IFNAME and the like)")
     turn_timeout_s: float = Field(600, gt=0, description="a turn that takes longer is asked of another engine")
     start_timeout_s: float = Field(600, gt=0, description="an engine that is not up by then is an error")
 
@@ -95,6 +96,7 @@ class LearnerConfig(Part):
     num_threads: int | None = Field(None, ge=1, description="CPU threads of a rank (all cores / ranks if empty)")
     num_gpus: float = Field(0, ge=0, description="GPUs Ray reserves for one rank")
     num_cpus: float = Field(1, ge=0, description="CPU cores Ray reserves for one rank")
+    env: dict[str, str] = Field({}, description="environment of every rank (NCCL_SOCKET_IFNAME and the like)")
     bucket_bytes: int = Field(64 * 2**20, ge=1024, description="size cap of one bucket of a weight snapshot")
     timeout_s: float = Field(1800, gt=0, description="deadline of one learner call")
 

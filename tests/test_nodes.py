@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,19 +10,22 @@ from typing import Any
 
 import pytest
 import ray
+from conftest import TARGETS
 from faults import FaultyRun
 from ray.cluster_utils import Cluster
-from runs import records_of, stream_run
+from runs import records_of, stream_run, tiny_run
 
+from cluster.launch import placed_run
+from cluster.run_folder import make_run_folder
 from cluster.runtime import ray_session
 from spag_ray.config import ClusterConfig
 
 
 @pytest.fixture
-def nodes() -> Iterator[Cluster]:
-    """A head that runs nothing that asks for a CPU, and three nodes of one CPU each."""
+def nodes(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A head that runs nothing that asks for a CPU, and nodes of one CPU each."""
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    for _ in range(3):
+    for _ in range(request.param):
         cluster.add_node(num_cpus=1)
     with ray_session(ClusterConfig(address=cluster.address)):
         yield cluster
@@ -34,8 +38,44 @@ def node_of(actor: str) -> str:
     return node
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("nodes", [2], indirect=True)
+def test_a_learner_group_meets_across_nodes_with_an_engine_beside_each_rank(
+    nodes: Cluster, tiny_model: Path, words: Path, tmp_path: Path
+) -> None:
+    half = {"num_cpus": 0.5}
+    config = tiny_run(
+        tiny_model,
+        words,
+        engine={"kind": "transformers", "num_engines": 2, "env": {"SPAG_TEST": "engine"}, **half},
+        learner={"num_ranks": 2, "zero_stage": 3, "env": {"GLOO_SOCKET_IFNAME": "lo"}, "num_threads": None, **half},
+        imitation={"enabled": False},
+        game={"breach": "penalise"},
+        objective={"learn_from": "both"},
+        self_play={"rounds": 2, "games_per_round": 16},
+        evaluation={"games": 0},
+    )
+    folder = make_run_folder(tmp_path / "run", config)
+    targets = list(TARGETS)
+    with placed_run(config, folder, config.model, targets[2:], targets[:2], {}) as run:
+        training = run.train.remote()
+        while not (folder / "metrics.jsonl").exists() or not records_of(folder, "sync"):
+            assert not ray.wait([training], timeout=0.2)[0], ray.get(training)
+        ranks = [node_of(f"learner-run-{rank}") for rank in range(2)]
+        engines = [node_of(f"engine-policy-{number}-run") for number in range(2)]
+        engine = ray.get_actor("engine-policy-0-run")
+        assert ray.get(engine.__ray_call__.remote(lambda _: os.environ["SPAG_TEST"])) == "engine"
+        ray.get(training)
+    assert len(set(ranks)) == len(set(engines)) == 2, "one of each on each node"
+    syncs = records_of(folder, "sync")
+    assert [line["num_engines"] for line in syncs] == [2, 2]
+    assert all(line["probe_gap_max"] < 1e-3 for line in syncs), "both engines play what the group has learned"
+
+
 @pytest.mark.slow  # four nodes
 @pytest.mark.timeout(500)
+@pytest.mark.parametrize("nodes", [3], indirect=True)
 def test_a_run_outlives_the_nodes_that_it_runs_on(
     nodes: Cluster, tiny_model: Path, words: Path, tmp_path: Path
 ) -> None:
