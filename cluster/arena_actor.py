@@ -61,6 +61,10 @@ class ArenaActor:
         self._may_play = asyncio.Event()
         self._may_play.set()
 
+    def __repr__(self) -> str:
+        """What Ray's pages and messages call it."""
+        return self._name
+
     async def join(self, engine: Engine, policy: str) -> None:
         """An engine that plays `policy` from now on, also in games that are under way."""
         self._pool(engine.pool, policy).join(engine.name, RemotePolicy(engine.handle, engine.name, pace=self._pace))

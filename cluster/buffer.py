@@ -11,20 +11,21 @@ import asyncio
 import json
 import os
 import re
-from collections import Counter
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from actors.arena import GameTask
 from actors.league import Opponents
+from cluster.counts import BufferSample, GameCount
+from cluster.metric_registry import phase_of
 from cluster.stream import STAGE, GameStream, StreamCounts
 from spag_ray.config import StreamConfig
 from spag_ray.episode import Episode
 from spag_ray.episode_log import EpisodeLog, LogFaults, read_records, write_atomically
 from spag_ray.errors import InputError, RunFolderError
-from spag_ray.game import Outcome
 from spag_ray.wire import decode
 from spag_ray.words import WordStream
 
@@ -39,19 +40,6 @@ class BufferHealth:
     damage: dict[str, str]
 
 
-@dataclass
-class StageCount:
-    """What a stage has played so far: outcomes, turns and sampled tokens."""
-
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
-    num_turns: int = 0
-    num_tokens: int = 0
-
-    @property
-    def num_games(self) -> int:
-        return self.outcomes.total()
-
-
 class ReplayBuffer:
     """Episodes by stage, as msgpack, in memory until they are taken and on disk for good. A stage is a list of games
     known beforehand, taken whole; `stream`, if there is one, is the stage that goes on and on. What the log of a stage
@@ -62,7 +50,9 @@ class ReplayBuffer:
         self._folder = Path(folder)
         self._logs: dict[str, EpisodeLog] = {}
         self._waiting: dict[str, dict[int, bytes]] = {}
-        self._counts: dict[str, StageCount] = {}
+        self._counts: dict[str, GameCount] = {}
+        self._came: dict[str, GameCount] = {}
+        self._waiting_since: dict[str, float] = {}
         self.damage: dict[str, str] = {}
 
     def add(self, records: Iterable[bytes]) -> int:
@@ -80,6 +70,7 @@ class ReplayBuffer:
             if self._keep(episode, data):
                 new.setdefault(episode.stage, []).append(data)
                 self._count(episode)
+                self._came.setdefault(phase_of(episode.stage), GameCount()).add(episode)
         return new
 
     def write(self, records: Mapping[str, Sequence[bytes]]) -> None:
@@ -98,10 +89,21 @@ class ReplayBuffer:
         """All episodes of a stage, in the order of their numbers; they are then no longer in memory."""
         waiting = self._stage(stage)
         del self._waiting[stage]
+        self._waiting_since.pop(stage, None)
         return [waiting[number] for number in sorted(waiting)]
 
-    def count(self, stage: str) -> StageCount:
-        return self._counts.get(stage, StageCount())
+    def count(self, stage: str) -> GameCount:
+        return self._counts.get(stage, GameCount())
+
+    def sample(self) -> BufferSample:
+        waits = [time.monotonic() - since for since in self._waiting_since.values()]
+        waiting = sum(map(len, self._waiting.values()))
+        counts = None
+        if self.stream is not None:
+            counts = self.stream.counts()
+            waiting += counts.waiting
+            waits.append(self.stream.oldest_s)
+        return BufferSample(self._came, waiting, max(waits, default=0.0), counts)
 
     def open_stream(self, stream: GameStream, cursor: Mapping[str, Any] | None) -> None:
         """`stream` is the one from here on; what the log holds of it is taken in."""
@@ -113,7 +115,7 @@ class ReplayBuffer:
         """Logs were set aside: what is known of stages is what their logs say now."""
         for log in self._logs.values():
             log.close()
-        self._logs, self._waiting, self._counts = {}, {}, {}
+        self._logs, self._waiting, self._counts, self._waiting_since = {}, {}, {}, {}
 
     def _recorded(self, stage: str) -> Iterator[tuple[Episode, bytes]]:
         """What the log of a stage holds, counted; what is damaged there is noted."""
@@ -126,10 +128,7 @@ class ReplayBuffer:
             self.damage[stage] = str(faults)
 
     def _count(self, episode: Episode) -> None:
-        count = self._counts.setdefault(episode.stage, StageCount())
-        count.outcomes[episode.verdict.outcome] += 1
-        count.num_turns += len(episode.turns)
-        count.num_tokens += episode.num_tokens
+        self._counts.setdefault(episode.stage, GameCount()).add(episode)
 
     def _keep(self, episode: Episode, data: bytes) -> bool:
         if self.stream is not None and episode.stage == STAGE:
@@ -138,6 +137,7 @@ class ReplayBuffer:
         if episode.number in waiting:
             return False
         waiting[episode.number] = data
+        self._waiting_since.setdefault(episode.stage, time.monotonic())
         return True
 
     def _stage(self, stage: str) -> dict[int, bytes]:
@@ -198,8 +198,11 @@ class BufferActor:
     async def played(self, stage: str) -> dict[int, str]:
         return self._buffer.played(stage)
 
-    async def count(self, stage: str) -> StageCount:
+    async def count(self, stage: str) -> GameCount:
         return self._buffer.count(stage)
+
+    async def sample(self) -> BufferSample:
+        return self._buffer.sample()
 
     async def health(self) -> BufferHealth:
         return BufferHealth(os.getpid(), dict(self._buffer.damage))

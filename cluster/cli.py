@@ -164,6 +164,14 @@ def words(
     _console().print(f"{len(chosen)} words in {out}")
 
 
+@app.command()
+def dashboard(out: Annotated[Path, typer.Option(help="JSON file to write")]) -> None:
+    """A Grafana dashboard of everything that runs export to Prometheus; see docs/monitoring.md."""
+    from cluster.launch import write_dashboard
+
+    write_dashboard(out, _console())
+
+
 def _interact(names: dict[str, object], banner: str) -> None:
     """IPython if it is installed, else Python's own prompt."""
     try:

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from actors.models import load_tokenizer, resolve_model
+from cluster.dashboard import as_text
 from cluster.jobs import check_run_dir
 from cluster.preflight import check_files, check_model, check_resources, in_a_process
 from cluster.progress import Progress, watch
@@ -191,6 +192,17 @@ def run_learn(config: RunConfig, method: str, data: Path, out: Path, console: Co
         _watch(run, learning, console)
         get(learning)
     console.print(f"model in {out}")
+
+
+def write_dashboard(out: Path, console: Console) -> None:
+    """`spag-ray dashboard`."""
+    refuse_existing(out)
+    text = as_text()
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{out} cannot be written: {error.strerror}; choose another place") from error
+    console.print(f"dashboard in {out}: in Grafana, Dashboards > New > Import", soft_wrap=True)
 
 
 def training_words(config: RunConfig, cards: Cards) -> tuple[list[str], list[str]]:

@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -35,8 +36,13 @@ class LearnerActor:
 
     def __init__(self, log_path: str) -> None:
         redirect_output(log_path)
+        self._name = Path(log_path).stem
         self._learner: Any = None
         self._client: EngineClient | None = None
+
+    def __repr__(self) -> str:
+        """What Ray's pages and messages call it."""
+        return self._name
 
     def meeting_place(self) -> str:
         """host:port on this node that is free now."""

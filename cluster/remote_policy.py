@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -154,11 +155,16 @@ class EngineActor:
 
     def __init__(self, log_path: str) -> None:
         redirect_output(log_path)
+        self._name = Path(log_path).stem
         # Ray pins actors to the threads they reserve; an engine uses the cores that are there.
         os.environ.pop("OMP_NUM_THREADS", None)
         self._policy: Policy | None = None
         self._desk: Desk | None = None
         self._num_pauses = 0
+
+    def __repr__(self) -> str:
+        """What Ray's pages and messages call it."""
+        return self._name
 
     async def start(
         self, model: str, config: EngineConfig, name: str, version: int, seed: int, channel: Channel = "object_store"

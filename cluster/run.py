@@ -23,11 +23,13 @@ from actors.models import load_tokenizer
 from actors.policy import Sampling
 from cluster.arena_actor import Seat
 from cluster.arenas import Arenas
-from cluster.buffer import BufferActor, BufferHealth, StageCount, StreamSpec
+from cluster.buffer import BufferActor, BufferHealth, StreamSpec
+from cluster.counts import GameCount
 from cluster.engines import Engines
 from cluster.league_play import LeaguePlay
 from cluster.learning_policy import LearningPolicy
 from cluster.lesson import Lesson
+from cluster.meter import BufferMeter
 from cluster.metrics import Metrics
 from cluster.progress import Progress
 from cluster.recovery import Recovery
@@ -113,6 +115,7 @@ class Run:
             .remote(str(self.folder / "episodes"))
         )
         self._buffer_health: BufferHealth | None = None
+        self._meter = BufferMeter(self.buffer, self.metrics, config.stream.max_lag)
         rules = Rules(config.game.max_turns, config.game.rules)
         self.arenas = Arenas(
             self.folder.name,
@@ -124,6 +127,10 @@ class Run:
             self.buffer,
         )
         self.engines = Engines(config, self.folder, self.arenas, self.metrics, self.restarts)
+
+    def __repr__(self) -> str:
+        """What Ray's pages and messages call it."""
+        return f"run-{self.folder.name}"
 
     def train(self) -> list[StageResult]:
         """The whole of SPAG; see training.py."""
@@ -297,7 +304,8 @@ class Run:
         began = time.perf_counter()
         self._play_all(stage, len(all_tasks), tasks, seats)
         seconds = time.perf_counter() - began
-        count: StageCount = get(self.buffer.count.remote(stage))
+        self._meter.look(now=True)
+        count: GameCount = get(self.buffer.count.remote(stage))
         self.metrics.record(
             "play",
             stage=stage,
@@ -342,6 +350,7 @@ class Run:
         self.check_stop()
         self.engines.watch.check()
         self._look_at_buffer()
+        self._meter.look()
         for policy in self.policies:
             policy.check_learners()
         with self.engines.lock:
@@ -371,6 +380,7 @@ class Run:
         versions = {policy.name: policy.version for policy in self.policies}
         spec = StreamSpec(self.words, self.config.stream, self.config.seed, opponents, versions)
         get(self.buffer.open_stream.remote(spec, None if cursor is None else {**cursor, "versions": versions}))
+        self._meter.look(now=True)
         stream = Stream(self, seats)
         try:
             yield stream
@@ -456,10 +466,11 @@ class Run:
 
     def _show_step(self, stage: str, done: int, total: int, loss: float | None) -> None:
         self._progress = Progress(stage, done, total, "steps", loss=loss, version=self.version)
+        self._meter.look()
         if self._lesson is not None:
             self.recovery.between_steps(self._lesson)
 
-    def show_play(self, stage: str, total: int, count: StageCount) -> None:
+    def show_play(self, stage: str, total: int, count: GameCount) -> None:
         self._progress = Progress(
             f"{stage}: play",
             count.num_games,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -52,6 +53,7 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
             )
         else:
             _stay_on_loopback()
+            _check_free(config.metrics_port)
             ray.init(
                 num_cpus=config.num_cpus,
                 object_store_memory=int(config.object_store_gib * 2**30),
@@ -60,6 +62,7 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 _node_ip_address="127.0.0.1",
+                _metrics_export_port=config.metrics_port,  # Ray binds it to the node's address, like all else
             )
     except (ConnectionError, ValueError, RuntimeError) as error:
         where = address or "a local Ray"
@@ -123,6 +126,19 @@ def _stay_on_loopback() -> None:
     """
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
+
+
+def _check_free(port: int | None) -> None:
+    """Ray does not say so when it cannot have its port; it ends the node."""
+    if port is None:
+        return
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ClusterError(
+                f"cluster.metrics_port: {port} cannot be used: {error.strerror}; choose another"
+            ) from error
 
 
 def _import_path() -> str:

@@ -16,6 +16,7 @@ Plain classes, no Ray; cluster/buffer.py hosts them.
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -106,6 +107,7 @@ class _Entry:
     versions: Mapping[str, int]
     priority: float
     uses_left: int
+    came_at: float = field(default_factory=time.monotonic)
 
 
 class ReplayQueue:
@@ -119,6 +121,11 @@ class ReplayQueue:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def oldest_s(self) -> float:
+        """How long the one that came first has waited; 0 if nothing waits."""
+        return time.monotonic() - self._entries[0].came_at if self._entries else 0.0
 
     def add(
         self, number: int, data: bytes, versions: Mapping[str, int], priority: float, uses_left: int | None = None
@@ -305,6 +312,10 @@ class GameStream:
         self._counts.waiting = len(self._queue)
         self._counts.permits_free = self._permits.free
         return self._counts
+
+    @property
+    def oldest_s(self) -> float:
+        return self._queue.oldest_s
 
     def _oldest_versions(self, episode: Episode) -> dict[str, int]:
         oldest: dict[str, int] = {}

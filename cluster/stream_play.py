@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from cluster.arena_actor import Seat
-from cluster.buffer import StageCount
+from cluster.counts import GameCount
 from cluster.runtime import get
 from cluster.stream import STAGE, StreamCounts
 from spag_ray.episode import Episode
@@ -42,7 +42,7 @@ class Stream:
             self._run.look_around()
             self._look_after_arenas()
         counts: StreamCounts = get(self._buffer.stream_counts.remote())
-        total: StageCount = get(self._buffer.count.remote(STAGE))
+        total: GameCount = get(self._buffer.count.remote(STAGE))
         seconds = time.perf_counter() - self._began
         self._run.metrics.record(
             "stream",

@@ -244,6 +244,9 @@ class ClusterConfig(Part):
     address: str | None = Field(None, description="a running Ray cluster; empty starts one here, on loopback only")
     num_cpus: int | None = Field(None, ge=1, description="cores of a local Ray (all if empty)")
     object_store_gib: float = Field(1.0, gt=0, description="object store of a local Ray")
+    metrics_port: int | None = Field(
+        None, ge=1024, le=65535, description="port on 127.0.0.1 where a local Ray has metrics for Prometheus"
+    )
 
 
 class RunConfig(Part):

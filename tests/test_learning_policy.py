@@ -134,7 +134,8 @@ def test_colocated_one_sleeps_while_the_other_works_and_both_hold_weights_only_w
     )  # fmt: skip
     run: Any = object.__new__(Run)
     vars(run).update(
-        policies=[policy], _takes_turns=True, _show_step=None, folder=tmp_path, arenas=None,
+        policies=[policy], takes_turns=True, _show_step=None, folder=tmp_path, arenas=None,
+        recovery=SimpleNamespace(note_published=lambda versions: None),
         config=SimpleNamespace(sync=SimpleNamespace(channel=channel)),
         engines=SimpleNamespace(
             lock=threading.RLock(), lost=lambda *_: None, joined=lambda *_: None,
@@ -146,7 +147,7 @@ def test_colocated_one_sleeps_while_the_other_works_and_both_hold_weights_only_w
     run.publish()
     assert events == ["engines sleep", "learner wakes", "learn", *taken]
     events.clear()
-    run._takes_turns = False
+    run.takes_turns = False
     run.learn(lesson)
     run.publish()
     assert events == ["learn", "export", "publish", "prove"]

@@ -23,7 +23,7 @@ from actors.models import load_tokenizer
 from actors.policy import Completion, Request, Sampling
 from actors.pool import EnginePool
 from cluster.arena_actor import _Leases, _Outbox
-from cluster.buffer import BufferActor, StreamSpec
+from cluster.buffer import BufferActor, ReplayBuffer, StreamSpec
 from cluster.launch import stream_hint
 from cluster.stream import GameStream
 from spag_ray.config import StreamConfig, parse_config
@@ -75,6 +75,28 @@ def test_with_lag_0_a_version_plays_its_own_games_and_waits_for_the_next() -> No
         assert len(numbers(stream.take())) == 4 and stream.lease("arena", 1) == []
         stream.advance({"policy": version + 1})
     assert stream.counts().lag == Counter({0: 12}) and stream.counts().evicted == 0
+
+
+def test_a_sample_counts_what_came_and_not_what_the_log_held(tmp_path: Path) -> None:
+    config = {"games_per_version": 2, "max_lag": 1}
+    buffer, stream = ReplayBuffer(str(tmp_path)), stream_of(**config)
+    buffer.open_stream(stream, None)
+    assert buffer.sample().waiting == 0 and buffer.sample().oldest_s == 0
+    records = [encode(played(task)) for task in stream.lease("arena", 4)]
+    buffer.add([*records[:3], records[0]])
+    buffer.add([encode(played(GameTask(0, "river", "eval-base", 0)))])
+    time.sleep(0.02)
+    sample = buffer.sample()
+    assert sample.waiting == 4 and 0.02 <= sample.oldest_s < 10
+    assert sample.stream is not None and (sample.stream.permits_free, sample.stream.repeated) == (0, 1)
+    assert {phase: count.num_games for phase, count in sample.played.items()} == {"self_play": 3, "evaluation": 1}
+    assert sample.played["self_play"].num_tokens == 6
+    buffer.take("eval-base")
+    assert buffer.sample().waiting == 3
+
+    again = ReplayBuffer(str(tmp_path))
+    again.open_stream(stream_of(**config), None)
+    assert again.sample().waiting == 3 and again.sample().played == {}
 
 
 @settings(max_examples=60, deadline=None)
