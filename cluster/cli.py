@@ -30,9 +30,17 @@ def train(
     override: Overrides = None,
     run_dir: Annotated[Path | None, typer.Option(help="folder of the run (default runs/NAME-DATE)")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run of --run-dir, if there is one")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and start nothing")] = False,
 ) -> None:
     """Imitate, then play and learn for some rounds, and play matches on held-out words."""
     settings = load_config(config, override or [])
+    if dry_run:
+        from cluster.plan import make_plan
+        from cluster.plan_text import plan_lines
+
+        for line in plan_lines(make_plan(settings)):
+            print(line)
+        return
     if resume and run_dir is None:
         raise ConfigError("--resume goes on with the run of a folder; name it with --run-dir")
     folder = run_dir or Path("runs") / f"{settings.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"

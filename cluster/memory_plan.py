@@ -68,34 +68,37 @@ def learner_memory(config: RunConfig, size: ModelSize) -> Memory:
     whole, width = size.num_parameters, bytes_of(learner.dtype)
     trained = num_trained(config, size)
     over = f" / {ranks} ranks" if ranks > 1 else ""
-    parts, host = [], []
+    parts: list[Part] = []
+    host: list[Part] = []
     offloaded = host if on_gpu and _is_on_cpu(zero, "offload_optimizer") else parts
 
     if stage == 3:
-        split = Part("weights", whole * width // ranks, f"{width} B x {whole:.3g}{over}")
+        split = Part("weights", whole * width // ranks, f"{width} B x {short(whole)}{over}")
         (host if on_gpu and _is_on_cpu(zero, "offload_param") else parts).append(split)
         live = min(whole, int(zero.get("stage3_max_live_parameters", MAX_LIVE_PARAMETERS)))
-        gathered = f"{width} B x at most {live:.3g} (stage3_max_live_parameters)"
+        gathered = f"{width} B x at most {short(live)} (stage3_max_live_parameters)"
         parts.append(Part("weights gathered", live * width, gathered))
     else:
-        parts.append(Part("weights", whole * width, f"{width} B x {whole:.3g}"))
+        parts.append(Part("weights", whole * width, f"{width} B x {short(whole)}"))
 
     if stage <= 1:
         if width == 2:
-            parts.append(Part("gradients, bfloat16", 2 * trained, f"2 B x {trained:.3g}"))
-        parts.append(Part("gradients, float32", 4 * trained, f"4 B x {trained:.3g}"))
+            parts.append(Part("gradients, bfloat16", 2 * trained, f"2 B x {short(trained)}"))
+        parts.append(Part("gradients, float32", 4 * trained, f"4 B x {short(trained)}"))
     else:
-        offloaded.append(Part("gradients, float32", 4 * trained // ranks, f"4 B x {trained:.3g}{over}"))
+        offloaded.append(Part("gradients, float32", 4 * trained // ranks, f"4 B x {short(trained)}{over}"))
     if stage == 0:
-        parts.append(Part("optimiser", 8 * trained, f"(4 + 4) B moments x {trained:.3g}"))
+        parts.append(Part("optimiser", 8 * trained, f"(4 + 4) B moments x {short(trained)}"))
     else:
         optimiser = 12 * trained // ranks
-        offloaded.append(Part("optimiser", optimiser, f"(4 master + 4 + 4 moments) B x {trained:.3g}{over}"))
+        offloaded.append(Part("optimiser", optimiser, f"(4 master + 4 + 4 moments) B x {short(trained)}{over}"))
         parts.append(_reduce_buckets(zero, width))
     parts.append(Part("bucket of weights sent", learner.bucket_bytes, "learner.bucket_bytes"))
     parts += _activations(config, size)
     if on_gpu:
-        host.append(Part("the model while it loads", whole * width, f"{width} B x {whole:.3g}, every rank on its own"))
+        host.append(
+            Part("the model while it loads", whole * width, f"{width} B x {short(whole)}, every rank on its own")
+        )
         if config.placement == "colocated":
             kept = ("weights", "optimiser", "gradients")
             asleep = sum(part.num_bytes for part in parts if part.name.startswith(kept))
@@ -109,7 +112,7 @@ def engine_memory(config: RunConfig, size: ModelSize) -> EngineMemory:
     width, gpus = bytes_of(engine.dtype), engine.tensor_parallel_size
     on_gpu = engine.num_gpus > 0
     over = f" / {gpus} GPUs" if gpus > 1 else ""
-    weights = Part("weights", size.num_parameters * width // gpus, f"{width} B x {size.num_parameters:.3g}{over}")
+    weights = Part("weights", size.num_parameters * width // gpus, f"{width} B x {short(size.num_parameters)}{over}")
     if on_gpu:
         budget = int(engine.gpu_memory_utilization * config.cluster.gpu_gib * GIB)
         told = (
@@ -132,7 +135,9 @@ def checkpoint_bytes(config: RunConfig, size: ModelSize) -> tuple[int, str]:
     stage = deepspeed_config(config.learner, config.learner.num_gpus > 0)["zero_optimization"]["stage"]
     width, trained = bytes_of(config.learner.dtype), num_trained(config, size)
     state = 12 if stage else 8
-    told = f"{width} B x {size.num_parameters:.3g} + {state} B x {trained:.3g}"
+    told = f"({width} + {state}) B x {short(trained)}"
+    if trained < size.num_parameters:
+        told = f"{width} B x {short(size.num_parameters)} + {state} B x {short(trained)}"
     return width * size.num_parameters + state * trained, told
 
 
@@ -141,6 +146,11 @@ def num_trained(config: RunConfig, size: ModelSize) -> int:
     lora = config.learner.lora
     adapters = size.num_adapter_parameters(lora.rank, lora.targets) if lora else None
     return size.num_parameters if adapters is None else adapters
+
+
+def short(number: int) -> str:
+    """6738415616 -> "6.74e9"."""
+    return f"{number:.3g}".replace("e+0", "e").replace("e+", "e")
 
 
 def bytes_of(dtype: str) -> int:
@@ -156,7 +166,7 @@ def _reduce_buckets(zero: dict[str, object], width: int) -> Part:
     """ZeRO's own: gradients on their way to be summed (two where that overlaps), and weights on their way back."""
     reduce, gather = (int(zero[key]) for key in ("reduce_bucket_size", "allgather_bucket_size"))  # type: ignore[call-overload]
     copies = 2 if zero.get("overlap_comm") else 1
-    arithmetic = f"{width} B x ({copies} x {reduce:.2g} + {gather:.2g})"
+    arithmetic = f"{width} B x ({copies} x {short(reduce)} + {short(gather)})"
     return Part("ZeRO's buckets", width * (copies * reduce + gather), arithmetic)
 
 
