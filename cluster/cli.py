@@ -50,6 +50,23 @@ def train(
 
 
 @app.command()
+def doctor(
+    config: Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped one")],
+    override: Overrides = None,
+    address: Annotated[str | None, typer.Option(help="a running Ray cluster (default: cluster.address)")] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="folder that the run will have")] = None,
+) -> None:
+    """Check files, model, nodes and their versions before a run; exit code 2 if a check fails."""
+    settings = load_config(config, override or [])
+    if address is not None:
+        settings = settings.model_copy(update={"cluster": settings.cluster.model_copy(update={"address": address})})
+    from cluster.doctor import run_doctor
+
+    if not run_doctor(settings, run_dir or Path("runs") / settings.name, _console()):
+        raise typer.Exit(2)
+
+
+@app.command()
 def play(
     config: Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped one")],
     out: Annotated[Path, typer.Option(help="games in the published JSON format")],

@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from actors.models import load_tokenizer, resolve_model
-from cluster.preflight import check_files, check_model, check_resources, in_a_process
+from cluster.nodes import check_cluster
+from cluster.preflight import check_files, check_model, in_a_process
 from cluster.progress import Progress, watch
 from cluster.run import Cards, Run, StageResult
 from cluster.run_folder import make_run_folder, reopen_run_folder
@@ -41,7 +42,7 @@ def run_training(config: RunConfig, folder: Path, console: Console, resume: bool
         reopen_run_folder(folder, config)
     elif folder.exists():
         make_run_folder(folder, config)  # refuses, before anything slow
-    cards = taboo_cards() if _needs_cards(config) else {}
+    cards = taboo_cards() if needs_cards(config) else {}
     words, held_out = training_words(config, cards)
     cards = without_words(cards, held_out)
     check_files(config)
@@ -56,7 +57,8 @@ def run_training(config: RunConfig, folder: Path, console: Console, resume: bool
     if hint := stream_hint(config):
         console.print(hint, soft_wrap=True)
     with ray_session(config.cluster):
-        check_resources(config, ray.cluster_resources())
+        for warning in check_cluster(config, model, folder):
+            console.print(f"warning: {warning}", soft_wrap=True)
         folder = folder.resolve() if goes_on else make_run_folder(folder, config)
         console.print(f"run folder: {folder}", soft_wrap=True)
         console.print(f"model: {model}; {len(words)} training words, {len(held_out)} held out", soft_wrap=True)
@@ -272,6 +274,6 @@ def _watch(
         return  # the ending itself says why
 
 
-def _needs_cards(config: RunConfig) -> bool:
+def needs_cards(config: RunConfig) -> bool:
     scripted = config.imitation.enabled and config.imitation.source == "scripted"
     return scripted or config.words.source == "textarena"
