@@ -11,17 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from cluster.memory_plan import GIB, learner_memory
+from cluster.memory_plan import GIB, engine_memory, learner_memory
 from cluster.model_size import ModelSize
 from cluster.node_report import NodeReport
-from cluster.placement import NodeResources, actors_of
+from cluster.placement import NodeResources, Rooms, Unplaced, actors_of
 from cluster.placement_faults import placement_doubt, placement_fault
 from cluster.plan import snapshot_bytes
 from spag_ray.config import RunConfig
 
 Status = Literal["pass", "warn", "fail"]
 # Buckets that lie in shared memory at one time, on their way to an engine.
-LEAST_SHARED_MEMORY = 2  # buckets
+LEAST_SHARED_MEMORY = 2
+
+
+# What an engine's process took on a CPU beside weights and cache, measured with the quickstart.
+LIBRARIES_BYTES = int(1.6 * GIB)
 
 
 @dataclass(frozen=True)
@@ -74,13 +78,20 @@ def object_store_findings(config: RunConfig, size: ModelSize, nodes: Sequence[No
 
 
 def report_findings(
-    config: RunConfig, size: ModelSize | None, here: NodeReport, reports: Sequence[NodeReport], run_dir: Path
+    config: RunConfig,
+    size: ModelSize | None,
+    nodes: Sequence[NodeResources],
+    here: NodeReport,
+    reports: Sequence[NodeReport],
+    run_dir: Path,
 ) -> Iterator[Finding]:
     """From what nodes say of themselves; `here` is this machine."""
     yield version_finding(here, reports)
     yield from path_findings(reports)
     yield folder_finding(reports, run_dir)
     yield from memory_findings(config, size, reports)
+    if size is not None:
+        yield from host_memory_findings(config, size, nodes, reports)
 
 
 def version_finding(here: NodeReport, reports: Sequence[NodeReport]) -> Finding:
@@ -161,6 +172,33 @@ def memory_findings(config: RunConfig, size: ModelSize | None, reports: Sequence
         yield Finding("GPU memory", "warn", f"{told}; {remedy}")
     else:
         yield Finding("GPU memory", "pass", told)
+
+
+def host_memory_findings(
+    config: RunConfig, size: ModelSize, nodes: Sequence[NodeResources], reports: Sequence[NodeReport]
+) -> Iterator[Finding]:
+    """Each node's memory against what is estimated of the processes that find room there; the tightest is told."""
+    placed = Rooms(nodes).place(actors_of(config))
+    if isinstance(placed, Unplaced):
+        return
+    learner, engine = learner_memory(config, size), engine_memory(config, size).memory
+    each = {
+        "learner": learner.host_bytes if config.learner.num_gpus else learner.num_bytes,
+        "engine": engine.host_bytes if config.engine.num_gpus else engine.num_bytes,
+    }
+    tightest = 0.0, ""
+    for report in reports:
+        here = [actor.spec.kind for actor in placed if actor.node == report.node and actor.spec.kind in each]
+        needed = sum(each[kind] + LIBRARIES_BYTES for kind in here) + snapshot_bytes(config, size)
+        estimate = f"{needed / GIB:.1f} GiB estimated for {len(here)} processes on {report.node}"
+        told = f"{estimate}, which has {report.memory_bytes / GIB:.1f}"
+        tightest = max(tightest, (needed / report.memory_bytes, told))
+    share, told = tightest
+    if share > 1:
+        remedy = "fewer engines or ranks a node, a smaller micro-batch, or more nodes"
+        yield Finding("host memory", "warn", f"{told}; take {remedy} (`spag-ray train --dry-run` shows the sum)")
+    elif told:
+        yield Finding("host memory", "pass", told)
 
 
 def _nodes(count: int) -> str:

@@ -29,6 +29,7 @@ from cluster.findings import (
 from cluster.model_size import model_size
 from cluster.node_report import NodeReport, Wanted, look
 from cluster.placement import NodeResources
+from cluster.plan import make_plan, plan_faults
 from spag_ray.config import RunConfig
 from spag_ray.errors import ConfigError
 
@@ -67,11 +68,13 @@ def cluster_findings(config: RunConfig, model: str | None, run_dir: Path) -> Ite
     yield Finding("nodes", "pass", f"{len(nodes)} with {num_cpus:g} CPUs and {num_gpus:g} GPUs in all")
     yield placement_finding(config, [node.resources for node in nodes])
     size = model_size(model or config.model, config.model_shape)
+    for fault in plan_faults(make_plan(config)):
+        yield Finding("plan", "warn", fault)
     if size is not None:
         yield from object_store_findings(config, size, nodes)
     with _token(run_dir) as token:
         wanted = Wanted(tuple(read_by_actors(config, model)), token)
-        here = look("this machine", wanted)
+        here = look(nodes[0].resources.name, wanted)
         reports, silent = [here], []
         if config.cluster.address is not None:
             answers = list(node_reports(nodes, wanted))
@@ -80,7 +83,7 @@ def cluster_findings(config: RunConfig, model: str | None, run_dir: Path) -> Ite
     if token is None:
         yield Finding("run folder", "fail", f"nothing can be written beside {run_dir}; choose another --run-dir")
     yield from silent
-    yield from report_findings(config, size, here, reports, run_dir)
+    yield from report_findings(config, size, [node.resources for node in nodes], here, reports, run_dir)
     yield from port_findings(config, reports)
 
 

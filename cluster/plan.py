@@ -24,6 +24,9 @@ from cluster.model_size import ModelSize, model_size
 from cluster.placement import ActorSpec, actors_of, match_actors, policy_names, totals
 from spag_ray.config import RunConfig
 
+# Of a GPU's memory; the rest is for what the estimate leaves out.
+WELL_FILLED = 0.9
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -74,6 +77,13 @@ class Plan:
     @property
     def num_gpus(self) -> float:
         return totals(self.actors)[1]
+
+    @property
+    def sequences(self) -> int | None:
+        """Of full length, that an engine's KV cache holds."""
+        if self.engine is None or self.engine.kv_tokens is None:
+            return None
+        return self.engine.kv_tokens // self.config.engine.max_model_len
 
 
 def make_plan(config: RunConfig) -> Plan:
@@ -147,3 +157,48 @@ def make_disk(config: RunConfig, size: ModelSize) -> Disk:
         kept = config.league.max_snapshots
         parts.append(Part("league", kept * model, f"{kept} versions x {times}{model / policies / GIB:.1f} GiB"))
     return Disk(tuple(parts), over_budget)
+
+
+def plan_faults(plan: Plan) -> list[str]:
+    """What would end a run that has begun, with what to change."""
+    config, faults = plan.config, []
+    if plan.sequences == 0:
+        faults.append(
+            f"an engine's KV cache does not hold one sequence of engine.max_model_len {config.engine.max_model_len}: "
+            "give it more memory, or a larger engine.tensor_parallel_size"
+        )
+    shape, gpus = plan.size.shape if plan.size else None, config.engine.tensor_parallel_size
+    if shape is not None and shape.num_attention_heads % gpus:
+        faults.append(
+            f"{shape.num_attention_heads} attention heads cannot be split over engine.tensor_parallel_size {gpus}; set "
+            "one that divides them"
+        )
+    if plan.disk is not None and plan.disk.over_budget:
+        faults.append(
+            f"a checkpoint is larger than checkpoint.max_gib {config.checkpoint.max_gib:g}, which ends a run; raise it"
+        )
+    return faults
+
+
+def plan_notes(plan: Plan) -> list[str]:
+    """The faults, and what looks wrong."""
+    config, notes = plan.config, plan_faults(plan)
+    if plan.size is None:
+        return [
+            f"nothing is known here of {config.model}, so no memory is planned: give model_shape (what its config.json "
+            "says), or run this where the model is"
+        ]
+    assert plan.learner is not None
+    if config.learner.num_gpus and plan.learner.num_bytes > WELL_FILLED * config.cluster.gpu_gib * GIB:
+        notes.append(
+            f"a learner rank is estimated at {plan.learner.num_bytes / GIB:.1f} GiB of its GPU's "
+            f"{config.cluster.gpu_gib:g}: use more ranks with a higher learner.zero_stage, "
+            "learner.gradient_checkpointing: true, a smaller learner.max_tokens_per_microbatch, or "
+            "learner.deepspeed: zero3_offload"
+        )
+    if plan.sequences and plan.sequences < config.engine.max_num_seqs / 4:
+        notes.append(
+            f"an engine's KV cache holds {plan.sequences} sequences of full length, engine.max_num_seqs is "
+            f"{config.engine.max_num_seqs}: when games grow long vLLM computes some of them again"
+        )
+    return notes

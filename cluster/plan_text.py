@@ -7,10 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from cluster.memory_plan import GIB, Part, bytes_of
 from cluster.placement import ActorSpec
-from cluster.plan import Plan
-
-# Of a GPU's memory; the rest is for what the estimate leaves out.
-WELL_FILLED = 0.9
+from cluster.plan import Plan, plan_notes
 
 
 def plan_lines(plan: Plan) -> list[str]:
@@ -19,47 +16,6 @@ def plan_lines(plan: Plan) -> list[str]:
     if plan.size is not None:
         lines += ["", *_memory(plan), "", *_disk(plan)]
     return lines + [line for note in plan_notes(plan) for line in ("", *_wrapped(f"note: {note}"))]
-
-
-def plan_notes(plan: Plan) -> list[str]:
-    """What looks wrong, with what to change."""
-    config, notes = plan.config, []
-    if plan.size is None:
-        return [
-            f"nothing is known here of {config.model}, so no memory is planned: give model_shape (what its config.json "
-            "says), or run this where the model is"
-        ]
-    gpu = config.cluster.gpu_gib * GIB
-    assert plan.learner is not None and plan.engine is not None and plan.disk is not None
-    if config.learner.num_gpus and plan.learner.num_bytes > WELL_FILLED * gpu:
-        notes.append(
-            f"a learner rank is estimated at {plan.learner.num_bytes / GIB:.1f} GiB of its GPU's "
-            f"{config.cluster.gpu_gib:g}: use more ranks with a higher learner.zero_stage, "
-            "learner.gradient_checkpointing: true, a smaller learner.max_tokens_per_microbatch, or "
-            "learner.deepspeed: zero3_offload"
-        )
-    sequences = _sequences(plan)
-    if sequences is not None and sequences < 1:
-        notes.append(
-            f"an engine's KV cache does not hold one sequence of engine.max_model_len {config.engine.max_model_len}: "
-            "give it more memory, or a larger engine.tensor_parallel_size"
-        )
-    elif sequences is not None and sequences < config.engine.max_num_seqs / 4:
-        notes.append(
-            f"an engine's KV cache holds {sequences} sequences of full length, engine.max_num_seqs is "
-            f"{config.engine.max_num_seqs}: when games grow long vLLM computes some of them again"
-        )
-    shape, gpus = plan.size.shape, config.engine.tensor_parallel_size
-    if shape is not None and shape.num_attention_heads % gpus:
-        notes.append(
-            f"{shape.num_attention_heads} attention heads cannot be split over engine.tensor_parallel_size {gpus}; set "
-            "one that divides them"
-        )
-    if plan.disk.over_budget:
-        notes.append(
-            f"a checkpoint is larger than checkpoint.max_gib {config.checkpoint.max_gib:g}, which ends a run; raise it"
-        )
-    return notes
 
 
 def _model(plan: Plan) -> Iterator[str]:
@@ -123,7 +79,7 @@ def _memory(plan: Plan) -> Iterator[str]:
     each = f"{room} on each of its GPUs" if on_gpu else ""
     yield f"memory of an engine        {plan.engine.budget / GIB:.1f} GiB{each}"
     yield from _parts(plan.engine.memory.parts)
-    sequences = _sequences(plan)
+    sequences = plan.sequences
     if sequences is not None:
         yield (
             f"    it holds {plan.engine.kv_tokens:,} tokens: {sequences} sequences of {config.engine.max_model_len} "
@@ -148,12 +104,6 @@ def _parts(parts: Sequence[Part]) -> Iterator[str]:
         yield f"    {part.name:<28}{part.num_bytes / GIB:>8.2f}  {first}"
         for line in more:
             yield f"{'':<42}{line}"
-
-
-def _sequences(plan: Plan) -> int | None:
-    if plan.engine is None or plan.engine.kv_tokens is None:
-        return None
-    return plan.engine.kv_tokens // plan.config.engine.max_model_len
 
 
 def _wrapped(text: str) -> list[str]:

@@ -16,6 +16,7 @@ from cluster.findings import (
     Finding,
     Node,
     folder_finding,
+    host_memory_findings,
     memory_findings,
     object_store_findings,
     path_findings,
@@ -102,6 +103,16 @@ def test_little_shared_memory_and_a_small_gpu_fail() -> None:
     size = ModelSize(7 * 10**9, "test")
     for gib, status in ((79.0, "fail"), (135.0, "warn"), (180.0, "pass")):
         assert statuses(memory_findings(config, size, [replace(HERE, gpus=(gib,))])) == [status]
+
+
+def test_a_node_with_less_memory_than_its_processes_need_is_warned_of() -> None:
+    config, size = parse_config({"learner": {"num_ranks": 2}}), ModelSize(10**9, "test")
+    nodes = [NodeResources("a", 2, 0), NodeResources("b", 1, 0)]
+    reports = [replace(HERE, node="a", memory_bytes=2**36), replace(HERE, node="b", memory_bytes=2**32)]
+    (finding,) = host_memory_findings(config, size, nodes, reports)
+    assert finding.status == "warn" and "on b, which has 4.0" in finding.text
+    large = [replace(report, memory_bytes=2**36) for report in reports]
+    assert statuses(host_memory_findings(config, size, nodes, large)) == ["pass"]
 
 
 def test_what_actors_read_is_what_the_configuration_names(tiny_model: Path, words: Path, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from test_config import SHIPPED
 from cluster.memory_plan import GIB
 from cluster.placement import NodeResources
 from cluster.placement_faults import placement_doubt, placement_fault
-from cluster.plan import make_plan
-from cluster.plan_text import plan_lines, plan_notes
+from cluster.plan import make_plan, plan_notes
+from cluster.plan_text import plan_lines
 from spag_ray.config import load_config, parse_config
 
 GPU_CONFIGS = [path for path in SHIPPED if "gpu" in path.stem]
