@@ -31,9 +31,17 @@ def train(
     override: Overrides = None,
     run_dir: Annotated[Path | None, typer.Option(help="folder of the run (default runs/NAME-DATE)")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run of --run-dir, if there is one")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and start nothing")] = False,
 ) -> None:
     """Imitate, then play and learn for some rounds, and play matches on held-out words."""
     settings = load_config(config, override or [])
+    if dry_run:
+        from cluster.plan import make_plan
+        from cluster.plan_text import plan_lines
+
+        for line in plan_lines(make_plan(settings)):
+            print(line)
+        return
     if resume and run_dir is None:
         raise ConfigError("--resume goes on with the run of a folder; name it with --run-dir")
     folder = run_dir or Path("runs") / f"{settings.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
@@ -103,6 +111,23 @@ def attach(
     with session(address):
         attached = attach(run=run)
         _interact({"run": attached}, f"run = {attached}\nhelp(run) says what it can do")
+
+
+@app.command()
+def doctor(
+    config: Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped one")],
+    override: Overrides = None,
+    address: Annotated[str | None, typer.Option(help="a running Ray cluster (default: cluster.address)")] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="folder that the run will have")] = None,
+) -> None:
+    """Check files, model, nodes and their versions before a run; exit code 2 if a check fails."""
+    settings = load_config(config, override or [])
+    if address is not None:
+        settings = settings.model_copy(update={"cluster": settings.cluster.model_copy(update={"address": address})})
+    from cluster.doctor import run_doctor
+
+    if not run_doctor(settings, run_dir or Path("runs") / settings.name, _console()):
+        raise typer.Exit(2)
 
 
 @app.command()

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import html
+import logging
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -208,18 +210,34 @@ def _connect(address: str | None, config: RunConfig | None = None) -> None:
         if config is not None:
             parcel = stack.enter_context(parcel_of(config, Console(quiet=True)))
             environment = {"working_dir": str(parcel), "env_vars": OFFLINE}
-        for number in range(_TRIES):
-            try:
-                ray.init(address, namespace=NAMESPACE, runtime_env=environment, log_to_driver=False)
-                return
-            except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
-                last = error
-                time.sleep(number)
-    reason = (str(last).strip().splitlines() or [type(last).__name__])[0]
+        with _quietly():
+            for number in range(_TRIES):
+                try:
+                    ray.init(address, namespace=NAMESPACE, runtime_env=environment)
+                    return
+                except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
+                    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                    if "timeout" in reason:  # half a minute has gone by; another would change nothing
+                        break
+                    time.sleep(number)
     raise ClusterError(
         f"{address} does not answer, or not to this session: {reason}; is it the client port (10001), and where the "
-        "cluster asks for a token, is RAY_AUTH_MODE=token set here?"
-    ) from last
+        "cluster asks for a token, is RAY_AUTH_MODE=token set here, and the token the right one?"
+    )
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """What Ray's client says while it connects is said by the error, if there is one."""
+    logger = logging.getLogger("ray")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def _start(config_text: str, run_dir: str, resume: bool) -> None:

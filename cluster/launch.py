@@ -19,7 +19,8 @@ from rich.table import Table
 from actors.models import load_tokenizer, resolve_model
 from cluster.dashboard import as_text
 from cluster.jobs import check_run_dir
-from cluster.preflight import check_files, check_model, check_resources, in_a_process
+from cluster.nodes import check_cluster
+from cluster.preflight import check_files, check_model, in_a_process
 from cluster.progress import Progress, watch
 from cluster.run import Cards, Run, StageResult
 from cluster.run_folder import make_run_folder, reopen_run_folder
@@ -51,7 +52,8 @@ def run_training(config: RunConfig, folder: Path, console: Console, resume: bool
     if hint := stream_hint(config):
         console.print(hint, soft_wrap=True)
     with ray_session(config.cluster):
-        check_resources(config, ray.cluster_resources())
+        for warning in check_cluster(config, prepared.model, folder):
+            console.print(f"warning: {warning}", soft_wrap=True)
         folder = folder.resolve() if goes_on else make_run_folder(folder, config)
         console.print(f"run folder: {folder}", soft_wrap=True)
         console.print(
@@ -93,7 +95,7 @@ def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
         reopen_run_folder(folder, config)
     elif folder.exists():
         make_run_folder(folder, config)  # refuses, before anything slow
-    cards = taboo_cards() if _needs_cards(config) else {}
+    cards = taboo_cards() if needs_cards(config) else {}
     words, held_out = training_words(config, cards)
     check_files(config)
     model = resolve_model(config.model)
@@ -105,7 +107,7 @@ def place_detached(config: RunConfig, folder: Path, resume: bool) -> None:
     """Start a Run that belongs to nobody: it goes on when whoever asked for it has gone, and ends itself. Called on the
     cluster (console.py)."""
     prepared = prepare(config, folder, resume)
-    check_resources(config, ray.cluster_resources())
+    check_cluster(config, prepared.model, folder)
     folder = folder.resolve() if resume and folder.exists() else make_run_folder(folder, config)
     (folder / "ended.json").unlink(missing_ok=True)
     actor = ray.remote(Run).options(
@@ -320,6 +322,6 @@ def _watch(
         return  # the ending itself says why
 
 
-def _needs_cards(config: RunConfig) -> bool:
+def needs_cards(config: RunConfig) -> bool:
     scripted = config.imitation.enabled and config.imitation.source == "scripted"
     return scripted or config.words.source == "textarena"

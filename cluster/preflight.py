@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -43,27 +43,6 @@ def check_model(config: RunConfig, model: str, words: Sequence[str]) -> None:
             AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False),
             config.learner.max_tokens_per_microbatch,
         )
-
-
-def check_resources(config: RunConfig, available: Mapping[str, float]) -> None:
-    """Refuse a training run whose actors would wait for ever; `available` is what Ray says the cluster has."""
-    policies = 1 if config.policies == "shared" else 2
-    for resource, engine, rank in (
-        ("CPU", config.engine.num_cpus, config.learner.num_cpus),
-        ("GPU", config.engine.num_gpus, config.learner.num_gpus),
-    ):
-        others = len(config.league.fixed)
-        if config.league.past_share:
-            others += policies * config.league.num_engines
-        needed = policies * (config.engine.num_engines * engine + config.learner.num_ranks * rank) + others * engine
-        if needed > available.get(resource, 0.0):
-            key = f"num_{resource.lower()}s"
-            league = f", {others} more for the league," if others else ""
-            raise ConfigError(
-                f"{needed:g} {resource}s are needed ({policies} x {config.engine.num_engines} engines of engine.{key} "
-                f"{engine:g}{league} and {config.learner.num_ranks} learner ranks of learner.{key} {rank:g}), Ray has "
-                f"{available.get(resource, 0.0):g}; ask for fewer, or share them: both may be below 1"
-            )
 
 
 def in_a_process(check: Callable[..., None], *arguments: Any) -> None:

@@ -32,6 +32,7 @@ _PACKAGES = (
 # Where and how fast a run runs, and how long: what has been learned so far stays right whatever these are.
 _MAY_CHANGE: Any = {
     "name": True,
+    "model_shape": True,
     "engine": True,
     "cluster": True,
     "checkpoint": True,

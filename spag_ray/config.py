@@ -235,6 +235,20 @@ class CheckpointConfig(Part):
     )
 
 
+class ModelShape(Part):
+    """A model as its config.json describes it, for plans on machines that do not have the model."""
+
+    model_type: Literal["llama", "mistral", "qwen2", "qwen3", "gpt_neox"] = "llama"
+    vocab_size: int = Field(ge=1)
+    hidden_size: int = Field(ge=1)
+    intermediate_size: int = Field(ge=1)
+    num_hidden_layers: int = Field(ge=1)
+    num_attention_heads: int = Field(ge=1)
+    num_key_value_heads: int | None = Field(None, ge=1, description="all heads if empty")
+    head_dim: int | None = Field(None, ge=1, description="hidden_size / num_attention_heads if empty")
+    tie_word_embeddings: bool = False
+
+
 class EvaluationConfig(Part):
     games: int = Field(80, ge=0, description="games of each stage on held-out words")
     temperature: float = Field(1.0, ge=0)
@@ -247,6 +261,7 @@ class ClusterConfig(Part):
     metrics_port: int | None = Field(
         None, ge=1024, le=65535, description="port on 127.0.0.1 where a local Ray has metrics for Prometheus"
     )
+    gpu_gib: float = Field(79, gt=0, description="memory of one GPU, for plans; a card of 80 GB has about 79 GiB")
 
 
 class RunConfig(Part):
@@ -257,6 +272,9 @@ class RunConfig(Part):
     seed: int = 0
     preset: Literal["published"] | None = None
     model: str = Field("smollm2-135m-instruct", description="a model folder, or `smollm2-135m-instruct` (from PyPI)")
+    model_shape: ModelShape | None = Field(
+        None, description="what the model's config.json says, for `train --dry-run` where the model is not there"
+    )
     prompts: str = Field("chat", description="`chat`, `flat`, or a prompt file of your own")
     render: Literal["exact", "varied"] = Field(
         "exact", description="what is learned: the sampled token ids, or the turns under prompts drawn at random"

@@ -1,0 +1,173 @@
+"""What Ray says of its nodes, and what each node says of itself, in a task that is pinned to it.
+
+`spag-ray doctor` shows all that is found; `spag-ray train` looks at the same first and ends at the first check that
+fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from actors.models import resolve_model
+from cluster.findings import (
+    Finding,
+    Node,
+    object_store_findings,
+    placement_finding,
+    report_findings,
+)
+from cluster.model_size import model_size
+from cluster.node_report import NodeReport, Wanted, look
+from cluster.placement import NodeResources
+from cluster.plan import make_plan, plan_faults
+from cluster.runtime import is_job
+from spag_ray.config import RunConfig
+from spag_ray.errors import ConfigError
+
+ANSWER_WITHIN_S = 60.0
+
+
+def ray_nodes() -> list[Node]:
+    """Those that are alive."""
+    rows = [row for row in ray.nodes() if row["Alive"]]
+    count = Counter(row["NodeManagerAddress"] for row in rows)
+    nodes = []
+    for row in rows:
+        address, has = row["NodeManagerAddress"], row["Resources"]
+        name = address if count[address] == 1 else f"{address}/{row['NodeID'][:6]}"
+        resources = NodeResources(name, has.get("CPU", 0.0), has.get("GPU", 0.0))
+        nodes.append(Node(row["NodeID"], address, resources, int(has.get("object_store_memory", 0))))
+    return nodes
+
+
+def check_cluster(config: RunConfig, model: str, run_dir: Path) -> list[str]:
+    """What `train` looks at before it places anything; returns the warnings. No task is started for a Ray of this
+    machine's own. Raises ConfigError for the first check that fails."""
+    warnings = []
+    for finding in cluster_findings(config, model, run_dir):
+        if finding.status == "fail":
+            raise ConfigError(finding.text)
+        if finding.status == "warn":
+            warnings.append(finding.text)
+    return warnings
+
+
+def cluster_findings(config: RunConfig, model: str | None, run_dir: Path) -> Iterator[Finding]:
+    """Of the Ray that is connected; `model` is a folder, or None where there is none."""
+    nodes = ray_nodes()
+    num_cpus, num_gpus = (sum(getattr(node.resources, key) for node in nodes) for key in ("num_cpus", "num_gpus"))
+    yield Finding("nodes", "pass", f"{len(nodes)} with {num_cpus:g} CPUs and {num_gpus:g} GPUs in all")
+    yield placement_finding(config, [node.resources for node in nodes])
+    size = model_size(model or config.model, config.model_shape)
+    for fault in plan_faults(make_plan(config)):
+        yield Finding("plan", "warn", fault)
+    if size is not None:
+        yield from object_store_findings(config, size, nodes)
+    with _token(run_dir) as token:
+        wanted = Wanted(tuple(read_by_actors(config, model)), token)
+        here = look(nodes[0].resources.name, wanted)
+        reports, silent = [here], []
+        if config.cluster.address is not None or is_job() or len(nodes) > 1:
+            answers = list(node_reports(nodes, wanted))
+            reports = [answer for answer in answers if isinstance(answer, NodeReport)]
+            silent = [answer for answer in answers if isinstance(answer, Finding)]
+    if token is None:
+        yield Finding("run folder", "fail", f"nothing can be written beside {run_dir}; choose another --run-dir")
+    yield from silent
+    yield from report_findings(config, size, [node.resources for node in nodes], here, reports, run_dir)
+    yield from port_findings(config, reports)
+
+
+def node_reports(nodes: Sequence[Node], wanted: Wanted) -> Iterator[NodeReport | Finding]:
+    """What each node says of itself, or why it says nothing."""
+    task = ray.remote(look)
+    asked = [
+        task.options(
+            num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node.node_id, soft=False), max_retries=0
+        ).remote(node.resources.name, wanted, node.address)
+        for node in nodes
+    ]
+    ray.wait(asked, num_returns=len(asked), timeout=ANSWER_WITHIN_S)
+    for node, answer in zip(nodes, asked, strict=True):
+        name = node.resources.name
+        try:
+            yield ray.get(answer, timeout=1)
+        except ray.exceptions.GetTimeoutError:
+            told = f"{name} has not answered for {ANSWER_WITHIN_S:g} s; look at its raylet's logs, or take it out"
+            yield Finding("nodes", "fail", told)
+        except ray.exceptions.RayError as error:
+            reason = str(error).strip().splitlines()[-1]
+            told = f"{name} cannot run a task ({reason}); install spag_ray and what it needs there, as on this machine"
+            yield Finding("nodes", "fail", told)
+
+
+def port_findings(config: RunConfig, reports: Sequence[NodeReport]) -> Iterator[Finding]:
+    """The GCS is reached, or there would be no nodes; where jobs are submitted, and where learner ranks meet."""
+    for report in reports:
+        if report.port_fault:
+            told = f"no port can be bound on {report.node} ({report.port_fault}), where learner ranks would meet"
+            yield Finding("ports", "fail", f"{told}; look at its address and its firewall")
+    if config.cluster.address is None:
+        yield Finding("ports", "pass", "a Ray of this machine's own, on loopback")
+        return
+    dashboard = urlsplit("//" + (_dashboard() or ""))
+    if not dashboard.hostname or not _answers(dashboard.hostname, dashboard.port or 8265):
+        told = "no dashboard answers, so no job can be submitted; start the head with --include-dashboard=true"
+        yield Finding("ports", "warn", told)
+    else:
+        where = f"GCS at {ray.get_runtime_context().gcs_address}, jobs at http://{dashboard.netloc}"
+        yield Finding("ports", "pass", f"{where}; learner ranks find ports on every node")
+
+
+def read_by_actors(config: RunConfig, model: str | None) -> list[str]:
+    """Paths that a run reads wherever Ray has put its actors; words are read where the command is called."""
+    paths = [model or config.model, *(resolve_model(fixed.model) for fixed in config.league.fixed)]
+    if config.imitation.enabled:
+        paths += [config.imitation.source] if config.imitation.source != "scripted" else []
+        paths += [config.imitation.sft_file] if config.imitation.sft_file else []
+    paths += [config.self_play.sft_file] if config.self_play.sft_file else []
+    named = [config.prompts, config.learner.deepspeed or "", config.varied_prompts if config.render == "varied" else ""]
+    paths += [path for path in named if Path(path).is_file()]  # others are shipped
+    return list(dict.fromkeys(paths))
+
+
+@contextlib.contextmanager
+def _token(run_dir: Path) -> Iterator[tuple[str, str] | None]:
+    """A file beside the run folder, for the block; None where none can be written."""
+    folder = run_dir.absolute()
+    while not folder.is_dir():
+        folder = folder.parent
+    text = secrets.token_hex(8)
+    path = folder / f".spag-ray-doctor-{text}"
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError:
+        yield None
+        return
+    try:
+        yield str(path), text
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _dashboard() -> str | None:
+    found: Any = ray._private.worker.get_dashboard_url()
+    return found
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=5):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,164 @@
+"""`spag-ray doctor`: what it finds, from what Ray and its nodes say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from runs import tiny_run
+
+from cluster.doctor import run_doctor
+from cluster.findings import (
+    Finding,
+    Node,
+    folder_finding,
+    host_memory_findings,
+    memory_findings,
+    object_store_findings,
+    path_findings,
+    version_finding,
+)
+from cluster.model_size import ModelSize
+from cluster.node_report import NodeReport, Wanted, look
+from cluster.nodes import cluster_findings, read_by_actors
+from cluster.placement import NodeResources
+from spag_ray.config import parse_config
+
+HERE = NodeReport("here", {"torch": "2.13.0", "cuda": ""}, {}, True, (), "", 2**34, 2**30, None)
+
+
+def statuses(findings: Any) -> list[str]:
+    return [finding.status for finding in findings]
+
+
+def test_a_machine_reports_what_it_reads_and_what_it_does_not(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "weights").write_bytes(b"12345")
+    (tmp_path / "token").write_text("abc")
+    paths = (str(tmp_path / "model"), str(tmp_path / "absent"))
+    report = look("here", Wanted(paths, (str(tmp_path / "token"), "abc")))
+    assert report.path_bytes == {paths[0]: 5, paths[1]: None}
+    assert report.sees_token and report.port_fault is None and report.versions["torch"]
+    assert report.memory_bytes > 2**28 and report.shared_memory_bytes > 0
+    other = look("here", Wanted((), (str(tmp_path / "token"), "another")), host="203.0.113.7")
+    assert not other.sees_token and other.port_fault
+
+
+def test_another_version_on_a_node_is_named_with_both() -> None:
+    assert version_finding(HERE, [HERE, replace(HERE, node="b")]).status == "pass"
+    finding = version_finding(HERE, [replace(HERE, node="b", versions={"torch": "2.12.0", "cuda": ""})])
+    assert finding.status == "fail" and "torch is 2.12.0 on b, 2.13.0 here" in finding.text
+    gone = version_finding(HERE, [replace(HERE, node="b", versions={"cuda": ""})])
+    assert "torch is missing on b" in gone.text
+
+
+def test_gpus_without_cuda_fail_and_two_drivers_are_warned_of() -> None:
+    blind = replace(HERE, node="b", gpus=(79.0,), gpu_driver="570.1")
+    assert "built without CUDA" in version_finding(HERE, [blind]).text
+    here = replace(HERE, versions={"torch": "2.13.0", "cuda": "13.0"})
+    nodes = [replace(here, gpus=(79.0,), gpu_driver=driver) for driver in ("570.1", "560.2")]
+    assert version_finding(here, nodes).status == "warn"
+
+
+def test_a_path_has_to_be_there_and_the_same_on_every_node() -> None:
+    def found(*sizes: int | None) -> Finding:
+        reports = [replace(HERE, node=f"node-{index}", path_bytes={"/m": size}) for index, size in enumerate(sizes)]
+        (finding,) = path_findings(reports)
+        return finding
+
+    assert found(5, 5).status == "pass"
+    assert found(5, None).status == "fail" and "/m cannot be read on node-1" in found(5, None).text
+    assert found(5, 6).status == "fail" and "not the same" in found(5, 6).text
+
+
+def test_a_run_folder_that_a_node_does_not_see_fails() -> None:
+    finding = folder_finding([HERE, replace(HERE, node="b", sees_token=False)], Path("runs/x"))
+    assert finding.status == "fail" and "not seen from b" in finding.text and "--run-dir" in finding.text
+
+
+def test_an_object_store_smaller_than_a_version_is_warned_of() -> None:
+    config, size = parse_config({}), ModelSize(2**29, "test")  # 1 GiB in bfloat16
+
+    def found(*stores: int) -> list[Finding]:
+        resources = [NodeResources(f"node-{index}", 1, 0) for index in range(len(stores))]
+        nodes = [Node(each.name, "10.0.0.1", each, store) for each, store in zip(resources, stores, strict=True)]
+        return list(object_store_findings(config, size, nodes))
+
+    assert statuses(found(2**30, 2**31)) == ["pass"]
+    (finding,) = found(2**31, 2**29)
+    assert finding.status == "warn" and "node-1 has 0.50 GiB" in finding.text
+    direct = parse_config({"sync": {"channel": "shared_memory"}})
+    assert list(object_store_findings(direct, size, [])) == []
+
+
+def test_little_shared_memory_and_a_small_gpu_fail() -> None:
+    config = parse_config({"learner": {"num_gpus": 1}, "engine": {"num_gpus": 1}})
+    small = replace(HERE, shared_memory_bytes=2**20)
+    (finding,) = memory_findings(config, None, [small])
+    assert finding.status == "fail" and "--shm-size" in finding.text
+    size = ModelSize(7 * 10**9, "test")
+    for gib, status in ((79.0, "fail"), (135.0, "warn"), (180.0, "pass")):
+        assert statuses(memory_findings(config, size, [replace(HERE, gpus=(gib,))])) == [status]
+
+
+def test_a_node_with_less_memory_than_its_processes_need_is_warned_of() -> None:
+    config, size = parse_config({"learner": {"num_ranks": 2}}), ModelSize(10**9, "test")
+    nodes = [NodeResources("a", 2, 0), NodeResources("b", 1, 0)]
+    reports = [replace(HERE, node="a", memory_bytes=2**36), replace(HERE, node="b", memory_bytes=2**32)]
+    (finding,) = host_memory_findings(config, size, nodes, reports)
+    assert finding.status == "warn" and "on b, which has 4.0" in finding.text
+    large = [replace(report, memory_bytes=2**36) for report in reports]
+    assert statuses(host_memory_findings(config, size, nodes, large)) == ["pass"]
+
+
+def test_what_actors_read_is_what_the_configuration_names(tiny_model: Path, words: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("")
+    config = tiny_run(
+        tiny_model, words, prompts=str(own), imitation={"source": "/d/games.json", "sft_file": "/d/sft.json"}
+    )
+    assert read_by_actors(config, str(tiny_model)) == [str(tiny_model), "/d/games.json", "/d/sft.json", str(own)]
+
+
+@pytest.fixture
+def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[bool, str]]:
+    """What the command says, and whether all is well."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(config: Any) -> tuple[bool, str]:
+        with (tmp_path / "out").open("w") as out:
+            is_well = run_doctor(config, tmp_path / "runs" / "x", Console(file=out, width=100))
+        assert [path.name for path in tmp_path.iterdir()] == ["out"], "nothing is left behind"
+        return is_well, (tmp_path / "out").read_text()
+
+    return call
+
+
+@pytest.mark.slow  # starts Ray, and a process that imports transformers
+@pytest.mark.usefixtures("local_ray")
+def test_a_machine_is_told_what_is_well_and_what_is_not(printed: Any, tiny_model: Path, words: Path) -> None:
+    is_well, text = printed(tiny_run(tiny_model, words, imitation={"enabled": False}))
+    assert is_well and "nothing stands in the way" in text and "fail" not in text
+    large = {"num_engines": 2, "num_cpus": 0.5, "num_gpus": 4, "tensor_parallel_size": 4}
+    absent = tiny_run(tiny_model / "absent", words.parent / "absent.txt", imitation={"enabled": False}, engine=large)
+    is_well, text = printed(absent)
+    assert not is_well and "4 to mend" in text
+    assert "no such model folder" in text and "8 GPUs are needed" in text and "absent.txt" in text
+
+
+@pytest.mark.slow  # starts Ray; every check goes through a task that is pinned to the node
+@pytest.mark.usefixtures("local_ray")
+def test_a_cluster_is_asked_in_tasks_on_its_nodes(tiny_model: Path, words: Path, tmp_path: Path) -> None:
+    import ray
+
+    address = ray.get_runtime_context().gcs_address
+    config = tiny_run(tiny_model, words, cluster={"address": address}, imitation={"source": "/nowhere/games.json"})
+    found = list(cluster_findings(config, str(tiny_model), tmp_path / "run"))
+    failed = [finding for finding in found if finding.status == "fail"]
+    assert [finding.check for finding in failed] == ["paths"] and "/nowhere/games.json" in failed[0].text
+    assert {"nodes", "placement", "versions", "run folder", "ports"} <= {finding.check for finding in found}
+    assert list(tmp_path.iterdir()) == []
