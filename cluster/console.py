@@ -229,7 +229,7 @@ def _connect(address: str | None, config: RunConfig | None = None) -> None:
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
     """What Ray's client says while it connects is said by the error, if there is one."""
-    logger = logging.getLogger("ray")
+    logger = logging.getLogger("ray.client_builder")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
