@@ -40,7 +40,8 @@ class Recovery:
         left, num_gib = self._run.config.checkpoint.stop_within_s, self._checkpoints.newest_bytes() / 2**30
         fits = "one is saved then" if 1.5 * self._save_seconds < left else "which may be too short for one"
         self._run.note(
-            f"a checkpoint takes {self._save_seconds:.1f} s and {num_gib:.2f} GiB; SIGTERM leaves {left:g} s, {fits}"
+            f"a checkpoint takes {self._save_seconds:.1f} s and {num_gib:.2f} GiB while the optimiser has no state yet; "
+            f"SIGTERM leaves {left:g} s, {fits}"
         )
 
     def checkpoint(self, name: str, state: RunState) -> RunState:

@@ -289,8 +289,8 @@ def test_an_attacker_and_a_defender_learn_side_by_side_from_both_sides_of_their_
 @pytest.mark.parametrize(
     "channel, kind",
     [
-        pytest.param("object_store", "transformers", marks=pytest.mark.long),
-        pytest.param("shared_memory", "vllm", marks=pytest.mark.slow),
+        pytest.param("object_store", "transformers", marks=pytest.mark.slow),
+        pytest.param("shared_memory", "vllm", marks=pytest.mark.long),
     ],
 )
 def test_two_ranks_with_partitioned_weights_take_turns_with_the_engine_on_the_same_devices(
@@ -313,7 +313,7 @@ def test_two_ranks_with_partitioned_weights_take_turns_with_the_engine_on_the_sa
     assert {line["num_bytes"] for line in syncs} == {sum(tensor.nbytes for tensor in saved.values())}
 
 
-@pytest.mark.slow  # another vLLM engine, with room for adapters
+@pytest.mark.long  # another vLLM engine, with room for adapters
 @pytest.mark.timeout(400)
 def test_adapters_travel_to_vllm_and_what_it_then_plays_is_what_the_learner_has(
     tiny_model: Path, words: Path, tmp_path: Path

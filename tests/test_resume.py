@@ -157,7 +157,7 @@ def said(episode: Any) -> tuple[Any, ...]:
     return episode.number, episode.target_word, *(turn.text for turn in episode.turns), str(episode.verdict.outcome)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_stream_that_was_cut_goes_on_and_learns_every_episode_once(
     tiny_model: Path, words: Path, tmp_path: Path
