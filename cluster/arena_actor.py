@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,7 +57,7 @@ class ArenaActor:
         self._renderers: dict[str, Renderer] = {}
         self._pools: dict[str, EnginePool] = {}
         self._pace = Pace()
-        self._streaming: asyncio.Task[int] | None = None
+        self._playing: asyncio.Task[int] | None = None
         self._may_play = asyncio.Event()
         self._may_play.set()
 
@@ -100,20 +100,23 @@ class ArenaActor:
 
     async def play(self, tasks: list[GameTask], seats: Mapping[str, Seat], games_in_flight: int) -> int:
         """Play all tasks; returns how many episodes the buffer acknowledged."""
-        return await self._play(TaskList(tasks), seats, games_in_flight)
+        return await self._until_stopped(self._play(TaskList(tasks), seats, games_in_flight))
 
     async def play_stream(self, seats: Mapping[str, Seat], games_in_flight: int) -> int:
-        """Play what the buffer gives until it closes the stream, or until `stop_stream`."""
-        self._streaming = asyncio.create_task(self._play(_Leases(self._buffer, self._name), seats, games_in_flight))
+        """Play what the buffer gives until it closes the stream."""
+        return await self._until_stopped(self._play(_Leases(self._buffer, self._name), seats, games_in_flight))
+
+    async def stop(self) -> None:
+        """Leave the games that are under way where they are."""
+        if self._playing is not None:
+            self._playing.cancel()
+
+    async def _until_stopped(self, play: Coroutine[Any, Any, int]) -> int:
+        self._playing = asyncio.create_task(play)
         try:
-            return await self._streaming
+            return await self._playing
         except asyncio.CancelledError:
             return 0
-
-    async def stop_stream(self) -> None:
-        """Leave the stream's games where they are."""
-        if self._streaming is not None:
-            self._streaming.cancel()
 
     async def _play(self, source: TaskSource, seats: Mapping[str, Seat], games_in_flight: int) -> int:
         players = {name: self._player(seat) for name, seat in seats.items()}

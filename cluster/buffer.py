@@ -276,7 +276,7 @@ class BufferActor:
         return self._stream.counts()
 
     async def close_stream(self) -> None:
-        """Arenas get no more games; those under way are played to their end."""
+        """Arenas get no more games."""
         self._is_open = False
         self._spec_path.unlink(missing_ok=True)
         self._tell()

@@ -2,7 +2,7 @@
 
     checkpoints/NAME/   state.json    the loop's place, words, league, baselines, results (RunState)
                         POLICY/       DeepSpeed's own files, one folder a policy
-                        COMPLETE      last: the size of every other file
+                        COMPLETE      last: the size of every other file, and the seconds that writing took
 
 One is written under another name, synced, renamed, and then marked; one without its mark, or with a file that is not
 as long as the mark says, does not count.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -30,7 +31,8 @@ _STATE = "state.json"
 @dataclass
 class RunState:
     """Where the loop is, as plain JSON. `order` counts checkpoints; `stage` is the last stage that was learned ("" for
-    none), `rounds` and `parts` how many rounds, or versions of a stream, are behind it."""
+    none), `rounds` and `parts` how many rounds, or versions of a stream, are behind it; `in_stage`: the
+    next stage is in the midst of being learned."""
 
     order: int = 0
     stage: str = ""
@@ -40,6 +42,7 @@ class RunState:
     baselines: dict[str, float] | None = None
     league: dict[str, Any] | None = None
     stream: dict[str, Any] | None = None
+    in_stage: bool = False
     results: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -64,6 +67,11 @@ class Checkpoints:
         found = self.newest()
         return sum(file.stat().st_size for file in _files(found[0])) if found else 0
 
+    def newest_seconds(self) -> float:
+        """How long the newest complete one took to write; 0 if there is none."""
+        found = self.newest()
+        return float(json.loads((found[0] / _MARK).read_text(encoding="utf-8"))["seconds"]) if found else 0.0
+
     @contextlib.contextmanager
     def writing(self, name: str, state: RunState) -> Iterator[Path]:
         """A folder for the block to write its files into; complete under `name` when the block has ended.
@@ -72,6 +80,7 @@ class Checkpoints:
         """
         partial = self._folder / f".{name}.partial"
         target = self._folder / name
+        began = time.perf_counter()
         try:
             shutil.rmtree(partial, ignore_errors=True)
             self._folder.mkdir(exist_ok=True)
@@ -88,7 +97,8 @@ class Checkpoints:
             shutil.rmtree(target, ignore_errors=True)  # of a life of this run that was given up
             partial.rename(target)
             sync_folder(self._folder)
-            (target / _MARK).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
+            mark = {"seconds": round(time.perf_counter() - began, 3), "sizes": sizes}
+            (target / _MARK).write_text(json.dumps(mark, indent=1), encoding="utf-8")
             sync_file(target / _MARK)
             sync_folder(target)
         except (OSError, RunFolderError) as error:
@@ -139,7 +149,7 @@ class Checkpoints:
         found = []
         for path in sorted(self._folder.glob("*")) if self._folder.is_dir() else []:
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-                sizes = json.loads((path / _MARK).read_text(encoding="utf-8"))
+                sizes = json.loads((path / _MARK).read_text(encoding="utf-8"))["sizes"]
                 if any((path / name).stat().st_size != size for name, size in sizes.items()):
                     continue
                 state = json.loads((path / _STATE).read_text(encoding="utf-8"))

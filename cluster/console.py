@@ -21,13 +21,14 @@ from typing import Any, Literal
 import ray
 from rich.console import Console
 
-from cluster.jobs import check_run_dir, parcel_of
+from cluster.jobs import AFTER_NOTICE_S, check_run_dir, named_files, parcel_of
 from cluster.progress import Progress, describe
 from cluster.runtime import NAMESPACE, OFFLINE, ClusterError, get
 from spag_ray.config import RunConfig, load_config, parse_config, to_yaml
 from spag_ray.errors import InputError
 
 _PREFIX = "run-"
+_sent: set[Path] | None = None  # the files that the cluster was sent when this session connected; None: not even code
 _TRIES = 3  # a first connection right after `ray start` may fail
 
 
@@ -108,22 +109,25 @@ class AttachedRun:
                 return outcome
 
     def checkpoint(self, timeout_s: float = 600.0) -> str:
-        """Have a checkpoint written at the next place where one can be; its name. Raises ClusterError when none was
-        within `timeout_s`."""
-        before = {line["name"] for line in self.metrics("checkpoint", 1000)}
+        """Have a checkpoint written at the next place where one can be (between two learner steps of a stage, between
+        two versions of a stream; a paused stream writes none); its name. Raises ClusterError when none was within
+        `timeout_s`."""
+        if not self.config.checkpoint.enabled:
+            raise InputError("checkpoint.enabled is false in this run: it writes none")
+        before = self.metrics("checkpoint", 1)
         self._ask("save_soon")
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            new = [line["name"] for line in self.metrics("checkpoint", 1000) if line["name"] not in before]
-            if new:
-                return str(new[0])
+            last = self.metrics("checkpoint", 1)
+            if last != before:
+                return str(last[0]["name"])
             time.sleep(0.5)
         raise ClusterError(f"{self.name} wrote no checkpoint within {timeout_s:g} s; it is written once it is reached")
 
     def stop(self, timeout_s: float | None = None) -> None:
         """End the run where nothing is lost by it, and free all that it holds; what does not end in time is ended."""
         seconds = self.config.checkpoint.stop_within_s if timeout_s is None else timeout_s
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds + AFTER_NOTICE_S
         with contextlib.suppress(ClusterError):
             self._ask("stop_soon", seconds)
             while time.monotonic() < deadline:
@@ -179,6 +183,12 @@ def launch(
     if run_dir is None:
         raise InputError("run_dir: name the run's folder, an absolute path that every node of the cluster shares")
     check_run_dir(Path(run_dir))
+    files = {file.resolve() for file, _ in named_files(settings)}
+    if ray.is_initialized() and (_sent is None or not files <= _sent):
+        raise ClusterError(
+            "this session is connected already, without the code and the files of this run; launch it from a session "
+            "of its own, before anything else, or after ray.shutdown()"
+        )
     _connect(address, settings)
     name = Path(run_dir).name
     if any(name == other for other, _ in runs_here()):
@@ -201,8 +211,10 @@ def _is_run(actor: str) -> bool:
 
 def _connect(address: str | None, config: RunConfig | None = None) -> None:
     """Raises ClusterError, one line. `config`: of a run that is to be started, which is sent the code and its files."""
+    global _sent
     if ray.is_initialized():
         return
+    _sent = None
     if address is None:
         raise ClusterError("name the cluster's address, for example ray://127.0.0.1:10001")
     with contextlib.ExitStack() as stack:
@@ -214,6 +226,8 @@ def _connect(address: str | None, config: RunConfig | None = None) -> None:
             for number in range(_TRIES):
                 try:
                     ray.init(address, namespace=NAMESPACE, runtime_env=environment)
+                    if config is not None:
+                        _sent = {file.resolve() for file, _ in named_files(config)}
                     return
                 except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
                     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -34,7 +34,7 @@ class Engines:
         self._restarts = restarts
         self._placed: list[Placed] = []
         self._missing: list[Placed] = []
-        self._are_asleep = False
+        self.are_asleep = False
         self._num_added = 0
         self.watch.start()
 
@@ -80,15 +80,15 @@ class Engines:
     def all(self, call: str, *arguments: str) -> None:
         """`sleep` or `wake` every engine; those that died in their sleep are made again when the others are awake. Who
         is awake is not woken."""
-        if call == "wake" and not self._are_asleep:
+        if call == "wake" and not self.are_asleep:
             return
         if call == "sleep":
-            self._are_asleep = True
+            self.are_asleep = True
         for placed in list(self._placed):
             with contextlib.suppress(ray.exceptions.RayActorError):
                 get(getattr(placed.engine.handle, call).remote(*arguments))
         if call == "wake" and arguments != ("weights",):
-            self._are_asleep = False
+            self.are_asleep = False
             with self.lock:
                 missing, self._missing = self._missing, []
             for placed in missing:
@@ -165,7 +165,7 @@ class Engines:
                 return
             self._restarts.count(placed.engine.name, fault)
             self._takes_leave(placed)
-            if self._are_asleep:
+            if self.are_asleep:
                 self._missing.append(placed)
                 return
         self._bring_back(placed)

@@ -150,7 +150,10 @@ def folder_finding(reports: Sequence[NodeReport], run_dir: Path) -> Finding:
 
 def memory_findings(config: RunConfig, size: ModelSize | None, reports: Sequence[NodeReport]) -> Iterator[Finding]:
     """Shared memory for buckets of weights on their way to an engine, and a GPU's for a learner rank."""
-    needed = LEAST_SHARED_MEMORY * config.learner.bucket_bytes
+    needed = 0
+    if config.sync.channel in ("object_store", "shared_memory") and config.engine.kind == "vllm":
+        whole = config.learner.bucket_bytes if size is None else snapshot_bytes(config, size)
+        needed = min(LEAST_SHARED_MEMORY * config.learner.bucket_bytes, whole)
     for report in reports:
         if report.shared_memory_bytes < needed:
             yield Finding(

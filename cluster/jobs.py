@@ -22,6 +22,7 @@ from typing import Any
 
 from rich.console import Console
 
+from cluster.config_files import named_paths
 from cluster.runtime import ClusterError
 from spag_ray.config import RunConfig, to_yaml
 from spag_ray.errors import ConfigError
@@ -29,18 +30,7 @@ from spag_ray.errors import ConfigError
 MAX_BYTES = 100 * 2**20
 PACKAGES = ("spag_ray", "actors", "learners", "cluster")
 RUN_DIR = "run_dir"  # the key of a job's metadata that holds its run folder
-_AFTER_NOTICE_S = 15  # for the driver to end once the run's own time is up
-# Keys of a configuration that may name a file.
-_FILES = (
-    "model",
-    "prompts",
-    "varied_prompts",
-    "words.source",
-    "imitation.source",
-    "imitation.sft_file",
-    "self_play.sft_file",
-    "learner.deepspeed",
-)
+AFTER_NOTICE_S = 15  # for the driver to end once the run's own time is up
 
 
 def submit(
@@ -60,7 +50,7 @@ def submit(
     check_run_dir(run_dir)
     client = job_client(address)
     stamp = f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    wait_s = int(config.checkpoint.stop_within_s) + _AFTER_NOTICE_S
+    wait_s = int(config.checkpoint.stop_within_s) + AFTER_NOTICE_S
     with parcel_of(config, console) as folder:
         command = ["python", "-m", "spag_ray", "train", "run.yaml", "--run-dir", str(run_dir)]
         with _said_in_one_line(address):
@@ -75,7 +65,10 @@ def submit(
             )
     console.print(f"job: {job}   run folder: {run_dir}", soft_wrap=True)
     console.print(f"stop it: spag-ray stop {run_dir} --address {address}", soft_wrap=True)
-    return follow_job(client, job, console, ask) if follow else 0
+    if not follow:
+        return 0
+    with _said_in_one_line(address):
+        return follow_job(client, job, console, ask)
 
 
 def stop_job(address: str, run_dir: Path, console: Console) -> None:
@@ -104,24 +97,33 @@ def jobs_at(address: str) -> list[tuple[str, str, str]]:
 
 def follow_job(client: Any, job: str, console: Console, ask: Callable[[], bool]) -> int:
     """Print a job's output until it ends; its exit code. On Ctrl-C, `ask` decides whether it is stopped."""
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_print_log(client, job, console))
-    if not client.get_job_status(job).is_terminal():
-        if not ask():
-            console.print(f"{job} goes on; see its output with `ray job logs -f {job}`", soft_wrap=True)
-            return 0
-        client.stop_job(job)
-        asyncio.run(_print_log(client, job, console))
+    shown = 0
     while not client.get_job_status(job).is_terminal():
-        time.sleep(0.2)
+        try:
+            with contextlib.suppress(RuntimeError):  # the connection was lost; what was not shown comes with the next
+                shown = asyncio.run(_print_log(client, job, console, shown))
+            time.sleep(0.5)
+        except KeyboardInterrupt:
+            if not ask():
+                console.print(f"{job} goes on; see its output with `ray job logs -f {job}`", soft_wrap=True)
+                return 0
+            client.stop_job(job)
+    asyncio.run(_print_log(client, job, console, shown))
     info = client.get_job_info(job)
     console.print(f"{job}: {info.status}", soft_wrap=True)
     return info.driver_exit_code if info.driver_exit_code is not None else int(str(info.status) != "SUCCEEDED")
 
 
-async def _print_log(client: Any, job: str, console: Console) -> None:
-    async for lines in client.tail_job_logs(job):
-        console.print(lines, end="", markup=False, highlight=False, soft_wrap=True)
+async def _print_log(client: Any, job: str, console: Console, shown: int) -> int:
+    """What comes after the first `shown` characters, until the job or the connection ends; returns how many were shown
+    then."""
+    seen = 0
+    async for text in client.tail_job_logs(job):
+        seen += len(text)
+        if seen > shown:
+            console.print(text[-(seen - shown) :], end="", markup=False, highlight=False, soft_wrap=True)
+            shown = seen
+    return shown
 
 
 @contextlib.contextmanager
@@ -163,14 +165,12 @@ def package_files() -> list[tuple[Path, Path]]:
 def named_files(config: RunConfig) -> list[tuple[Path, Path]]:
     """(file here, its place in the job) of what the configuration names by a relative path that is there."""
     found = []
-    for key in _FILES:
-        value: Any = config
-        for part in key.split("."):
-            value = getattr(value, part)
-        if not isinstance(value, str) or Path(value).is_absolute() or not (path := Path(value)).exists():
+    for key, name in named_paths(config).items():
+        path = Path(name)
+        if path.is_absolute() or not path.exists():
             continue
         if ".." in path.parts:
-            raise ConfigError(f"{key}: {value}: a job is sent files from here and below; name it by an absolute path")
+            raise ConfigError(f"{key}: {name}: a job is sent files from here and below; name it by an absolute path")
         files = [child for child in path.rglob("*") if child.is_file()] if path.is_dir() else [path]
         found += [(file, file) for file in files]
     return found

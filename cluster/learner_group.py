@@ -140,21 +140,28 @@ class LearnerGroup:
             ).remote(f"{log_folder}/{name}-{rank}.log")
             for rank in range(config.num_ranks)
         ]
-        nodes = self._all("node")
-        master = self._get(self._ranks[0].meeting_place.remote())
-        started = [
-            rank.start.remote(model, config, objective, Place(index, config.num_ranks, master), nodes.count(node))
-            for index, (rank, node) in enumerate(zip(self._ranks, nodes, strict=True))
-        ]
-        self.num_buckets, self.num_tensors, self.adapter = self._get(started)[0]
         self._beats: list[ray.ObjectRef] = []
+        try:
+            nodes = self._all("node")
+            master = self._get(self._ranks[0].meeting_place.remote())
+            places = [Place(index, config.num_ranks, master) for index in range(config.num_ranks)]
+            started = [
+                rank.start.remote(model, config, objective, place, nodes.count(node))
+                for rank, place, node in zip(self._ranks, places, nodes, strict=True)
+            ]
+            self.num_buckets, self.num_tensors, self.adapter = self._get(started)[0]
+        except BaseException:
+            self.close()
+            raise
 
     def check_alive(self, wait_s: float = 0.0) -> None:
         """Raises LearnersLostError for a rank that is dead: found within `wait_s`, or the next time. One that is at
         work does not answer, and counts as alive."""
-        if wait_s or not self._beats:
-            self._beats = [rank.__ray_ready__.remote() for rank in self._ranks]
-        ended, self._beats = ray.wait(self._beats, num_returns=len(self._beats), timeout=wait_s)
+        if wait_s:
+            self._get(ray.wait(self._ask("__ray_ready__"), num_returns=len(self._ranks), timeout=wait_s)[0])
+            return
+        beats = self._beats or self._ask("__ray_ready__")
+        ended, self._beats = ray.wait(beats, num_returns=len(beats), timeout=0)
         self._get(ended)
 
     def begin_stage(self, method: str, num_steps: int, learning_rate: float, kl_coeff: float) -> None:

@@ -52,6 +52,7 @@ class LearningPolicy:
         self._probe = probe
         self.waiting: list[Engine] = []
         self._exported: Export | None = None
+        self._is_proved = False  # what was exported last is on the engines, and they were compared with the learner
         self._report: SyncReport | None = None
         self._direct: DirectChannel | None = None
         self._begun: str | None = None
@@ -73,8 +74,8 @@ class LearningPolicy:
 
     def check_learners(self) -> None:
         """Raises LearnersLostError for a rank that has died while nothing was asked of it."""
-        if self.learners is not None:
-            self.learners.check_alive()
+        if (learners := self.learners) is not None:
+            learners.check_alive()
 
     def learn(self, lesson: Lesson, show: ShowStep) -> None:
         """Raises LearnerError when too many steps in a row had no finite gradient."""
@@ -126,7 +127,7 @@ class LearningPolicy:
         """Begin to hand out the learner's weights as the next version. The version before is let go first: the object
         store need not hold two."""
         assert self.learners is not None
-        self._exported = None
+        self._exported, self._is_proved = None, False
         self._exported = export(self.learners, self.version + 1, self._probe, self._direct)
         if self._config.placement == "colocated":
             self._exported.wait()
@@ -150,14 +151,19 @@ class LearningPolicy:
         if self._probe is not None:
             self._report, lost = prove(self._exported, self.engines, self._config.sync, self._probe, self._report)
             self.engines = [engine for engine in self.engines if engine not in lost]
+        self._is_proved = True
         self._metrics.record("sync", policy=self.name, **asdict(self._report))
         return lost
+
+    def forget_export(self) -> None:
+        """Learners were lost, and what they exported may be: whoever comes in now waits for the next version."""
+        self._is_proved = False
 
     def catch_up(self, engine: Engine) -> bool:
         """Bring a new engine to the newest published version; it plays only then. Where the learner sends its weights
         itself, or has died while it published, the engine has to wait for the next one: returns False."""
         if self._exported is not None:
-            if self._exported.direct is not None or self.version != self._exported.version:
+            if self._exported.direct is not None or not self._is_proved:
                 self.waiting.append(engine)
                 return False
             try:
@@ -166,7 +172,8 @@ class LearningPolicy:
                     if self._probe is not None and not lost:
                         _, lost = prove(self._exported, [engine], self._config.sync, self._probe, report)
             except LearnersLostError:
-                return False  # the run will see that, and the watch that this engine was stopped
+                self.waiting.append(engine)  # the run will see that; and if the engine was stopped, the watch will
+                return False
             if lost:
                 return False  # dead again; the watch will see it
         self.engines.append(engine)
@@ -190,11 +197,15 @@ class LearningPolicy:
         assert self._exported is not None
         candidates, self.waiting = self.waiting, []
         exported = export(self.learners, self.version, self._probe, self._direct)
-        with self._learners_to_blame():
-            report, lost = publish(exported, candidates, self._config.sync)
-        admitted = [engine for engine in candidates if engine not in lost]
-        if self._probe is not None:
-            _, lost = prove(exported, admitted, self._config.sync, self._probe, report)
+        try:
+            with self._learners_to_blame():
+                report, lost = publish(exported, candidates, self._config.sync)
+            admitted = [engine for engine in candidates if engine not in lost]
+            if self._probe is not None:
+                _, lost = prove(exported, admitted, self._config.sync, self._probe, report)
+        except LearnersLostError:
+            self.waiting += candidates
+            raise
         admitted = [engine for engine in admitted if engine not in lost]
         self.engines += admitted
         return admitted
@@ -205,8 +216,8 @@ class LearningPolicy:
         try:
             yield
         except WeightSyncError:
-            if self.learners is not None:
-                self.learners.check_alive(wait_s=5.0)
+            if (learners := self.learners) is not None:
+                learners.check_alive(wait_s=5.0)
             raise
 
     def leave(self, engine: Engine) -> None:

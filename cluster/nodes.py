@@ -19,6 +19,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.models import resolve_model
+from cluster.config_files import named_paths
 from cluster.findings import (
     Finding,
     Node,
@@ -131,14 +132,11 @@ def port_findings(config: RunConfig, reports: Sequence[NodeReport]) -> Iterator[
 
 def read_by_actors(config: RunConfig, model: str | None) -> list[str]:
     """Paths that a run reads wherever Ray has put its actors; words are read where the command is called."""
-    paths = [model or config.model, *(resolve_model(fixed.model) for fixed in config.league.fixed)]
-    if config.imitation.enabled:
-        paths += [config.imitation.source] if config.imitation.source != "scripted" else []
-        paths += [config.imitation.sft_file] if config.imitation.sft_file else []
-    paths += [config.self_play.sft_file] if config.self_play.sft_file else []
-    named = [config.prompts, config.learner.deepspeed or "", config.varied_prompts if config.render == "varied" else ""]
-    paths += [path for path in named if Path(path).is_file()]  # others are shipped
-    return list(dict.fromkeys(paths))
+    named = named_paths(config)
+    named.pop("words.source", None)
+    named["model"] = model or config.model
+    models = {key: resolve_model(path) for key, path in named.items() if key.startswith("league.fixed")}
+    return list(dict.fromkeys((named | models).values()))
 
 
 @contextlib.contextmanager

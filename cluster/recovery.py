@@ -40,7 +40,7 @@ class Recovery:
         left, num_gib = self._run.config.checkpoint.stop_within_s, self._checkpoints.newest_bytes() / 2**30
         fits = "one is saved then" if 1.5 * self._save_seconds < left else "which may be too short for one"
         self._run.note(
-            f"a checkpoint takes {self._save_seconds:.1f} s and {num_gib:.2f} GiB while the optimiser has no state yet; "
+            f"a checkpoint takes {self._save_seconds:.1f} s and {num_gib:.2f} GiB while the optimiser has no state; "
             f"SIGTERM leaves {left:g} s, {fits}"
         )
 
@@ -49,7 +49,8 @@ class Recovery:
         run = self._run
         if not run.config.checkpoint.enabled:
             return state
-        return self._write(name, replace(state, words=run.words.state(), league=run.league.league.as_json()))
+        words, league = run.words.state(), run.league.league.as_json()
+        return self._write(name, replace(state, words=words, league=league, in_stage=False))
 
     def between_steps(self, lesson: Lesson) -> None:
         """In a stage, steps are saved every `checkpoint.every_s` seconds, and when the run is to stop and time is left;
@@ -59,12 +60,23 @@ class Recovery:
             if not self.time_to_save():
                 run.check_stop()
             return
+        self._save_in_stage(lesson)
+        while run.is_paused and run.stop_at is None:
+            time.sleep(0.1)
+            if self.is_wanted:
+                self._save_in_stage(lesson)
+        if run.stop_at is not None:
+            self._save_in_stage(lesson)
+        run.check_stop()
+
+    def _save_in_stage(self, lesson: Lesson) -> None:
+        """If somebody wants it, or it is due, or the run is to stop and time is left."""
+        run = self._run
+        num_done = sum(policy.under_way.num_steps_done for policy in run.policies if policy.under_way)
         is_due = self.is_wanted or time.monotonic() - self._saved_at > run.config.checkpoint.every_s
-        num_done = max((policy.under_way.num_steps_done for policy in run.policies if policy.under_way), default=0)
         if run.config.checkpoint.enabled and num_done and (is_due or self.time_to_save()):
             # Words and league as they were when the stage began: it is begun again, and comes to the same games.
-            self._write(f"{lesson.stage}-step-{num_done}", self._last)
-        run.check_stop()
+            self._write(f"{lesson.stage}-step-{num_done}", replace(self._last, in_stage=True))
 
     def _write(self, name: str, state: RunState) -> RunState:
         run = self._run
@@ -95,6 +107,7 @@ class Recovery:
             policy.version = max(policy.version, published.get(policy.name, 0))
         found = self._checkpoints.newest()
         state = self._last = found[1] if found is not None else RunState()
+        self._save_seconds = self._checkpoints.newest_seconds()
         for log in set_aside(run.folder / "episodes", state, run.config):
             run.metrics.record("set_aside", log=log)
         get(run.buffer.reread.remote())
@@ -120,6 +133,7 @@ class Recovery:
         run.say("starting the learners again")
         for policy in run.policies:
             policy.close_learners()
+            policy.forget_export()
         run.start_learners()
 
     def note_published(self, versions: Mapping[str, int]) -> None:

@@ -90,7 +90,7 @@ class Run:
         self.stop_at: float | None = None
         self._progress = Progress()
         self._notes: list[str] = []
-        self._is_paused = False
+        self.is_paused = False
         self._lesson: Lesson | None = None
         self._began = time.perf_counter()
         self._template = load_template(config.prompts)
@@ -172,14 +172,15 @@ class Run:
 
     def train_alone(self) -> None:
         """Of a Run that nobody waits for (console.launch): it ends itself, and with it all that it owns."""
-        ended: dict[str, str] = {}
         try:
             self.train()
             ended = {"ended": "finished"}
         except BaseException as error:
             ended = {"ended": "stopped" if isinstance(error, StopRequestedError) else "failed", "reason": str(error)}
-        write_atomically(self.folder / "ended.json", json.dumps(ended, indent=1) + "\n")
-        ray.actor.exit_actor()
+        try:
+            write_atomically(self.folder / "ended.json", json.dumps(ended, indent=1) + "\n")
+        finally:
+            ray.actor.exit_actor()
 
     def visit(self, what: str, *arguments: Any) -> Any:
         """What a session asks; see Visits."""
@@ -191,11 +192,11 @@ class Run:
 
     def pause(self) -> None:
         """Begin no game and no learner step until `resume`; what is under way comes to its end."""
-        self._is_paused = True
+        self.is_paused = True
         self.arenas.pause(True)
 
     def resume(self) -> None:
-        self._is_paused = False
+        self.is_paused = False
         self.arenas.pause(False)
 
     def save_soon(self) -> None:
@@ -208,14 +209,14 @@ class Run:
 
     def check_stop(self) -> None:
         """Waits while the run is paused. Raises StopRequestedError once somebody has asked for it."""
-        while self._is_paused and self.stop_at is None:
+        while self.is_paused and self.stop_at is None:
             time.sleep(0.1)
         if self.stop_at is not None:
             raise StopRequestedError("the run was asked to stop")
 
     def status(self) -> Progress:
         seconds, notes = time.perf_counter() - self._began, tuple(self._notes)
-        return replace(self._progress, seconds=seconds, notes=notes, is_paused=self._is_paused)
+        return replace(self._progress, seconds=seconds, notes=notes, is_paused=self.is_paused)
 
     def note(self, text: str) -> None:
         """A line that whoever watches the run is shown once."""
@@ -330,19 +331,26 @@ class Run:
             for index, (handle, share) in enumerate(zip(handles, shares, strict=True))
             if share
         }
-        while plays:
-            ended, _ = ray.wait(list(plays), timeout=0.5)
-            self.show_play(stage, total, get(self.buffer.count.remote(stage)))
-            self.look_around()
-            for play in ended:
-                index = plays.pop(play)
-                try:
+        try:
+            while plays:
+                ended, _ = ray.wait(list(plays), timeout=0.5)
+                self.show_play(stage, total, get(self.buffer.count.remote(stage)))
+                self.look_around()
+                for play in ended:
+                    index = plays.pop(play)
+                    try:
+                        get(play)
+                    except ray.exceptions.RayActorError as error:
+                        self.restarts.count(self.arenas.name(index), error)
+                        there = get(self.buffer.played.remote(stage))
+                        left = [task for task in shares[index] if task.number not in there]
+                        plays[self.arenas.restart(index).play.remote(left, seats, games_in_flight)] = index
+        except BaseException:
+            for play, index in plays.items():  # or they would go on with games that are given out again
+                with contextlib.suppress(ray.exceptions.RayActorError):
+                    get(self.arenas.handles[index].stop.remote())
                     get(play)
-                except ray.exceptions.RayActorError as error:
-                    self.restarts.count(self.arenas.name(index), error)
-                    there = get(self.buffer.played.remote(stage))
-                    left = [task for task in shares[index] if task.number not in there]
-                    plays[self.arenas.restart(index).play.remote(left, seats, games_in_flight)] = index
+            raise
 
     def look_around(self) -> None:
         """Whoever waits for play does this meanwhile. Raises what the watch over the engines could not mend,

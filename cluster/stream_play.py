@@ -69,7 +69,7 @@ class Stream:
         """Arenas leave the games that are under way; one that is gone has left them."""
         for play, index in self._plays.items():
             with contextlib.suppress(ray.exceptions.RayActorError):
-                get(self._run.arenas.handles[index].stop_stream.remote())
+                get(self._run.arenas.handles[index].stop.remote())
                 get(play)
 
     def _play(self, index: int) -> None:

@@ -78,7 +78,8 @@ def go_on(run: Run, state: RunState) -> list[StageResult]:
     baselines = role_baselines(config.objective, state)
     sft = sft_samples(read_sft(config.self_play.sft_file), run.renderer) if config.self_play.sft_file else []
     run.league.start()
-    run.league.new_version()
+    if not state.in_stage:  # weights on the way from one version to the next are nobody's opponents
+        run.league.new_version()
     if config.schedule == "stream" and state.rounds < config.self_play.rounds:
         state = stream_rounds(run, state, sft, baselines)
     for number in range(state.rounds + 1, config.self_play.rounds + 1):
@@ -167,10 +168,11 @@ def stream_rounds(run: Run, state: RunState, sft: list[TurnSample], baselines: R
             if place == versions_per_round:
                 state = replace(state, stage=name, rounds=round_number)
                 run.save(name)
-                evaluate_stage(run, name)
             is_due = (part + 1) % config.checkpoint.every_versions == 0 or run.recovery.is_wanted
             if place == versions_per_round or is_due:
                 state = run.recovery.checkpoint(f"version-{part + 1}", state)
+            if place == versions_per_round:
+                evaluate_stage(run, name)
     return state
 
 

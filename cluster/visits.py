@@ -55,6 +55,8 @@ class Visits:
         """A game on `word` against the newest weights, `texts` its turns so far: the same with their next turn, and how
         the game ended if it has."""
         run = self._run
+        if run.engines.are_asleep:
+            raise InputError("the engines sleep while the learner learns on their devices; ask again when it plays")
         role = Role(human).other
         task = GameTask(0, word, "visit", run.config.seed)
         seat = run.policy_seat(role, run.config.sampling.temperature)

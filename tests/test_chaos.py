@@ -6,8 +6,14 @@ import random
 from pathlib import Path
 
 import pytest
-from faults import FAULTS, FaultyRun
-from runs import records_of, stream_run
+import ray
+from conftest import TARGETS
+from faults import FAULTS, FaultyRun, hit
+from runs import records_of, stream_run, tiny_run
+
+from cluster.launch import placed_run
+from cluster.run_folder import make_run_folder
+from spag_ray.episode_log import read_log
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -37,3 +43,38 @@ def test_thirty_faults(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     print("\nfrom the fault to the next published version, shortest / median / longest:")
     print(run.table())
     run.check(num_parts)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_learner_that_dies_while_games_of_a_round_are_played_is_replaced_at_once(
+    tiny_model: Path, words: Path, tmp_path: Path
+) -> None:
+    num_games = 200
+    config = tiny_run(
+        tiny_model,
+        words,
+        engine={"kind": "transformers", "num_cpus": 0.5},
+        learner={"num_cpus": 0.5},
+        imitation={"enabled": False},
+        game={"breach": "penalise"},
+        objective={"learn_from": "both"},
+        self_play={"rounds": 1, "games_per_round": num_games, "games_in_flight": 4},
+        evaluation={"games": 0},
+    )
+    folder = make_run_folder(tmp_path / "run", config)
+    log = folder / "episodes" / "spag-1.log"
+    targets = list(TARGETS)
+    with placed_run(config, folder, config.model, targets[2:], targets[:2], {}) as run:
+        training = run.train.remote()
+        while not (log.exists() and sum(1 for _ in read_log(log)) >= 5):
+            assert not ray.wait([training], timeout=0.05)[0], ray.get(training)
+        assert hit("learner killed", random.Random(0))
+        ray.get(training)
+    (restart,) = records_of(folder, "restart")
+    (resumed,) = records_of(folder, "resumed")
+    assert restart["what"] == "learners" and resumed["checkpoint"] == "start"
+    (play,) = records_of(folder, "play")
+    assert resumed["time"] < play["time"], "before the round's last game"
+    assert sorted(episode.number for episode in read_log(log)) == list(range(num_games))
+    assert len(records_of(folder, "play")) == 1 and play["games"] == num_games

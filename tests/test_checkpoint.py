@@ -60,8 +60,9 @@ def test_one_that_is_not_whole_does_not_count(damage: str, tmp_path: Path) -> No
         state = json.loads((folder / "state.json").read_text())
         text = json.dumps(state | {"format": 99}) if damage == "format" else "{"
         (folder / "state.json").write_text(text)
-        sizes = json.loads((folder / "COMPLETE").read_text())
-        (folder / "COMPLETE").write_text(json.dumps(sizes | {"state.json": len(text)}))
+        mark = json.loads((folder / "COMPLETE").read_text())
+        mark["sizes"]["state.json"] = len(text)
+        (folder / "COMPLETE").write_text(json.dumps(mark))
     assert newest(checkpoints) == "imitated"
     save(checkpoints, "spag-1", 2)
     assert newest(checkpoints) == "spag-1", "it is written again in its place"

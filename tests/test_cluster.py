@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,8 +19,10 @@ from typing import Any
 
 import psutil
 import pytest
+from rich.console import Console
 from runs import records_of, stream_run, tiny_run
 
+from cluster.jobs import PACKAGES, parcel_of
 from spag_ray.config import RunConfig, to_yaml
 from spag_ray.episode_log import read_log
 
@@ -76,7 +79,6 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # keeps 127.0.0.1
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
         "COLUMNS": "200",
     }
     command = [
@@ -86,7 +88,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         f"--temp-dir=/tmp/spag-ray-{os.getpid()}",  # a socket's path has to be short
     ]
     log = (folder / "head.log").open("w")
-    process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
     everything = [psutil.Process(process.pid)]
     try:
         wait_until(lambda: answers(dashboard) and answers(client), 90, "the head is up")
@@ -98,6 +100,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         for each in left:
             each.kill()
         log.close()
+        shutil.rmtree(f"/tmp/spag-ray-{os.getpid()}", ignore_errors=True)
 
 
 def free_ports(count: int) -> list[int]:
@@ -148,7 +151,10 @@ def short(tiny_model: Path, words: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def endless(tiny_model: Path, words: Path, tmp_path: Path) -> Path:
     """A run that is stopped, as a file."""
-    changes: dict[str, Any] = {"engine": {"kind": "transformers", "num_engines": 1}}
+    changes: dict[str, Any] = {
+        "engine": {"kind": "transformers", "num_engines": 1},
+        "checkpoint": {"every_versions": 1_000_000},  # those that are written are asked for
+    }
     return written(stream_run(tiny_model, words, 100_000, **changes), tmp_path / "endless.yaml")
 
 
@@ -165,7 +171,7 @@ def test_a_job_is_followed_to_its_end_and_its_exit_code_is_the_commands(
     done = head.run(*submit)
     assert done.returncode == 0, done.stdout + done.stderr
     size = re.search(r"sending (\d+) files, ([\d.]+) MiB", done.stdout)
-    assert size is not None and 100 < int(size[1]) < 200 and float(size[2]) < 2
+    assert size is not None and float(size[2]) < 2
     assert "SPAG-1".lower() in done.stdout and "SUCCEEDED" in done.stdout and "SIGTERM leaves 30 s" in done.stdout
     assert len(list(read_log(folder / "episodes" / "spag-1.log"))) == 16
     again = head.run(*submit)
@@ -181,10 +187,12 @@ def test_a_job_is_stopped_and_goes_on_in_another_job(head: Head, endless: Path, 
     stopped = head.run("stop", str(folder), "--address", head.jobs)
     assert stopped.returncode == 0 and "stopped; go on with" in stopped.stdout, stopped.stdout + stopped.stderr
     before = count(folder, "sync")
-    assert records_of(folder, "checkpoint")[-1]["name"] != "start", "it had the time to save"
+    names = [line["name"] for line in records_of(folder, "checkpoint")]
+    assert len(names) == 2 and names[0] == "start" and names[1].startswith("version-"), "it had the time to save"
     assert head.run(*submit).returncode == 0
     wait_until(lambda: count(folder, "resumed") == 1 and count(folder, "sync") > before + 1, 120, "it goes on")
     assert head.run("stop", str(folder), "--address", head.jobs).returncode == 0
+    assert len(records_of(folder, "checkpoint")) == 3, "so it had in its second life"
     versions = [line["version"] for line in records_of(folder, "sync")]
     assert versions == sorted(set(versions))
 
@@ -222,6 +230,20 @@ def test_what_cannot_work_is_refused_in_one_line(head: Head, short: Path, tmp_pa
     assert done.returncode == 2 and "name it by an absolute path" in done.stderr
 
 
+def test_what_a_job_is_sent_is_enough_to_run_from(tmp_path: Path) -> None:
+    """In a folder of its own, by a Python that does not know of the checkout."""
+    config = tiny_run(Path("model"), Path("words.txt"))
+    kept = tmp_path / "sent"
+    with parcel_of(config, Console(quiet=True)) as folder:
+        shutil.copytree(folder, kept)
+    tracked = subprocess.run(["git", "ls-files", *PACKAGES, "configs"], cwd=ROOT, capture_output=True, text=True)
+    sent = {path.relative_to(kept).as_posix() for path in kept.rglob("*") if path.is_file()}
+    assert set(tracked.stdout.split()) <= sent and not {name for name in sent if name.endswith(".pyc")}
+    code = "import cluster.launch, cluster.cli, learners.learner; print(cluster.__file__)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=kept, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip().splitlines()[-1].startswith(str(kept)), done.stdout + done.stderr
+
+
 def test_a_run_outlives_the_session_that_started_it_and_frees_everything_when_it_is_stopped(
     head: Head, endless: Path, tmp_path: Path
 ) -> None:
@@ -241,9 +263,19 @@ games = run.episodes(5); print("games:", len(games), sorted(games[-1]))
 print("wins:", {game["outcome"] for game in run.episodes(5, outcome="attacker wins")})
 print("metrics:", [line["kind"] for line in run.metrics("sync", 2)], run.config.schedule, run.folder)
 print("saved:", run.checkpoint())
-run.pause(); time.sleep(3); paused = run.metrics("sync", 1); time.sleep(3)
-print("paused:", paused == run.metrics("sync", 1), "paused" in str(run.status()))
-run.resume(); time.sleep(4); print("resumed:", paused != run.metrics("sync", 1))
+def waits(is_so):
+    deadline = time.monotonic() + 40
+    while time.monotonic() < deadline:
+        if is_so():
+            return True
+        time.sleep(0.5)
+    return False
+def rests():
+    before = run.metrics("sync", 1); time.sleep(4)
+    return before == run.metrics("sync", 1)
+run.pause(); print("paused:", waits(rests), "paused" in str(run.status()))
+paused = run.metrics("sync", 1)
+run.resume(); print("resumed:", waits(lambda: paused != run.metrics("sync", 1)))
 print("played:", run.play("river", as_role="defender"))
 """,
         typed="is it a tiger ?\n\n",
@@ -263,9 +295,16 @@ print("played:", run.play("river", as_role="defender"))
     assert folder.name in head.run("runs", "--address", head.client).stdout
     assert head.run("stop", folder.name, "--address", head.client).returncode == 0
     left = head.said(
-        "import ray; ray.init(ADDRESS); import time; time.sleep(2)\n"
-        "print('left:', [n for n in ray.util.list_named_actors(all_namespaces=True) if 'job' not in n['name']],"
-        " ray.available_resources()['CPU'])"
+        """
+import ray, time
+from cluster.console import session
+with session(ADDRESS):
+    deadline = time.monotonic() + 20
+    while ray.available_resources().get("CPU") != 2.0 and time.monotonic() < deadline:
+        time.sleep(0.5)
+    named = [each["name"] for each in ray.util.list_named_actors(all_namespaces=True)]
+    print("left:", [name for name in named if "job" not in name], ray.available_resources()["CPU"])
+"""
     )
     assert "left: [] 2.0" in left, left
     assert json.loads((folder / "ended.json").read_text())["ended"] == "stopped"
