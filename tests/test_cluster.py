@@ -26,7 +26,7 @@ from cluster.jobs import PACKAGES, parcel_of
 from spag_ray.config import RunConfig, to_yaml
 from spag_ray.episode_log import read_log
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
 ROOT = Path(__file__).resolve().parent.parent
 TOKEN = "f3" * 32
 
@@ -39,11 +39,11 @@ class Head:
     client: str
     environment: dict[str, str]
 
-    def run(self, *arguments: str, timeout: float = 300, **changes: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, cwd: Path = ROOT, **changes: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "spag_ray", *arguments]
         environment = {**self.environment, **changes}
         return subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=timeout, check=False, cwd=ROOT
+            command, env=environment, capture_output=True, text=True, timeout=300, check=False, cwd=cwd
         )
 
     def python(self, code: str, **options: Any) -> subprocess.Popen[str]:
@@ -163,6 +163,7 @@ def written(config: RunConfig, path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_job_is_followed_to_its_end_and_its_exit_code_is_the_commands(
     head: Head, short: Path, tmp_path: Path
 ) -> None:
@@ -178,6 +179,7 @@ def test_a_job_is_followed_to_its_end_and_its_exit_code_is_the_commands(
     assert again.returncode == 2 and "this run folder exists" in again.stdout and "FAILED" in again.stdout
 
 
+@pytest.mark.slow
 def test_a_job_is_stopped_and_goes_on_in_another_job(head: Head, endless: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     submit = ("submit", str(endless), "--address", head.jobs, "--run-dir", str(folder), "--resume")
@@ -197,6 +199,7 @@ def test_a_job_is_stopped_and_goes_on_in_another_job(head: Head, endless: Path, 
     assert versions == sorted(set(versions))
 
 
+@pytest.mark.slow
 def test_the_plain_job_command_works_from_a_checkout(head: Head, short: Path, tmp_path: Path) -> None:
     command = ["ray", "job", "submit", "--address", head.jobs, "--working-dir", str(ROOT), "--"]
     train = ["python", "-m", "spag_ray", "train", str(short), "--run-dir"]
@@ -210,6 +213,7 @@ def test_the_plain_job_command_works_from_a_checkout(head: Head, short: Path, tm
     assert relative.returncode != 0 and "a job's working directory is temporary" in relative.stdout + relative.stderr
 
 
+@pytest.mark.slow
 def test_what_cannot_work_is_refused_in_one_line(head: Head, short: Path, tmp_path: Path) -> None:
     submit = ("submit", str(short), "--address", head.jobs, "--run-dir")
     for changes, arguments, reason in (
@@ -226,8 +230,12 @@ def test_what_cannot_work_is_refused_in_one_line(head: Head, short: Path, tmp_pa
     big = tmp_path / "model.bin"
     big.write_bytes(b"")
     os.truncate(big, 120 * 2**20)
-    done = head.run(*submit, "/tmp/nothing", "-o", f"imitation.source={os.path.relpath(big, ROOT)}")
-    assert done.returncode == 2 and "name it by an absolute path" in done.stderr
+    (tmp_path / "below").mkdir()
+    large = ("/tmp/nothing", "-o")
+    done = head.run(*submit, *large, "self_play.sft_file=model.bin", cwd=tmp_path)
+    assert done.returncode == 2 and "the largest: model.bin (120 MiB)" in done.stderr, done.stdout + done.stderr
+    done = head.run(*submit, *large, "self_play.sft_file=../model.bin", cwd=big.parent / "below")
+    assert done.returncode == 2 and "name it by an absolute path" in done.stderr, done.stdout + done.stderr
 
 
 def test_what_a_job_is_sent_is_enough_to_run_from(tmp_path: Path) -> None:
@@ -244,6 +252,7 @@ def test_what_a_job_is_sent_is_enough_to_run_from(tmp_path: Path) -> None:
     assert done.stdout.strip().splitlines()[-1].startswith(str(kept)), done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_outlives_the_session_that_started_it_and_frees_everything_when_it_is_stopped(
     head: Head, endless: Path, tmp_path: Path
 ) -> None:
@@ -310,6 +319,7 @@ with session(ADDRESS):
     assert json.loads((folder / "ended.json").read_text())["ended"] == "stopped"
 
 
+@pytest.mark.long
 def test_two_runs_on_a_cluster_do_not_see_each_other(head: Head, endless: Path, tmp_path: Path) -> None:
     share = ["engine.num_cpus=0.25", "learner.num_cpus=0.25"]
     code = "for name in ('one', 'two'):\n"
@@ -325,6 +335,7 @@ def test_two_runs_on_a_cluster_do_not_see_each_other(head: Head, endless: Path, 
     assert head.run("stop", "two", "--address", head.client).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_session_needs_neither_torch_nor_vllm_nor_deepspeed(head: Head, endless: Path, tmp_path: Path) -> None:
     """In an environment that holds what the extra `client` names, and what that needs, and nothing else."""
     site = tmp_path / "site"

@@ -248,7 +248,7 @@ def test_a_league_plays_earlier_versions_and_a_fixed_model_and_learns_its_own_tu
     assert any(name.startswith("policy@") for name in written["ratings"])
 
 
-@pytest.mark.slow  # two learners and two engines: a minute
+@pytest.mark.long  # two learners and two engines: a minute
 @pytest.mark.timeout(400)
 def test_an_attacker_and_a_defender_learn_side_by_side_from_both_sides_of_their_games(
     tiny_model: Path, words: Path, tmp_path: Path
@@ -330,7 +330,7 @@ def test_adapters_travel_to_vllm_and_what_it_then_plays_is_what_the_learner_has(
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    "reference", [pytest.param("engine", marks=pytest.mark.slow), pytest.param("none", marks=pytest.mark.long)]
+    "reference", [pytest.param("engine", marks=pytest.mark.long), pytest.param("none", marks=pytest.mark.slow)]
 )
 def test_the_turns_own_logprobs_can_stand_in_for_recomputed_ones(
     reference: str, tiny_model: Path, words: Path, tmp_path: Path
