@@ -22,7 +22,8 @@ _SHORT = {
 
 @dataclass(frozen=True)
 class Progress:
-    """What a run is doing now, for whoever shows it. `notes`: all that was worth a line of its own so far."""
+    """What a run is doing now, for whoever shows it. `notes`: the last of `num_notes` lines that were worth
+    one of their own."""
 
     stage: str = "starting"
     done: int = 0
@@ -34,6 +35,7 @@ class Progress:
     loss: float | None = None
     version: int = 0
     notes: tuple[str, ...] = ()
+    num_notes: int = 0
     is_paused: bool = False
 
 
@@ -49,9 +51,10 @@ class ProgressLine:
 
     def show(self, progress: Progress, live: Live | None) -> None:
         now = time.perf_counter()
-        for note in progress.notes[self._num_notes :]:
+        num_new = progress.num_notes - self._num_notes
+        for note in progress.notes[-num_new:] if num_new else ():
             self._console.print(Text(note), soft_wrap=True)
-        self._num_notes = len(progress.notes)
+        self._num_notes = progress.num_notes
         is_new = progress.stage != self._stage
         if is_new:
             self._stage, self._began = progress.stage, now

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -50,6 +50,7 @@ from spag_ray.words import WordStream
 
 # A turn that no game played: what learner and engines say of it is compared after every sync.
 PROBE = "It is something that most people have seen, though few could say when they last looked at it closely."
+MAX_NOTES = 50
 Cards = dict[str, tuple[str, ...]]
 
 
@@ -89,7 +90,8 @@ class Run:
         self.takes_turns = config.placement == "colocated"
         self.stop_at: float | None = None
         self._progress = Progress()
-        self._notes: list[str] = []
+        self._notes: deque[str] = deque(maxlen=MAX_NOTES)
+        self._num_notes = 0
         self.is_paused = False
         self._lesson: Lesson | None = None
         self._began = time.perf_counter()
@@ -215,12 +217,14 @@ class Run:
             raise StopRequestedError("the run was asked to stop")
 
     def status(self) -> Progress:
-        seconds, notes = time.perf_counter() - self._began, tuple(self._notes)
-        return replace(self._progress, seconds=seconds, notes=notes, is_paused=self.is_paused)
+        seconds = time.perf_counter() - self._began
+        progress = replace(self._progress, seconds=seconds, is_paused=self.is_paused)
+        return replace(progress, notes=tuple(self._notes), num_notes=self._num_notes)
 
     def note(self, text: str) -> None:
         """A line that whoever watches the run is shown once."""
         self._notes.append(text)
+        self._num_notes += 1
 
     def start_policies(self) -> None:
         """The engines and learner groups of every policy that learns."""
