@@ -61,12 +61,12 @@ class Recovery:
                 run.check_stop()
             return
         self._save_in_stage(lesson)
-        while run.is_paused and run.stop_at is None:
-            time.sleep(0.1)
-            if self.is_wanted:
-                self._save_in_stage(lesson)
-        if run.stop_at is not None:
-            self._save_in_stage(lesson)
+        if run.is_paused and run.stop_at is None:
+            while run.is_paused and run.stop_at is None:
+                time.sleep(0.1)
+                if self.is_wanted:
+                    self._save_in_stage(lesson)
+            self._save_in_stage(lesson)  # told to stop meanwhile, perhaps
         run.check_stop()
 
     def _save_in_stage(self, lesson: Lesson) -> None:

@@ -1,0 +1,117 @@
+"""When a stage is saved in the midst of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster.lesson import Lesson, Saved, UnderWay, saved_in
+from cluster.recovery import Recovery
+from spag_ray.config import parse_config
+from spag_ray.errors import RunFolderError, StopRequestedError
+from spag_ray.game import Role
+from spag_ray.samples import GameSample, TurnSample
+
+
+def recovery_of(tmp_path: Path, **checkpoint: Any) -> tuple[Recovery, Any, list[str]]:
+    """A Recovery that took a second for its last checkpoint, its run, and the names of those it writes."""
+
+    def check_stop() -> None:
+        if run.stop_at is not None:
+            raise StopRequestedError("asked to stop")
+
+    under_way = UnderWay("spag-1", [], num_steps_done=3)
+    run: Any = SimpleNamespace(
+        folder=tmp_path, config=parse_config({"checkpoint": checkpoint}), stop_at=None, is_paused=False,
+        check_stop=check_stop, policies=[SimpleNamespace(under_way=under_way), SimpleNamespace(under_way=under_way)],
+    )  # fmt: skip
+    recovery: Any = Recovery(run)
+    names: list[str] = []
+
+    def write(name: str, state: Any) -> None:
+        assert state.in_stage
+        names.append(name)
+        recovery._saved_at, recovery.is_wanted = time.monotonic(), False
+
+    recovery._write, recovery._save_seconds = write, 1.0
+    return recovery, run, names
+
+
+def lesson(part_of: str | None = None) -> Lesson:
+    return Lesson("spag-1", "self_play", [], [], 8, 1e-5, 0.1, part_of=part_of)
+
+
+def test_it_is_saved_when_it_is_due_or_wanted(tmp_path: Path) -> None:
+    recovery, _, names = recovery_of(tmp_path)
+    recovery.between_steps(lesson())
+    assert names == []
+    recovery.is_wanted = True
+    recovery.between_steps(lesson())
+    recovery.between_steps(lesson())
+    assert names == ["spag-1-step-6"]
+    recovery, _, names = recovery_of(tmp_path, every_s=0.01)
+    time.sleep(0.02)
+    recovery.between_steps(lesson())
+    assert names == ["spag-1-step-6"]
+
+
+@pytest.mark.parametrize("left_s, saved", [(60.0, ["spag-1-step-6"]), (1.2, [])])
+def test_a_run_that_is_to_stop_saves_if_that_fits(left_s: float, saved: list[str], tmp_path: Path) -> None:
+    recovery, run, names = recovery_of(tmp_path)
+    run.stop_at = time.monotonic() + left_s
+    with pytest.raises(StopRequestedError):
+        recovery.between_steps(lesson())
+    assert names == saved
+
+
+def test_one_that_is_paused_saves_when_it_is_told_to_and_when_it_is_stopped(tmp_path: Path) -> None:
+    recovery, run, names = recovery_of(tmp_path)
+    run.is_paused = True
+    stopped: list[BaseException] = []
+
+    def step() -> None:
+        try:
+            recovery.between_steps(lesson())
+        except StopRequestedError as error:
+            stopped.append(error)
+
+    waiting = threading.Thread(target=step)
+    waiting.start()
+    recovery.is_wanted = True
+    deadline = time.monotonic() + 10
+    while not names and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert names == ["spag-1-step-6"] and waiting.is_alive()
+    run.stop_at = time.monotonic() + 60
+    waiting.join(10)
+    assert names == ["spag-1-step-6"] * 2 and stopped
+
+
+def test_a_stream_comes_to_where_it_is_saved_anyway(tmp_path: Path) -> None:
+    recovery, run, names = recovery_of(tmp_path)
+    run.stop_at = time.monotonic() + 60
+    recovery.between_steps(lesson(part_of="stream"))
+    run.stop_at = time.monotonic() + 1
+    with pytest.raises(StopRequestedError):
+        recovery.between_steps(lesson(part_of="stream"))
+    assert names == []
+
+
+def test_what_was_scored_at_the_start_comes_back_to_the_same_turns(tmp_path: Path) -> None:
+    def game(number: int, *logprobs: tuple[float, ...] | None) -> GameSample:
+        turns = tuple(TurnSample((1,), (2, 3), 1.0, reference_logprobs=each) for each in logprobs)
+        return GameSample(f"g/{number}", Role.ATTACKER, 1.0, turns)
+
+    games = [game(0, None), game(1, (-0.1, -2.5), (-1 / 3, -0.7)), game(2, (-4.0, -0.0))]
+    UnderWay("spag-1", games, 1).save(tmp_path)
+    plain = [game(0, None), game(1, None, None), game(2, None)]
+    found = saved_in(tmp_path)
+    assert isinstance(found, Saved) and found.of(plain) == UnderWay("spag-1", games, 1)
+    with pytest.raises(RunFolderError, match="learned from 4 turns, now its log holds others"):
+        found.of(plain[:2])
+    assert saved_in(tmp_path / "nothing") is None
