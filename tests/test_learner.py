@@ -24,7 +24,7 @@ from spag_ray.errors import LearnerError, ModelError
 from spag_ray.samples import TurnSample
 
 SCRIPT = """
-import json, sys
+import json, os, sys
 import torch
 from dataclasses import replace
 from deepspeed.utils import safe_get_full_grad
@@ -97,6 +97,10 @@ if rank == "0":
         "checksums": [checksum(bucket.payload) for bucket in buckets],
         "tensors": sum(len(bucket.tensors) for bucket in buckets), "num_tensors": learner.num_tensors,
         "largest": max(len(bucket.payload) for bucket in buckets if len(bucket.tensors) > 1)}))
+# A run ends its ranks by killing them; gloo's threads do not always outlast the interpreter's own end.
+torch.distributed.barrier()
+sys.stdout.flush()
+os._exit(0)
 """
 
 
