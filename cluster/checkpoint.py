@@ -31,8 +31,7 @@ _STATE = "state.json"
 @dataclass
 class RunState:
     """Where the loop is, as plain JSON. `order` counts checkpoints; `stage` is the last stage that was learned ("" for
-    none), `rounds` and `parts` how many rounds, or versions of a stream, are behind it; `in_stage`: the
-    next stage is in the midst of being learned."""
+    none), `rounds` and `parts` how many rounds, or versions of a stream, are behind it."""
 
     order: int = 0
     stage: str = ""
@@ -42,7 +41,6 @@ class RunState:
     baselines: dict[str, float] | None = None
     league: dict[str, Any] | None = None
     stream: dict[str, Any] | None = None
-    in_stage: bool = False
     results: list[dict[str, Any]] = field(default_factory=list)
 
 

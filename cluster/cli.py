@@ -22,6 +22,7 @@ app = typer.Typer(
     help="Train language models by adversarial self-play: SPAG as one Ray application.",
 )
 Overrides = Annotated[list[str] | None, typer.Option("-o", help="override a key: -o self_play.rounds=1")]
+FLOORS = ("spag_ray", "actors", "learners", "cluster")
 RulesName = Literal["strict", "published"]
 
 
@@ -230,6 +231,15 @@ def run_guarded(command: Callable[..., object]) -> int:
     except SpagError as error:
         print(f"spag-ray: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] in FLOORS:
+            raise
+        print(
+            f"spag-ray: {error.name} is not installed, which this command needs: pip install spag-ray[cpu] or "
+            "spag-ray[gpu]; the extra `client` alone attaches, launches and submits",
+            file=sys.stderr,
+        )
+        return 2
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
     return 0

@@ -194,19 +194,16 @@ def launch(
     if any(name == other for other, _ in runs_here()):
         raise ClusterError(f"a run named {name} goes on here; attach to it, stop it, or name the folder differently")
     start = ray.remote(_start).options(num_cpus=0)
-    get(start.remote(to_yaml(settings), str(run_dir), resume))
+    for warning in get(start.remote(to_yaml(settings), str(run_dir), resume)):
+        print(f"warning: {warning}")
     return attach(run=name)
 
 
 def runs_here() -> list[tuple[str, str]]:
     """(name, namespace) of every run on the cluster that this session is connected with."""
     named = ray.util.list_named_actors(all_namespaces=True)
-    found = [(each["name"].removeprefix(_PREFIX), each["namespace"]) for each in named if _is_run(each["name"])]
-    return sorted(found)
-
-
-def _is_run(actor: str) -> bool:
-    return actor.startswith(_PREFIX)
+    runs = [each for each in named if each["name"].startswith(_PREFIX)]
+    return sorted((each["name"].removeprefix(_PREFIX), each["namespace"]) for each in runs)
 
 
 def _connect(address: str | None, config: RunConfig | None = None) -> None:
@@ -254,13 +251,13 @@ def _quietly() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _start(config_text: str, run_dir: str, resume: bool) -> None:
-    """Runs on the cluster: everything is checked there, and the Run made that nobody owns."""
+def _start(config_text: str, run_dir: str, resume: bool) -> list[str]:
+    """Runs on the cluster: everything is checked there, and the Run made that nobody owns; returns the warnings."""
     import yaml
 
     from cluster.launch import place_detached
 
-    place_detached(parse_config(yaml.safe_load(config_text), "the configuration"), Path(run_dir), resume)
+    return place_detached(parse_config(yaml.safe_load(config_text), "the configuration"), Path(run_dir), resume)
 
 
 @contextlib.contextmanager

@@ -97,33 +97,41 @@ def jobs_at(address: str) -> list[tuple[str, str, str]]:
 
 def follow_job(client: Any, job: str, console: Console, ask: Callable[[], bool]) -> int:
     """Print a job's output until it ends; its exit code. On Ctrl-C, `ask` decides whether it is stopped."""
-    shown = 0
+    log = _Log(client, job, console)
     while not client.get_job_status(job).is_terminal():
         try:
-            with contextlib.suppress(RuntimeError):  # the connection was lost; what was not shown comes with the next
-                shown = asyncio.run(_print_log(client, job, console, shown))
+            with contextlib.suppress(RuntimeError):  # the connection was lost; if it does not come back, the next
+                asyncio.run(log.show())  # question for the status says so
             time.sleep(0.5)
         except KeyboardInterrupt:
             if not ask():
                 console.print(f"{job} goes on; see its output with `ray job logs -f {job}`", soft_wrap=True)
                 return 0
             client.stop_job(job)
-    asyncio.run(_print_log(client, job, console, shown))
+    asyncio.run(log.show())
     info = client.get_job_info(job)
     console.print(f"{job}: {info.status}", soft_wrap=True)
     return info.driver_exit_code if info.driver_exit_code is not None else int(str(info.status) != "SUCCEEDED")
 
 
-async def _print_log(client: Any, job: str, console: Console, shown: int) -> int:
-    """What comes after the first `shown` characters, until the job or the connection ends; returns how many were shown
-    then."""
-    seen = 0
-    async for text in client.tail_job_logs(job):
-        seen += len(text)
-        if seen > shown:
-            console.print(text[-(seen - shown) :], end="", markup=False, highlight=False, soft_wrap=True)
-            shown = seen
-    return shown
+class _Log:
+    """A job's output, each character printed once; a connection begins with all of it."""
+
+    def __init__(self, client: Any, job: str, console: Console) -> None:
+        self._client = client
+        self._job = job
+        self._console = console
+        self._num_shown = 0
+
+    async def show(self) -> None:
+        """Until the job or the connection ends."""
+        seen = 0
+        async for text in self._client.tail_job_logs(self._job):
+            seen += len(text)
+            num_new = seen - self._num_shown
+            if num_new > 0:
+                self._num_shown = seen
+                self._console.print(text[-num_new:], end="", markup=False, highlight=False, soft_wrap=True)
 
 
 @contextlib.contextmanager

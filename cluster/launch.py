@@ -103,11 +103,11 @@ def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
     return Prepared(model, words, held_out, without_words(cards, held_out))
 
 
-def place_detached(config: RunConfig, folder: Path, resume: bool) -> None:
+def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
     """Start a Run that belongs to nobody: it goes on when whoever asked for it has gone, and ends itself. Called on the
-    cluster (console.py)."""
+    cluster (console.py); returns what the checks warn of."""
     prepared = prepare(config, folder, resume)
-    check_cluster(config, prepared.model, folder)
+    warnings = check_cluster(config, prepared.model, folder)
     folder = folder.resolve() if resume and folder.exists() else make_run_folder(folder, config)
     (folder / "ended.json").unlink(missing_ok=True)
     actor = ray.remote(Run).options(
@@ -116,6 +116,7 @@ def place_detached(config: RunConfig, folder: Path, resume: bool) -> None:
     run = actor.remote(config, str(folder), *prepared)
     ray.get(run.status.remote())  # its own mistakes are the caller's to hear
     run.train_alone.remote()
+    return warnings
 
 
 def stream_hint(config: RunConfig) -> str | None:

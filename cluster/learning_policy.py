@@ -251,6 +251,11 @@ class LearningPolicy:
         self.learners.load_state(str(folder / self.name))
         self._begun, self._saved, self.under_way = part_of, saved_in(folder / self.name), None
 
+    @property
+    def is_in_stage(self) -> bool:
+        """The checkpoint that was loaded last was saved in the midst of a stage, which has not gone on yet."""
+        return self._saved is not None
+
     def wake_learners(self) -> None:
         if self.learners is not None:
             self.learners.wake()

@@ -50,7 +50,7 @@ class Recovery:
         if not run.config.checkpoint.enabled:
             return state
         words, league = run.words.state(), run.league.league.as_json()
-        return self._write(name, replace(state, words=words, league=league, in_stage=False))
+        return self._write(name, replace(state, words=words, league=league))
 
     def between_steps(self, lesson: Lesson) -> None:
         """In a stage, steps are saved every `checkpoint.every_s` seconds, and when the run is to stop and time is left;
@@ -76,7 +76,7 @@ class Recovery:
         is_due = self.is_wanted or time.monotonic() - self._saved_at > run.config.checkpoint.every_s
         if run.config.checkpoint.enabled and num_done and (is_due or self.time_to_save()):
             # Words and league as they were when the stage began: it is begun again, and comes to the same games.
-            self._write(f"{lesson.stage}-step-{num_done}", replace(self._last, in_stage=True))
+            self._write(f"{lesson.stage}-step-{num_done}", self._last)
 
     def _write(self, name: str, state: RunState) -> RunState:
         run = self._run

@@ -78,7 +78,9 @@ def go_on(run: Run, state: RunState) -> list[StageResult]:
     baselines = role_baselines(config.objective, state)
     sft = sft_samples(read_sft(config.self_play.sft_file), run.renderer) if config.self_play.sft_file else []
     run.league.start()
-    if not state.in_stage:  # weights on the way from one version to the next are nobody's opponents
+    if not any(
+        policy.is_in_stage for policy in run.policies
+    ):  # weights on the way from one version to the next are nobody's opponents
         run.league.new_version()
     if config.schedule == "stream" and state.rounds < config.self_play.rounds:
         state = stream_rounds(run, state, sft, baselines)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from actors.arena import GameTask
 from cluster.runtime import get
-from spag_ray.episode_log import read_log
+from spag_ray.episode_log import read_segment
 from spag_ray.errors import InputError
 from spag_ray.game import Outcome, Role
+from spag_ray.wire import decode
 
 if TYPE_CHECKING:
     from cluster.run import Run
@@ -31,15 +32,13 @@ class Visits:
         known = [str(each) for each in Outcome]
         if outcome is not None and outcome not in known:
             raise InputError(f"outcome {outcome!r}: there are {', '.join(known)}")
-        folder = self._run.folder / "episodes"
-        logs = [path for path in folder.glob("*.log") if path.stem.count(".") == 0]  # not later segments
-        logs.sort(key=lambda path: path.stat().st_mtime)
+        count = min(count, MAX_ASKED)
         found: list[dict[str, Any]] = []
-        for path in reversed(logs):
-            if stage is None or path.stem == stage:
-                found = self._last_of(path, min(count, MAX_ASKED) - len(found), outcome) + found
-            if len(found) >= min(count, MAX_ASKED):
-                break
+        # Segment by segment, the newest first: those that are older than what was asked for are not read.
+        segments = (self._run.folder / "episodes").glob("*.log")
+        for path in sorted(segments, key=lambda path: path.stat().st_mtime, reverse=True):
+            if len(found) < count and stage in (None, path.name.split(".")[0]):
+                found = self._last_of(path, count - len(found), outcome) + found
         return found
 
     def metrics(self, kind: str | None, count: int) -> list[dict[str, Any]]:
@@ -66,8 +65,8 @@ class Visits:
 
     @staticmethod
     def _last_of(path: Path, count: int, outcome: str | None) -> list[dict[str, Any]]:
-        kept: deque[dict[str, Any]] = deque(maxlen=max(count, 0))
-        for episode in read_log(path):
+        kept: deque[dict[str, Any]] = deque(maxlen=count)
+        for episode in map(decode, read_segment(path)):
             if outcome is None or str(episode.verdict.outcome) == outcome:
                 kept.append({"stage": episode.stage, "number": episode.number, **episode.as_published()})
         return list(kept)

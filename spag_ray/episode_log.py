@@ -133,14 +133,19 @@ def segments(path: Path) -> list[Path]:
 def read_records(path: Path, faults: LogFaults | None = None) -> Iterator[bytes]:
     """Every whole record of a log as bytes, in order. What was skipped is added to `faults` and logged."""
     for segment in segments(path):
-        here = LogFaults()
-        yield from _records(segment, here)
-        if here:
-            _say.warning("%s: %s", segment, here)
-        if faults is not None:
-            faults.num_gaps += here.num_gaps
-            faults.gap_bytes += here.gap_bytes
-            faults.torn_bytes += here.torn_bytes
+        yield from read_segment(segment, faults)
+
+
+def read_segment(segment: Path, faults: LogFaults | None = None) -> Iterator[bytes]:
+    """`read_records` of one segment."""
+    here = LogFaults()
+    yield from _records(segment, here)
+    if here:
+        _say.warning("%s: %s", segment, here)
+    if faults is not None:
+        faults.num_gaps += here.num_gaps
+        faults.gap_bytes += here.gap_bytes
+        faults.torn_bytes += here.torn_bytes
 
 
 def read_log(path: Path, faults: LogFaults | None = None) -> Iterator[Episode]:

@@ -34,7 +34,6 @@ def recovery_of(tmp_path: Path, **checkpoint: Any) -> tuple[Recovery, Any, list[
     names: list[str] = []
 
     def write(name: str, state: Any) -> None:
-        assert state.in_stage
         names.append(name)
         recovery._saved_at, recovery.is_wanted = time.monotonic(), False
 
