@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import ray
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from actors.models import load_tokenizer, resolve_model
 from cluster.dashboard import as_text
@@ -22,16 +20,15 @@ from cluster.jobs import check_run_dir
 from cluster.nodes import check_cluster
 from cluster.preflight import check_files, check_model, in_a_process
 from cluster.progress import Progress, watch
-from cluster.run import Cards, Run, StageResult
+from cluster.run import Cards, Run
 from cluster.run_folder import make_run_folder, reopen_run_folder
 from cluster.runtime import NAMESPACE, get, is_job, ray_session
+from cluster.tables import head_to_head_lines, outcome_table
 from spag_ray.cards import split_words, taboo_cards, without_words
 from spag_ray.config import RunConfig
 from spag_ray.errors import ConfigError, InputError, StopRequestedError
 from spag_ray.formats import read_games, read_samples, read_sft, to_samples, write_games, write_samples
-from spag_ray.game import Outcome, Role
 from spag_ray.prompts import FlatRenderer, load_template
-from spag_ray.ratings import mean_score, wilson_interval
 from spag_ray.replay import published_samples, sft_games
 from spag_ray.words import read_words
 
@@ -223,49 +220,6 @@ def training_words(config: RunConfig, cards: Cards) -> tuple[list[str], list[str
 def refuse_existing(path: Path) -> None:
     if path.exists():
         raise InputError(f"{path} exists; nothing is overwritten: choose another name, or move it away")
-
-
-def outcome_table(results: Sequence[StageResult]) -> Table:
-    """Outcomes by stage: per cent of games with 95% Wilson intervals; fits 80 columns."""
-    breaches = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
-    columns: dict[str, tuple[Outcome, ...]] = {
-        "attacker": (Outcome.ATTACKER_WINS,),
-        "defender": (Outcome.DEFENDER_WINS,),
-        "breach": breaches,
-        "tie": (Outcome.TIED,),
-        "breach+tie": (*breaches, Outcome.TIED),
-    }
-    title = "Held-out words: % of games won by each seat, broken off, tied [95% interval]"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("attacker v defender", no_wrap=True)
-    for heading in columns:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for result in results:
-        games = sum(result.outcomes.values())
-        cells = []
-        for outcomes in columns.values():
-            count = sum(result.outcomes.get(outcome, 0) for outcome in outcomes)
-            low, high = wilson_interval(count, games)
-            cells.append(f"{100 * count / games:.0f} [{100 * low:.0f},{100 * high:.0f}]")
-        same = result.attacker == result.defender
-        table.add_row(result.attacker if same else f"{result.attacker} v {result.defender}", *cells)
-    return table
-
-
-def head_to_head_lines(results: Sequence[StageResult]) -> list[str]:
-    """The newest weights' score in each seat, where two different policies met."""
-    lines, scores = [], []
-    for result in results:
-        if result.attacker == result.defender:
-            continue
-        newest = max(result.attacker, result.defender)  # "spag-N" sorts after "base" and "imitated"
-        role = Role.ATTACKER if newest == result.attacker else Role.DEFENDER
-        scores.append(mean_score(result.outcomes, role))
-        other = result.defender if role is Role.ATTACKER else result.attacker
-        lines.append(f"{newest} as {role} against {other}: score {scores[-1]:.2f}")
-    if scores:
-        lines.append(f"mean score over both seats: {sum(scores) / len(scores):.2f} (0.5 is even)")
-    return lines
 
 
 @contextlib.contextmanager

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,8 @@ from spag_ray.config import RunConfig
 from spag_ray.episode import Episode
 from spag_ray.episode_log import write_atomically
 from spag_ray.errors import RunFolderError, StopRequestedError
-from spag_ray.game import Outcome, Role
+from spag_ray.game import Role
+from spag_ray.matches import Match, write_matches
 from spag_ray.prompts import Renderer, load_template, make_renderer
 from spag_ray.samples import GameSample, TurnSample
 from spag_ray.wire import decode
@@ -52,15 +53,6 @@ from spag_ray.words import WordStream
 PROBE = "It is something that most people have seen, though few could say when they last looked at it closely."
 MAX_NOTES = 50
 Cards = dict[str, tuple[str, ...]]
-
-
-@dataclass(frozen=True)
-class StageResult:
-    """Outcomes of games on held-out words: one policy in both seats, or one against another."""
-
-    attacker: str
-    defender: str
-    outcomes: dict[Outcome, int]
 
 
 class Run:
@@ -86,7 +78,7 @@ class Run:
         self.league = LeaguePlay(self)
         # Against other players each word comes twice: the learner attacks with it once, and defends once.
         self.words = WordStream(list(words), config.seed, attacker_seats=2 if self.league.league.is_open else 1)
-        self.results: list[StageResult] = []
+        self.results: list[Match] = []  # of games on held-out words
         self.takes_turns = config.placement == "colocated"
         self.stop_at: float | None = None
         self._progress = Progress()
@@ -134,7 +126,7 @@ class Run:
         """What Ray's pages and messages call it."""
         return f"run-{self.folder.name}"
 
-    def train(self) -> list[StageResult]:
+    def train(self) -> list[Match]:
         """The whole of SPAG; see training.py."""
         from cluster.training import train
 
@@ -246,10 +238,7 @@ class Run:
     def go_back_to(self, words: WordStream, results: Sequence[Mapping[str, Any]]) -> None:
         """The words given out so far, and what has been evaluated, are these."""
         self.words = words
-        self.results = [
-            StageResult(row["attacker"], row["defender"], {Outcome(k): n for k, n in row["outcomes"].items()})
-            for row in results
-        ]
+        self.results = [Match.from_json(row) for row in results]
 
     def add_engine(self, policy_name: str = "policy") -> str:
         """One more engine for a policy that learns, while it plays; see Engines.add."""
@@ -401,7 +390,7 @@ class Run:
                 get(self.buffer.close_stream.remote())
             stream.stop()
 
-    def evaluate(self, name: str, attacker: Seat, defender: Seat, stage: str, names: tuple[str, str]) -> StageResult:
+    def evaluate(self, name: str, attacker: Seat, defender: Seat, stage: str, names: tuple[str, str]) -> Match:
         """Games on the held-out words, each word equally often; the result is kept and written down. What an earlier
         life of this run has evaluated is not played again."""
         for done in self.results:
@@ -409,11 +398,10 @@ class Run:
                 return done
         words = [self.held_out[index % len(self.held_out)] for index in range(self.config.evaluation.games)]
         episodes = self.play(stage, words, attacker, defender)
-        outcomes = Counter(episode.verdict.outcome for episode in episodes)
-        result = StageResult(*names, dict(outcomes))
-        self.results.append(result)
-        write_atomically(self.folder / "matches.json", json.dumps(self.results_as_json(), indent=1) + "\n")
-        return result
+        match = Match.of(*names, episodes)
+        self.results.append(match)
+        write_matches(self.folder / "matches.json", self.results)
+        return match
 
     def learn(self, lesson: Lesson) -> None:
         """Every policy learns its part."""
@@ -439,7 +427,7 @@ class Run:
                 policy.wake_learners()
 
     def results_as_json(self) -> list[dict[str, Any]]:
-        return [asdict(each) for each in self.results]
+        return [match.as_json() for match in self.results]
 
     def publish(self) -> None:
         """The learners' weights to the engines. Colocated, weights leave the learners before they sleep, and engines

@@ -41,12 +41,13 @@ from spag_ray.samples import GameSample, TurnSample, game_samples
 from spag_ray.varied import load_varied, rerendered
 
 if TYPE_CHECKING:
-    from cluster.run import Run, StageResult
+    from cluster.run import Run
+    from spag_ray.matches import Match
 
 MAX_UNDECIDED = 5  # versions of a stream in a row without a decided game
 
 
-def train(run: Run) -> list[StageResult]:
+def train(run: Run) -> list[Match]:
     run.say("starting engines and learner")
     run.start_policies()
     lost: LearnersLostError | None = None
@@ -59,7 +60,7 @@ def train(run: Run) -> list[StageResult]:
             lost = error
 
 
-def go_on(run: Run, state: RunState) -> list[StageResult]:
+def go_on(run: Run, state: RunState) -> list[Match]:
     """From where `state` says to the end."""
     config = run.config
     if not state.order:
