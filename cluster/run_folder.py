@@ -27,6 +27,8 @@ _PACKAGES = (
     "numpy",
     "msgpack",
     "tokenizers",
+    "lm_eval",
+    "datasets",
 )
 
 # Where and how fast a run runs, and how long: what has been learned so far stays right whatever these are.
@@ -40,6 +42,7 @@ _MAY_CHANGE: Any = {
     "sync": True,
     "learner": {"num_gpus", "num_cpus", "num_threads", "timeout_s", "bucket_bytes", "max_tokens_per_microbatch"},
     "self_play": {"rounds", "games_in_flight", "num_arenas"},
+    "evaluation": {"tasks", "include_path", "download"},
 }
 
 
