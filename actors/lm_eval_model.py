@@ -1,12 +1,14 @@
 """A policy's engines as a model of lm-evaluation-harness: its tasks are asked of engines that are there anyway.
 
-with asyncio.Runner() as runner:
-    model = PolicyModel([policy], tokenizer, max_model_len=1024, at_once=64, run=runner.run)
-    lm_eval.evaluator.evaluate(model, tasks)
+The way of a task:
 
-loglikelihood   text -> token ids, cut from the left -> chunks -> Policy.score of whichever engine is free
-generate_until  text -> token ids, cut from the left -> Policy.generate, SLICE tokens at a time, until a stop string
-                is in the text: engines know stop tokens, no stop strings
+    with asyncio.Runner() as runner:
+        model = PolicyModel([policy], tokenizer, max_model_len=1024, at_once=64, run=runner.run)
+        lm_eval.evaluator.evaluate(model, tasks)
+
+    loglikelihood   text -> token ids, cut from the left -> chunks -> Policy.score of whichever engine is free
+    generate_until  text -> token ids, cut from the left -> Policy.generate, SLICE tokens at a time, until a stop string
+                    is in the text: engines know stop tokens, no stop strings
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import itertools
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from jinja2 import TemplateError
@@ -77,8 +80,9 @@ class PolicyModel(TemplateLM):
         return str(self.tokenizer.name_or_path).replace("/", "__")
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        if add_special_tokens is None:  # a chat template may have put the first token there already
-            add_special_tokens = not string.startswith(self.tokenizer.decode([self.prefix_token_id]))
+        if add_special_tokens is None:
+            first = self.tokenizer.decode([self.prefix_token_id])
+            add_special_tokens = not (first and string.startswith(first))  # it may be there, of a chat template
         ids: list[int] = self.tokenizer.encode(string, add_special_tokens=add_special_tokens)
         return ids
 
@@ -153,24 +157,13 @@ class PolicyModel(TemplateLM):
         context, sampling, stops = asked
         ids: list[int] = []
         while True:
-            length = min(SLICE, sampling.max_new_tokens - len(ids))
-            part = Sampling(
-                sampling.temperature,
-                length,
-                sampling.top_k,
-                sampling.top_p,
-                None if sampling.seed is None else sampling.seed + len(ids),
-                sampling.stop_token_ids,
-            )
+            seed = None if sampling.seed is None else sampling.seed + len(ids)
+            part = replace(sampling, max_new_tokens=min(SLICE, sampling.max_new_tokens - len(ids)), seed=seed)
             (completion,) = await policy.generate([Request(next(self._names), (*context, *ids), part)])
             is_over = completion.finish_reason != "length"
-            said = completion.token_ids
-            if completion.finish_reason == "stop":
-                said = said[:-1]
-            ids += said
+            ids += completion.token_ids[:-1] if completion.finish_reason == "stop" else completion.token_ids
             text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
-            places = [place for place in map(text.find, stops) if place >= 0]
-            if places:
+            if places := [place for place in map(text.find, stops) if place >= 0]:
                 return text[: min(places)]
             if is_over or len(ids) >= sampling.max_new_tokens:
                 return text

@@ -187,7 +187,11 @@ def _beside(folder: Path, files: Any) -> Any:
 def _cannot_be_loaded(name: str, error: Exception) -> str:
     told = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    if isinstance(error, ConnectionError) or kinds & {"DatasetsError", "HfHubHTTPError"} or "find cache for" in told:
+    if (
+        isinstance(error, ConnectionError)
+        or kinds & {"DatasetNotFoundError", "HfHubHTTPError"}
+        or "find cache for" in told
+    ):
         if os.environ.get("HF_HUB_OFFLINE") == "1":
             return (
                 f"task {name} needs its data set from the Hugging Face hub, and it is not in the cache here ({told}); "

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -77,14 +78,14 @@ class TaskEvaluation:
         """The newest weights of every policy; where two learn side by side, a row's stage names the policy too."""
         for policy in self._run.policies:
             stage = name if len(self._run.policies) == 1 else f"{name}-{policy.name}"
-            self.evaluate(stage, policy.name, policy.model, lambda policy=policy: policy.engines)  # type: ignore[misc]
+            self.evaluate(stage, policy.name, policy.model, partial(getattr, policy, "engines"))
 
     def evaluate(self, stage: str, policy: str, model: str, engines: Callable[[], Sequence[Engine]]) -> None:
-        """On every task that there are no rows of. `engines` that there are now; `model` has their tokenizer."""
-        names = self.missing(stage)
+        """On every task that there are no rows of. `engines`: those that there are now; `model` has their tokenizer. A
+        task is begun again when the harness dies, or every engine that it asks."""
         actor = None
         try:
-            for name in names:
+            for name in self.missing(stage):
                 rows = None
                 while rows is None:
                     actor = actor or self._start(model)
@@ -135,9 +136,12 @@ class TaskEvaluation:
     def _ask(self, actor: Any, name: str, stage: str, engines: Callable[[], Sequence[Engine]]) -> list[Evaluation]:
         run = self._run
         asked = actor.evaluate.remote(name, stage, self._wait_for(engines))
+        progress, found = actor.progress.remote(), (0, 0)
         while not ray.wait([asked], timeout=0.5)[0]:
-            run.show_task(f"eval-{stage}: {name}", *get(actor.progress.remote()))
+            run.show_task(f"eval-{stage}: {name}", *found)
             run.look_around()
+            if ray.wait([progress], timeout=0)[0]:  # it takes its time while the harness is imported
+                found, progress = get(progress), actor.progress.remote()
         rows, num_cut = get(asked)
         if num_cut:
             length = run.config.engine.max_model_len

@@ -23,7 +23,7 @@ def evaluation_tables(rows: Sequence[Evaluation]) -> list[Table]:
 
 def _table(rows: Sequence[Evaluation], columns: Sequence[tuple[str, str]]) -> Table:
     table = Table(
-        title="Tasks of lm-evaluation-harness: score ± standard error, shares in %",
+        title="Tasks: score ± standard error, shares in %",
         title_justify="left",
         box=box.SIMPLE,
         padding=(0, 1, 0, 0),

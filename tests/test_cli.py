@@ -114,9 +114,6 @@ def test_tasks_are_looked_for_before_anything_starts(run: Any, tiny_model: Path,
     own = ["evaluation.include_path=own", "evaluation.tasks=[far_away]"]
     assert "Hugging Face hub" in run(*train(tiny_model, words, *own))
     assert not (tmp_path / "run").exists()
-    options = [part for option in own for part in ("-o", option)]
-    assert "Hugging Face hub" in run("eval", "quickstart", "--model", str(tiny_model), *options, "--out", "rows.json")
-    assert not list(tmp_path.glob("rows.json*"))
 
 
 def test_nothing_is_overwritten(run: Any, tmp_path: Path) -> None:
