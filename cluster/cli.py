@@ -148,6 +148,28 @@ def play(
 
 
 @app.command()
+def match(
+    config: Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped one")],
+    player: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=MODEL: a model folder, `scripted`, or http://HOST:PORT/v1#MODEL (any chat endpoint)"),
+    ] = None,
+    stages: Annotated[Path | None, typer.Option(help="run folder: its base model and every stage play, too")] = None,
+    against: Annotated[str | None, typer.Option(help="everybody meets this player alone, in both seats")] = None,
+    games: Annotated[int | None, typer.Option(min=1, help="of each pairing (default evaluation.games)")] = None,
+    words: Annotated[Path | None, typer.Option(help="words, one a line, instead of the held-out ones")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file; matches in it are kept, not played again")] = None,
+    override: Overrides = None,
+) -> None:
+    """Play every attacker against every defender on held-out words; print who is better, and how sure that is."""
+    more = [] if games is None else [f"evaluation.games={games}"]
+    settings = load_config(config, [*(override or []), *more])
+    from cluster.launch import MatchWanted, run_match
+
+    run_match(settings, MatchWanted(tuple(player or ()), stages, against, words, out), _console())
+
+
+@app.command()
 def reward(
     games: Annotated[Path, typer.Argument(help="games in the published JSON format")],
     out: Annotated[Path, typer.Argument(help="training data to write")],

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
@@ -48,6 +48,9 @@ from spag_ray.prompts import Renderer, load_template, make_renderer
 from spag_ray.samples import GameSample, TurnSample
 from spag_ray.wire import decode
 from spag_ray.words import WordStream
+
+if TYPE_CHECKING:
+    from cluster.tournament import Entrant
 
 # A turn that no game played: what learner and engines say of it is compared after every sync.
 PROBE = "It is something that most people have seen, though few could say when they last looked at it closely."
@@ -146,6 +149,16 @@ class Run:
                 self.engines.start(defender, "defender", "defender", 1)
                 other = self.seat("defender", "defender", defender, temperature)
             return [episode.as_published() for episode in self.play("play", words, seat, other)]
+        finally:
+            self.close()
+
+    def match_only(self, entrants: Sequence[Entrant], against: str | None, played: Sequence[Match]) -> list[Match]:
+        """Matches between players that do not learn, beside those that were `played` already."""
+        from cluster.tournament import play_tournament
+
+        try:
+            self.results = list(played)
+            return play_tournament(self, entrants, against)
         finally:
             self.close()
 
@@ -390,7 +403,7 @@ class Run:
                 get(self.buffer.close_stream.remote())
             stream.stop()
 
-    def evaluate(self, name: str, attacker: Seat, defender: Seat, stage: str, names: tuple[str, str]) -> Match:
+    def evaluate(self, attacker: Seat, defender: Seat, stage: str, names: tuple[str, str]) -> Match:
         """Games on the held-out words, each word equally often; the result is kept and written down. What an earlier
         life of this run has evaluated is not played again."""
         for done in self.results:

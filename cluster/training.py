@@ -213,7 +213,7 @@ def evaluate_stage(run: Run, name: str) -> None:
     """The stage's policies, each in its seat, on held-out words."""
     if run.config.evaluation.games:
         attacker, defender = (run.policy_seat(role, run.config.evaluation.temperature) for role in Role)
-        run.evaluate(name, attacker, defender, f"eval-{name}", (name, name))
+        run.evaluate(attacker, defender, f"eval-{name}", (name, name))
 
 
 def head_to_head(run: Run, anchor_name: str) -> None:
@@ -229,8 +229,8 @@ def head_to_head(run: Run, anchor_name: str) -> None:
     newest = {role: run.policy_seat(role, temperature) for role in Role}
     attacker, defender = (run.policy_of(role).name for role in Role)
     name = f"spag-{run.config.self_play.rounds}"
-    run.evaluate(name, newest[Role.ATTACKER], earlier[defender], f"match-{name}-{anchor_name}", (name, anchor_name))
-    run.evaluate(name, earlier[attacker], newest[Role.DEFENDER], f"match-{anchor_name}-{name}", (anchor_name, name))
+    run.evaluate(newest[Role.ATTACKER], earlier[defender], f"match-{name}-{anchor_name}", (name, anchor_name))
+    run.evaluate(earlier[attacker], newest[Role.DEFENDER], f"match-{anchor_name}-{name}", (anchor_name, name))
 
 
 def imitation_samples(run: Run, episodes: list[Episode]) -> list[GameSample]:
