@@ -277,7 +277,7 @@ def samples_of(
     games = game_samples(episodes, objective, breach, baselines, sampled, learning)
     if not games and not may_be_empty:
         raise nothing_to_learn(what, len(episodes))
-    weights = {str(game.role): game.weight for game in games}
+    weights = {str(game.role): game.weight for game in games if game.role is not None}
     run.metrics.record("samples", what=what, decided=len(games), **{f"{role}_weight": w for role, w in weights.items()})
     return games
 
