@@ -112,6 +112,11 @@ class ObjectiveConfig(Part):
     constant_length: int | None = Field(None, ge=1, description="or by this, with length_norm: constant")
     learn_from: Literal["winners", "both"] = Field("winners", description="`both`: losers get minus their share")
     loser_coeff: float = Field(1.0, gt=0, le=1, description="what a loser's share is multiplied with")
+    loser_turns: Literal["all", "deciding"] = Field(
+        "all",
+        description="with learn_from: both: each of a loser's turns minus its share, or minus 1 for the turn alone that "
+        "lost the game (a wrong guess, the word said), if one did",
+    )
     ties: Literal["discard", "learn"] = Field(
         "discard", description="`learn`: a tie counts 0 for both; above its baseline, for the side that mostly loses"
     )

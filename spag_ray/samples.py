@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from spag_ray.config import BreachRule, ObjectiveConfig
 from spag_ray.episode import Episode
 from spag_ray.errors import InputError
-from spag_ray.game import Outcome, Role, next_role
+from spag_ray.game import Outcome, Role, Verdict, next_role
 from spag_ray.rewards import RoleBaselines, decayed_shares, mean_results, result_of, role_weights
 
 
@@ -79,7 +79,8 @@ def game_samples(
 ) -> list[GameSample]:
     """Games -> what is learned from each, in the order given (method.md, "Rewards").
 
-    A winner's turn gets its decayed share of 1; with `learn_from: both` a loser's turn gets minus its share; a baseline
+    A winner's turn gets its decayed share of 1; with `learn_from: both` a loser's turn gets minus its share, or, with
+    `loser_turns: deciding`, the turn alone that lost the game minus 1; a baseline
     of the role is taken from the game's +1 or -1 before it is shared out. A game's weight is decided / (2 * games its
     winner's role won) over the episodes given. Ties are left out, unless `ties: learn`: then they are 0 before the
     baseline, with weight 1. So are breaches, unless `penalise`: then the offending turn alone gets minus
@@ -106,7 +107,7 @@ def game_samples(
     for episode in episodes:
         outcome = episode.verdict.outcome
         if _counts(outcome, objective):
-            advantages = _advantages(outcome, episode.verdict.length, objective, expected)
+            advantages = _advantages(episode.verdict, objective, expected)
             role = outcome.winner
             weight = 1.0 if role is None else weights[role]
         elif outcome.breaker is not None and breach == "penalise":
@@ -148,18 +149,21 @@ def turns_of(games: Sequence[GameSample], role: Role) -> list[GameSample]:
     return [replace(game, weight=1.0, turns=turns) for game, turns in own if turns]
 
 
-def _advantages(
-    outcome: Outcome, num_turns: int, objective: ObjectiveConfig, expected: Mapping[Role, float]
-) -> dict[int, float]:
+def _advantages(verdict: Verdict, objective: ObjectiveConfig, expected: Mapping[Role, float]) -> dict[int, float]:
     """{index of a learned turn: its advantage} of a decided or a tied game; `expected`: the role's baseline."""
-    learned = [outcome.winner] if objective.learn_from == "winners" else list(Role)
+    winner = verdict.outcome.winner
+    learned = [winner] if objective.learn_from == "winners" else list(Role)
     advantages: dict[int, float] = {}
     for role in learned:
         assert role is not None
-        result = result_of(outcome.winner, role) - expected[role]
-        if outcome.winner is role.other:
+        result = result_of(winner, role) - expected[role]
+        if winner is role.other:
             result *= objective.loser_coeff
-        indices = [index for index in range(num_turns) if next_role(index) is role]
+            if objective.loser_turns == "deciding":
+                if verdict.turn is not None and next_role(verdict.turn) is role:
+                    advantages[verdict.turn] = result
+                continue
+        indices = [index for index in range(verdict.length) if next_role(index) is role]
         shares = decayed_shares(len(indices), objective.decay)
         advantages |= {index: result * share for index, share in zip(indices, shares, strict=True)}
     return advantages

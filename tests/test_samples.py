@@ -118,3 +118,16 @@ def test_ties_without_a_baseline_are_refused() -> None:
     for wrong in ({"ties": "learn"}, {"ties": "learn", "baseline": "mean"}, {"ties": "learn", "learn_from": "both"}):
         with pytest.raises(ConfigError, match="ties: learn"):
             parse_config({"objective": wrong})
+
+
+def test_of_a_loser_the_turn_alone_that_lost_the_game_can_be_pushed_down() -> None:
+    objective = ObjectiveConfig(learn_from="both", loser_turns="deciding", loser_coeff=0.5)
+    blunder, beaten = game_samples(
+        [game(0, Outcome.ATTACKER_WINS, decided_by=3), game(1, Outcome.DEFENDER_WINS, decided_by=3)], objective
+    )
+    assert [(turn.role, round(turn.advantage, 4)) for turn in blunder.turns] == [
+        (Role.ATTACKER, 0.4444),
+        (Role.ATTACKER, 0.5556),
+        (Role.DEFENDER, -0.5),
+    ]
+    assert {turn.role for turn in beaten.turns} == {Role.DEFENDER}, "the attacker lost by what the other said"
