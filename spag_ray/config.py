@@ -114,8 +114,8 @@ class ObjectiveConfig(Part):
     loser_coeff: float = Field(1.0, gt=0, le=1, description="what a loser's share is multiplied with")
     loser_turns: Literal["all", "deciding"] = Field(
         "all",
-        description="with learn_from: both: each of a loser's turns minus its share, or minus 1 for the turn alone that "
-        "lost the game (a wrong guess, the word said), if one did",
+        description="with learn_from: both: a loser's turns each get minus their share, or minus 1 for the turn "
+        "alone that lost the game (a wrong guess, the word said), if one did",
     )
     ties: Literal["discard", "learn"] = Field(
         "discard", description="`learn`: a tie counts 0 for both; above its baseline, for the side that mostly loses"
