@@ -73,7 +73,9 @@ class Run:
         self.model = model
         self.held_out = list(held_out)
         self.cards = cards
-        self.metrics = Metrics(self.folder)
+        self._notes: deque[str] = deque(maxlen=MAX_NOTES)
+        self._num_notes = 0
+        self.metrics = Metrics(self.folder, config.tracking, self.note)
         self.recovery = Recovery(self)
         self.league = LeaguePlay(self)
         # Against other players each word comes twice: the learner attacks with it once, and defends once.
@@ -82,8 +84,6 @@ class Run:
         self.takes_turns = config.placement == "colocated"
         self.stop_at: float | None = None
         self._progress = Progress()
-        self._notes: deque[str] = deque(maxlen=MAX_NOTES)
-        self._num_notes = 0
         self.is_paused = False
         self._lesson: Lesson | None = None
         self._began = time.perf_counter()

@@ -38,6 +38,7 @@ _MAY_CHANGE: Any = {
     "checkpoint": True,
     "supervision": True,
     "sync": True,
+    "tracking": True,
     "learner": {"num_gpus", "num_cpus", "num_threads", "timeout_s", "bucket_bytes", "max_tokens_per_microbatch"},
     "self_play": {"rounds", "games_in_flight", "num_arenas"},
 }

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import ray
 from conftest import TARGETS
 from rich.console import Console
-from runs import quiet, records_of, steps_of, stream_run, tiny_run
+from runs import drawn_by_tensorboard, quiet, records_of, steps_of, stream_run, tiny_run
 from safetensors.numpy import load_file
 
 from cluster.launch import placed_run, run_learn, run_play, run_reward, run_training, training_words
@@ -76,6 +77,15 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
     assert {line["stage"] for line in steps} == {"imitated", "spag-1", "spag-2"}
     # The engine played the learner's newest weights: its log-probabilities are the learner's.
     assert all(line["mismatch_mean"] == pytest.approx(1.0, abs=0.01) for line in steps if line["stage"] != "imitated")
+
+    drawn = drawn_by_tensorboard(folder)
+    for field in ("loss", "kl", "entropy", "num_target_tokens", "compute_s", "skipped"):
+        points = drawn[f"step/{field}/imitation"] + drawn[f"step/{field}/self_play"]
+        assert points == [(n, np.float32(line[field])) for n, line in enumerate(steps, 1)]
+    syncs = [line for line in metrics if line["kind"] == "sync"]
+    assert drawn["sync/num_bytes"] == [(line["version"], np.float32(line["num_bytes"])) for line in syncs]
+    played = [line for line in metrics if line["kind"] == "play" and line["stage"].startswith("spag-")]
+    assert drawn["play/tokens/self_play"] == [(line["version"], line["tokens"]) for line in played]
 
     for version, stage in ((1, "spag-1"), (2, "spag-2")):
         episodes = list(read_log(folder / "episodes" / f"{stage}.log"))
