@@ -127,13 +127,19 @@ class Run:
         return f"run-{self.folder.name}"
 
     def train(self) -> list[Match]:
-        """The whole of SPAG; see training.py."""
+        """The whole of SPAG; see training.py. ended.json says how it ended."""
         from cluster.training import train
 
+        end = {"ended": "finished"}
         try:
             return train(self)
+        except BaseException as error:
+            end = {"ended": "stopped" if isinstance(error, StopRequestedError) else "failed", "reason": str(error)}
+            raise
         finally:
             self.close()
+            with contextlib.suppress(OSError):  # on a full disk, which is then what is raised
+                write_atomically(self.folder / "ended.json", json.dumps(end, indent=1) + "\n")
 
     def play_only(self, attacker: str, defender: str, words: Sequence[str]) -> list[dict[str, Any]]:
         """One game a word between two model folders (which may be the same); games in the published format."""
@@ -168,11 +174,6 @@ class Run:
         """Of a Run that nobody waits for (console.launch): it ends itself, and with it all that it owns."""
         try:
             self.train()
-            ended = {"ended": "finished"}
-        except BaseException as error:
-            ended = {"ended": "stopped" if isinstance(error, StopRequestedError) else "failed", "reason": str(error)}
-        try:
-            write_atomically(self.folder / "ended.json", json.dumps(ended, indent=1) + "\n")
         finally:
             ray.actor.exit_actor()
 

@@ -78,6 +78,7 @@ def reopen_run_folder(folder: Path, config: RunConfig) -> Path:
             "(config.yaml in it), or begin another run"
         )
     (folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+    (folder / "ended.json").unlink(missing_ok=True)
     return folder.resolve()
 
 

@@ -46,9 +46,9 @@ def _parsed(raw: bytes) -> dict[str, Any] | None:
         line = json.loads(raw)
     except (ValueError, RecursionError):
         return None
-    is_whole = isinstance(line, dict) and isinstance(line.get("kind"), str) and _is_number(line.get("time"))
+    is_whole = isinstance(line, dict) and isinstance(line.get("kind"), str) and _is_time(line.get("time"))
     return line if is_whole else None
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e10
