@@ -115,6 +115,26 @@ def attach(
 
 
 @app.command()
+def watch(
+    target: Annotated[str, typer.Argument(help="a run's folder, or ray://HEAD:10001")],
+    run: Annotated[
+        str | None, typer.Option(help="with ray://, the run's name; not needed where there is but one")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="print one frame")] = False,
+) -> None:
+    """A live view of a run; Ctrl-C leaves it, the run goes on."""
+    from cluster.watch import AttachedSource, FolderSource, watch
+
+    if not target.startswith("ray://"):
+        watch(FolderSource(Path(target)), _console(), once)
+        return
+    from cluster.console import attach, session
+
+    with session(target):
+        watch(AttachedSource(attach(run=run)), _console(), once)
+
+
+@app.command()
 def doctor(
     config: Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped one")],
     override: Overrides = None,

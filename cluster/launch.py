@@ -121,7 +121,6 @@ def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
     prepared = prepare(config, folder, resume)
     warnings = check_cluster(config, prepared.model, folder)
     folder = folder.resolve() if resume and folder.exists() else make_run_folder(folder, config)
-    (folder / "ended.json").unlink(missing_ok=True)
     actor = ray.remote(Run).options(
         name=f"run-{folder.name}", namespace=NAMESPACE, lifetime="detached", num_cpus=0, max_concurrency=8
     )

@@ -76,7 +76,9 @@ class Run:
         self.model = model
         self.held_out = list(held_out)
         self.cards = cards
-        self.metrics = Metrics(self.folder)
+        self._notes: deque[str] = deque(maxlen=MAX_NOTES)
+        self._num_notes = 0
+        self.metrics = Metrics(self.folder, config.tracking, self.note)
         self.recovery = Recovery(self)
         self.league = LeaguePlay(self)
         # Against other players each word comes twice: the learner attacks with it once, and defends once.
@@ -85,8 +87,6 @@ class Run:
         self.takes_turns = config.placement == "colocated"
         self.stop_at: float | None = None
         self._progress = Progress()
-        self._notes: deque[str] = deque(maxlen=MAX_NOTES)
-        self._num_notes = 0
         self.is_paused = False
         self._lesson: Lesson | None = None
         self._began = time.perf_counter()
@@ -130,13 +130,19 @@ class Run:
         return f"run-{self.folder.name}"
 
     def train(self) -> list[Match]:
-        """The whole of SPAG; see training.py."""
+        """The whole of SPAG; see training.py. ended.json says how it ended."""
         from cluster.training import train
 
+        end = {"ended": "finished"}
         try:
             return train(self)
+        except BaseException as error:
+            end = {"ended": "stopped" if isinstance(error, StopRequestedError) else "failed", "reason": str(error)}
+            raise
         finally:
             self.close()
+            with contextlib.suppress(OSError):  # on a full disk, which is then what is raised
+                write_atomically(self.folder / "ended.json", json.dumps(end, indent=1) + "\n")
 
     def play_only(self, attacker: str, defender: str, words: Sequence[str]) -> list[dict[str, Any]]:
         """One game a word between two model folders (which may be the same); games in the published format."""
@@ -181,11 +187,6 @@ class Run:
         """Of a Run that nobody waits for (console.launch): it ends itself, and with it all that it owns."""
         try:
             self.train()
-            ended = {"ended": "finished"}
-        except BaseException as error:
-            ended = {"ended": "stopped" if isinstance(error, StopRequestedError) else "failed", "reason": str(error)}
-        try:
-            write_atomically(self.folder / "ended.json", json.dumps(ended, indent=1) + "\n")
         finally:
             ray.actor.exit_actor()
 

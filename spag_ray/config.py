@@ -272,6 +272,20 @@ class EvaluationConfig(Part):
     temperature: float = Field(1.0, ge=0)
 
 
+class WandbConfig(Part):
+    project: str = Field(min_length=1)
+    mode: Literal["offline", "online"] = Field(
+        "offline", description="in the run's folder, to be sent with `wandb sync`; or sent as it goes"
+    )
+
+
+class TrackingConfig(Part):
+    """Who draws what metrics.jsonl says."""
+
+    tensorboard: bool = Field(True, description="TensorBoard's event files in the run's folder")
+    wandb: WandbConfig | None = Field(None, description="a project on Weights & Biases, if wandb is installed")
+
+
 class ClusterConfig(Part):
     address: str | None = Field(None, description="a running Ray cluster; empty starts one here, on loopback only")
     num_cpus: int | None = Field(None, ge=1, description="cores of a local Ray (all if empty)")
@@ -323,6 +337,7 @@ class RunConfig(Part):
     checkpoint: CheckpointConfig = CheckpointConfig()
     supervision: SupervisionConfig = SupervisionConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    tracking: TrackingConfig = TrackingConfig()
     cluster: ClusterConfig = ClusterConfig()
 
     @model_validator(mode="before")

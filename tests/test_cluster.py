@@ -302,6 +302,9 @@ print("played:", run.play("river", as_role="defender"))
     ):
         assert line in looked, (line, looked)
     assert folder.name in head.run("runs", "--address", head.client).stdout
+    watched = head.run("watch", head.client, "--once")
+    assert watched.returncode == 0 and "staleness" in watched.stdout, watched.stdout + watched.stderr
+    assert "a checkpoint takes" in watched.stdout, "what the run says itself"
     assert head.run("stop", folder.name, "--address", head.client).returncode == 0
     left = head.said(
         """
