@@ -265,8 +265,8 @@ def training_words(config: RunConfig, cards: Cards) -> tuple[list[str], list[str
 
 def free_name(path: Path) -> Path:
     """The path, or the next one that does not exist: NAME-2, NAME-3."""
-    names = (path, *(path.with_name(f"{path.name}-{number}") for number in itertools.count(2)))
-    return next(each for each in names if not each.exists())
+    others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(each for each in itertools.chain([path], others) if not each.exists())
 
 
 def refuse_existing(path: Path) -> None:
