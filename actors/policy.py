@@ -3,7 +3,7 @@
 The loop that calls it:
 
     completions = await policy.generate([Request(request_id, prompt_ids, sampling)])
-    logprobs = await policy.score([(prompt_ids, target_ids)], temperature=1.0)
+    scores = await policy.score([(prompt_ids, target_ids)], temperature=1.0)
     await policy.load(snapshot)         # new weights; the next completion is stamped with snapshot.version
     await policy.sleep(); await policy.wake()
     await policy.close()
@@ -71,6 +71,15 @@ class Completion:
     finish_reason: str
 
 
+@dataclass(frozen=True)
+class Score:
+    """What a policy thinks of given tokens: their `logprobs` [L]; `is_greedy` if nowhere another token is more probable
+    (a tie counts as greedy)."""
+
+    logprobs: tuple[float, ...]
+    is_greedy: bool
+
+
 class Policy(Protocol):
     """See the module's docstring. `version` is that of the weights in use."""
 
@@ -90,9 +99,9 @@ class Policy(Protocol):
 
     async def score(
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0
-    ) -> list[list[float]]:
-        """Log-probability of each target token given the prompt and the targets before it, under the softmax at
-        `temperature`: for (prompt_ids [P], target_ids [L]) a list [L]."""
+    ) -> list[Score]:
+        """For each (prompt_ids [P], target_ids [L]), P >= 1: every target token given the prompt and the targets before
+        it, under the softmax at `temperature`."""
         ...
 
     async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:

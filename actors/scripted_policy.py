@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 
-from actors.policy import Completion, GameView, Request, WakePart
+from actors.policy import Completion, GameView, Request, Score, WakePart
 from spag_ray.errors import EngineError
 from spag_ray.game import Role
 from spag_ray.snapshot import Snapshot
@@ -105,7 +105,7 @@ class ScriptedPolicy:
 
     async def score(
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0
-    ) -> list[list[float]]:
+    ) -> list[Score]:
         raise EngineError("a scripted policy has no probabilities to score with")
 
     async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from transformers import AutoModelForCausalLM
 
-from actors.policy import Completion, Request, Sampling, WakePart
+from actors.policy import Completion, Request, Sampling, Score, WakePart
 from actors.tensors import tensors_of
 from spag_ray.errors import ModelError, WeightSyncError
 from spag_ray.snapshot import Snapshot
@@ -84,7 +84,7 @@ class TransformersPolicy:
 
     async def score(
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0
-    ) -> list[list[float]]:
+    ) -> list[Score]:
         scores = []
         for prompt, target in sequences:
             async with self._lock:
@@ -92,10 +92,11 @@ class TransformersPolicy:
         return scores
 
     @torch.inference_mode()
-    def _score_one(self, prompt: Sequence[int], target: Sequence[int], temperature: float) -> list[float]:
+    def _score_one(self, prompt: Sequence[int], target: Sequence[int], temperature: float) -> Score:
         logits = self._model(torch.tensor([[*prompt, *target]]), logits_to_keep=len(target) + 1).logits[0, :-1]
         logprobs = torch.log_softmax(logits.float() / temperature, dim=-1)
-        return logprobs.gather(1, torch.tensor(target)[:, None])[:, 0].tolist()
+        found = logprobs.gather(1, torch.tensor(target, dtype=torch.long)[:, None])[:, 0]
+        return Score(tuple(found.tolist()), bool((found >= logprobs.amax(1)).all()))
 
     async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
         if snapshot.adapter is not None:

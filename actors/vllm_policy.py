@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from actors.policy import Completion, Request, Sampling, WakePart
+from actors.policy import Completion, Request, Sampling, Score, WakePart
 from spag_ray.config import Channel, EngineConfig
 from spag_ray.errors import EngineError, WeightSyncError
 from spag_ray.shared_memory import in_shared_memory, shared_memory
@@ -109,12 +109,12 @@ class VllmPolicy:
 
     async def score(
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0
-    ) -> list[list[float]]:
+    ) -> list[Score]:
         return list(
             await asyncio.gather(*(self._score_one(prompt, target, temperature) for prompt, target in sequences))
         )
 
-    async def _score_one(self, prompt: Sequence[int], target: Sequence[int], temperature: float) -> list[float]:
+    async def _score_one(self, prompt: Sequence[int], target: Sequence[int], temperature: float) -> Score:
         from vllm import SamplingParams
 
         if temperature != 1.0:
@@ -125,10 +125,12 @@ class VllmPolicy:
                 f"a sequence of {len(whole)} tokens cannot be scored with engine.max_model_len {self._max_model_len}"
             )
         self._num_scores += 1
-        params = SamplingParams(max_tokens=1, temperature=1.0, prompt_logprobs=0, detokenize=False)
+        params = SamplingParams(max_tokens=1, temperature=1.0, prompt_logprobs=1, detokenize=False)
         output = await self._run(f"score-{self._num_scores}", whole, params)
         steps = output.prompt_logprobs[len(prompt) :]
-        return [step[token].logprob for token, step in zip(target, steps, strict=True)]
+        found = [step[token].logprob for token, step in zip(target, steps, strict=True)]
+        best = [max(each.logprob for each in step.values()) for step in steps]  # of this token and the most probable
+        return Score(tuple(found), found == best)
 
     async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
         if snapshot.adapter is not None:

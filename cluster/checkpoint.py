@@ -163,14 +163,15 @@ def set_aside(episodes: Path, state: RunState, config: RunConfig) -> list[str]:
     moved = []
     for path in sorted(episodes.glob("*.log")) if episodes.is_dir() else []:
         stage = path.name.split(".")[0]
-        if not _belongs(stage, state, config):
+        if not belongs(stage, state, config):
             target = path.with_name(f"{path.name}.given-up-{state.order}")
             path.replace(target)
             moved.append(path.name)
     return moved
 
 
-def _belongs(stage: str, state: RunState, config: RunConfig) -> bool:
+def belongs(stage: str, state: RunState, config: RunConfig) -> bool:
+    """Whether a run that is at `state` has been where games of this stage are played, or comes there next."""
     imitated = bool(state.stage) or not config.imitation.enabled
     kind, _, rest = stage.partition("-")
     if kind == "match":

@@ -167,6 +167,29 @@ def play(
     run_play(settings, attacker, defender, words, out, _console())
 
 
+@app.command("eval")
+def evaluate(
+    config: Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped one")],
+    model: Annotated[str | None, typer.Option(help="model folder (default: the configuration's)")] = None,
+    tasks: Annotated[str | None, typer.Option(help="names, with commas between; `paper`: those of the paper")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="samples of each task")] = None,
+    num_fewshot: Annotated[int | None, typer.Option(min=0, help="examples before each question")] = None,
+    out: Annotated[Path | None, typer.Option(help="file for the rows (default runs/eval-DATE.json)")] = None,
+    allow_download: Annotated[bool, typer.Option("--allow-download", help="data sets may come from the hub")] = False,
+    override: Overrides = None,
+) -> None:
+    """Evaluate a model on tasks of lm-evaluation-harness."""
+    settings = load_config(config, override or [])
+    given = {"tasks": tuple(tasks.split(",")) if tasks else None, "task_limit": limit, "num_fewshot": num_fewshot}
+    changes = {key: value for key, value in given.items() if value is not None}
+    changes |= {"download": True} if allow_download else {}
+    evaluation = settings.evaluation.model_copy(update=changes)
+    settings = settings.model_copy(update={"model": model or settings.model, "evaluation": evaluation})
+    from cluster.launch import run_eval
+
+    run_eval(settings, out or Path("runs") / f"eval-{datetime.datetime.now():%Y%m%d-%H%M%S}.json", _console())
+
+
 @app.command()
 def match(
     config: Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped one")],

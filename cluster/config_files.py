@@ -11,6 +11,7 @@ def named_paths(config: RunConfig) -> dict[str, str]:
     """{key: path} of what a run of this configuration reads; names of what is shipped (`quickstart`, `textarena`, a
     prompt template) are not among them unless there is such a file."""
     named: dict[str, str | None] = {"model": config.model, "self_play.sft_file": config.self_play.sft_file}
+    named["evaluation.include_path"] = config.evaluation.include_path if config.evaluation.tasks else None
     named |= {f"league.fixed.{number}.model": fixed.model for number, fixed in enumerate(config.league.fixed)}
     if config.imitation.enabled:
         named["imitation.sft_file"] = config.imitation.sft_file

@@ -75,6 +75,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         Panel("Bytes to each engine", ("sync_bytes_total",), rare=True),
         Panel("Engines in the newest sync", ("sync_engines",)),
     ),
+    "Tasks": (Panel("Scores", ("task_score",)),),
     "Faults and checkpoints": (
         Panel("Restarts", ("restarts_total",), rare=True),
         Panel("Engines", ("engines_joined_total", "engines_lost_total", "engines_left_total"), rare=True),

@@ -19,7 +19,7 @@ from cluster.launch import needs_cards, training_words
 from cluster.memory_plan import GIB
 from cluster.node_report import memory_bytes
 from cluster.nodes import cluster_findings
-from cluster.preflight import check_files, check_model, in_a_process
+from cluster.preflight import check_files, check_model, check_tasks, in_a_process
 from cluster.runtime import ray_session
 from spag_ray.cards import taboo_cards
 from spag_ray.config import RunConfig
@@ -57,6 +57,12 @@ def _findings(config: RunConfig, folder: Path) -> Iterator[Finding]:
         yield Finding("model", "pass", f"{model}: its tokenizer fits the prompts, and a game its context")
     except SpagError as error:
         yield Finding("model", "fail", str(error))
+    if config.evaluation.tasks and model is not None:
+        try:
+            in_a_process(check_tasks, config, model)
+            yield Finding("tasks", "pass", f"{', '.join(config.evaluation.tasks)}: found, and their data sets too")
+        except SpagError as error:
+            yield Finding("tasks", "fail", str(error))
     store, machine = config.cluster.object_store_gib, memory_bytes() / GIB
     if config.cluster.address is None and store > machine / 2:  # Ray itself would say so, in bytes
         told = f"cluster.object_store_gib {store:g} is more than half of this machine's memory, {machine:.1f} GiB"

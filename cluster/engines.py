@@ -71,6 +71,10 @@ class Engines:
         ray.kill(placed.engine.handle)
         self._metrics.record("engine_left", engine=name, policy=placed.policy)
 
+    def of(self, pool: str) -> list[Engine]:
+        """Those that there are of a pool now."""
+        return [placed.engine for placed in list(self._placed) if placed.engine.pool == pool]
+
     def gave(self, engine: Engine, folder: str, version: int) -> None:
         """The engine has been given a saved version: one in its place would be given it too."""
         for placed in self._placed:

@@ -18,9 +18,10 @@ from rich.console import Console
 from actors.endpoint_policy import check_endpoint
 from actors.models import load_tokenizer, resolve_model
 from cluster.dashboard import as_text
+from cluster.evaluation_table import evaluation_tables
 from cluster.jobs import check_run_dir
 from cluster.nodes import check_cluster
-from cluster.preflight import check_files, check_model, in_a_process
+from cluster.preflight import check_files, check_model, check_tasks, in_a_process
 from cluster.progress import Progress, watch
 from cluster.run import Cards, Run
 from cluster.run_folder import make_run_folder, reopen_run_folder
@@ -30,6 +31,8 @@ from cluster.tournament import Entrant, check_entrants, entrants_of_run
 from spag_ray.cards import split_words, taboo_cards, without_words
 from spag_ray.config import RunConfig
 from spag_ray.errors import ConfigError, InputError, StopRequestedError
+from spag_ray.evaluations import FILE as EVALUATIONS
+from spag_ray.evaluations import read_evaluations, write_evaluations
 from spag_ray.formats import read_games, read_samples, read_sft, to_samples, write_games, write_samples
 from spag_ray.matches import read_matches, write_matches
 from spag_ray.prompts import FlatRenderer, load_template
@@ -74,6 +77,9 @@ def run_training(config: RunConfig, folder: Path, console: Console, resume: bool
     console.print(outcome_table(results))
     for line in head_to_head_lines(results):
         console.print(line, soft_wrap=True)
+    if (folder / EVALUATIONS).exists():
+        for table in evaluation_tables(read_evaluations(folder / EVALUATIONS)):
+            console.print(table)
     console.print(
         f"models: {folder}/models   metrics: {folder}/metrics.jsonl   games: {folder}/episodes",
         soft_wrap=True,
@@ -112,6 +118,8 @@ def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
     check_files(config)
     model = resolve_model(config.model)
     in_a_process(check_model, config, model, [*words, *held_out])
+    if config.evaluation.tasks:
+        in_a_process(check_tasks, config, model)
     return Prepared(model, words, held_out, without_words(cards, held_out))
 
 
@@ -238,6 +246,27 @@ def run_learn(config: RunConfig, method: str, data: Path, out: Path, console: Co
         _watch(run, learning, console)
         get(learning)
     console.print(f"model in {out}")
+
+
+def run_eval(config: RunConfig, out: Path, console: Console) -> None:
+    """`spag-ray eval`: `config.model` on `config.evaluation.tasks`; `out` is a file for the rows."""
+    refuse_existing(out)
+    if not config.evaluation.tasks:
+        raise ConfigError("no tasks: name some with --tasks, or in evaluation.tasks; `paper` stands for the paper's")
+    # No game is played: prompts that every tokenizer can use.
+    config = config.model_copy(update={"policies": "shared", "prompts": "flat"})
+    model = resolve_model(config.model)
+    in_a_process(check_tasks, config, model)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    folder = make_run_folder(out.with_name(out.name + ".run"), config)
+    with placed_run(config, folder, model, ["word"], ["word"], {}) as run:
+        evaluating = run.evaluate_only.remote(model, Path(model).name)
+        _watch(run, evaluating, console)
+        rows = get(evaluating)
+    write_evaluations(out, rows)
+    for table in evaluation_tables(rows):
+        console.print(table)
+    console.print(f"{len(rows)} rows in {out}", soft_wrap=True)
 
 
 def write_dashboard(out: Path, console: Console) -> None:

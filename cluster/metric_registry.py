@@ -99,7 +99,7 @@ PHASES = {
     "learn": "learn",
 }
 _PLAYED = [{"phase": phase} for phase in ("imitation", "self_play", "evaluation")]
-_PARTS = ("engine", "arena", "buffer", "learners")
+_PARTS = ("engine", "arena", "buffer", "learners", "evaluation")
 _CAUSES = ("crash", "stuck", "out of memory")
 
 _ENDING = r"(?P<seat>attacker|defender|none) (?P<result>win|breach|tie): (?P<reason>.+)"
@@ -251,6 +251,10 @@ METRICS: tuple[Metric, ...] = (
         "spag_ray_sync_seconds", "from publishing a version to every engine being on it", "sync", _POLICY, _SHORT_S
     ),
     _counter("spag_ray_sync_bytes_total", "bytes", "weights sent to each engine", "sync", "num_bytes", labels=_POLICY),
+    # tasks of lm-evaluation-harness
+    _gauge(
+        "spag_ray_task_score", "", "newest stage's score in a task", "evaluation", "value", ("policy", "task", "metric")
+    ),
     # what breaks, and what is kept
     _counter(
         "spag_ray_restarts_total",

@@ -63,6 +63,9 @@ def _schedule(plan: Plan) -> Iterator[str]:
         flying = config.self_play.games_in_flight * config.self_play.num_arenas
         yield f"  permits     {schedule.permits} games (max_lag {schedule.max_lag}), {flying} in flight at once"
     yield f"  evaluation  {schedule.evaluation_games} games on held-out words, the last match included"
+    if config.evaluation.tasks:
+        stages = 1 + int(config.imitation.enabled) + schedule.rounds
+        yield f"  tasks       after each of {stages} stages: {', '.join(config.evaluation.tasks)}"
 
 
 def _memory(plan: Plan) -> Iterator[str]:

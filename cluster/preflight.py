@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
+from actors.lm_eval_tasks import Shelf, harness_environment
 from actors.models import load_tokenizer
 from cluster.wandb_run import check_tracking
 from learners.deepspeed_config import deepspeed_config
 from spag_ray.config import RunConfig
 from spag_ray.errors import ConfigError
+from spag_ray.evaluations import task_names
 from spag_ray.formats import holds_games, read_games, read_samples, read_sft
 from spag_ray.game import Role
 from spag_ray.prompts import load_template, make_renderer
@@ -45,6 +49,24 @@ def check_model(config: RunConfig, model: str, words: Sequence[str]) -> None:
             AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False),
             config.learner.max_tokens_per_microbatch,
         )
+
+
+def check_tasks(config: RunConfig, model: str) -> None:
+    """Refuse tasks of lm-evaluation-harness that there are not, whose data cannot be had, or that the engines or the
+    tokenizer are not fit for. Reads all their data: for large sets minutes. Only for a process of its own."""
+    os.environ.update(harness_environment(config.evaluation.download))
+    logging.disable(logging.WARNING)  # what data sets tell is told again, to a log, when they are used
+    evaluation, length = config.evaluation, config.engine.max_model_len
+    tokenizer = load_tokenizer(model)
+    if evaluation.apply_chat_template and not tokenizer.chat_template:
+        raise ConfigError(
+            f"evaluation.apply_chat_template: the tokenizer of {model} has no chat template; set it false"
+        )
+    shelf = Shelf(evaluation.include_path)
+    for name in task_names(evaluation.tasks):
+        shelf.find(name)  # all names first: they cost nothing
+    for name in task_names(evaluation.tasks):
+        shelf.load(name, evaluation.num_fewshot).check(tokenizer, length)
 
 
 def in_a_process(check: Callable[..., None], *arguments: Any) -> None:

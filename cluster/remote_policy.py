@@ -23,13 +23,14 @@ from typing import Any
 
 import ray
 
-from actors.policy import Completion, Policy, Request, Sampling, WakePart
+from actors.policy import Completion, Policy, Request, Sampling, Score, WakePart
 from cluster.runtime import redirect_output
 from spag_ray.config import Channel, EngineConfig
 from spag_ray.errors import EngineError, EngineGoneError
 from spag_ray.snapshot import Bucket, Snapshot
 
 TICK_S = 0.06  # an exchange returns after this, also with nothing
+_NOT_STARTED = "this engine was asked to work before it was started"
 
 
 # Requests and answers travel as plain tuples: pickling an object of ours takes ten times as long as its fields.
@@ -94,11 +95,12 @@ class Desk:
         self._finished: dict[str, list[Packed]] = {}
         self._arrivals: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._num_scores = 0
         self._answered = time.monotonic()
 
     @property
     def num_pending(self) -> int:
-        return len(self._tasks)
+        return len(self._tasks) + self._num_scores
 
     @property
     def idle_s(self) -> float:
@@ -117,7 +119,7 @@ class Desk:
         for request_id in cancelled:
             if (task := self._tasks.get(request_id)) is not None:
                 task.cancel()
-        if requests and not self._tasks:
+        if requests and not self.num_pending:
             self.touch()
         for packed in requests:
             request = unpack_request(packed)
@@ -134,6 +136,25 @@ class Desk:
         arrival.clear()
         return self._finished.pop(client, [])
 
+    async def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float) -> list[Score]:
+        """What the policy says; until then one thing more is pending."""
+        if not self.num_pending:
+            self.touch()
+        self._num_scores += 1
+        try:
+            return await self._policy.score(sequences, temperature)
+        except Exception:
+            self._end_if_dead()
+            raise
+        finally:
+            self._num_scores -= 1
+            self.touch()
+
+    def _end_if_dead(self) -> None:
+        """Of a process that has lost the one behind it: it will answer nobody any more."""
+        if self._policy.is_dead:
+            os._exit(1)
+
     def _forget(self, request_id: str, task: asyncio.Task[None]) -> None:
         del self._tasks[request_id]
 
@@ -143,8 +164,7 @@ class Desk:
             answer = pack_completion(completion)
         except Exception as error:  # goes to the arena that asked, which raises it
             answer = (request.request_id, f"{type(error).__name__}: {error}")
-            if self._policy.is_dead:
-                os._exit(1)  # the process behind it has ended: it will answer nobody any more
+            self._end_if_dead()
         self.touch()
         self._finished.setdefault(client, []).append(answer)
         self._arrivals.setdefault(client, asyncio.Event()).set()
@@ -185,9 +205,7 @@ class EngineActor:
         self, client: str, requests: list[Packed], cancelled: list[str], gather_s: float
     ) -> list[Packed]:
         """See Desk."""
-        if self._desk is None:
-            raise EngineError("this engine was asked to work before it was started")
-        return await self._desk.exchange(client, requests, cancelled, gather_s)
+        return await self._open_desk.exchange(client, requests, cancelled, gather_s)
 
     async def heartbeat(self) -> tuple[int, float]:
         """(turns under way, seconds since one was answered); while it takes weights nothing is expected."""
@@ -207,10 +225,9 @@ class EngineActor:
             if self._desk is not None:
                 self._desk.touch()
 
-    async def score(
-        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float
-    ) -> list[list[float]]:
-        return await self._engine.score(sequences, temperature)
+    async def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float) -> list[Score]:
+        """See Desk."""
+        return await self._open_desk.score(sequences, temperature)
 
     async def load(
         self,
@@ -268,8 +285,14 @@ class EngineActor:
     @property
     def _engine(self) -> Policy:
         if self._policy is None:
-            raise EngineError("this engine was asked to work before it was started")
+            raise EngineError(_NOT_STARTED)
         return self._policy
+
+    @property
+    def _open_desk(self) -> Desk:
+        if self._desk is None:
+            raise EngineError(_NOT_STARTED)
+        return self._desk
 
     @property
     def _vllm(self) -> Any:
@@ -348,10 +371,16 @@ class RemotePolicy:
                     else:
                         future.set_result(Completion(request_id, *answer))
                 await asyncio.sleep(0)  # games that got their answer ask for their next turn now: it goes along
-        except ray.exceptions.RayActorError as error:
-            self._fail(EngineGoneError(f"engine {self.name} is gone: {str(error).splitlines()[0]}"))
         except ray.exceptions.RayError as error:
-            self._fail(EngineError(f"engine {self.name}: {str(error).splitlines()[0]}"))
+            self._fail(self._fault(error))
+
+    def _fault(self, error: ray.exceptions.RayError) -> EngineError:
+        """What Ray says of a call to the engine, as this policy's error."""
+        first_line = str(error).splitlines()[0]
+        if isinstance(error, ray.exceptions.RayActorError):
+            return EngineGoneError(f"engine {self.name} is gone: {first_line}")
+        cause = getattr(error, "cause", None)
+        return EngineError(f"engine {self.name}: {cause or first_line}")
 
     def _fail(self, error: EngineError) -> None:
         lost, self._pending, self._unsent = self._pending, {}, []
@@ -361,8 +390,12 @@ class RemotePolicy:
 
     async def score(
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0
-    ) -> list[list[float]]:
-        return await self._handle.score.remote(sequences, temperature)
+    ) -> list[Score]:
+        try:
+            scores: list[Score] = await self._handle.score.remote(sequences, temperature)
+        except ray.exceptions.RayError as error:
+            raise self._fault(error) from error
+        return scores
 
     async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
         refs = [ray.put(bucket) async for bucket in snapshot.buckets()]

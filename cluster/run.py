@@ -26,6 +26,7 @@ from cluster.arenas import Arenas
 from cluster.buffer import BufferActor, BufferHealth, StreamSpec
 from cluster.counts import GameCount
 from cluster.engines import Engines
+from cluster.evaluation import TaskEvaluation
 from cluster.league_play import LeaguePlay
 from cluster.learning_policy import LearningPolicy
 from cluster.lesson import Lesson
@@ -42,6 +43,7 @@ from spag_ray.config import RunConfig
 from spag_ray.episode import Episode
 from spag_ray.episode_log import write_atomically
 from spag_ray.errors import RunFolderError, StopRequestedError
+from spag_ray.evaluations import Evaluation
 from spag_ray.game import Role
 from spag_ray.matches import Match, write_matches
 from spag_ray.prompts import Renderer, load_template, make_renderer
@@ -124,6 +126,7 @@ class Run:
             self.buffer,
         )
         self.engines = Engines(config, self.folder, self.arenas, self.metrics, self.restarts)
+        self.task_evaluation = TaskEvaluation(self)
 
     def __repr__(self) -> str:
         """What Ray's pages and messages call it."""
@@ -180,6 +183,16 @@ class Run:
             self.learn(Lesson("learn", method, games, sft, part.batch_games, part.learning_rate, kl_coeff))
             assert policy.learners is not None
             policy.learners.save_model(out)
+        finally:
+            self.close()
+
+    def evaluate_only(self, model: str, stage: str) -> list[Evaluation]:
+        """The configured tasks, of a model folder; `stage` is what its rows are called."""
+        try:
+            self.say("starting engines")
+            self.engines.start(model, "evaluated", "evaluated", self.config.engine.num_engines)
+            self.task_evaluation.evaluate(stage, "evaluated", model, lambda: self.engines.of("evaluated"))
+            return self.task_evaluation.rows
         finally:
             self.close()
 
@@ -483,6 +496,9 @@ class Run:
         self._meter.look()
         if self._lesson is not None:
             self.recovery.between_steps(self._lesson)
+
+    def show_task(self, stage: str, done: int, total: int) -> None:
+        self._progress = Progress(stage, done, total, "answers", version=self.version)
 
     def show_play(self, stage: str, total: int, count: GameCount) -> None:
         self._progress = Progress(

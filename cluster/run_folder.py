@@ -27,6 +27,8 @@ _PACKAGES = (
     "numpy",
     "msgpack",
     "tokenizers",
+    "lm_eval",
+    "datasets",
 )
 
 # Where and how fast a run runs, and how long: what has been learned so far stays right whatever these are.
@@ -41,6 +43,7 @@ _MAY_CHANGE: Any = {
     "tracking": True,
     "learner": {"num_gpus", "num_cpus", "num_threads", "timeout_s", "bucket_bytes", "max_tokens_per_microbatch"},
     "self_play": {"rounds", "games_in_flight", "num_arenas"},
+    "evaluation": {"tasks", "include_path", "download"},
 }
 
 

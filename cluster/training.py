@@ -210,10 +210,11 @@ def self_play_lesson(run: Run, stage: str, games: list[GameSample], sft: list[Tu
 
 
 def evaluate_stage(run: Run, name: str) -> None:
-    """The stage's policies, each in its seat, on held-out words."""
+    """The stage's policies, each in its seat, on held-out words; and on tasks of lm-evaluation-harness."""
     if run.config.evaluation.games:
         attacker, defender = (run.policy_seat(role, run.config.evaluation.temperature) for role in Role)
         run.evaluate(attacker, defender, f"eval-{name}", (name, name))
+    run.task_evaluation.stage(name)
 
 
 def head_to_head(run: Run, anchor_name: str) -> None:

@@ -164,7 +164,7 @@ def _probe(
     lost.extend(answers.lost)
     worst = (0.0, 0.0)
     for engine, (found,) in answers.found.items():
-        gaps = [abs(ours - theirs) for ours, theirs in zip(expected, found, strict=True)]
+        gaps = [abs(ours - theirs) for ours, theirs in zip(expected, found.logprobs, strict=True)]
         mean = sum(gaps) / len(gaps)
         if not mean <= config.max_probe_gap:
             raise WeightSyncError(

@@ -270,6 +270,14 @@ class ModelShape(Part):
 class EvaluationConfig(Part):
     games: int = Field(80, ge=0, description="games of each stage on held-out words")
     temperature: float = Field(1.0, ge=0)
+    tasks: tuple[str, ...] = Field(
+        (), description="tasks of lm-evaluation-harness, evaluated after each stage; `paper` stands for the paper's"
+    )
+    task_limit: int | None = Field(None, ge=1, description="samples of each task (all if empty)")
+    num_fewshot: int | None = Field(None, ge=0, description="examples before a question (the task's own if empty)")
+    apply_chat_template: bool = Field(False, description="ask in the form of the model's chats")
+    include_path: str | None = Field(None, description="a folder with tasks of your own in the harness's YAML format")
+    download: bool = Field(False, description="data sets may be fetched from the Hugging Face hub")
 
 
 class WandbConfig(Part):

@@ -102,6 +102,23 @@ def test_turns_that_do_not_alternate_are_named(run: Any, tmp_path: Path) -> None
     assert "turn 1" in run("reward", "games.json", "out.json")
 
 
+def test_eval_without_tasks_says_how_to_name_some(run: Any, tiny_model: Path) -> None:
+    assert "--tasks" in run("eval", "quickstart", "--model", str(tiny_model), "-o", "evaluation.tasks=[]")
+
+
+def test_tasks_are_looked_for_before_anything_starts(run: Any, tiny_model: Path, words: Path, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "far.yaml").write_text(
+        "task: far_away\ndataset_path: nobody/has\noutput_type: generate_until\n"
+    )
+    own = ["evaluation.include_path=own", "evaluation.tasks=[far_away]"]
+    assert "Hugging Face hub" in run(*train(tiny_model, words, *own))
+    assert not (tmp_path / "run").exists()
+    options = [part for option in own for part in ("-o", option)]
+    assert "Hugging Face hub" in run("eval", "quickstart", "--model", str(tiny_model), *options, "--out", "rows.json")
+    assert not list(tmp_path.glob("rows.json*"))
+
+
 def test_nothing_is_overwritten(run: Any, tmp_path: Path) -> None:
     (tmp_path / "games.json").write_text("[]")
     (tmp_path / "out.json").write_text("keep")

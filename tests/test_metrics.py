@@ -134,7 +134,7 @@ def export(exporter: Exporter, line: str, **values: Any) -> None:
 
 def test_what_may_never_happen_is_there_at_0_from_the_start(exporter: Exporter, made: dict[str, RaysMetric]) -> None:
     restarts = made["spag_ray_restarts_total"].values
-    assert len(restarts) == 12 and all(value == sys.float_info.min for value in restarts.values())
+    assert len(restarts) == 15 and all(value == sys.float_info.min for value in restarts.values())
     export(exporter, "restart", what="buffer", cause="crash")
     assert restarts["buffer", "crash"] == 1.0
     games = made["spag_ray_games_total"].values

@@ -91,8 +91,8 @@ def test_sampling_logprobs_have_the_temperature_in_them(
     sampling = Sampling(temperature, 16, seed=3, stop_token_ids=(2,))
     (answer,) = loop.run(model_policy.generate([ask(f"temperature-{temperature}", sampling)]))
     reference = TransformersPolicy(str(tiny_model), max_model_len=512)
-    ((expected,),) = [loop.run(reference.score([(PROMPT, answer.token_ids)], temperature))]
-    assert answer.logprobs == pytest.approx(expected, abs=1e-3)
+    (expected,) = loop.run(reference.score([(PROMPT, answer.token_ids)], temperature))
+    assert answer.logprobs == pytest.approx(expected.logprobs, abs=1e-3)
 
 
 def test_score_agrees_with_the_logprobs_of_a_greedy_reply(model_policy: Any, loop: Any, tiny_model: Path) -> None:
@@ -100,7 +100,17 @@ def test_score_agrees_with_the_logprobs_of_a_greedy_reply(model_policy: Any, loo
     (scored,) = loop.run(model_policy.score([(PROMPT, answer.token_ids)]))
     reference = TransformersPolicy(str(tiny_model), max_model_len=512)
     (expected,) = loop.run(reference.score([(PROMPT, answer.token_ids)]))
-    assert scored == pytest.approx(expected, abs=1e-3)
+    assert scored.logprobs == pytest.approx(expected.logprobs, abs=1e-3)
+
+
+def test_score_says_whether_tokens_are_what_greedy_play_says(model_policy: Any, loop: Any) -> None:
+    (answer,) = loop.run(model_policy.generate([ask("greedy or not")]))
+    said = answer.token_ids
+    others = [(*said[:place], token, *said[place + 1 :]) for place in (0, len(said) - 1) for token in (5, 6)]
+    targets = [said, said[:1], *(other for other in others if other != said)]
+    scores = loop.run(model_policy.score([(PROMPT, target) for target in targets]))
+    assert [score.is_greedy for score in scores] == [True, True] + [False] * (len(targets) - 2)
+    assert len(targets) > 3
 
 
 def test_both_engines_decode_greedily_alike(vllm_policy: Any, loop: Any, tiny_model: Path) -> None:

@@ -12,10 +12,10 @@ import pytest
 import ray
 from test_policy_contract import GREEDY, PROMPT, snapshot_of
 
-from actors.policy import Request, Sampling
+from actors.policy import Request, Sampling, Score
 from actors.transformers_policy import TransformersPolicy
 from cluster.arena_actor import Engine
-from cluster.remote_policy import EngineActor, Packed, RemotePolicy, pack_request, unpack_request
+from cluster.remote_policy import Desk, EngineActor, Packed, RemotePolicy, pack_request, unpack_request
 from cluster.weights import Probe, SyncReport, export, prove, publish
 from spag_ray.config import EngineConfig, SyncConfig
 from spag_ray.errors import EngineError, WeightSyncError
@@ -127,6 +127,25 @@ def started(model: Path, name: str, tmp_path: Path) -> Engine:
     return Engine(handle, name, name)
 
 
+def test_scores_are_pending_until_they_come_so_that_an_engine_that_hangs_is_seen(loop: Any, tiny_model: Path) -> None:
+    class Slow(TransformersPolicy):
+        async def score(self, sequences: Any, temperature: float = 1.0) -> list[Score]:
+            await asyncio.sleep(0.05)
+            return await super().score(sequences, temperature)
+
+    async def scenario() -> tuple[int, float, int]:
+        desk = Desk(Slow(str(tiny_model), max_model_len=512))
+        scoring = asyncio.create_task(desk.score([(PROMPT, (5, 6))], 1.0))
+        await asyncio.sleep(0.02)
+        during, idle_s = desk.num_pending, desk.idle_s
+        (score,) = await scoring
+        assert len(score.logprobs) == 2
+        return during, idle_s, desk.num_pending
+
+    during, idle_s, after = loop.run(scenario())
+    assert (during, after) == (1, 0) and idle_s >= 0.015
+
+
 @pytest.mark.usefixtures("local_ray")
 def test_published_weights_reach_every_engine_and_a_damaged_snapshot_ends_it(
     tiny_model: Path, other_tiny_model: Path, tmp_path: Path, loop: Any
@@ -134,7 +153,8 @@ def test_published_weights_reach_every_engine_and_a_damaged_snapshot_ends_it(
     engines = [started(tiny_model, name, tmp_path) for name in ("one", "two")]
     good = snapshot_of(other_tiny_model, version=1)
     probe = Probe(PROMPT, (5, 6, 7))
-    (logprobs,) = loop.run(TransformersPolicy(str(other_tiny_model), max_model_len=512).score([(PROMPT, (5, 6, 7))]))
+    (scored,) = loop.run(TransformersPolicy(str(other_tiny_model), max_model_len=512).score([(PROMPT, (5, 6, 7))]))
+    logprobs = scored.logprobs
 
     def publish_to_both(snapshot: LocalSnapshot, version: int, says: Sequence[float]) -> SyncReport:
         learners: Any = OneSnapshot(snapshot, says)
