@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from actors.policy import Completion, GameView, Request, WakePart
+from actors.policy import Completion, GameView, Request, Score, WakePart
 from spag_ray.errors import EngineError, ModelError
 from spag_ray.prompts import PromptTemplate, chat_messages
 from spag_ray.snapshot import Snapshot
@@ -108,7 +108,7 @@ class EndpointPolicy:
 
     async def score(
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0
-    ) -> list[list[float]]:
+    ) -> list[Score]:
         raise EngineError("an endpoint gives no probabilities of given tokens")
 
     async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
