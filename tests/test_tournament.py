@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -131,22 +131,14 @@ def served(tiny_model: Path, tmp_path: Path) -> Iterator[str]:
             server.wait(30)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(420)
-def test_models_an_expert_and_a_served_model_meet(
-    tmp_path: Path,
-    tiny_model: Path,
-    other_tiny_model: Path,
-    served: str,
-    words: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Slow: two vLLM engines and a vLLM server. A copy of a model plays its games again, whichever weights the engines
-    had before; another model plays others."""
-    copy = shutil.copytree(tiny_model, tmp_path / "copy")
+Play = Callable[..., dict[tuple[str, str], tuple[Game, ...]]]
+
+
+@pytest.fixture
+def play(tmp_path: Path, tiny_model: Path, words: Path, capsys: pytest.CaptureFixture[str]) -> Play:
+    """`spag-ray match` with some arguments: greedy games in float32, one at a time; all that matches.json then holds."""
     config = {
         "model": str(tiny_model),
-        "words": {"source": str(words), "num_held_out": 2},
         "engine": {"dtype": "float32", "max_model_len": 512, "kv_cache_gib": 0.1, "max_num_seqs": 4},
         "sampling": {"max_new_tokens": 6},
         "game": {"max_turns": 2},
@@ -157,28 +149,40 @@ def test_models_an_expert_and_a_served_model_meet(
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     out = tmp_path / "matches.json"
 
-    def match(*arguments: str) -> None:
+    def play(*arguments: str) -> dict[tuple[str, str], tuple[Game, ...]]:
         command = ["match", str(tmp_path / "config.yaml"), "--words", str(words), "--games", "3", "--out", str(out)]
         assert run_guarded(lambda standalone_mode: app([*command, *arguments])) == 0, capsys.readouterr().err
+        return {(match.attacker, match.defender): match.games for match in read_matches(out)}
 
-    match("--player", f"a={tiny_model}", "--player", f"b={other_tiny_model}", "--player", f"c={copy}")
-    games = {(each.attacker, each.defender): each.games for each in read_matches(out)}
+    return play
+
+
+@pytest.mark.slow
+def test_engines_take_one_players_weights_after_anothers(
+    tmp_path: Path, tiny_model: Path, other_tiny_model: Path, play: Play, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Slow: two vLLM engines. A copy of a model plays that model's games again, whatever weights came between; another
+    model plays others."""
+    copy = shutil.copytree(tiny_model, tmp_path / "copy")
+    games = play("--player", f"a={tiny_model}", "--player", f"b={other_tiny_model}", "--player", f"c={copy}")
     assert len(games) == 9 and all(len(each) == 3 for each in games.values())
-    log = (tmp_path / "matches.json.run" / "episodes").glob("match-*.log")
-    texts = {path.name.split(".")[0]: path for path in log}
-    assert said(texts["match-a-a"]) == said(texts["match-c-c"]) == said(texts["match-a-c"])
-    assert said(texts["match-a-a"]) != said(texts["match-b-b"])
-    logs = [path.name for path in (tmp_path / "matches.json.run" / "logs").glob("engine-*.log")]
-    assert len(logs) == 2, f"one engine a seat, with one player's weights after another's: {logs}"
+    run = tmp_path / "matches.json.run"
+    a, mixed, c, b = (said(run / "episodes" / f"match-{pair}.log") for pair in ("a-a", "a-c", "c-c", "b-b"))
+    assert a == c == mixed and a != b
+    logs = [path.name for path in (run / "logs").glob("engine-*.log")]
+    assert len(logs) == 2, f"one engine a seat: {logs}"
     assert "c against b, both seats" in capsys.readouterr().out
 
-    match("--player", "expert=scripted", "--player", f"far={served}", "--player", f"a={tiny_model}", "--against", "a")
-    after = {(each.attacker, each.defender): each.games for each in read_matches(out)}
-    assert {pair: after[pair] for pair in games} == games, "what was played is kept"
-    assert set(after) - set(games) == {("a", "expert"), ("expert", "a"), ("a", "far"), ("far", "a")}
-    log = (tmp_path / "matches.json.run-2" / "episodes").glob("match-*.log")
-    texts = {path.name.split(".")[0]: path for path in log}
-    assert said(texts["match-a-far"]) == said(texts["match-far-a"])
+
+@pytest.mark.slow
+def test_a_served_model_meets_the_expert(tmp_path: Path, served: str, play: Play) -> None:
+    """Slow: a vLLM server. What was played is kept when others play."""
+    games = play("--player", f"far={served}", "--player", "expert=scripted", "--against", "expert")
+    assert set(games) == {("far", "expert"), ("expert", "far")}
+    after = play("--player", f"far={served}", "--player", "expert=scripted")
+    assert {pair: after[pair] for pair in games} == games and len(after) == 4
+    texts = said(tmp_path / "matches.json.run-2" / "episodes" / "match-far-far.log")
+    assert len({first for first, *_ in texts}) > 1, "greedy, and yet it said other things of other words"
 
 
 def said(log: Path) -> list[list[str]]:
