@@ -136,7 +136,7 @@ Play = Callable[..., dict[tuple[str, str], tuple[Game, ...]]]
 
 @pytest.fixture
 def play(tmp_path: Path, tiny_model: Path, words: Path, capsys: pytest.CaptureFixture[str]) -> Play:
-    """`spag-ray match` with some arguments: greedy games in float32, one at a time; all that matches.json then holds."""
+    """`spag-ray match` with some arguments: greedy games in float32, one at a time; what matches.json then holds."""
     config = {
         "model": str(tiny_model),
         "engine": {"dtype": "float32", "max_model_len": 512, "kv_cache_gib": 0.1, "max_num_seqs": 4},
