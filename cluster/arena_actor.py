@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from actors.arena import GameTask, Player, Rules, TaskList, TaskSource, answer, play_games
+from actors.endpoint_policy import Endpoint, EndpointPolicy
 from actors.models import load_tokenizer
 from actors.policy import Sampling
 from actors.pool import EnginePool, PoolCounts
@@ -32,14 +33,15 @@ class Engine:
 
 @dataclass(frozen=True)
 class Seat:
-    """Who plays a seat: the engines of a pool, or the scripted expert (its cards). `policy` is what turns are stamped
-    with, `model` the folder of the tokenizer."""
+    """Who plays a seat: the engines of a pool, the scripted expert (its cards), or a chat endpoint. `policy` is what
+    turns are stamped with, `model` the folder of the tokenizer."""
 
     pool: str
     policy: str
     sampling: Sampling
     model: str
     cards: dict[str, tuple[str, ...]] | None = None
+    endpoint: Endpoint | None = None
 
 
 class ArenaActor:
@@ -131,6 +133,11 @@ class ArenaActor:
         pool = self._pool(seat.pool, seat.policy)
         if seat.cards is not None:
             pool.join("expert", ScriptedPolicy(seat.cards, renderer.reply_ids))
+        if seat.endpoint is not None:
+            pool.join(
+                seat.endpoint.url,
+                EndpointPolicy(seat.endpoint, self._template, renderer.reply_ids, self._turn_timeout_s),
+            )
         return Player(pool, renderer, seat.sampling)
 
     def _pool(self, name: str, policy: str) -> EnginePool:

@@ -115,6 +115,26 @@ def attach(
 
 
 @app.command()
+def watch(
+    target: Annotated[str, typer.Argument(help="a run's folder, or ray://HEAD:10001")],
+    run: Annotated[
+        str | None, typer.Option(help="with ray://, the run's name; not needed where there is but one")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="print one frame")] = False,
+) -> None:
+    """A live view of a run; Ctrl-C leaves it, the run goes on."""
+    from cluster.watch import AttachedSource, FolderSource, watch
+
+    if not target.startswith("ray://"):
+        watch(FolderSource(Path(target)), _console(), once)
+        return
+    from cluster.console import attach, session
+
+    with session(target):
+        watch(AttachedSource(attach(run=run)), _console(), once)
+
+
+@app.command()
 def doctor(
     config: Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped one")],
     override: Overrides = None,
@@ -168,6 +188,28 @@ def evaluate(
     from cluster.launch import run_eval
 
     run_eval(settings, out or Path("runs") / f"eval-{datetime.datetime.now():%Y%m%d-%H%M%S}.json", _console())
+
+
+@app.command()
+def match(
+    config: Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped one")],
+    player: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=MODEL: a model folder, `scripted`, or http://HOST:PORT/v1#MODEL (any chat endpoint)"),
+    ] = None,
+    stages: Annotated[Path | None, typer.Option(help="run folder: its base model and every stage play, too")] = None,
+    against: Annotated[str | None, typer.Option(help="everybody meets this player alone, in both seats")] = None,
+    games: Annotated[int | None, typer.Option(min=1, help="of each pairing (default evaluation.games)")] = None,
+    words: Annotated[Path | None, typer.Option(help="words, one a line, instead of the held-out ones")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file; matches in it are kept, not played again")] = None,
+    override: Overrides = None,
+) -> None:
+    """Play every attacker against every defender on held-out words; print who is better, and how sure that is."""
+    more = [] if games is None else [f"evaluation.games={games}"]
+    settings = load_config(config, [*(override or []), *more])
+    from cluster.launch import MatchWanted, run_match
+
+    run_match(settings, MatchWanted(tuple(player or ()), stages, against, words, out), _console())
 
 
 @app.command()

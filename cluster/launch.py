@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
 import threading
 import time
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import ray
 from rich.console import Console
 
+from actors.endpoint_policy import check_endpoint
 from actors.models import load_tokenizer, resolve_model
 from cluster.dashboard import as_text
 from cluster.evaluation_table import evaluation_tables
@@ -24,13 +26,15 @@ from cluster.progress import Progress, watch
 from cluster.run import Cards, Run
 from cluster.run_folder import make_run_folder, reopen_run_folder
 from cluster.runtime import NAMESPACE, get, is_job, ray_session
-from cluster.tables import head_to_head_lines, outcome_table
+from cluster.tables import comparison_lines, head_to_head_lines, match_tables, outcome_table
+from cluster.tournament import Entrant, check_entrants, entrants_of_run
 from spag_ray.cards import split_words, taboo_cards, without_words
 from spag_ray.config import RunConfig
 from spag_ray.errors import ConfigError, InputError, StopRequestedError
 from spag_ray.evaluations import FILE as EVALUATIONS
 from spag_ray.evaluations import read_evaluations, write_evaluations
 from spag_ray.formats import read_games, read_samples, read_sft, to_samples, write_games, write_samples
+from spag_ray.matches import read_matches, write_matches
 from spag_ray.prompts import FlatRenderer, load_template
 from spag_ray.replay import published_samples, sft_games
 from spag_ray.words import read_words
@@ -43,7 +47,7 @@ def run_training(config: RunConfig, folder: Path, console: Console, resume: bool
         check_run_dir(folder)
     goes_on = resume and folder.exists()
     prepared = prepare(config, folder, resume)
-    if config.objective.learn_from == "both":
+    if config.objective.learn_from == "both" and config.objective.loser_turns == "all":
         console.print(
             "objective.learn_from: both also pushes losers' turns down; a reproduction saw that not converge: "
             "watch ratio_max and entropy in metrics.jsonl, or lower objective.loser_coeff",
@@ -82,6 +86,17 @@ def run_training(config: RunConfig, folder: Path, console: Console, resume: bool
     )
 
 
+class MatchWanted(NamedTuple):
+    """What `spag-ray match` was asked for: players as NAME=MODEL, the run folder whose stages play, the one player whom
+    the others meet (all meet all without), words instead of the held-out ones, and the file of the matches."""
+
+    players: Sequence[str]
+    stages: Path | None = None
+    against: str | None = None
+    words: Path | None = None
+    out: Path | None = None
+
+
 class Prepared(NamedTuple):
     """What a run is given besides its configuration and its folder: a model's folder, words to train on, words held
     out, and the cards of the scripted expert."""
@@ -114,7 +129,6 @@ def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
     prepared = prepare(config, folder, resume)
     warnings = check_cluster(config, prepared.model, folder)
     folder = folder.resolve() if resume and folder.exists() else make_run_folder(folder, config)
-    (folder / "ended.json").unlink(missing_ok=True)
     actor = ray.remote(Run).options(
         name=f"run-{folder.name}", namespace=NAMESPACE, lifetime="detached", num_cpus=0, max_concurrency=8
     )
@@ -159,6 +173,38 @@ def run_play(
     write_games(out, games)
     outcomes = Counter(game["outcome"] for game in games)
     console.print(f"{len(games)} games in {out}: " + ", ".join(f"{n} {name}" for name, n in outcomes.most_common()))
+
+
+def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
+    """`spag-ray match`: every attacker against every defender on the held-out words, and what follows from it."""
+    out = wanted.out or (wanted.stages / "matches.json" if wanted.stages else None)
+    if out is None:
+        raise ConfigError("--out: name the file of the matches, for example --out matches.json")
+    entrants = [Entrant.parse(text) for text in wanted.players]
+    if wanted.stages is not None:
+        entrants = entrants_of_run(wanted.stages, config.model) + entrants
+    check_entrants(entrants, wanted.against)
+    played = read_matches(out) if out.exists() else []
+    cards = taboo_cards()
+    held_out = read_words(wanted.words) if wanted.words else training_words(config, cards)[1]
+    model = next((entrant.folder for entrant in entrants if entrant.folder), None) or resolve_model(config.model)
+    for each in dict.fromkeys(entrant.folder or model for entrant in entrants):
+        in_a_process(check_model, config, each, held_out)
+    for entrant in entrants:
+        if entrant.endpoint is not None:
+            check_endpoint(entrant.endpoint)
+    folder = make_run_folder(free_name(out.with_name(out.name + ".run")), config)
+    with placed_run(config, folder, model, held_out, held_out, cards) as run:
+        matching = run.match_only.remote(entrants, wanted.against, played)
+        _watch(run, matching, console)
+        matches = get(matching)
+    write_matches(out, matches)
+    names = [entrant.name for entrant in entrants]
+    for table in match_tables(matches, names):
+        console.print(table)
+    for line in comparison_lines(matches, names, wanted.against):
+        console.print(line, soft_wrap=True)
+    console.print(f"matches: {out}   games: {folder}/episodes", soft_wrap=True)
 
 
 def run_reward(
@@ -244,6 +290,12 @@ def training_words(config: RunConfig, cards: Cards) -> tuple[list[str], list[str
         )
     words, held_out = split_words(every, config.words.num_held_out, config.seed)
     return words[: config.words.num_train], held_out
+
+
+def free_name(path: Path) -> Path:
+    """The path, or the next one that does not exist: NAME-2, NAME-3."""
+    others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(each for each in itertools.chain([path], others) if not each.exists())
 
 
 def refuse_existing(path: Path) -> None:

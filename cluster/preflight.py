@@ -11,6 +11,7 @@ from typing import Any
 
 from actors.lm_eval_tasks import Shelf, harness_environment
 from actors.models import load_tokenizer
+from cluster.wandb_run import check_tracking
 from learners.deepspeed_config import deepspeed_config
 from spag_ray.config import RunConfig
 from spag_ray.errors import ConfigError
@@ -23,6 +24,7 @@ from spag_ray.varied import load_varied
 
 def check_files(config: RunConfig) -> None:
     """Read every file that a training run will need. Raises SpagError for the first one that is wrong."""
+    check_tracking(config.tracking)
     if config.self_play.sft_file:
         read_sft(config.self_play.sft_file)
     if config.imitation.enabled and config.imitation.source != "scripted":

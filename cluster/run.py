@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
@@ -51,6 +51,9 @@ from spag_ray.samples import GameSample, TurnSample
 from spag_ray.wire import decode
 from spag_ray.words import WordStream
 
+if TYPE_CHECKING:
+    from cluster.tournament import Entrant
+
 # A turn that no game played: what learner and engines say of it is compared after every sync.
 PROBE = "It is something that most people have seen, though few could say when they last looked at it closely."
 MAX_NOTES = 50
@@ -75,7 +78,9 @@ class Run:
         self.model = model
         self.held_out = list(held_out)
         self.cards = cards
-        self.metrics = Metrics(self.folder)
+        self._notes: deque[str] = deque(maxlen=MAX_NOTES)
+        self._num_notes = 0
+        self.metrics = Metrics(self.folder, config.tracking, self.note)
         self.recovery = Recovery(self)
         self.league = LeaguePlay(self)
         # Against other players each word comes twice: the learner attacks with it once, and defends once.
@@ -84,8 +89,6 @@ class Run:
         self.takes_turns = config.placement == "colocated"
         self.stop_at: float | None = None
         self._progress = Progress()
-        self._notes: deque[str] = deque(maxlen=MAX_NOTES)
-        self._num_notes = 0
         self.is_paused = False
         self._lesson: Lesson | None = None
         self._began = time.perf_counter()
@@ -130,13 +133,19 @@ class Run:
         return f"run-{self.folder.name}"
 
     def train(self) -> list[Match]:
-        """The whole of SPAG; see training.py."""
+        """The whole of SPAG; see training.py. ended.json says how it ended."""
         from cluster.training import train
 
+        end = {"ended": "finished"}
         try:
             return train(self)
+        except BaseException as error:
+            end = {"ended": "stopped" if isinstance(error, StopRequestedError) else "failed", "reason": str(error)}
+            raise
         finally:
             self.close()
+            with contextlib.suppress(OSError):  # on a full disk, which is then what is raised
+                write_atomically(self.folder / "ended.json", json.dumps(end, indent=1) + "\n")
 
     def play_only(self, attacker: str, defender: str, words: Sequence[str]) -> list[dict[str, Any]]:
         """One game a word between two model folders (which may be the same); games in the published format."""
@@ -149,6 +158,16 @@ class Run:
                 self.engines.start(defender, "defender", "defender", 1)
                 other = self.seat("defender", "defender", defender, temperature)
             return [episode.as_published() for episode in self.play("play", words, seat, other)]
+        finally:
+            self.close()
+
+    def match_only(self, entrants: Sequence[Entrant], against: str | None, played: Sequence[Match]) -> list[Match]:
+        """Matches between players that do not learn, beside those that were `played` already."""
+        from cluster.tournament import play_tournament
+
+        try:
+            self.results = list(played)
+            return play_tournament(self, entrants, against)
         finally:
             self.close()
 
@@ -181,11 +200,6 @@ class Run:
         """Of a Run that nobody waits for (console.launch): it ends itself, and with it all that it owns."""
         try:
             self.train()
-            ended = {"ended": "finished"}
-        except BaseException as error:
-            ended = {"ended": "stopped" if isinstance(error, StopRequestedError) else "failed", "reason": str(error)}
-        try:
-            write_atomically(self.folder / "ended.json", json.dumps(ended, indent=1) + "\n")
         finally:
             ray.actor.exit_actor()
 
@@ -403,7 +417,7 @@ class Run:
                 get(self.buffer.close_stream.remote())
             stream.stop()
 
-    def evaluate(self, name: str, attacker: Seat, defender: Seat, stage: str, names: tuple[str, str]) -> Match:
+    def evaluate(self, attacker: Seat, defender: Seat, stage: str, names: tuple[str, str]) -> Match:
         """Games on the held-out words, each word equally often; the result is kept and written down. What an earlier
         life of this run has evaluated is not played again."""
         for done in self.results:

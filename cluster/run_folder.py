@@ -40,6 +40,7 @@ _MAY_CHANGE: Any = {
     "checkpoint": True,
     "supervision": True,
     "sync": True,
+    "tracking": True,
     "learner": {"num_gpus", "num_cpus", "num_threads", "timeout_s", "bucket_bytes", "max_tokens_per_microbatch"},
     "self_play": {"rounds", "games_in_flight", "num_arenas"},
     "evaluation": {"tasks", "include_path", "download"},
@@ -80,6 +81,7 @@ def reopen_run_folder(folder: Path, config: RunConfig) -> Path:
             "(config.yaml in it), or begin another run"
         )
     (folder / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+    (folder / "ended.json").unlink(missing_ok=True)
     return folder.resolve()
 
 

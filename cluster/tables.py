@@ -10,6 +10,7 @@ from rich.table import Table
 from spag_ray.game import Outcome, Role
 from spag_ray.matches import Match
 from spag_ray.ratings import wilson_interval
+from spag_ray.standings import better, ratings, score, turns_to_win
 
 
 def outcome_table(matches: Sequence[Match]) -> Table:
@@ -52,4 +53,74 @@ def head_to_head_lines(matches: Sequence[Match]) -> list[str]:
         lines.append(f"{newest} as {role} against {other}: score {scores[-1]:.2f}")
     if scores:
         lines.append(f"mean score over both seats: {sum(scores) / len(scores):.2f} (0.5 is even)")
+    return lines
+
+
+def match_tables(matches: Sequence[Match], names: Sequence[str]) -> list[Table]:
+    """The attackers' scores against every defender, and each player's ratings and shares, with 95% intervals."""
+    return [_win_table(matches, names), _player_table(matches, names)]
+
+
+def _win_table(matches: Sequence[Match], names: Sequence[str]) -> Table:
+    by_pair = {(match.attacker, match.defender): match for match in matches}
+    title = "Attacker's score in % against each defender [95% interval; ties count half], games"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("attacker", no_wrap=True)
+    for name in names:
+        table.add_column(f"v {name}", justify="right", no_wrap=True)
+    for attacker in names:
+        cells = []
+        for defender in names:
+            match = by_pair.get((attacker, defender))
+            cells.append("" if match is None else _share(match.score(Role.ATTACKER), len(match.games)))
+        table.add_row(attacker, *cells)
+    return table
+
+
+def _share(share: float, games: int) -> str:
+    low, high = wilson_interval(share * games, games)
+    return f"{100 * share:.0f} [{100 * low:.0f},{100 * high:.0f}] {games}"
+
+
+def _player_table(matches: Sequence[Match], names: Sequence[str]) -> Table:
+    rated = ratings(matches)
+    title = "Each seat: rating (Elo's scale, mean 0 [95%, by word]), breaches and ties in %, turns until a win"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for heading in ("player", "seat", "rating", "own breaches", "ties", "turns to win"):
+        table.add_column(heading, justify="left" if heading in ("player", "seat") else "right", no_wrap=True)
+    for name in names:
+        for role in Role:
+            own = [match for match in matches if name == (match.attacker, match.defender)[role is Role.DEFENDER]]
+            games = [game for match in own for game in match.games]
+            if not games:
+                continue
+            rating, turns = rated[name, role], turns_to_win(own, role)
+            breaches = sum(game.outcome.breaker is role for game in games)
+            ties = sum(game.outcome is Outcome.TIED for game in games)
+            table.add_row(
+                name,
+                str(role),
+                f"{rating.value:.0f} [{rating.low:.0f},{rating.high:.0f}]",
+                f"{100 * breaches / len(games):.0f}",
+                f"{100 * ties / len(games):.0f}",
+                "" if turns is None else f"{turns:.1f}",
+            )
+    return table
+
+
+def comparison_lines(matches: Sequence[Match], names: Sequence[str], against: str | None) -> list[str]:
+    """Everybody's score against `against`, or against the player before it, where the two met in both seats."""
+    met = {(match.attacker, match.defender) for match in matches}
+    lines = []
+    for before, name in zip([names[0], *names], names, strict=False):
+        other = before if against is None else against
+        if name == other or not {(name, other), (other, name)} <= met:
+            continue
+        every, free = (score([matches], name, other, breach_free=flag) for flag in (False, True))
+        test = better(matches, name, other)
+        lines.append(
+            f"{name} against {other}, both seats: {every.value:.2f} [{every.low:.2f}, {every.high:.2f}], without "
+            f"breaches {free.value:.2f} [{free.low:.2f}, {free.high:.2f}]; better over {test.num_words} words with "
+            f"p = {test.p_value:.4f}"
+        )
     return lines

@@ -213,7 +213,7 @@ def evaluate_stage(run: Run, name: str) -> None:
     """The stage's policies, each in its seat, on held-out words; and on tasks of lm-evaluation-harness."""
     if run.config.evaluation.games:
         attacker, defender = (run.policy_seat(role, run.config.evaluation.temperature) for role in Role)
-        run.evaluate(name, attacker, defender, f"eval-{name}", (name, name))
+        run.evaluate(attacker, defender, f"eval-{name}", (name, name))
     run.task_evaluation.stage(name)
 
 
@@ -230,8 +230,8 @@ def head_to_head(run: Run, anchor_name: str) -> None:
     newest = {role: run.policy_seat(role, temperature) for role in Role}
     attacker, defender = (run.policy_of(role).name for role in Role)
     name = f"spag-{run.config.self_play.rounds}"
-    run.evaluate(name, newest[Role.ATTACKER], earlier[defender], f"match-{name}-{anchor_name}", (name, anchor_name))
-    run.evaluate(name, earlier[attacker], newest[Role.DEFENDER], f"match-{anchor_name}-{name}", (anchor_name, name))
+    run.evaluate(newest[Role.ATTACKER], earlier[defender], f"match-{name}-{anchor_name}", (name, anchor_name))
+    run.evaluate(earlier[attacker], newest[Role.DEFENDER], f"match-{anchor_name}-{name}", (anchor_name, name))
 
 
 def imitation_samples(run: Run, episodes: list[Episode]) -> list[GameSample]:
@@ -278,7 +278,7 @@ def samples_of(
     games = game_samples(episodes, objective, breach, baselines, sampled, learning)
     if not games and not may_be_empty:
         raise nothing_to_learn(what, len(episodes))
-    weights = {str(game.role): game.weight for game in games}
+    weights = {str(game.role): game.weight for game in games if game.role is not None}
     run.metrics.record("samples", what=what, decided=len(games), **{f"{role}_weight": w for role, w in weights.items()})
     return games
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,12 +42,7 @@ class Visits:
 
     def metrics(self, kind: str | None, count: int) -> list[dict[str, Any]]:
         """The last `count` lines of metrics.jsonl; of one kind."""
-        kept: deque[dict[str, Any]] = deque(maxlen=min(count, MAX_ASKED))
-        with (self._run.folder / "metrics.jsonl").open(encoding="utf-8") as lines:
-            for line in lines:
-                if kind is None or f'"kind": "{kind}"' in line:
-                    kept.append(json.loads(line))
-        return list(kept)
+        return self._run.metrics.last(kind, min(count, MAX_ASKED))
 
     def play(self, word: str, texts: list[str], human: str) -> dict[str, Any]:
         """A game on `word` against the newest weights, `texts` its turns so far: the same with their next turn, and how

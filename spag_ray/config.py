@@ -112,15 +112,33 @@ class ObjectiveConfig(Part):
     constant_length: int | None = Field(None, ge=1, description="or by this, with length_norm: constant")
     learn_from: Literal["winners", "both"] = Field("winners", description="`both`: losers get minus their share")
     loser_coeff: float = Field(1.0, gt=0, le=1, description="what a loser's share is multiplied with")
-    baseline: Literal["none", "moving"] = Field("none", description="taken from a result: the role's moving average")
+    loser_turns: Literal["all", "deciding"] = Field(
+        "all",
+        description="with learn_from: both: a loser's turns each get minus their share, or minus 1 for the turn "
+        "alone that lost the game (a wrong guess, the word said), if one did",
+    )
+    ties: Literal["discard", "learn"] = Field(
+        "discard", description="`learn`: a tie counts 0 for both; above its baseline, for the side that mostly loses"
+    )
+    baseline: Literal["none", "moving", "mean"] = Field(
+        "none", description="taken from a result: the role's moving average, or its mean over the games learned with it"
+    )
     baseline_decay: float = Field(0.95, gt=0, lt=1, description="of that average, per decided game")
     breach_penalty: float = Field(0.2, gt=0, le=1, description="with breach: penalise, minus the turn's advantage")
+    role_weights: Literal["balanced", "none"] = Field(
+        "balanced", description="`none`: every game counts 1, for results whose mean a baseline takes out"
+    )
     role_weight_cap: float | None = Field(None, gt=0, description="cap of a role's weight when wins are lopsided")
 
     @model_validator(mode="after")
     def _check(self) -> ObjectiveConfig:
         if self.length_norm == "constant" and self.constant_length is None:
             raise ValueError("length_norm: constant needs constant_length, for example sampling.max_new_tokens")
+        if self.ties == "learn" and (self.baseline == "none" or self.learn_from == "winners"):
+            raise ValueError(
+                "ties: learn gives a tie the value 0, from which something follows only with a baseline "
+                "(baseline: mean or moving) and learn_from: both"
+            )
         return self
 
 
@@ -262,6 +280,20 @@ class EvaluationConfig(Part):
     download: bool = Field(False, description="data sets may be fetched from the Hugging Face hub")
 
 
+class WandbConfig(Part):
+    project: str = Field(min_length=1)
+    mode: Literal["offline", "online"] = Field(
+        "offline", description="in the run's folder, to be sent with `wandb sync`; or sent as it goes"
+    )
+
+
+class TrackingConfig(Part):
+    """Who draws what metrics.jsonl says."""
+
+    tensorboard: bool = Field(True, description="TensorBoard's event files in the run's folder")
+    wandb: WandbConfig | None = Field(None, description="a project on Weights & Biases, if wandb is installed")
+
+
 class ClusterConfig(Part):
     address: str | None = Field(None, description="a running Ray cluster; empty starts one here, on loopback only")
     num_cpus: int | None = Field(None, ge=1, description="cores of a local Ray (all if empty)")
@@ -313,6 +345,7 @@ class RunConfig(Part):
     checkpoint: CheckpointConfig = CheckpointConfig()
     supervision: SupervisionConfig = SupervisionConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    tracking: TrackingConfig = TrackingConfig()
     cluster: ClusterConfig = ClusterConfig()
 
     @model_validator(mode="before")

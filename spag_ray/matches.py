@@ -74,6 +74,9 @@ def write_matches(path: Path, matches: Sequence[Match]) -> None:
 def read_matches(path: Path) -> list[Match]:
     """Raises InputError that names the file when it is not one that `write_matches` wrote."""
     try:
-        return [Match.from_json(row) for row in json.loads(path.read_text(encoding="utf-8"))]
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(rows, list):
+            raise TypeError("it is no list")
+        return [Match.from_json(row) for row in rows]
     except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: no matches can be read from it ({type(error).__name__}: {error})") from error

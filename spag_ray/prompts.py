@@ -108,6 +108,28 @@ class Renderer(Protocol):
     def text_of(self, token_ids: Sequence[int]) -> str: ...
 
 
+def chat_messages(
+    template: PromptTemplate,
+    said: Sequence[tuple[Role, str]],
+    role: Role,
+    target_word: str,
+    max_turns: int,
+) -> list[dict[str, str]]:
+    """What ChatRenderer renders, as messages: for a player behind a chat API. A `flat` template gives one message."""
+    if template.style == "flat":
+        text = "".join(_flat_pieces(template, said, role, target_word, max_turns, wording=0))
+        return [{"role": "user", "content": text}]
+    messages = [{"role": "user", "content": template.rules(role, target_word, max_turns)}]
+    for speaker, text in said:
+        if speaker is role:
+            messages.append({"role": "assistant", "content": text})
+        elif len(messages) == 1:
+            messages[0]["content"] += f"\n\n{text}"
+        else:
+            messages.append({"role": "user", "content": text})
+    return messages
+
+
 def make_renderer(template: PromptTemplate, tokenizer: Tokenizer, max_turns: int, wording: int = 0) -> Renderer:
     """The renderer of a template's style."""
     renderer = ChatRenderer if template.style == "chat" else FlatRenderer

@@ -16,7 +16,7 @@ from typing import Any
 from spag_ray.game import Outcome, Role
 
 
-def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+def wilson_interval(successes: float, trials: int, confidence: float = 0.95) -> tuple[float, float]:
     """The Wilson score interval of a share (E. B. Wilson, 1927); (0, 1) when nothing was tried."""
     if trials == 0:
         return 0.0, 1.0

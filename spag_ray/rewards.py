@@ -42,12 +42,22 @@ class RoleBaselines:
         self.values = dict.fromkeys(Role, 0.0)
         self._decay = decay
 
-    def update(self, winners: Sequence[Role]) -> None:
-        """Take in decided games, in order, by who won them."""
+    def update(self, winners: Sequence[Role | None]) -> None:
+        """Take in games, in order, by who won them; nobody won a tie."""
         for winner in winners:
             for role in Role:
-                result = 1.0 if role is winner else -1.0
-                self.values[role] += (1 - self._decay) * (result - self.values[role])
+                self.values[role] += (1 - self._decay) * (result_of(winner, role) - self.values[role])
+
+
+def mean_results(winners: Sequence[Role | None]) -> dict[Role, float]:
+    """What each role scored on average, +1 a win, 0 a tie, -1 a loss; 0 without games."""
+    return {role: sum(result_of(winner, role) for winner in winners) / max(1, len(winners)) for role in Role}
+
+
+def result_of(winner: Role | None, role: Role) -> float:
+    if winner is None:
+        return 0.0
+    return 1.0 if winner is role else -1.0
 
 
 def winner_turns(outcome: Outcome, num_turns: int) -> list[int]:

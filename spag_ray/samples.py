@@ -8,14 +8,14 @@ Made where a batch is put together (cluster/training.py), read by the learner gr
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from spag_ray.config import BreachRule, ObjectiveConfig
 from spag_ray.episode import Episode
 from spag_ray.errors import InputError
-from spag_ray.game import Outcome, Role, next_role
-from spag_ray.rewards import RoleBaselines, decayed_shares, role_weights
+from spag_ray.game import Outcome, Role, Verdict, next_role
+from spag_ray.rewards import RoleBaselines, decayed_shares, mean_results, result_of, role_weights
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,11 @@ class TurnSample:
 
 @dataclass(frozen=True)
 class GameSample:
-    """The learned turns of one game and the weight of the role that decided it; they are never split over batches."""
+    """The learned turns of one game and the weight of the role that decided it (None where nobody did); they are never
+    split over batches."""
 
     episode_id: str
-    role: Role
+    role: Role | None
     weight: float
     turns: tuple[TurnSample, ...] = field(default_factory=tuple)
 
@@ -78,25 +79,37 @@ def game_samples(
 ) -> list[GameSample]:
     """Games -> what is learned from each, in the order given (method.md, "Rewards").
 
-    A winner's turn gets its decayed share of 1; with `learn_from: both` a loser's turn gets minus its share; a baseline
+    A winner's turn gets its decayed share of 1; with `learn_from: both` a loser's turn gets minus its share, or, with
+    `loser_turns: deciding`, the turn alone that lost the game minus 1; a baseline
     of the role is taken from the game's +1 or -1 before it is shared out. A game's weight is decided / (2 * games its
-    winner's role won) over the episodes given. Ties are left out; so are breaches, unless `penalise`: then the
-    offending turn alone gets minus `objective.breach_penalty`, with weight 1. `sampled=False` leaves the turns'
+    winner's role won) over the episodes given. Ties are left out, unless `ties: learn`: then they are 0 before the
+    baseline, with weight 1. So are breaches, unless `penalise`: then the offending turn alone gets minus
+    `objective.breach_penalty`, with weight 1. `sampled=False` leaves the turns'
     log-probabilities out: their tokens are not those that were sampled. Of a game between policies only the turns of
     those in `learning` are learned (of all, if it is None).
     """
     winners = [
-        winner
+        episode.verdict.outcome.winner
         for episode in episodes
-        if (winner := episode.verdict.outcome.winner) is not None and _is_learned(episode, winner, objective, learning)
+        if _counts(episode.verdict.outcome, objective)
+        and _is_learned(episode, episode.verdict.outcome.winner, objective, learning)
     ]
-    weights = role_weights(winners.count(Role.ATTACKER), winners.count(Role.DEFENDER), cap=objective.role_weight_cap)
+    weights = dict.fromkeys(Role, 1.0)
+    if objective.role_weights == "balanced":
+        wins = winners.count(Role.ATTACKER), winners.count(Role.DEFENDER)
+        weights = role_weights(*wins, cap=objective.role_weight_cap)
+    expected = dict.fromkeys(Role, 0.0)
+    if objective.baseline == "mean":
+        expected = mean_results(winners)
+    elif baselines is not None:
+        expected = dict(baselines.values)
     games = []
     for episode in episodes:
         outcome = episode.verdict.outcome
-        if outcome.winner is not None:
-            advantages = _advantages(outcome, episode.verdict.length, objective, baselines)
-            weight, role = weights[outcome.winner], outcome.winner
+        if _counts(outcome, objective):
+            advantages = _advantages(episode.verdict, objective, expected)
+            role = outcome.winner
+            weight = 1.0 if role is None else weights[role]
         elif outcome.breaker is not None and breach == "penalise":
             assert episode.verdict.turn is not None
             advantages, weight, role = {episode.verdict.turn: -objective.breach_penalty}, 1.0, outcome.breaker
@@ -114,8 +127,15 @@ def game_samples(
     return games
 
 
-def _is_learned(episode: Episode, winner: Role, objective: ObjectiveConfig, learning: Container[str] | None) -> bool:
-    """Whether anything is learned from a game that `winner` won."""
+def _counts(outcome: Outcome, objective: ObjectiveConfig) -> bool:
+    """Whether the result of such a game is learned from: won by play, or tied where ties are learned."""
+    return outcome.winner is not None or (outcome is Outcome.TIED and objective.ties == "learn")
+
+
+def _is_learned(
+    episode: Episode, winner: Role | None, objective: ObjectiveConfig, learning: Container[str] | None
+) -> bool:
+    """Whether anything is learned from a game that `winner` won, or nobody."""
     if learning is None:
         return True
     roles = [winner] if objective.learn_from == "winners" else list(Role)
@@ -129,20 +149,21 @@ def turns_of(games: Sequence[GameSample], role: Role) -> list[GameSample]:
     return [replace(game, weight=1.0, turns=turns) for game, turns in own if turns]
 
 
-def _advantages(
-    outcome: Outcome, num_turns: int, objective: ObjectiveConfig, baselines: RoleBaselines | None
-) -> dict[int, float]:
-    """{index of a learned turn: its advantage} of a decided game."""
-    learned = [outcome.winner] if objective.learn_from == "winners" else list(Role)
+def _advantages(verdict: Verdict, objective: ObjectiveConfig, expected: Mapping[Role, float]) -> dict[int, float]:
+    """{index of a learned turn: its advantage} of a decided or a tied game; `expected`: the role's baseline."""
+    winner = verdict.outcome.winner
+    learned = [winner] if objective.learn_from == "winners" else list(Role)
     advantages: dict[int, float] = {}
     for role in learned:
         assert role is not None
-        result = 1.0 if role is outcome.winner else -1.0
-        if baselines is not None:
-            result -= baselines.values[role]
-        if role is not outcome.winner:
+        result = result_of(winner, role) - expected[role]
+        if winner is role.other:
             result *= objective.loser_coeff
-        indices = [index for index in range(num_turns) if next_role(index) is role]
+            if objective.loser_turns == "deciding":
+                if verdict.turn is not None and next_role(verdict.turn) is role:
+                    advantages[verdict.turn] = result
+                continue
+        indices = [index for index in range(verdict.length) if next_role(index) is role]
         shares = decayed_shares(len(indices), objective.decay)
         advantages |= {index: result * share for index, share in zip(indices, shares, strict=True)}
     return advantages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +62,27 @@ def records_of(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 def steps_of(folder: Path) -> list[dict[str, Any]]:
     return records_of(folder, "step")
+
+
+def drawn_by_tensorboard(folder: Path) -> dict[str, list[tuple[int, float | str]]]:
+    """{tag: (step, value) in the order of a run's event files}, every record checked."""
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import masked_crc32c
+
+    drawn: dict[str, list[tuple[int, float | str]]] = {}
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            length, check = struct.unpack_from("<QI", data, at)
+            record = data[at + 12 : at + 12 + length]
+            if len(data) < at + 16 + length:
+                break  # torn by a kill
+            assert check == masked_crc32c(data[at : at + 8])
+            assert struct.unpack_from("<I", data, at + 12 + length)[0] == masked_crc32c(record)
+            at += 16 + length
+            event = Event.FromString(record)
+            for value in event.summary.value:
+                is_text = value.HasField("tensor")
+                shown = value.tensor.string_val[0].decode() if is_text else value.simple_value
+                drawn.setdefault(value.tag, []).append((event.step, shown))
+    return drawn

@@ -215,7 +215,7 @@ def test_every_panel_shows_something_of_a_real_run(
         NUM_PARTS,
         engine={"kind": "transformers"},
         imitation={"enabled": True},
-        evaluation={"games": 2},
+        evaluation={"games": 2, "tasks": ["spag_reasoning"], "task_limit": 4},
         checkpoint={"every_versions": 2},
     )
     with (

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import ray
 from conftest import TARGETS
 from rich.console import Console
-from runs import quiet, records_of, steps_of, stream_run, tiny_run
+from runs import drawn_by_tensorboard, quiet, records_of, steps_of, stream_run, tiny_run
 from safetensors.numpy import load_file
 
 from cluster.launch import placed_run, run_learn, run_play, run_reward, run_training, training_words
 from cluster.run_folder import make_run_folder
 from cluster.runtime import get
+from cluster.watch import FolderSource
+from cluster.watch_frame import frame
 from spag_ray.cards import taboo_cards
 from spag_ray.episode_log import read_log
 from spag_ray.errors import ConfigError, StopRequestedError
@@ -76,6 +81,23 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
     assert {line["stage"] for line in steps} == {"imitated", "spag-1", "spag-2"}
     # The engine played the learner's newest weights: its log-probabilities are the learner's.
     assert all(line["mismatch_mean"] == pytest.approx(1.0, abs=0.01) for line in steps if line["stage"] != "imitated")
+
+    drawn = drawn_by_tensorboard(folder)
+    for field in ("loss", "kl", "entropy", "num_target_tokens", "compute_s", "skipped"):
+        points = drawn[f"step/{field}/imitation"] + drawn[f"step/{field}/self_play"]
+        assert points == [(n, np.float32(line[field])) for n, line in enumerate(steps, 1)]
+    syncs = [line for line in metrics if line["kind"] == "sync"]
+    assert drawn["sync/num_bytes"] == [(line["version"], np.float32(line["num_bytes"])) for line in syncs]
+    played = [line for line in metrics if line["kind"] == "play" and line["stage"].startswith("spag-")]
+    assert drawn["play/tokens/self_play"] == [(line["version"], line["tokens"]) for line in played]
+
+    view = FolderSource(folder).look()
+    lines = [line.plain for line in frame(view, 80, 24, time.time())]
+    assert lines[-1] == view.end == "the run has finished" and view.num_unread == 0
+    assert "2 of 2 rounds learned" in lines[1] and any(line.startswith("spag-2-imitated") for line in lines)
+    assert {name: dict(shares.outcomes) for name, shares in view.held_out.items() if name == "spag-1"} == {
+        "spag-1": dict(Counter(str(e.verdict.outcome) for e in read_log(folder / "episodes" / "eval-spag-1.log")))
+    }
 
     for version, stage in ((1, "spag-1"), (2, "spag-2")):
         episodes = list(read_log(folder / "episodes" / f"{stage}.log"))

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 import ray
-from runs import quiet, records_of, steps_of, tiny_run
+from runs import drawn_by_tensorboard, quiet, records_of, steps_of, tiny_run
 from safetensors.numpy import load_file
 
 from cluster.checkpoint import Checkpoints
@@ -148,6 +148,11 @@ def came_to_the_same_end(folder: Path, uninterrupted: Path) -> None:
             [said(episode) for episode in read_log(f / "episodes" / log.name)] for f in (folder, uninterrupted)
         )
         assert sorted(ours) == sorted(theirs), f"{log.name}: every game once, and the same"
+    ours, theirs = (drawn_by_tensorboard(f) for f in (folder, uninterrupted))
+    for name in ("step/loss/imitation", "step/loss/self_play", "samples/decided"):
+        assert dict(ours[name]) == pytest.approx(dict(theirs[name])), f"{name}: every step once, and the same"
+    for name, points in ours.items():
+        assert [x for x, _ in points] == sorted({x for x, _ in points}), name
     assert json.loads((folder / "matches.json").read_text()) == json.loads((uninterrupted / "matches.json").read_text())
     versions = [line["version"] for line in records_of(folder, "sync")]
     assert versions == sorted(set(versions)), "published versions only rise"

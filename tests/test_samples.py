@@ -90,3 +90,44 @@ def test_rewards_and_weights_that_are_not_finite_are_refused() -> None:
 def test_settings_that_would_not_be_exact_are_refused_with_the_remedy(changes: dict, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         parse_config(changes)
+
+
+def test_a_mean_baseline_leaves_each_role_what_is_above_or_below_its_own_average() -> None:
+    lopsided = [*(game(number, Outcome.ATTACKER_WINS) for number in range(3)), game(3, Outcome.DEFENDER_WINS)]
+    objective = ObjectiveConfig(learn_from="both", baseline="mean", role_weights="none")
+    games = game_samples(lopsided, objective)
+    totals = {
+        role: [sum(turn.advantage for turn in sample.turns if turn.role is role) for sample in games] for role in Role
+    }
+    assert totals[Role.ATTACKER] == pytest.approx([0.5, 0.5, 0.5, -1.5])
+    assert totals[Role.DEFENDER] == pytest.approx([-0.5, -0.5, -0.5, 1.5])
+    assert {sample.weight for sample in games} == {1.0}
+
+
+def test_a_tie_is_good_news_for_the_side_that_mostly_loses() -> None:
+    games = [*(game(number, Outcome.ATTACKER_WINS) for number in range(3)), game(3, Outcome.TIED, num_turns=10)]
+    objective = ObjectiveConfig(learn_from="both", baseline="mean", ties="learn", role_weights="none")
+    tied = game_samples(games, objective)[-1]
+    assert tied.role is None and tied.weight == 1.0 and len(tied.turns) == 10
+    gained = {role: sum(turn.advantage for turn in tied.turns if turn.role is role) for role in Role}
+    assert gained == {Role.ATTACKER: pytest.approx(-0.75), Role.DEFENDER: pytest.approx(0.75)}
+    assert len(game_samples(games, ObjectiveConfig(learn_from="both", baseline="mean"))) == 3
+
+
+def test_ties_without_a_baseline_are_refused() -> None:
+    for wrong in ({"ties": "learn"}, {"ties": "learn", "baseline": "mean"}, {"ties": "learn", "learn_from": "both"}):
+        with pytest.raises(ConfigError, match="ties: learn"):
+            parse_config({"objective": wrong})
+
+
+def test_of_a_loser_the_turn_alone_that_lost_the_game_can_be_pushed_down() -> None:
+    objective = ObjectiveConfig(learn_from="both", loser_turns="deciding", loser_coeff=0.5)
+    blunder, beaten = game_samples(
+        [game(0, Outcome.ATTACKER_WINS, decided_by=3), game(1, Outcome.DEFENDER_WINS, decided_by=3)], objective
+    )
+    assert [(turn.role, round(turn.advantage, 4)) for turn in blunder.turns] == [
+        (Role.ATTACKER, 0.4444),
+        (Role.ATTACKER, 0.5556),
+        (Role.DEFENDER, -0.5),
+    ]
+    assert {turn.role for turn in beaten.turns} == {Role.DEFENDER}, "the attacker lost by what the other said"

@@ -1,0 +1,124 @@
+"""A frozen outside opponent: any server that speaks the OpenAI chat API, asked turn by turn.
+
+It reads the same rules as every other player, as chat messages: what it said is the assistant's, what it heard the
+user's. It knows no token ids, so its replies are tokenised with the tokenizer of the policy that it plays against, and
+their log-probabilities are 0: its turns are judged, never learned from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from actors.policy import Completion, GameView, Request, Score, WakePart
+from spag_ray.errors import EngineError, ModelError
+from spag_ray.prompts import PromptTemplate, chat_messages
+from spag_ray.snapshot import Snapshot
+
+MAX_ASKED_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """`url` up to and with /v1; `model` as the server calls it. The key, if it needs one, is read from OPENAI_API_KEY
+    where the arena runs."""
+
+    url: str
+    model: str
+
+
+def check_endpoint(endpoint: Endpoint, timeout_s: float = 20.0) -> None:
+    """Raises ModelError where nobody answers, the key is refused, or the server has no such model."""
+    from openai import NotFoundError, OpenAI, OpenAIError
+
+    try:
+        with OpenAI(base_url=endpoint.url, api_key=_key(), timeout=timeout_s, max_retries=0) as client:
+            served = [model.id for model in client.models.list()]
+    except NotFoundError:
+        return  # it lists none; the first turn will tell
+    except OpenAIError as error:
+        reason = f"{error} {error.__cause__ or ''}".strip()
+        raise ModelError(
+            f"{endpoint.url}: no player there ({reason[:200]}); is it the address up to and with /v1, and is "
+            "OPENAI_API_KEY set if it wants a key?"
+        ) from error
+    if endpoint.model not in served:
+        raise ModelError(f"{endpoint.url} serves {', '.join(served[:8]) or 'nothing'}, not {endpoint.model}")
+
+
+def _key() -> str:
+    return os.environ.get("OPENAI_API_KEY", "none")
+
+
+class EndpointPolicy:
+    """`encode(text) -> token ids` as reply_ids of a renderer."""
+
+    version = 0
+    is_dead = False
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        template: PromptTemplate,
+        encode: Callable[[str], Sequence[int]],
+        timeout_s: float = 600.0,
+    ) -> None:
+        from openai import AsyncOpenAI
+
+        self.name = endpoint.model
+        self._endpoint = endpoint
+        self._template = template
+        self._encode = encode
+        self._client = AsyncOpenAI(base_url=endpoint.url, api_key=_key(), timeout=timeout_s, max_retries=3)
+        self._places = asyncio.Semaphore(MAX_ASKED_AT_ONCE)
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        return list(await asyncio.gather(*(self._answer(request) for request in requests)))
+
+    async def _answer(self, request: Request) -> Completion:
+        if request.view is None:
+            raise EngineError("an endpoint plays from a GameView; the request carries none")
+        async with self._places:
+            text, reason = await self._ask(request.view, request)
+        tokens = tuple(self._encode(text))
+        return Completion(request.request_id, tokens, (0.0,) * len(tokens), 0, 0, reason)
+
+    async def _ask(self, view: GameView, request: Request) -> tuple[str, str]:
+        from openai import OpenAIError
+
+        sampling = request.sampling
+        try:
+            answer = await self._client.chat.completions.create(
+                model=self._endpoint.model,
+                messages=chat_messages(self._template, view.history, view.role, view.target_word or "", view.max_turns),  # type: ignore[arg-type]
+                temperature=sampling.temperature,
+                max_tokens=sampling.max_new_tokens,
+                top_p=1.0 if sampling.top_p is None else sampling.top_p,
+                seed=sampling.seed,
+            )
+        except OpenAIError as error:
+            reason = " ".join(str(error).split())[:300]
+            raise EngineError(f"{self._endpoint.url}: {self._endpoint.model} gave no answer: {reason}") from error
+        if not answer.choices:
+            raise EngineError(f"{self._endpoint.url}: {self._endpoint.model} gave an answer without a choice in it")
+        choice = answer.choices[0]
+        return choice.message.content or "", "length" if choice.finish_reason == "length" else "stop"
+
+    async def score(
+        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0
+    ) -> list[Score]:
+        raise EngineError("an endpoint gives no probabilities of given tokens")
+
+    async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
+        raise EngineError("an endpoint's weights are its own")
+
+    async def sleep(self) -> None:
+        """It holds nothing here."""
+
+    async def wake(self, part: WakePart = "all") -> None:
+        """See `sleep`."""
+
+    async def close(self) -> None:
+        await self._client.close()

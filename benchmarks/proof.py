@@ -1,0 +1,224 @@
+"""The proof run: does self-play make the imitated model better, and better than its baselines do at equal tokens?
+
+    python benchmarks/proof.py run --seed 1 --out runs/proof     # one seed; called again, it goes on where it was
+    python benchmarks/proof.py tables --out runs/proof           # Markdown tables of all seeds that are there
+
+A seed is four steps, each a command of the command line:
+
+    spag             imitate, then SPAG rounds (configs/cpu_proof.yaml)
+    published        the same imitated model, as many rounds, the published objective; games are added until it learns
+                     as many tokens as `spag` did, since it learns winners' turns alone
+    imitation-only   one imitation from the base model, of as many tokens as imitation and SPAG rounds together
+    matches          everybody against the imitated model, and spag's last stage against the baselines' last, both seats
+
+Held-out words are the same for all players of a seed; between seeds they differ, as training words do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from spag_ray.config import load_config
+from spag_ray.game import Outcome, Role
+from spag_ray.matches import Match, read_matches
+from spag_ray.ratings import wilson_interval
+from spag_ray.standings import better, score
+
+CONFIG = "configs/cpu_proof.yaml"
+PUBLISHED = "objective={name: published, learn_from: winners, role_weight_cap: 4.0}"
+BREACHES = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "tables"))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("runs/proof"))
+    parser.add_argument("-o", dest="overrides", action="append", default=[], help="key=value, for all of its runs")
+    asked = parser.parse_args()
+    if asked.what == "run":
+        run_seed(asked.out / f"seed-{asked.seed}", asked.seed, asked.overrides)
+    else:
+        for line in tables(asked.out):
+            print(line)
+
+
+def run_seed(folder: Path, seed: int, overrides: Sequence[str]) -> None:
+    """All of a seed that is not there yet."""
+    folder.mkdir(parents=True, exist_ok=True)
+    common = [f"seed={seed}", *overrides]
+    config = load_config(CONFIG, common)
+    last = f"spag-{config.self_play.rounds}"
+    spag, published, imitation = (folder / name for name in ("spag", "published", "imitation-only"))
+
+    train(spag, common)
+    learned = target_tokens(spag)
+    in_rounds = sum(count for stage, count in learned.items() if stage != "imitated")
+    imitated = f"model={spag / 'models' / 'imitated'}"
+    games = round(config.self_play.games_per_round * in_rounds / max(1, winners_tokens(spag)))
+    alone = [*common, imitated, "imitation.enabled=false", "evaluation.games=0", "evaluation.tasks=[]"]
+    train(published, [*alone, PUBLISHED, f"self_play.games_per_round={games}"])
+    games = round(config.imitation.games * (learned["imitated"] + in_rounds) / learned["imitated"])
+    train(
+        imitation,
+        [*common, f"imitation.games={games}", "self_play.rounds=0", "evaluation.games=0", "evaluation.tasks=[]"],
+    )
+
+    matches = folder / "matches.json"
+    if not matches.exists():
+        shutil.copy(spag / "matches.json", matches)
+    rivals = [f"published={published / 'models' / last}", f"imitation-only={imitation / 'models' / 'imitated'}"]
+    every = ["--stages", str(spag), *(part for rival in rivals for part in ("--player", rival))]
+    match(folder, "against-imitated", [*every, "--against", "imitated"], common)
+    some = [f"{last}={spag / 'models' / last}", *rivals]
+    match(folder, "against-rivals", [*(p for each in some for p in ("--player", each)), "--against", last], common)
+
+
+def train(folder: Path, overrides: Sequence[str]) -> None:
+    command = ["train", CONFIG, "--run-dir", str(folder), "--resume"]
+    step(folder, [*command, *(part for override in overrides for part in ("-o", override))])
+
+
+def match(folder: Path, name: str, arguments: Sequence[str], overrides: Sequence[str]) -> None:
+    out = ["--out", str(folder / "matches.json")]
+    step(
+        folder / name,
+        ["match", CONFIG, *arguments, *out, *(part for override in overrides for part in ("-o", override))],
+    )
+
+
+def step(folder: Path, arguments: Sequence[str]) -> None:
+    """A command of spag-ray, unless it has come to its end before; how long it took is kept beside its folder, over all
+    the times that it was begun."""
+    done = folder.with_name(f"{folder.name}.done.json")
+    seconds_file = folder.with_name(f"{folder.name}.seconds")
+    if done.exists():
+        return
+    print(f"spag-ray {' '.join(arguments)}", flush=True)
+    began = time.monotonic()
+    ended = subprocess.run([sys.executable, "-m", "spag_ray", *arguments], check=False)
+    before = float(seconds_file.read_text()) if seconds_file.exists() else 0.0
+    seconds_file.write_text(str(before + time.monotonic() - began))
+    if ended.returncode != 0:
+        sys.exit(ended.returncode)
+    done.write_text(json.dumps({"seconds": round(float(seconds_file.read_text())), "arguments": list(arguments)}))
+
+
+def records(run: Path, kind: str) -> Iterator[dict]:
+    with (run / "metrics.jsonl").open(encoding="utf-8") as lines:
+        for line in lines:
+            record = json.loads(line)
+            if record["kind"] == kind:
+                yield record
+
+
+def target_tokens(run: Path) -> dict[str, int]:
+    """{stage: tokens with a loss, each step once}"""
+    steps = {(record["stage"], record["step"]): record["num_target_tokens"] for record in records(run, "step")}
+    tokens: dict[str, int] = {}
+    for (stage, _), count in steps.items():
+        tokens[stage] = tokens.get(stage, 0) + count
+    return tokens
+
+
+def winners_tokens(run: Path) -> int:
+    """Tokens of the winners' turns of all self-play games: what the published objective learns of them."""
+    from spag_ray.episode_log import read_log
+
+    logs = sorted((run / "episodes").glob("spag-*.log"))
+    return sum(
+        turn.num_tokens
+        for log in logs
+        for episode in read_log(log)
+        for turn in episode.turns[: episode.verdict.length]
+        if turn.role is episode.verdict.outcome.winner
+    )
+
+
+def tables(out: Path) -> list[str]:
+    """Markdown: outcomes by stage, scores against the imitated model and the baselines, what each player was given."""
+    seeds = sorted(
+        (path for path in out.glob("seed-*") if (path / "matches.json").exists()), key=lambda path: path.name
+    )
+    runs = [read_matches(seed / "matches.json") for seed in seeds]
+    last = f"spag-{load_config(CONFIG).self_play.rounds}"
+    stages = ["base", "imitated", *(f"spag-{number}" for number in range(1, int(last[5:]) + 1))]
+    rivals = ["published", "imitation-only"]
+    lines = [f"Seeds: {', '.join(seed.name[5:] for seed in seeds)}.", "", *outcome_lines(runs, stages), ""]
+    lines += ["| player | against | score, both seats [95%] | breach-free games | attacker | defender | each seed |"]
+    lines += ["|---|---|---|---|---|---|---|"]
+    pairs = [(name, "imitated") for name in [*stages, *rivals] if name != "imitated"] + [
+        (last, name) for name in rivals
+    ]
+    lines += [score_line(runs, *pair) for pair in pairs if all(met(run, *pair) for run in runs)]
+    pooled = pool(runs)
+    for name, other in [(last, "imitated"), *((last, rival) for rival in rivals)]:
+        test = better(pooled, name, other)
+        lines += ["", f"{name} better than {other}: p = {test.p_value:.4f} (paired over {test.num_words} words)."]
+    return [*lines, "", *cost_lines(seeds)]
+
+
+def met(run: Sequence[Match], name: str, other: str) -> bool:
+    return {(name, other), (other, name)} <= {(match.attacker, match.defender) for match in run}
+
+
+def pool(runs: Sequence[Sequence[Match]]) -> list[Match]:
+    """Matches of all seeds, each seed's words kept apart."""
+    pooled = []
+    for number, run in enumerate(runs):
+        for each in run:
+            row = each.as_json()
+            row["games"] = [[f"{number}/{word}", outcome, length] for word, outcome, length in row["games"]]
+            pooled.append(Match.from_json(row))
+    return pooled
+
+
+def outcome_lines(runs: Sequence[Sequence[Match]], stages: Sequence[str]) -> Iterator[str]:
+    yield "| stage, both seats | games | attacker wins | defender wins | breach | tie |"
+    yield "|---|---|---|---|---|---|"
+    for stage in stages:
+        games = [game for run in runs for each in run if each.attacker == each.defender == stage for game in each.games]
+        cells = []
+        for outcomes in ((Outcome.ATTACKER_WINS,), (Outcome.DEFENDER_WINS,), BREACHES, (Outcome.TIED,)):
+            count = sum(game.outcome in outcomes for game in games)
+            low, high = wilson_interval(count, len(games))
+            cells.append(f"{100 * count / max(1, len(games)):.0f} % [{100 * low:.0f}, {100 * high:.0f}]")
+        yield f"| {stage} | {len(games)} | {' | '.join(cells)} |"
+
+
+def score_line(runs: Sequence[Sequence[Match]], name: str, other: str) -> str:
+    def cell(**options: object) -> str:
+        found = score(runs, name, other, **options)  # type: ignore[arg-type]
+        return f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
+
+    seats = [cell(roles=[role]) for role in Role]
+    each = " ".join(f"{score([run], name, other).value:.2f}" for run in runs)
+    return f"| {name} | {other} | {cell()} | {cell(breach_free=True)} | {' | '.join(seats)} | {each} |"
+
+
+def cost_lines(seeds: Sequence[Path]) -> Iterator[str]:
+    yield "| seed | step | minutes | self-play games | tokens learned: imitation | rounds |"
+    yield "|---|---|---|---|---|---|"
+    for seed in seeds:
+        for done in sorted(seed.glob("*.done.json"), key=lambda path: path.stat().st_mtime):
+            name = done.name.removesuffix(".done.json")
+            minutes = json.loads(done.read_text())["seconds"] / 60
+            cells = ["", "", ""]
+            if (seed / name / "metrics.jsonl").exists():
+                tokens = target_tokens(seed / name)
+                rounds = sum(count for stage, count in tokens.items() if stage != "imitated")
+                games = sum(each["games"] for each in records(seed / name, "play") if each["stage"].startswith("spag-"))
+                cells = [str(games), f"{tokens.get('imitated', 0):,}", f"{rounds:,}"]
+            yield f"| {seed.name[5:]} | {name} | {math.ceil(minutes)} | {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Reading a run's metrics.jsonl while it is written: every whole line once, as it comes.
+
+lines = MetricLines(folder / "metrics.jsonl")
+for line in lines.new():  # {"time": 1700000000.0, "kind": "sync", "version": 3, ...}
+    ...                   # and again whenever there may be more
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+class MetricLines:
+    """Holds one line at a time. A last line without its end waits for it; a line that is damaged (a crash tore it) is
+    left out and counted in `num_damaged`."""
+
+    def __init__(self, path: Path) -> None:
+        self.num_damaged = 0
+        self._path = path
+        self._offset = 0
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        """What came since the last call; nothing where there is no file yet. Each has `time`, seconds since the epoch,
+        and `kind`."""
+        try:
+            file = self._path.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            file.seek(self._offset)
+            for raw in file:
+                if not raw.endswith(b"\n"):
+                    return
+                self._offset += len(raw)
+                if (line := _parsed(raw)) is not None:
+                    yield line
+                elif raw.strip():
+                    self.num_damaged += 1
+
+
+def _parsed(raw: bytes) -> dict[str, Any] | None:
+    try:
+        line = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    is_whole = isinstance(line, dict) and isinstance(line.get("kind"), str) and _is_time(line.get("time"))
+    return line if is_whole else None
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e10
