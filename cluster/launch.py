@@ -18,6 +18,7 @@ from actors.models import load_tokenizer, resolve_model
 from cluster.dashboard import as_text
 from cluster.jobs import check_run_dir
 from cluster.nodes import check_cluster
+from cluster.places import free, places_of
 from cluster.preflight import check_files, check_model, in_a_process
 from cluster.progress import Progress, watch
 from cluster.run import Cards, Run
@@ -233,6 +234,7 @@ def placed_run(
             yield run
         finally:
             ray.kill(run)
+            free(places_of(folder))
 
 
 @contextlib.contextmanager

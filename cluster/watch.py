@@ -69,8 +69,9 @@ class FolderSource:
             changed_at = path.stat().st_mtime
             if changed_at != self._evaluated_at:
                 self._evaluated_at = changed_at
-                rows = _json_of(path)
-                self._view.evaluations = [row for row in rows if isinstance(row, dict)] if rows else []
+                for row in _json_of(path) or ():
+                    with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):  # of another version
+                        self._view.evaluated(row)
 
 
 class AttachedSource:
