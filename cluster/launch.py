@@ -25,6 +25,7 @@ from cluster.run import Cards, Run
 from cluster.run_folder import make_run_folder, reopen_run_folder
 from cluster.runtime import NAMESPACE, get, is_job, ray_session
 from cluster.tables import head_to_head_lines, outcome_table
+from cluster.wandb_run import check_tracking
 from spag_ray.cards import split_words, taboo_cards, without_words
 from spag_ray.config import RunConfig
 from spag_ray.errors import ConfigError, InputError, StopRequestedError
@@ -138,6 +139,7 @@ def run_play(
 ) -> None:
     """`spag-ray play`: one game a word, written in the published format."""
     refuse_existing(out)
+    check_tracking(config.tracking)
     words = read_words(words_file) if words_file else training_words(config, taboo_cards())[1]
     attacker_model = resolve_model(attacker or config.model)
     defender_model = resolve_model(defender or config.model)

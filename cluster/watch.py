@@ -69,7 +69,8 @@ class FolderSource:
             changed_at = path.stat().st_mtime
             if changed_at != self._evaluated_at:
                 self._evaluated_at = changed_at
-                for row in _json_of(path) or ():
+                rows = _json_of(path)
+                for row in rows if isinstance(rows, list) else ():
                     with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):  # of another version
                         self._view.evaluated(row)
 
@@ -91,6 +92,8 @@ class AttachedSource:
             self._view.progress = self._run.status().progress
         except ClusterError:
             self._view.end = "the run has ended; its folder says how"
+        except ConnectionError:
+            self._view.end = "the cluster does not answer any more"
         return self._view
 
     def _new(self) -> Iterator[dict[str, Any]]:
