@@ -1,9 +1,9 @@
 """The places of a run's engines and learner ranks: one placement group, so that a run has all of them or none. Two runs
 that each held half of what they need would wait for each other for ever.
 
-    places.reserve(bundles_of(config))          waits until there is room for all, and says what is missing
-    places.take("engine-policy-0", engine)      options of an actor: its bundle; or none, where Ray finds room
-    places.leave("engine-policy-0")             it has ended; one in its place takes its bundle
+    places.reserve(bundles_of(config))                  waits until there is room for all, and says what is missing
+    places.take("engine-policy-0", "engine", 1, 0)      options of an actor: its bundle; none where Ray finds room
+    places.leave("engine-policy-0")                     it has ended; one in its place takes its bundle
 
 When the learners have gone, engines of the last match take their places. An engine that was not planned is placed
 outside.
@@ -113,6 +113,8 @@ class Places:
         with self._lock:
             bundles = {self._taken[name][0] for name in actors if name in self._taken}
             elsewhere = [handle for name, handle in zip(actors, handles, strict=True) if name not in self._taken]
+        if not (num_cpus or num_gpus):
+            return  # they wait for nothing
         ready = [handle.__ray_ready__.remote() for handle in elsewhere]
 
         def is_there(seconds: float) -> bool:

@@ -1,7 +1,7 @@
 """`spag-ray watch`: a run as it goes on, from the files of its folder or over Ray Client; it never touches the run.
 
 folder  metrics.jsonl (its newest lines), evaluations.json, ended.json: beside any run, wherever the folder is seen
-ray://  the run's own words besides: where it is in a stage, what it has noted; but no evaluations.json
+ray://  lines of metrics.jsonl, and the run's own words: where it is in a stage, what it has noted
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def _doing(view: RunView) -> str:
     progress = view.progress
     parts = [plain(progress.stage if progress is not None else view.doing)]
     if progress is not None and progress.total:
-        parts.append(f"{progress.done} of {progress.total} {progress.unit}")
+        parts.append(f"{progress.done} of {progress.total} {plain(progress.unit)}")
     versions = {name: published.version for name, published in view.published.items()}
     versions = versions or {"policy": progress.version if progress is not None else 0}
     parts += [
