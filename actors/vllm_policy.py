@@ -262,6 +262,8 @@ def _engine_arguments(model: str, config: EngineConfig, seed: int, channel: Chan
         max_model_len=config.max_model_len,
         max_num_seqs=config.max_num_seqs,
         tensor_parallel_size=config.tensor_parallel_size,
+        # In a placement group vLLM would place its workers as actors of its own, in bundles that are not there.
+        distributed_executor_backend="mp" if config.tensor_parallel_size > 1 else None,
         enforce_eager=on_cpu,
         enable_prefix_caching=True,
         logprobs_mode="processed_logprobs",

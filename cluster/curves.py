@@ -44,6 +44,7 @@ _KINDS = {
     "play": _Kind("version", ("stage",)),
     "stream": _Kind("version"),
     "samples": _Kind("version"),
+    "evaluation": _Kind("version", ("task", "metric", "policy")),
     "games": _Kind("seconds", ("phase",)),
     "buffer": _Kind("seconds"),
     "checkpoint": _Kind("seconds"),

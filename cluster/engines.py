@@ -14,6 +14,7 @@ from cluster.arena_actor import Engine
 from cluster.arenas import Arenas
 from cluster.learning_policy import LearningPolicy
 from cluster.metrics import Metrics
+from cluster.places import Places
 from cluster.remote_policy import EngineActor
 from cluster.runtime import get, own_environment
 from cluster.supervisor import EngineWatch, Placed, Restarts
@@ -24,7 +25,15 @@ from spag_ray.errors import EngineError
 class Engines:
     """`lock` is held by whoever changes which engines there are, or gives them new weights."""
 
-    def __init__(self, config: RunConfig, folder: Path, arenas: Arenas, metrics: Metrics, restarts: Restarts) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: Path,
+        arenas: Arenas,
+        metrics: Metrics,
+        restarts: Restarts,
+        places: Places,
+    ) -> None:
         self.lock = threading.RLock()
         self.watch = EngineWatch(config.supervision, self._replace)
         self._config = config
@@ -32,6 +41,7 @@ class Engines:
         self._arenas = arenas
         self._metrics = metrics
         self._restarts = restarts
+        self._places = places
         self._placed: list[Placed] = []
         self._missing: list[Placed] = []
         self.are_asleep = False
@@ -130,19 +140,23 @@ class Engines:
                 num_gpus=config.num_gpus,
                 max_concurrency=4096,
                 runtime_env=own_environment(config.env),
+                **self._places.take(name, "engine", config.num_cpus, config.num_gpus),
             ).remote(str(self._folder / "logs" / f"{name}.log"))
             engines.append(Engine(handle, name, pool))
-        starts = [
-            engine.handle.start.remote(
-                model, config, engine.name, 0, self._config.seed + index, self._config.sync.channel
-            )
-            for index, engine in enumerate(engines)
-        ]
         try:
+            handles = [engine.handle for engine in engines]
+            self._places.wait_for(names, handles, config.num_cpus, config.num_gpus)
+            starts = [
+                engine.handle.start.remote(
+                    model, config, engine.name, 0, self._config.seed + index, self._config.sync.channel
+                )
+                for index, engine in enumerate(engines)
+            ]
             get(starts, config.start_timeout_s)
         except BaseException as error:
             for engine in engines:
                 ray.kill(engine.handle)
+                self._places.leave(engine.name)
             if isinstance(error, ray.exceptions.GetTimeoutError):
                 raise EngineError(
                     f"no engine after engine.start_timeout_s ({config.start_timeout_s:.0f} s); see {self._folder}/logs"
@@ -157,6 +171,7 @@ class Engines:
     def _takes_leave(self, placed: Placed) -> None:
         self._placed.remove(placed)
         self.watch.forget(placed.engine)
+        self._places.leave(placed.engine.name)
         self._arenas.drop(placed.engine)
         if placed.learner is not None:
             placed.learner.leave(placed.engine)

@@ -70,9 +70,12 @@ class EventFiles:
 
 def read_events(path: Path) -> Iterator[Event]:
     """The events of a file, as far as it is whole."""
+    size = path.stat().st_size
     with path.open("rb") as file:
         while len(header := file.read(_HEADER)) == _HEADER:
             (length,) = _LENGTH.unpack_from(header)
+            if length > size - file.tell():
+                return
             data = file.read(length)
             if len(file.read(_FOOTER)) < _FOOTER:
                 return

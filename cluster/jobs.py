@@ -98,8 +98,10 @@ def jobs_at(address: str) -> list[tuple[str, str, str]]:
 def follow_job(client: Any, job: str, console: Console, ask: Callable[[], bool]) -> int:
     """Print a job's output until it ends; its exit code. On Ctrl-C, `ask` decides whether it is stopped."""
     log = _Log(client, job, console)
-    while not client.get_job_status(job).is_terminal():
+    while True:
         try:
+            if client.get_job_status(job).is_terminal():
+                break
             with contextlib.suppress(RuntimeError):  # the connection was lost; if it does not come back, the next
                 asyncio.run(log.show())  # question for the status says so
             time.sleep(0.5)

@@ -21,6 +21,7 @@ from cluster.dashboard import as_text
 from cluster.evaluation_table import evaluation_tables
 from cluster.jobs import check_run_dir
 from cluster.nodes import check_cluster
+from cluster.places import free, places_of
 from cluster.preflight import check_files, check_model, check_tasks, in_a_process
 from cluster.progress import Progress, watch
 from cluster.run import Cards, Run
@@ -28,6 +29,7 @@ from cluster.run_folder import make_run_folder, reopen_run_folder
 from cluster.runtime import NAMESPACE, get, is_job, ray_session
 from cluster.tables import comparison_lines, head_to_head_lines, match_tables, outcome_table
 from cluster.tournament import Entrant, check_entrants, entrants_of_run
+from cluster.wandb_run import check_tracking
 from spag_ray.cards import split_words, taboo_cards, without_words
 from spag_ray.config import RunConfig
 from spag_ray.errors import ConfigError, InputError, StopRequestedError
@@ -160,6 +162,7 @@ def run_play(
 ) -> None:
     """`spag-ray play`: one game a word, written in the published format."""
     refuse_existing(out)
+    check_tracking(config.tracking)
     words = read_words(words_file) if words_file else training_words(config, taboo_cards())[1]
     attacker_model = resolve_model(attacker or config.model)
     defender_model = resolve_model(defender or config.model)
@@ -315,6 +318,7 @@ def placed_run(
             yield run
         finally:
             ray.kill(run)
+            free(places_of(folder))
 
 
 @contextlib.contextmanager

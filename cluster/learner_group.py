@@ -15,6 +15,7 @@ from typing import Any
 import ray
 
 from cluster.arena_actor import Engine
+from cluster.places import Places
 from cluster.runtime import get, own_environment, redirect_output
 from cluster.transfer import EngineClient, SendReport
 from spag_ray.config import Channel, LearnerConfig, ObjectiveConfig
@@ -128,26 +129,31 @@ class LearnerGroup:
         objective: ObjectiveConfig,
         log_folder: str,
         name: str = "learner",
+        places: Places | None = None,
     ) -> None:
         actor = ray.remote(LearnerActor)
         self._timeout_s = config.timeout_s
+        self._places = places or Places()
+        self._names = [f"{name}-{rank}" for rank in range(config.num_ranks)]
         self._ranks = [
             actor.options(
-                name=f"{name}-{rank}",
+                name=rank,
                 num_cpus=config.num_cpus,
                 num_gpus=config.num_gpus,
                 runtime_env=own_environment(config.env),
-            ).remote(f"{log_folder}/{name}-{rank}.log")
-            for rank in range(config.num_ranks)
+                **self._places.take(rank, "learner", config.num_cpus, config.num_gpus),
+            ).remote(f"{log_folder}/{rank}.log")
+            for rank in self._names
         ]
         self._beats: list[ray.ObjectRef] = []
         try:
+            self._places.wait_for(self._names, self._ranks, config.num_cpus, config.num_gpus)
             nodes = self._all("node")
             master = self._get(self._ranks[0].meeting_place.remote())
-            places = [Place(index, config.num_ranks, master) for index in range(config.num_ranks)]
+            ranks = [Place(index, config.num_ranks, master) for index in range(config.num_ranks)]
             started = [
                 rank.start.remote(model, config, objective, place, nodes.count(node))
-                for rank, place, node in zip(self._ranks, places, nodes, strict=True)
+                for rank, place, node in zip(self._ranks, ranks, nodes, strict=True)
             ]
             self.num_buckets, self.num_tensors, self.adapter = self._get(started)[0]
         except BaseException:
@@ -232,8 +238,9 @@ class LearnerGroup:
         self._all("wake")
 
     def close(self) -> None:
-        for rank in self._ranks:
+        for name, rank in zip(self._names, self._ranks, strict=True):
             ray.kill(rank)
+            self._places.leave(name)
 
     def _all(self, method: str, *arguments: Any) -> list[Any]:
         return self._get(self._ask(method, *arguments))

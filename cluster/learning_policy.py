@@ -16,6 +16,7 @@ from cluster.arena_actor import Engine
 from cluster.learner_group import LearnerGroup
 from cluster.lesson import Lesson, Saved, UnderWay, saved_in
 from cluster.metrics import Metrics
+from cluster.places import Places
 from cluster.transfer import DirectChannel
 from cluster.weights import Export, Gate, Probe, SyncReport, export, prove, publish
 from spag_ray.config import RunConfig
@@ -39,6 +40,7 @@ class LearningPolicy:
         model: str,
         metrics: Metrics,
         probe: Probe | None = None,
+        places: Places | None = None,
     ) -> None:
         self.name = name
         self.roles = roles
@@ -50,6 +52,7 @@ class LearningPolicy:
         self._folder = folder
         self._metrics = metrics
         self._probe = probe
+        self._places = places
         self.waiting: list[Engine] = []
         self._exported: Export | None = None
         self._is_proved = False  # what was exported last is on the engines, and they were compared with the learner
@@ -67,6 +70,7 @@ class LearningPolicy:
             self._config.objective,
             str(self._folder / "logs"),
             f"{label}-{self._folder.name}",
+            self._places,
         )
         if self._config.sync.channel != "object_store":
             workers = self._config.engine.tensor_parallel_size

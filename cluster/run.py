@@ -32,8 +32,10 @@ from cluster.learning_policy import LearningPolicy
 from cluster.lesson import Lesson
 from cluster.meter import BufferMeter
 from cluster.metrics import Metrics
+from cluster.places import Places, places_of
 from cluster.progress import Progress
 from cluster.recovery import Recovery
+from cluster.room import Bundle, bundles_of
 from cluster.runtime import ClusterError, get, redirect_output
 from cluster.stream_play import Stream
 from cluster.supervisor import Restarts
@@ -97,8 +99,9 @@ class Run:
         self.renderer: Renderer = make_renderer(self._template, self.tokenizer, config.game.max_turns)
         probe = Probe(self.renderer.prompt((), Role.ATTACKER, self.held_out[0]), self.renderer.reply_ids(PROBE))
         seats = {"policy": tuple(Role)} if config.policies == "shared" else {str(role): (role,) for role in Role}
+        self.places = Places(config.cluster, places_of(self.folder), self.note, self.check_stop)
         self.policies = [
-            LearningPolicy(name, roles, config, self.folder, model, self.metrics, probe)
+            LearningPolicy(name, roles, config, self.folder, model, self.metrics, probe, self.places)
             for name, roles in seats.items()
         ]
         self.restarts = Restarts(config.supervision, self.metrics, self.note)
@@ -125,7 +128,7 @@ class Run:
             config.engine.turn_timeout_s,
             self.buffer,
         )
-        self.engines = Engines(config, self.folder, self.arenas, self.metrics, self.restarts)
+        self.engines = Engines(config, self.folder, self.arenas, self.metrics, self.restarts, self.places)
         self.task_evaluation = TaskEvaluation(self)
 
     def __repr__(self) -> str:
@@ -133,24 +136,17 @@ class Run:
         return f"run-{self.folder.name}"
 
     def train(self) -> list[Match]:
-        """The whole of SPAG; see training.py. ended.json says how it ended."""
+        """The whole of SPAG; see training.py."""
         from cluster.training import train
 
-        end = {"ended": "finished"}
-        try:
+        with self._ending():
             return train(self)
-        except BaseException as error:
-            end = {"ended": "stopped" if isinstance(error, StopRequestedError) else "failed", "reason": str(error)}
-            raise
-        finally:
-            self.close()
-            with contextlib.suppress(OSError):  # on a full disk, which is then what is raised
-                write_atomically(self.folder / "ended.json", json.dumps(end, indent=1) + "\n")
 
     def play_only(self, attacker: str, defender: str, words: Sequence[str]) -> list[dict[str, Any]]:
         """One game a word between two model folders (which may be the same); games in the published format."""
-        try:
+        with self._ending():
             temperature = self.config.sampling.temperature
+            self._reserve_engines(len({attacker, defender}))
             self.say("starting engines")
             self.engines.start(attacker, "attacker", "attacker", 1)
             seat = other = self.seat("attacker", "attacker", attacker, temperature)
@@ -158,22 +154,22 @@ class Run:
                 self.engines.start(defender, "defender", "defender", 1)
                 other = self.seat("defender", "defender", defender, temperature)
             return [episode.as_published() for episode in self.play("play", words, seat, other)]
-        finally:
-            self.close()
 
     def match_only(self, entrants: Sequence[Entrant], against: str | None, played: Sequence[Match]) -> list[Match]:
         """Matches between players that do not learn, beside those that were `played` already."""
         from cluster.tournament import play_tournament
 
-        try:
+        with self._ending():
             self.results = list(played)
+            if any(entrant.folder for entrant in entrants):
+                self._reserve_engines(2 * self.config.engine.num_engines)  # of either seat
             return play_tournament(self, entrants, against)
-        finally:
-            self.close()
 
     def learn_only(self, method: str, games: Sequence[GameSample], sft: Sequence[TurnSample], out: str) -> None:
         """One pass over samples from a file; the model is written to `out`."""
-        try:
+        with self._ending():
+            learner = self.config.learner
+            self.places.reserve([Bundle("learner", learner.num_cpus, learner.num_gpus)] * learner.num_ranks)
             self.say("starting the learner")
             (policy,) = self.policies
             policy.start_learners()
@@ -183,18 +179,15 @@ class Run:
             self.learn(Lesson("learn", method, games, sft, part.batch_games, part.learning_rate, kl_coeff))
             assert policy.learners is not None
             policy.learners.save_model(out)
-        finally:
-            self.close()
 
     def evaluate_only(self, model: str, stage: str) -> list[Evaluation]:
         """The configured tasks, of a model folder; `stage` is what its rows are called."""
-        try:
+        with self._ending():
+            self._reserve_engines(self.config.engine.num_engines)
             self.say("starting engines")
             self.engines.start(model, "evaluated", "evaluated", self.config.engine.num_engines)
             self.task_evaluation.evaluate(stage, "evaluated", model, lambda: self.engines.of("evaluated"))
             return self.task_evaluation.rows
-        finally:
-            self.close()
 
     def train_alone(self) -> None:
         """Of a Run that nobody waits for (console.launch): it ends itself, and with it all that it owns."""
@@ -246,7 +239,10 @@ class Run:
         self._num_notes += 1
 
     def start_policies(self) -> None:
-        """The engines and learner groups of every policy that learns."""
+        """The engines and learner groups of every policy that learns, once there is room for all of them."""
+        self.say("waiting for room")
+        self.places.reserve(bundles_of(self.config))
+        self.say("starting engines and learner")
         for policy in self.policies:
             count = self.config.engine.num_engines
             policy.engines = self.engines.start(policy.model, policy.name, policy.name, count, policy)
@@ -261,6 +257,16 @@ class Run:
             if self.takes_turns:
                 policy.sleep_learners()  # before the next one's need the room
         self.wake_engines()
+
+    def end_learning(self) -> None:
+        """Everything is learned: engines may have the learners' places."""
+        for policy in self.policies:
+            policy.close_learners()
+        self.places.learners_are_done()
+
+    def _reserve_engines(self, count: int) -> None:
+        engine = self.config.engine
+        self.places.reserve([Bundle("engine", engine.num_cpus, engine.num_gpus)] * count)
 
     def go_back_to(self, words: WordStream, results: Sequence[Mapping[str, Any]]) -> None:
         """The words given out so far, and what has been evaluated, are these."""
@@ -278,11 +284,26 @@ class Run:
     def policy_of(self, role: Role) -> LearningPolicy:
         return next(policy for policy in self.policies if role in policy.roles)
 
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """After the block everything is closed, and ended.json says how it ended."""
+        end = {"ended": "finished"}
+        try:
+            yield
+        except BaseException as error:
+            end = {"ended": "stopped" if isinstance(error, StopRequestedError) else "failed", "reason": str(error)}
+            raise
+        finally:
+            self.close()
+            with contextlib.suppress(OSError):  # on a full disk, which is then what is raised
+                write_atomically(self.folder / "ended.json", json.dumps(end, indent=1) + "\n")
+
     def close(self) -> None:
         """End every actor of the run; engines first close their child processes."""
         self.engines.close()
         for policy in self.policies:
             policy.close_learners()
+        self.places.close()
         self.arenas.close()
         ray.kill(self.buffer)
         self.metrics.close()

@@ -9,23 +9,28 @@ It grows with the number of stages alone, however long the run.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from cluster.metric_registry import phase_of
 from cluster.progress import Progress
+from cluster.view_parts import (
+    MAX_POINTS,
+    Evaluation,
+    Learned,
+    Learning,
+    Published,
+    Shares,
+    Waiting,
+    lags_of,
+    outcomes_of,
+)
 from spag_ray.config import RunConfig
-from spag_ray.ending import ENDINGS, Ending
 from spag_ray.game import Outcome
 
-MAX_POINTS = 400
 MAX_HAPPENINGS = 50
 LATELY = 13  # lines `games`, at most one every 5 s
-CURVES = ("loss", "kl", "entropy", "ratio_max")
-_OF_A_STEP = ("learning_rate", "gradient_norm")
 _HAPPENINGS = {
     "restart": "{what} is begun again ({cause}): {reason}",
     "engine_joined": "{engine} joined, at version {version}",
@@ -36,76 +41,20 @@ _HAPPENINGS = {
     "set_aside": "{log} was set aside: played beyond the checkpoint",
 }
 
-KINDS = ("games", "buffer", "play", "step", "stream", "sync", *_HAPPENINGS)  # of lines that it shows
-
-
-@dataclass(frozen=True)
-class Shares:
-    """How games ended: {outcome: games}."""
-
-    name: str
-    outcomes: Mapping[str, int]
-
-    @property
-    def num_games(self) -> int:
-        return sum(self.outcomes.values())
-
-
-@dataclass
-class Learning:
-    """A policy's learner: its newest step, and the curves of the phase that this is in."""
-
-    stage: str = ""
-    step: int = 0
-    learning_rate: float = 0.0
-    gradient_norm: float = 0.0
-    curves: dict[str, deque[float]] = field(default_factory=dict)
-
-    def take(self, line: Mapping[str, Any]) -> None:
-        stage, step = str(line["stage"]), int(line["step"])
-        if phase_of(stage) != phase_of(self.stage):
-            self.curves = {}
-        self.stage, self.step = stage, step
-        self.learning_rate, self.gradient_norm = (float(line.get(name) or 0) for name in _OF_A_STEP)
-        for name in CURVES:
-            if (value := line.get(name)) is not None and math.isfinite(value):
-                self.curves.setdefault(name, deque(maxlen=MAX_POINTS)).append(float(value))
-
-
-@dataclass(frozen=True)
-class Published:
-    """The newest version of the weights that engines took. `probe_gap_max` in nats."""
-
-    version: int
-    seconds: float
-    num_engines: int
-    num_bytes: int
-    probe_gap_max: float
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """The buffer. `lags`: {versions: episodes that were so much older than what learned them}; of a stream, like
-    `permits` and `num_evicted`."""
-
-    num_episodes: int
-    oldest_s: float
-    permits: int | None
-    num_evicted: int
-    lags: Mapping[str, int]
+KINDS = ("evaluation", "games", "buffer", "play", "step", "stream", "sync", *_HAPPENINGS)  # of lines that it shows
 
 
 class RunView:
     """`config` is None where it cannot be read. `progress` is what the run itself says, `end` how it ended, where that
-    is known; `evaluations` are the rows of evaluations.json. `num_unread` lines were not understood: another version
-    of spag_ray wrote them."""
+    is known; `evaluations` are by stage, task and metric, the newest last. `num_unread` lines were not understood:
+    another version of spag_ray wrote them."""
 
     def __init__(self, name: str, config: RunConfig | None = None) -> None:
         self.name = name
         self.config = config
         self.progress: Progress | None = None
         self.end: str | None = None
-        self.evaluations: list[Mapping[str, Any]] = []
+        self.evaluations: dict[tuple[str, str, str], Evaluation] = {}
         self.num_unread = 0
         self.began: float | None = None
         self.newest: float | None = None
@@ -122,7 +71,7 @@ class RunView:
         self._self_play: deque[Counter[str]] = deque(maxlen=LATELY)
         self._games: Mapping[str, Any] | None = None  # the newest such line
         self._is_stream = False
-        self._learned = _Learned()
+        self._learned = Learned()
 
     def take(self, line: Mapping[str, Any]) -> None:
         """`line` has `time` and `kind`; whatever else it has."""
@@ -130,6 +79,19 @@ class RunView:
             self._take(line)
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
             self.num_unread += 1
+
+    def evaluated(self, row: Mapping[str, Any]) -> None:
+        """A row of evaluations.json. Raises KeyError, TypeError or ValueError for what is none."""
+        stderr = row.get("stderr")
+        found = Evaluation(
+            str(row["stage"]),
+            str(row["task"]),
+            str(row["metric"]),
+            float(row["value"]),
+            None if stderr is None else float(stderr),
+            int(row["num_samples"]),
+        )
+        self.evaluations[found.stage, found.task, found.metric] = found
 
     @property
     def self_play(self) -> Shares | None:
@@ -177,7 +139,7 @@ class RunView:
         self._is_stream = True
         self.games_per_s = float(line["games_per_s"])
         if self.config is not None:
-            self._learned.learns(sum(_lags(line).values()) // self.config.stream.games_per_version)
+            self._learned.learns(sum(lags_of(line).values()) // self.config.stream.games_per_version)
 
     def _take_sync(self, line: Mapping[str, Any]) -> None:
         published = Published(
@@ -198,7 +160,7 @@ class RunView:
             float(line["oldest_s"]),
             None if permits is None else int(permits),
             int(line.get("evicted", 0)),
-            _lags(line),
+            lags_of(line),
         )
 
     def _take_play(self, line: Mapping[str, Any]) -> None:
@@ -224,53 +186,8 @@ class RunView:
             self.tokens_per_s.append((num_tokens - before["tokens"]) / seconds)
             self.games_per_s = (outcomes.total() - outcomes_of(before).total()) / seconds
 
+    def _take_evaluation(self, line: Mapping[str, Any]) -> None:
+        self.evaluated(line)
+
     def _take_restart(self, line: Mapping[str, Any]) -> None:
         self.restarts[line["what"].replace(".", "-").split("-")[0]] += 1
-
-
-class _Learned:
-    """How many rounds, or versions of a stream, were learned and published, and how long each took."""
-
-    def __init__(self) -> None:
-        self.num_done = 0
-        self.num_timed = 0
-        self.newest = 0.0
-        self._seconds = 0.0
-        self._learning: int | None = None
-
-    @property
-    def seconds_each(self) -> float:
-        return self._seconds / self.num_timed
-
-    def learns(self, number: int) -> None:
-        self._learning = number
-
-    def published(self, at: float) -> None:
-        if self._learning is not None:
-            self.num_done = max(self.num_done, self._learning)
-            if self.newest:
-                self._seconds += at - self.newest
-                self.num_timed += 1
-        self.newest, self._learning = at, None
-
-
-def _lags(line: Mapping[str, Any]) -> dict[str, int]:
-    return {name.removeprefix("lag_"): int(count) for name, count in line.items() if name.startswith("lag_")}
-
-
-def outcomes_of(line: Mapping[str, Any]) -> Counter[str]:
-    """Of a line `games`, which says in more detail how they ended."""
-    counts: Counter[str] = Counter()
-    for each in ENDINGS:
-        counts[str(_outcome_of(each))] += int(line.get(str(each), 0))
-    return +counts
-
-
-def _outcome_of(end: Ending) -> Outcome:
-    return next(
-        outcome
-        for outcome in Outcome
-        if (end.result == "tie" and outcome is Outcome.TIED)
-        or (end.result == "win" and outcome.winner == end.seat)
-        or (end.result == "breach" and outcome.breaker == end.seat)
-    )

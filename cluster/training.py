@@ -48,7 +48,6 @@ MAX_UNDECIDED = 5  # versions of a stream in a row without a decided game
 
 
 def train(run: Run) -> list[Match]:
-    run.say("starting engines and learner")
     run.start_policies()
     lost: LearnersLostError | None = None
     while True:
@@ -91,8 +90,7 @@ def go_on(run: Run, state: RunState) -> list[Match]:
         run.league.new_version()
         evaluate_stage(run, state.stage)
 
-    for policy in run.policies:
-        policy.close_learners()
+    run.end_learning()
     if config.self_play.rounds and config.evaluation.games:
         head_to_head(run, "imitated" if config.imitation.enabled else "base")
     run.say("done")

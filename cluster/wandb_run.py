@@ -9,9 +9,11 @@ printed. A run that goes on is the same run there.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +39,10 @@ class WandbRun:
 
     def __init__(self, folder: Path, config: WandbConfig) -> None:
         os.environ["WANDB_ERROR_REPORTING"] = "false"  # read when wandb is imported
-        import wandb
-
+        try:
+            import wandb
+        except ImportError as error:
+            raise ConnectionError(f"wandb is not installed where the run runs ({error})") from error
         self._error = wandb.Error
         self._named: set[str] = set()
         settings = wandb.Settings(
@@ -54,7 +58,7 @@ class WandbRun:
             init_timeout=30,
         )
         settled = folder / "config.yaml"
-        try:
+        with self._said():
             self._run: Any = wandb.init(
                 project=config.project,
                 name=folder.name,
@@ -65,25 +69,28 @@ class WandbRun:
                 config=yaml.safe_load(settled.read_text(encoding="utf-8")) if settled.exists() else {},
                 settings=settings,
             )
-        except wandb.Error as error:
-            reason = " ".join(str(error).split())
-            raise ConnectionError(f"{reason} (tracking.wandb.mode: offline needs no network)") from error
 
     def write(self, points: Points) -> None:
         """Numbers; what is text stays in metrics.jsonl."""
         values = {name: value for name, value in points.values.items() if not isinstance(value, str)}
         if not values:
             return
-        try:
+        with self._said():
             for name in values.keys() - self._named:
                 self._run.define_metric(name, step_metric=points.axis)
                 self._named.add(name)
             self._run.log({**values, points.axis: points.x})
-        except self._error as error:
-            raise ConnectionError(str(error)) from error
 
     def close(self) -> None:
-        self._run.finish()
+        with self._said():
+            self._run.finish()
+
+    @contextlib.contextmanager
+    def _said(self) -> Iterator[None]:
+        try:
+            yield
+        except self._error as error:
+            raise ConnectionError(" ".join(str(error).split())) from error
 
 
 def _id(folder: Path) -> str:

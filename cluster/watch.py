@@ -1,7 +1,7 @@
 """`spag-ray watch`: a run as it goes on, from the files of its folder or over Ray Client; it never touches the run.
 
 folder  metrics.jsonl (its newest lines), evaluations.json, ended.json: beside any run, wherever the folder is seen
-ray://  the run's own words besides: where it is in a stage, what it has noted; but no evaluations.json
+ray://  lines of metrics.jsonl, and the run's own words: where it is in a stage, what it has noted
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ class FolderSource:
             if changed_at != self._evaluated_at:
                 self._evaluated_at = changed_at
                 rows = _json_of(path)
-                self._view.evaluations = [row for row in rows if isinstance(row, dict)] if rows else []
+                for row in rows if isinstance(rows, list) else ():
+                    with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):  # of another version
+                        self._view.evaluated(row)
 
 
 class AttachedSource:
@@ -90,6 +92,8 @@ class AttachedSource:
             self._view.progress = self._run.status().progress
         except ClusterError:
             self._view.end = "the run has ended; its folder says how"
+        except ConnectionError:
+            self._view.end = "the cluster does not answer any more"
         return self._view
 
     def _new(self) -> Iterator[dict[str, Any]]:

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.text import Text
 
-from cluster.run_view import CURVES, Learning, RunView, Shares
+from cluster.run_view import RunView
 from cluster.terminal import bar, duration, plain, sparkline
+from cluster.view_parts import CURVES, Learning, Shares
 from spag_ray.game import Outcome
 
 _LABEL = 11  # columns of what a line is about
@@ -86,7 +87,7 @@ def _doing(view: RunView) -> str:
     progress = view.progress
     parts = [plain(progress.stage if progress is not None else view.doing)]
     if progress is not None and progress.total:
-        parts.append(f"{progress.done} of {progress.total} {progress.unit}")
+        parts.append(f"{progress.done} of {progress.total} {plain(progress.unit)}")
     versions = {name: published.version for name, published in view.published.items()}
     versions = versions or {"policy": progress.version if progress is not None else 0}
     parts += [
@@ -194,15 +195,11 @@ def _staleness(lags: Mapping[str, int], width: int) -> list[Text]:
 
 
 def _tasks(view: RunView) -> list[Text]:
-    """The newest rows of evaluations.json."""
     lines = []
-    for row in reversed(view.evaluations):
-        value, stderr = row.get("value"), row.get("stderr")
-        if not isinstance(value, int | float):
-            continue
-        line = _labelled("task").append(plain(f"{row.get('task')}, {row.get('metric')}"), "bold")
-        line.append(f" {value:.3f}" + (f" ± {stderr:.3f}" if isinstance(stderr, int | float) else ""))
-        lines.append(line.append(plain(f"  {row.get('stage')}, {row.get('num_samples')} samples"), "dim"))
+    for row in reversed(view.evaluations.values()):
+        line = _labelled("task").append(plain(f"{row.task}, {row.metric}"), "bold").append(f" {row.value:.3f}")
+        line.append("" if row.stderr is None else f" ± {row.stderr:.3f}")
+        lines.append(line.append(plain(f"  {row.stage}, {row.num_samples} samples"), "dim"))
     return lines
 
 

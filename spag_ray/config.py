@@ -301,6 +301,12 @@ class ClusterConfig(Part):
     metrics_port: int | None = Field(
         None, ge=1024, le=65535, description="port on 127.0.0.1 where a local Ray has metrics for Prometheus"
     )
+    strategy: Literal["pack", "spread"] = Field(
+        "pack", description="engines and learner ranks on as few nodes as hold them, or on as many as there are"
+    )
+    placement_timeout_s: float = Field(
+        1800, gt=0, description="how long a run waits for room that others hold, before it gives up"
+    )
     gpu_gib: float = Field(79, gt=0, description="memory of one GPU, for plans; a card of 80 GB has about 79 GiB")
 
 

@@ -111,7 +111,8 @@ class FaultyRun:
         for restart in records_of(self.folder, "restart"):
             if restart["what"].startswith("engine"):
                 after = [line["time"] - restart["time"] for line in joined if line["time"] > restart["time"]]
-                rows.setdefault("an engine's replacement", []).extend(after[:1])
+                if after:  # else the run has ended first
+                    rows.setdefault("an engine's replacement", []).append(after[0])
         lines = []
         for name, times in sorted(rows.items()):
             times = sorted(times)

@@ -22,6 +22,7 @@ import psutil
 import pytest
 from rich.console import Console
 from runs import records_of, stream_run, tiny_run
+from typed import CTRL_C, typed
 
 from cluster.jobs import PACKAGES, parcel_of
 from spag_ray.config import RunConfig, to_yaml
@@ -178,6 +179,30 @@ def test_a_job_is_followed_to_its_end_and_its_exit_code_is_the_commands(
     assert len(list(read_log(folder / "episodes" / "spag-1.log"))) == 16
     again = head.run(*submit)
     assert again.returncode == 2 and "this run folder exists" in again.stdout and "FAILED" in again.stdout
+
+
+@pytest.mark.slow
+def test_ctrl_c_on_a_followed_job_asks_whether_it_is_to_stop_too(head: Head, endless: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    submit = ("submit", str(endless), "--address", head.jobs, "--run-dir", str(folder), "--follow", "--resume")
+    with typed(*submit, environment=head.environment) as following:
+        following.until("run folder: ", 200)
+        wait_until(lambda: count(folder, "sync") >= 1, 120, "it learns")
+        following.type(CTRL_C)
+        following.until("stop the job, too?", 20)
+        following.type(b"n\n")
+        assert following.ended(30) == 0 and b"goes on; see its output with" in following.output
+    before = count(folder, "sync")
+    wait_until(lambda: count(folder, "sync") > before, 60, "it goes on by itself")
+    assert head.run("stop", str(folder), "--address", head.jobs).returncode == 0
+    with typed(*submit, environment=head.environment) as following:
+        wait_until(lambda: count(folder, "resumed") >= 1, 120, "it goes on in another job")
+        following.type(CTRL_C)
+        following.until("stop the job, too?", 20)
+        following.type(b"y\n")
+        assert following.ended(90) == 0, following.output
+    assert b"Traceback" not in following.output
+    assert f"RUNNING  {folder}" not in head.run("runs", "--address", head.jobs).stdout
 
 
 @pytest.mark.slow

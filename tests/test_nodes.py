@@ -55,6 +55,7 @@ def test_a_learner_group_meets_across_nodes_with_an_engine_beside_each_rank(
         objective={"learn_from": "both"},
         self_play={"rounds": 2, "games_per_round": 16},
         evaluation={"games": 0},
+        cluster={"strategy": "spread"},
     )
     folder = make_run_folder(tmp_path / "run", config)
     targets = list(TARGETS)

@@ -149,7 +149,7 @@ def came_to_the_same_end(folder: Path, uninterrupted: Path) -> None:
         )
         assert sorted(ours) == sorted(theirs), f"{log.name}: every game once, and the same"
     ours, theirs = (drawn_by_tensorboard(f) for f in (folder, uninterrupted))
-    for name in ("step/loss/imitation", "step/loss/self_play", "samples/decided"):
+    for name in ("step/loss/imitation", "step/loss/self_play"):
         assert dict(ours[name]) == pytest.approx(dict(theirs[name])), f"{name}: every step once, and the same"
     for name, points in ours.items():
         assert [x for x, _ in points] == sorted({x for x, _ in points}), name

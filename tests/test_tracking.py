@@ -62,6 +62,8 @@ def test_curves_are_told_apart_by_phase_policy_and_match() -> None:
     assert names("play", stage="eval-spag-1", version=2, **{"tied game": 3}) == ["play/tied_game/evaluation"]
     assert names("play", stage="match-spag-1-base", version=2, games=3) == ["play/games/match-spag-1-base"]
     assert names("opponent", place="past-0", version=4) == ["opponent/version/past-0"]
+    task = {"stage": "base", "task": "arc_easy", "metric": "acc", "policy": "policy", "value": 0.5}
+    assert names("evaluation", **task) == ["evaluation/value/arc_easy/acc"]
     assert names("samples", what="round 1", decided=0, attacker_weight=None) == ["samples/decided"]
 
 

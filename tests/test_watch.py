@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import pty
-import select
 import subprocess
 import sys
 import threading
@@ -19,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
+from typed import CTRL_C, typed
 
 from cluster.progress import Progress
 from cluster.run_view import RunView
@@ -137,7 +136,7 @@ def test_what_the_run_says_itself_comes_first() -> None:
 def test_text_from_elsewhere_moves_no_cursor_and_is_no_markup() -> None:
     view = view_of(streaming(what=f"engine-{HOSTILE}", reason=HOSTILE, cause=HOSTILE))
     view.name = view.end = HOSTILE
-    view.evaluations = [{"stage": HOSTILE, "task": HOSTILE, "metric": HOSTILE, "value": 0.5, "num_samples": HOSTILE}]
+    view.evaluated({"stage": HOSTILE, "task": HOSTILE, "metric": HOSTILE, "value": 0.5, "num_samples": 7})
     check_fit(view)
     assert "[bold red]no[/]" in shown(view, 250, 80)
     view.progress = Progress(HOSTILE, 1, 2, HOSTILE, notes=(HOSTILE,))
@@ -150,10 +149,13 @@ def test_text_from_elsewhere_moves_no_cursor_and_is_no_markup() -> None:
     assert "\x1b[2J" not in output.getvalue() and "\u202e" not in output.getvalue() and "\x07" not in output.getvalue()
 
 
+FIELDS = ["stage", "policy", "step", "loss", "tokens", "phase", "version", "seconds", "task", "value", "lag_0"]
+KINDS = ["step", "sync", "games", "play", "stream", "buffer", "restart", "evaluation", "other"]
+VALUES = st.none() | st.text(max_size=4) | st.integers() | st.floats() | st.lists(st.none(), max_size=1)
+
+
 @settings(deadline=None)
-@given(st.dictionaries(st.sampled_from(["stage", "policy", "step", "loss", "tokens", "phase", "version", "seconds"]),
-                       st.none() | st.text(max_size=4) | st.integers() | st.floats() | st.lists(st.none(), max_size=1)),
-       st.sampled_from(["step", "sync", "games", "play", "stream", "buffer", "restart", "other"]))  # fmt: skip
+@given(st.dictionaries(st.sampled_from(FIELDS), VALUES), st.sampled_from(KINDS))
 def test_lines_of_another_version_of_spag_ray_are_counted_and_never_end_it(line: dict[str, Any], kind: str) -> None:
     view = view_of([{**line, "time": 1.0, "kind": kind}])
     check_fit(view)
@@ -163,10 +165,16 @@ def test_evaluations_are_shown_with_their_errors_the_newest_first(tmp_path: Path
     (tmp_path / "config.yaml").write_text(to_yaml(parse_config({})))
     row = {"task": "arc_easy", "metric": "acc", "value": 0.25, "stderr": 0.04, "num_samples": 100}
     rows = [{"stage": "base", **row}, {"stage": "spag-1", **row, "value": 0.5, "stderr": None}]
-    (tmp_path / "evaluations.json").write_text(json.dumps(rows))
+    (tmp_path / "evaluations.json").write_text(json.dumps([*rows, {"stage": "odd"}, 7]))
+    line = {"time": 1.0, "kind": "evaluation", **row, "stage": "spag-2"}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     lines = shown(FolderSource(tmp_path).look()).splitlines()
     tasks = [line.split(maxsplit=1)[1] for line in lines if line.startswith("task")]
-    assert tasks == ["arc_easy, acc 0.500  spag-1, 100 samples", "arc_easy, acc 0.250 ± 0.040  base, 100 samples"]
+    assert tasks == [
+        "arc_easy, acc 0.500  spag-1, 100 samples",
+        "arc_easy, acc 0.250 ± 0.040  base, 100 samples",
+        "arc_easy, acc 0.250 ± 0.040  spag-2, 100 samples",
+    ]
 
 
 @settings(deadline=None)
@@ -256,29 +264,13 @@ def test_a_terminal_that_knows_ascii_alone_is_given_that(folder: Path) -> None:
 
 
 def test_ctrl_c_leaves_a_terminal_as_it_was_and_the_last_frame_on_it(folder: Path) -> None:
-    leader, follower = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "90", "LINES": "30", "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "spag_ray", "watch", str(folder)],
-        stdin=follower, stdout=follower, stderr=follower, env=environment, start_new_session=True,
-        preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
-    )  # fmt: skip
-    os.close(follower)
-    output = b""
-    deadline = time.monotonic() + 60
-    is_told = False
-    while time.monotonic() < deadline:
-        if select.select([leader], [], [], 0.2)[0]:
-            try:
-                output += os.read(leader, 65536)
-            except OSError:  # the other end is closed
-                break
-        if not is_told and output.count(b"rounds learned") >= 2:
-            os.write(leader, b"\x03")
-            is_told = True
-    os.close(leader)
-    assert process.wait(timeout=10) == 0, output
-    begin, left, last = output.partition(b"\x1b[?1049l")
-    assert b"\x1b[?1049h" in begin and left and b"rounds learned" in last
-    assert b"\x1b[?25h" in output[output.rindex(b"\x1b[?25l") :], "the cursor is there again"
-    assert b"Traceback" not in output
+    with typed("watch", str(folder), environment={**os.environ, "COLUMNS": "90", "LINES": "30"}) as watching:
+        watching.until("rounds learned", 60)
+        watching.until("rounds learned", 30)  # it is drawn again
+        watching.type(CTRL_C)
+        assert watching.ended(30) == 0
+    began, left, last = watching.output.partition(b"\x1b[?1049l")
+    assert b"\x1b[?1049h" in began and left and b"rounds learned" in last
+    hidden, shown = watching.output.rfind(b"\x1b[?25l"), watching.output.rfind(b"\x1b[?25h")
+    assert shown > hidden, "the cursor is there again"
+    assert b"Traceback" not in watching.output
