@@ -58,7 +58,7 @@ class Packer:
         self._aligner = aligner
         self._put = put
         self._block: list[dict[str, Any]] = []
-        self._columns = {name: array("L") for name in _COLUMNS}
+        self._columns = {name: array("Q") for name in _COLUMNS}
         self._stages, self._words, self._players = Names(), Names(), Names()
 
     @property
