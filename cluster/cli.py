@@ -256,6 +256,17 @@ def words(
 
 
 @app.command()
+def report(
+    run_dir: Annotated[Path, typer.Argument(help="folder of a run: finished, under way, or ended early")],
+    out: Annotated[Path | None, typer.Option(help="HTML file to write (default RUN_DIR/report.html)")] = None,
+) -> None:
+    """Write one HTML page of a run: charts, standings, every game; see docs/report.md."""
+    from cluster.reporting import make_report
+
+    make_report(run_dir, out, _console())
+
+
+@app.command()
 def dashboard(out: Annotated[Path, typer.Option(help="JSON file to write")]) -> None:
     """A Grafana dashboard of everything that runs export to Prometheus; see docs/monitoring.md."""
     from cluster.launch import write_dashboard

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from spag_ray.evaluations import PAPER_METRICS, PAPER_SCORES, Evaluation
+from spag_ray.evaluations import PAPER_METRICS, PAPER_SCORES, Evaluation, scale_of, score_text
 
 PER_TABLE = 8  # columns that fit 100 characters
 
@@ -33,27 +33,14 @@ def _table(rows: Sequence[Evaluation], columns: Sequence[tuple[str, str]]) -> Ta
         table.add_column(f"{task}\n{metric}", justify="right", overflow="fold")
     found = {(row.stage, row.task, row.metric): row for row in rows}
     scales = [
-        _scale(metric, [row.value for row in rows if (row.task, row.metric) == (task, metric)])
+        scale_of(metric, [row.value for row in rows if (row.task, row.metric) == (task, metric)])
         for task, metric in columns
     ]
     for stage in dict.fromkeys(row.stage for row in rows):
-        cells = (_cell(found.get((stage, *column)), scale) for column, scale in zip(columns, scales, strict=True))
+        cells = (score_text(found.get((stage, *column)), scale) for column, scale in zip(columns, scales, strict=True))
         table.add_row(stage, *cells)
     tasks = [task for task, _ in columns]
     if any(task in PAPER_METRICS for task in tasks):
         for name, scores in PAPER_SCORES.items():
             table.add_row(name, *(f"{scores[task]:.1f}" if task in scores else "" for task in tasks))
     return table
-
-
-def _scale(metric: str, values: Sequence[float]) -> float:
-    """100 for shares; perplexities, bits and points are shown as they are."""
-    is_share = all(0 <= value <= 1 for value in values) and not metric.endswith(("perplexity", "bits_per_byte"))
-    return 100.0 if is_share else 1.0
-
-
-def _cell(row: Evaluation | None, scale: float) -> str:
-    if row is None:
-        return ""
-    error = "" if row.stderr is None else f" ± {scale * row.stderr:.1f}"
-    return f"{scale * row.value:.1f}{error}"

@@ -24,6 +24,7 @@ from cluster.nodes import check_cluster
 from cluster.places import free, places_of
 from cluster.preflight import check_files, check_model, check_tasks, in_a_process
 from cluster.progress import Progress, watch
+from cluster.reporting import report_finished
 from cluster.run import Cards, Run
 from cluster.run_folder import make_run_folder, reopen_run_folder
 from cluster.runtime import NAMESPACE, get, is_job, ray_session
@@ -49,7 +50,7 @@ def run_training(config: RunConfig, folder: Path, console: Console, resume: bool
         check_run_dir(folder)
     goes_on = resume and folder.exists()
     prepared = prepare(config, folder, resume)
-    if config.objective.learn_from == "both" and config.objective.loser_turns == "all":
+    if config.objective.learn_from == "both":
         console.print(
             "objective.learn_from: both also pushes losers' turns down; a reproduction saw that not converge: "
             "watch ratio_max and entropy in metrics.jsonl, or lower objective.loser_coeff",
@@ -86,6 +87,7 @@ def run_training(config: RunConfig, folder: Path, console: Console, resume: bool
         f"models: {folder}/models   metrics: {folder}/metrics.jsonl   games: {folder}/episodes",
         soft_wrap=True,
     )
+    report_finished(folder, console)
 
 
 class MatchWanted(NamedTuple):

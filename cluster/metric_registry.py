@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from spag_ray.ending import ENDINGS
+from spag_ray.stages import phase_of
 
 Kind = Literal["counter", "gauge", "histogram"]
 Labels = Mapping[str, str]
@@ -64,15 +65,6 @@ def updates(line: str, values: Mapping[str, Any]) -> list[Update]:
     return found
 
 
-def phase_of(stage: str) -> str:
-    """What a stage is part of: there are as many stages as rounds, but few phases.
-
-    >>> phase_of("spag-12"), phase_of("eval-base")
-    ('self_play', 'evaluation')
-    """
-    return PHASES.get(stage.split("-")[0], "other")
-
-
 def _values(metric: Metric, values: Mapping[str, Any]) -> list[tuple[dict[str, str], Any]]:
     if not metric.value:
         return [({}, 1)]
@@ -88,16 +80,6 @@ def _label(label: str, values: Mapping[str, Any]) -> str:
     return str(values[label])
 
 
-PHASES = {
-    "expert": "imitation",
-    "imitated": "imitation",
-    "spag": "self_play",
-    "stream": "self_play",
-    "eval": "evaluation",
-    "match": "evaluation",
-    "play": "play",
-    "learn": "learn",
-}
 _PLAYED = [{"phase": phase} for phase in ("imitation", "self_play", "evaluation")]
 _PARTS = ("engine", "arena", "buffer", "learners", "evaluation")
 _CAUSES = ("crash", "stuck", "out of memory")

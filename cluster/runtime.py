@@ -55,7 +55,6 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
             _stay_on_loopback()
             _check_free(config.metrics_port)
             ray.init(
-                address="local",  # its own, whatever cluster may be up on this machine
                 num_cpus=config.num_cpus,
                 object_store_memory=int(config.object_store_gib * 2**30),
                 include_dashboard=False,
@@ -65,7 +64,7 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
                 _node_ip_address="127.0.0.1",
                 _metrics_export_port=config.metrics_port,  # Ray binds it to the node's address, like all else
             )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (ConnectionError, ValueError, RuntimeError) as error:
         where = address or "a local Ray"
         raise ClusterError(f"cannot use {where}: {error}; is the cluster up, and the address right?") from error
     try:

@@ -37,7 +37,7 @@ from spag_ray.formats import holds_games, read_games, read_samples, read_sft
 from spag_ray.game import Role
 from spag_ray.replay import episode_from_game, published_samples, sft_games, sft_samples
 from spag_ray.rewards import RoleBaselines
-from spag_ray.samples import GameSample, TurnSample, game_samples
+from spag_ray.samples import GameSample, TurnSample, game_samples, imitation_objective
 from spag_ray.varied import load_varied, rerendered
 
 if TYPE_CHECKING:
@@ -233,8 +233,7 @@ def head_to_head(run: Run, anchor_name: str) -> None:
 
 
 def imitation_samples(run: Run, episodes: list[Episode]) -> list[GameSample]:
-    """The winner's turns alone, whatever self-play learns from: imitation pushes up all that it is given."""
-    objective = run.config.objective.model_copy(update={"learn_from": "winners"})
+    objective = imitation_objective(run.config.objective)
     return samples_of(run, episodes, "imitation", objective, "discard", sampled=False)
 
 

@@ -139,7 +139,7 @@ def read_records(path: Path, faults: LogFaults | None = None) -> Iterator[bytes]
 def read_segment(segment: Path, faults: LogFaults | None = None) -> Iterator[bytes]:
     """`read_records` of one segment."""
     here = LogFaults()
-    yield from _records(segment, here)
+    yield from scan(segment, here)
     if here:
         _say.warning("%s: %s", segment, here)
     if faults is not None:
@@ -178,12 +178,13 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def _end_of_last_record(segment: Path, faults: LogFaults) -> int:
-    for _ in _records(segment, faults):
+    for _ in scan(segment, faults):
         pass
     return segment.stat().st_size - faults.torn_bytes
 
 
-def _records(segment: Path, faults: LogFaults) -> Iterator[bytes]:
+def scan(segment: Path, faults: LogFaults) -> Iterator[bytes]:
+    """`read_segment` that adds to `faults` and says nothing."""
     size = segment.stat().st_size
     if size == 0:
         return

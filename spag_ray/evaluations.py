@@ -105,3 +105,18 @@ def task_names(given: Iterable[str]) -> list[str]:
     ['piqa', 'bbh', 'mutual']
     """
     return list(dict.fromkeys(name for each in given for name in _SETS.get(each, (each,))))
+
+
+def scale_of(metric: str, values: Iterable[float]) -> float:
+    """What values of a metric are multiplied with to be read: 100 for shares; perplexities, bits and points are shown
+    as they are."""
+    is_share = all(0 <= value <= 1 for value in values) and not metric.endswith(("perplexity", "bits_per_byte"))
+    return 100.0 if is_share else 1.0
+
+
+def score_text(row: Evaluation | None, scale: float) -> str:
+    """The value and its standard error; nothing where there is no row."""
+    if row is None:
+        return ""
+    error = "" if row.stderr is None else f" ± {scale * row.stderr:.1f}"
+    return f"{scale * row.value:.1f}{error}"

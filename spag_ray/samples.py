@@ -106,25 +106,36 @@ def game_samples(
     games = []
     for episode in episodes:
         outcome = episode.verdict.outcome
-        if _counts(outcome, objective):
-            advantages = _advantages(episode.verdict, objective, expected)
-            role = outcome.winner
-            weight = 1.0 if role is None else weights[role]
-        elif outcome.breaker is not None and breach == "penalise":
-            assert episode.verdict.turn is not None
-            advantages, weight, role = {episode.verdict.turn: -objective.breach_penalty}, 1.0, outcome.breaker
-        else:
-            continue
+        learned = advantages(episode.verdict, objective, breach, expected)
+        weight = 1.0 if outcome.winner is None else weights[outcome.winner]
         turns = tuple(
             TurnSample(turn.prompt_ids, turn.token_ids, advantage, turn.logprobs if sampled else None, role=turn.role)
-            for turn, advantage in ((episode.turns[index], advantages[index]) for index in sorted(advantages))
+            for turn, advantage in ((episode.turns[index], learned[index]) for index in sorted(learned))
             if turn.token_ids and (learning is None or turn.policy in learning)
         )
         if turns:
-            games.append(GameSample(episode.episode_id, role, weight, turns))
+            games.append(GameSample(episode.episode_id, outcome.winner or outcome.breaker, weight, turns))
     if baselines is not None:
         baselines.update(winners)
     return games
+
+
+def advantages(
+    verdict: Verdict, objective: ObjectiveConfig, breach: BreachRule, expected: Mapping[Role, float]
+) -> dict[int, float]:
+    """{index of a turn that a game with this verdict teaches: its advantage}, whoever said it (`game_samples`);
+    `expected`: each role's baseline."""
+    if _counts(verdict.outcome, objective):
+        return _shared_out(verdict, objective, expected)
+    if verdict.outcome.breaker is not None and breach == "penalise":
+        assert verdict.turn is not None
+        return {verdict.turn: -objective.breach_penalty}
+    return {}
+
+
+def imitation_objective(objective: ObjectiveConfig) -> ObjectiveConfig:
+    """The winner's turns alone, whatever self-play learns from: imitation pushes up all that it is given."""
+    return objective.model_copy(update={"learn_from": "winners", "ties": "discard"})
 
 
 def _counts(outcome: Outcome, objective: ObjectiveConfig) -> bool:
@@ -149,7 +160,7 @@ def turns_of(games: Sequence[GameSample], role: Role) -> list[GameSample]:
     return [replace(game, weight=1.0, turns=turns) for game, turns in own if turns]
 
 
-def _advantages(verdict: Verdict, objective: ObjectiveConfig, expected: Mapping[Role, float]) -> dict[int, float]:
+def _shared_out(verdict: Verdict, objective: ObjectiveConfig, expected: Mapping[Role, float]) -> dict[int, float]:
     """{index of a learned turn: its advantage} of a decided or a tied game; `expected`: the role's baseline."""
     winner = verdict.outcome.winner
     learned = [winner] if objective.learn_from == "winners" else list(Role)

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -240,25 +239,6 @@ def test_the_plain_job_command_works_from_a_checkout(head: Head, short: Path, tm
 
 
 @pytest.mark.slow
-def test_a_local_ray_is_its_own_whatever_cluster_is_up_on_the_machine() -> None:
-    """`ray start` leaves its address where every later ray.init() looks first."""
-    code = """
-import ray
-from cluster.runtime import ray_session
-from spag_ray.config import ClusterConfig
-with ray_session(ClusterConfig(num_cpus=1, object_store_gib=0.1)):
-    print(len(ray.nodes()), ray.cluster_resources()["CPU"])
-"""
-    with tempfile.TemporaryDirectory(dir="/tmp", prefix="ray-") as folder:  # a socket's path may not be long
-        (Path(folder) / "ray").mkdir()
-        (Path(folder) / "ray" / "ray_current_cluster").write_text("127.0.0.1:6379")
-        environment = {**os.environ, "RAY_TMPDIR": folder}
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=ROOT, check=False
-        )
-    assert done.stdout.split() == ["1", "1.0"], done.stderr
-
-
 def test_what_cannot_work_is_refused_in_one_line(head: Head, short: Path, tmp_path: Path) -> None:
     submit = ("submit", str(short), "--address", head.jobs, "--run-dir")
     for changes, arguments, reason in (

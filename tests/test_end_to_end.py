@@ -73,6 +73,7 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
         assert stage in printed
         assert len(list(read_log(folder / "episodes" / f"eval-{stage}.log"))) == 6
     assert "spag-2 as attacker against imitated" in printed and "spag-2 as defender" in printed
+    assert f"report: {folder}/report.html" in printed.replace("\n", "") and (folder / "report.html").is_file()
 
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["version"] for line in metrics if line["kind"] == "sync"] == [1, 2, 3]

@@ -11,7 +11,7 @@ from spag_ray.episode import Episode, Turn
 from spag_ray.errors import ConfigError, InputError
 from spag_ray.game import Outcome, Role, Verdict, next_role
 from spag_ray.rewards import RoleBaselines
-from spag_ray.samples import GameSample, TurnSample, game_samples, turns_of
+from spag_ray.samples import GameSample, TurnSample, game_samples, imitation_objective, turns_of
 
 
 def game(number: int, outcome: Outcome, num_turns: int = 4, decided_by: int | None = None) -> Episode:
@@ -112,6 +112,13 @@ def test_a_tie_is_good_news_for_the_side_that_mostly_loses() -> None:
     gained = {role: sum(turn.advantage for turn in tied.turns if turn.role is role) for role in Role}
     assert gained == {Role.ATTACKER: pytest.approx(-0.75), Role.DEFENDER: pytest.approx(0.75)}
     assert len(game_samples(games, ObjectiveConfig(learn_from="both", baseline="mean"))) == 3
+
+
+def test_imitation_leaves_ties_and_losers_out_whatever_self_play_learns() -> None:
+    objective = ObjectiveConfig(learn_from="both", ties="learn", baseline="mean")
+    samples = game_samples([*WON, game(3, Outcome.TIED)], imitation_objective(objective), sampled=False)
+    assert [sample.role for sample in samples] == [Role.ATTACKER, Role.DEFENDER, Role.ATTACKER]
+    assert all(turn.role is sample.role for sample in samples for turn in sample.turns)
 
 
 def test_ties_without_a_baseline_are_refused() -> None:

@@ -1,0 +1,66 @@
+"use strict";
+
+// Shared by the other scripts: elements, packed data, the theme.
+
+const byId = (id) => document.getElementById(id);
+
+/** An element of a kind and class with a text; texts are never read as HTML. */
+function element(kind, className = "", text = "") {
+  const made = document.createElement(kind);
+  if (className) made.className = className;
+  if (text) made.textContent = text;
+  return made;
+}
+
+/** 1 turn, 2 turns. */
+const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
+
+/** The text of a data element: base64 of gzip. */
+async function unpackText(id) {
+  const binary = atob(byId(id).textContent);
+  const bytes = new Uint8Array(binary.length);
+  for (let place = 0; place < binary.length; place++) bytes[place] = binary.charCodeAt(place); // from() is ten times slower
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).text();
+}
+
+const unpack = async (id) => JSON.parse(await unpackText(id));
+
+/** Lets keys and scrolling come first. */
+const pause = () => new Promise((resume) => setTimeout(resume));
+
+const theme = {
+  /** A choice of the reader's is kept where the browser allows it. */
+  kept() {
+    try {
+      return localStorage.getItem("spag-theme");
+    } catch {
+      return null;
+    }
+  },
+
+  show(name) {
+    document.documentElement.dataset.theme = name;
+    byId("theme").textContent = name === "dark" ? "Light" : "Dark";
+    byId("theme").setAttribute("aria-label", name === "dark" ? "Show in light colours" : "Show in dark colours");
+    document.dispatchEvent(new Event("themechange"));
+  },
+
+  start() {
+    const system = matchMedia("(prefers-color-scheme: dark)");
+    const ofSystem = () => (system.matches ? "dark" : "light");
+    this.show(this.kept() ?? ofSystem());
+    system.addEventListener("change", () => this.kept() ?? this.show(ofSystem()));
+    byId("theme").addEventListener("click", () => {
+      const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+      try {
+        localStorage.setItem("spag-theme", next);
+      } catch {
+        // then it is not kept
+      }
+      this.show(next);
+    });
+  },
+};
+
+theme.start();

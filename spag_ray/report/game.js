@@ -1,0 +1,87 @@
+// One game: chat bubbles, shades, the deciding words. Everything that a player said is set as text.
+
+const STRONGEST = 0.45; // shade of a token
+const FULL_NATS = 6; // of surprise, at which it is reached
+
+/** A game's turns and the referee's word. `facts`: what the index knows of it. */
+function showGame(into, game, facts, index, steps) {
+  const head = element("header");
+  head.append(element("h3", "", facts.word), element("span", "", facts.outcome), steps);
+  head.append(element("p", "facts", describeGame(game, facts)));
+  const turns = element("ol", "turns");
+  game.turns.forEach((turn, place) => turns.append(showTurn(turn, place, game, index)));
+  const ruling = element("p", "ruling");
+  ruling.append(element("b", "", "Referee: "), `${facts.outcome}; ${game.reason}.`);
+  into.replaceChildren(head, turns, ruling);
+  into.setAttribute("aria-label", `Game on the word ${facts.word}: ${facts.outcome}`);
+}
+
+function describeGame(game, facts) {
+  return (
+    `${facts.stage}, game ${facts.number}: ${game.turns.length} of at most ${counted(2 * game.maxTurns, "turn")}, ` +
+    `temperature ${game.temperature}, referee ${game.rules}`
+  );
+}
+
+function showTurn(turn, place, game, index) {
+  const role = place % 2 === 0 ? "attacker" : "defender";
+  const made = element("li", `turn ${role}`);
+  const who = element("p", "who");
+  who.append(element("b", "", role), ` ${describeTurn(turn, index)}`);
+  const bubble = element("p", "bubble");
+  if (turn.text) bubble.append(...shaded(turn, place === game.decided ? game.span : null, index.stepsPerNat));
+  else bubble.append(element("span", "empty", "says nothing"));
+  if (place === game.decided) made.classList.add("decides");
+  made.append(who, bubble);
+  return made;
+}
+
+function describeTurn(turn, index) {
+  const [first, last] = turn.versions;
+  const parts = [index.players[turn.player], first === last ? `version ${first}` : `versions ${first} to ${last}`];
+  parts.push(counted(turn.tokens, "token"));
+  if (turn.mean !== undefined) parts.push(`mean log-probability ${signed(turn.mean, 2)}`);
+  if (turn.reward === null) parts.push("imitated");
+  else if (turn.reward !== undefined) parts.push(`reward ${signed(turn.reward, 3)}`);
+  if (turn.finish !== "stop") parts.push(`cut off: ${turn.finish}`);
+  return parts.join(" \u00b7 ");
+}
+
+/** With a minus that is as wide as a plus. */
+const signed = (value, digits) => (value < 0 ? "\u2212" : "+") + Math.abs(value).toFixed(digits);
+
+/** The text in pieces: each token in its shade, what decided marked. Places count characters, not UTF-16 units. */
+function shaded(turn, span, stepsPerNat) {
+  const characters = Array.from(turn.text);
+  const tokens = turn.lengths
+    ? turn.lengths.map((length, place) => [length, turn.surprise[place] / stepsPerNat])
+    : [[characters.length, turn.mean === undefined ? null : -turn.mean]];
+  const [from, to] = span ?? [0, 0];
+  const mark = element("mark");
+  const pieces = [];
+  let begin = 0;
+  for (const [length, nats] of tokens) {
+    const end = begin + length;
+    const cuts = [begin, ...[from, to].filter((cut) => begin < cut && cut < end), end];
+    for (let part = 0; part + 1 < cuts.length; part++) {
+      const text = characters.slice(cuts[part], cuts[part + 1]).join("");
+      if (!text) continue;
+      const isMarked = from <= cuts[part] && cuts[part + 1] <= to;
+      if (isMarked && !pieces.includes(mark)) pieces.push(mark);
+      const piece = shade(text, nats);
+      if (isMarked) mark.append(piece);
+      else pieces.push(piece);
+    }
+    begin = end;
+  }
+  return pieces;
+}
+
+function shade(text, nats) {
+  const piece = element("span", "token", text);
+  if (nats !== null) {
+    piece.style.setProperty("--shade", (STRONGEST * Math.min(1, nats / FULL_NATS)).toFixed(3));
+    piece.title = `log-probability ${signed(-nats, 2)}`;
+  }
+  return piece;
+}

@@ -1,0 +1,75 @@
+"""Which characters of a turn's text each of its tokens wrote.
+
+>>> words = ["I", " know", " it", "!", ""]
+>>> Aligner(lambda ids: "".join(words[i] for i in ids)).lengths((1, 2, 3, 4), "know it!")
+[4, 3, 1, 0]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+# Token ids -> their text, special tokens left out; U+FFFD where bytes of a character are missing.
+Decode = Callable[[Sequence[int]], str]
+_PART = "\ufffd"
+_MOST_IN_PLACE = 32  # tokens decoded at once; where more of them make no whole character it is no text
+
+
+class Aligner:
+    """Token ids are looked up one by one where that gives the text, else decoded with what stands before them."""
+
+    def __init__(self, decode: Decode) -> None:
+        self._decode = decode
+        self._anchor: tuple[int, str] | None = None  # a token and its text
+        self._pieces: dict[int, str] = {}
+
+    def lengths(self, token_ids: Sequence[int], text: str) -> list[int] | None:
+        """[L] characters of `text` that each token wrote, which sum to its length; 0 for white space that was taken
+        off, for special tokens, and for all but the last token of a character that several wrote. None where the
+        tokens do not give this text: they are another tokenizer's."""
+        for pieces in (self._one_by_one, self._in_place):
+            found = pieces(token_ids)
+            if len(found) == len(token_ids) and "".join(found).strip() == text:
+                return _within(found)
+        return None
+
+    def _one_by_one(self, token_ids: Sequence[int]) -> list[str]:
+        """What each token is after another one: alone, some tokenizers would take off its leading space."""
+        if self._anchor is None:
+            alone = ((token, self._decode([token])) for token in token_ids)
+            self._anchor = next(((token, text) for token, text in alone if text and _PART not in text), None)
+        if self._anchor is None:
+            return []
+        anchor, before = self._anchor
+        for token in set(token_ids) - self._pieces.keys():
+            after = self._decode([anchor, token])
+            self._pieces[token] = after[len(before) :] if after.startswith(before) else _PART
+        return [self._pieces[token] for token in token_ids]
+
+    def _in_place(self, token_ids: Sequence[int]) -> list[str]:
+        """Each token with those that wrote what stands before it; what ends in half a character waits for more."""
+        pieces: list[str] = []
+        before = begin = 0  # the tokens [before, begin) wrote the last whole characters
+        for end in range(1, len(token_ids) + 1):
+            if end - before > _MOST_IN_PLACE:
+                return []
+            known = self._decode(token_ids[before:begin]) if begin > before else ""
+            text = self._decode(token_ids[before:end])
+            if text.endswith(_PART) and end < len(token_ids):
+                pieces.append("")
+                continue
+            pieces.append(text[len(known) :])
+            before, begin = (begin if pieces[-1] else before), end
+        return pieces
+
+
+def _within(pieces: Sequence[str]) -> list[int]:
+    """Lengths of the pieces without the white space around all of them."""
+    joined = "".join(pieces)
+    begin = len(joined) - len(joined.lstrip())
+    end = len(joined.rstrip())
+    lengths, place = [], 0
+    for piece in pieces:
+        lengths.append(max(0, min(place + len(piece), end) - max(place, begin)))
+        place += len(piece)
+    return lengths
