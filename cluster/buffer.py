@@ -19,13 +19,14 @@ from typing import Any
 
 from actors.arena import GameTask
 from actors.league import Opponents
-from cluster.counts import BufferSample, GameCount
+from cluster.counts import BufferSample
 from cluster.metric_registry import phase_of
 from cluster.stream import STAGE, GameStream, StreamCounts
 from spag_ray.config import StreamConfig
 from spag_ray.episode import Episode
 from spag_ray.episode_log import EpisodeLog, LogFaults, read_records, write_atomically
 from spag_ray.errors import InputError, RunFolderError
+from spag_ray.game_count import GameCount
 from spag_ray.wire import decode
 from spag_ray.words import WordStream
 

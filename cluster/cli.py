@@ -162,7 +162,7 @@ def play(
 ) -> None:
     """Play one game a word and write the games."""
     settings = load_config(config, override or [])
-    from cluster.launch import run_play
+    from cluster.commands import run_play
 
     run_play(settings, attacker, defender, words, out, _console())
 
@@ -185,7 +185,7 @@ def evaluate(
     changes |= {"download": True} if allow_download else {}
     evaluation = settings.evaluation.model_copy(update=changes)
     settings = settings.model_copy(update={"model": model or settings.model, "evaluation": evaluation})
-    from cluster.launch import run_eval
+    from cluster.commands import run_eval
 
     run_eval(settings, out or Path("runs") / f"eval-{datetime.datetime.now():%Y%m%d-%H%M%S}.json", _console())
 
@@ -207,7 +207,7 @@ def match(
     """Play every attacker against every defender on held-out words; print who is better, and how sure that is."""
     more = [] if games is None else [f"evaluation.games={games}"]
     settings = load_config(config, [*(override or []), *more])
-    from cluster.launch import MatchWanted, run_match
+    from cluster.commands import MatchWanted, run_match
 
     run_match(settings, MatchWanted(tuple(player or ()), stages, against, words, out), _console())
 
@@ -222,7 +222,7 @@ def reward(
     sft: Annotated[Path | None, typer.Option(help="instruction data to add")] = None,
 ) -> None:
     """Judge games and write the winner's turns with their rewards and weights."""
-    from cluster.launch import run_reward
+    from cluster.commands import run_reward
 
     run_reward(games, out, decay, rules, prompts, sft, _console())
 
@@ -237,7 +237,7 @@ def learn(
 ) -> None:
     """Learn from a file of training data; one pass."""
     settings = load_config(config, override or [])
-    from cluster.launch import run_learn
+    from cluster.commands import run_learn
 
     run_learn(settings, method, data, out, _console())
 
@@ -269,7 +269,7 @@ def report(
 @app.command()
 def dashboard(out: Annotated[Path, typer.Option(help="JSON file to write")]) -> None:
     """A Grafana dashboard of everything that runs export to Prometheus; see docs/monitoring.md."""
-    from cluster.launch import write_dashboard
+    from cluster.commands import write_dashboard
 
     write_dashboard(out, _console())
 

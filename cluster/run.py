@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from actors.arena import GameTask, Rules
+from actors.arena import Rules
 from actors.league import Opponents
 from actors.models import load_tokenizer
 from actors.policy import Sampling
 from cluster.arena_actor import Seat
 from cluster.arenas import Arenas
 from cluster.buffer import BufferActor, BufferHealth, StreamSpec
-from cluster.counts import GameCount
 from cluster.engines import Engines
 from cluster.evaluation import TaskEvaluation
 from cluster.league_play import LeaguePlay
@@ -36,6 +35,7 @@ from cluster.places import Places, places_of
 from cluster.progress import Progress
 from cluster.recovery import Recovery
 from cluster.room import Bundle, bundles_of
+from cluster.round_play import play_round
 from cluster.runtime import ClusterError, get, redirect_output
 from cluster.stream_play import Stream
 from cluster.supervisor import Restarts
@@ -44,13 +44,13 @@ from cluster.weights import Probe
 from spag_ray.config import RunConfig
 from spag_ray.episode import Episode
 from spag_ray.episode_log import write_atomically
-from spag_ray.errors import RunFolderError, StopRequestedError
+from spag_ray.errors import StopRequestedError
 from spag_ray.evaluations import Evaluation
 from spag_ray.game import Role
+from spag_ray.game_count import GameCount
 from spag_ray.matches import Match, write_matches
 from spag_ray.prompts import Renderer, load_template, make_renderer
 from spag_ray.samples import GameSample, TurnSample
-from spag_ray.wire import decode
 from spag_ray.words import WordStream
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Run:
             .remote(str(self.folder / "episodes"))
         )
         self._buffer_health: BufferHealth | None = None
-        self._meter = BufferMeter(self.buffer, self.metrics, config.stream.max_lag)
+        self.meter = BufferMeter(self.buffer, self.metrics, config.stream.max_lag)
         rules = Rules(config.game.max_turns, config.game.rules)
         self.arenas = Arenas(
             self.folder.name,
@@ -322,76 +322,12 @@ class Run:
 
     def play(self, stage: str, words: Sequence[str], attacker: Seat, defender: Seat) -> list[Episode]:
         """One game a word; the judged episodes, in the order of the words."""
-        return self.play_seats(stage, words, {"attacker": attacker, "defender": defender}, Opponents(self.config.seed))
+        seats = {"attacker": attacker, "defender": defender}
+        return play_round(self, stage, words, seats, Opponents(self.config.seed))
 
     def self_play(self, stage: str, words: Sequence[str]) -> list[Episode]:
         """One game a word by the newest weights, against themselves and whom the league has drawn."""
-        return self.play_seats(stage, words, self._self_play_seats(), self.league.opponents())
-
-    def play_seats(
-        self, stage: str, words: Sequence[str], seats: Mapping[str, Seat], opponents: Opponents
-    ) -> list[Episode]:
-        all_tasks = [
-            GameTask(number, word, stage, self.config.seed, *opponents(number)) for number, word in enumerate(words)
-        ]
-        there = get(self.buffer.played.remote(stage))  # by an earlier life of this run
-        for task in all_tasks:
-            if there.get(task.number, task.target_word) != task.target_word:
-                raise RunFolderError(
-                    f"{self.folder}: game {task.number} of {stage} was played with the word "
-                    f"{there[task.number]!r}, now it would be {task.target_word!r}: the words are others; go on with "
-                    "those that the run was begun with, or begin another"
-                )
-        tasks = [task for task in all_tasks if task.number not in there]
-        began = time.perf_counter()
-        self._play_all(stage, len(all_tasks), tasks, seats)
-        seconds = time.perf_counter() - began
-        self._meter.look(now=True)
-        count: GameCount = get(self.buffer.count.remote(stage))
-        self.metrics.record(
-            "play",
-            stage=stage,
-            version=self.version,
-            games=count.num_games,
-            turns=count.num_turns,
-            tokens=count.num_tokens,
-            seconds=round(seconds, 3),
-            games_per_s=round(count.num_games / seconds, 3),
-            tokens_per_s=round(count.num_tokens / seconds, 1),
-            **{str(outcome): number for outcome, number in count.outcomes.items()},
-        )
-        return [decode(data) for data in get(self.buffer.take.remote(stage))]
-
-    def _play_all(self, stage: str, total: int, tasks: Sequence[GameTask], seats: Mapping[str, Seat]) -> None:
-        """Every game played and in the log, whichever arenas that takes."""
-        games_in_flight = self.config.self_play.games_in_flight
-        handles = self.arenas.handles
-        shares = [tasks[index :: len(handles)] for index in range(len(handles))]
-        plays = {
-            handle.play.remote(share, seats, games_in_flight): index
-            for index, (handle, share) in enumerate(zip(handles, shares, strict=True))
-            if share
-        }
-        try:
-            while plays:
-                ended, _ = ray.wait(list(plays), timeout=0.5)
-                self.show_play(stage, total, get(self.buffer.count.remote(stage)))
-                self.look_around()
-                for play in ended:
-                    index = plays.pop(play)
-                    try:
-                        get(play)
-                    except ray.exceptions.RayActorError as error:
-                        self.restarts.count(self.arenas.name(index), error)
-                        there = get(self.buffer.played.remote(stage))
-                        left = [task for task in shares[index] if task.number not in there]
-                        plays[self.arenas.restart(index).play.remote(left, seats, games_in_flight)] = index
-        except BaseException:
-            for play, index in plays.items():  # or they would go on with games that are given out again
-                with contextlib.suppress(ray.exceptions.RayActorError):
-                    get(self.arenas.handles[index].stop.remote())
-                    get(play)
-            raise
+        return play_round(self, stage, words, self._self_play_seats(), self.league.opponents())
 
     def look_around(self) -> None:
         """Whoever waits for play does this meanwhile. Raises what the watch over the engines could not mend,
@@ -399,7 +335,7 @@ class Run:
         self.check_stop()
         self.engines.watch.check()
         self._look_at_buffer()
-        self._meter.look()
+        self.meter.look()
         for policy in self.policies:
             policy.check_learners()
         with self.engines.lock:
@@ -429,7 +365,7 @@ class Run:
         versions = {policy.name: policy.version for policy in self.policies}
         spec = StreamSpec(self.words, self.config.stream, self.config.seed, opponents, versions)
         get(self.buffer.open_stream.remote(spec, None if cursor is None else {**cursor, "versions": versions}))
-        self._meter.look(now=True)
+        self.meter.look(now=True)
         stream = Stream(self, seats)
         try:
             yield stream
@@ -514,7 +450,7 @@ class Run:
 
     def _show_step(self, stage: str, done: int, total: int, loss: float | None) -> None:
         self._progress = Progress(stage, done, total, "steps", loss=loss, version=self.version)
-        self._meter.look()
+        self.meter.look()
         if self._lesson is not None:
             self.recovery.between_steps(self._lesson)
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from cluster.arena_actor import Seat
-from cluster.counts import GameCount
 from cluster.runtime import get
 from cluster.stream import STAGE, StreamCounts
 from spag_ray.episode import Episode
+from spag_ray.game_count import GameCount
 from spag_ray.wire import decode
 
 if TYPE_CHECKING:

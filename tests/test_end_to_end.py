@@ -19,7 +19,8 @@ from rich.console import Console
 from runs import drawn_by_tensorboard, quiet, records_of, steps_of, stream_run, tiny_run
 from safetensors.numpy import load_file
 
-from cluster.launch import placed_run, run_learn, run_play, run_reward, run_training, training_words
+from cluster.commands import run_learn, run_play, run_reward
+from cluster.launch import placed_run, run_training, training_words
 from cluster.run_folder import make_run_folder
 from cluster.runtime import get
 from cluster.watch import FolderSource

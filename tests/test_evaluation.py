@@ -25,9 +25,10 @@ from actors.lm_eval_tasks import Shelf, evaluate
 from actors.models import load_tokenizer
 from actors.policy import Score
 from actors.transformers_policy import TransformersPolicy
+from cluster.commands import run_eval
 from cluster.evaluation import TaskEvaluation
 from cluster.evaluation_table import evaluation_tables
-from cluster.launch import run_eval, run_training
+from cluster.launch import run_training
 from cluster.preflight import check_tasks
 from spag_ray.errors import ConfigError, EngineGoneError, InputError
 from spag_ray.evaluations import Evaluation, read_evaluations, write_evaluations
