@@ -10,6 +10,7 @@ from rich.table import Table
 from spag_ray.game import Outcome, Role
 from spag_ray.matches import Match
 from spag_ray.ratings import wilson_interval
+from spag_ray.stages import order_of
 from spag_ray.standings import better, ratings, score, turns_to_win
 
 
@@ -46,7 +47,7 @@ def head_to_head_lines(matches: Sequence[Match]) -> list[str]:
     for match in matches:
         if match.attacker == match.defender:
             continue
-        newest = max(match.attacker, match.defender)  # "spag-N" sorts after "base" and "imitated"
+        newest = max(match.attacker, match.defender, key=order_of)
         role = Role.ATTACKER if newest == match.attacker else Role.DEFENDER
         scores.append(match.score(role))
         other = match.defender if role is Role.ATTACKER else match.attacker

@@ -21,6 +21,7 @@ from cluster.runtime import get
 from spag_ray.errors import ConfigError
 from spag_ray.game import Role
 from spag_ray.matches import Match
+from spag_ray.stages import order_of
 
 if TYPE_CHECKING:
     from cluster.run import Run
@@ -71,7 +72,7 @@ def entrants_of_run(folder: Path, base: str) -> list[Entrant]:
     stages = [path for path in (folder / "models").glob("*") if (path / "config.json").is_file()]
     if not stages:
         raise ConfigError(f"{folder}: no stage's model in its models/ that could play; is it a run folder?")
-    order = sorted(stages, key=lambda path: (path.name != "imitated", len(path.name), path.name))
+    order = sorted(stages, key=lambda path: order_of(path.name))
     return [Entrant("base", resolve_model(base)), *(Entrant(path.name, str(path.resolve())) for path in order)]
 
 

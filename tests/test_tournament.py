@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from cluster.cli import app, run_guarded
-from cluster.tables import comparison_lines, match_tables
+from cluster.tables import comparison_lines, head_to_head_lines, match_tables
 from cluster.tournament import Entrant, check_entrants, entrants_of_run, pairings, shape_of
 from spag_ray.errors import ConfigError, ModelError
 from spag_ray.game import Outcome, Role
@@ -76,6 +76,16 @@ def test_models_of_one_shape_share_engines(tmp_path: Path, tiny_model: Path, oth
     config = json.loads((larger / "config.json").read_text())
     (larger / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
     assert shape_of(str(tiny_model)) != shape_of(str(larger))
+
+
+def test_the_newest_of_two_is_the_one_of_the_later_round() -> None:
+    game = Game("word", Outcome.ATTACKER_WINS, 3)
+    lines = head_to_head_lines([Match("spag-10", "spag-9", (game,)), Match("spag-9", "spag-10", (game,))])
+    assert lines == [
+        "spag-10 as attacker against spag-9: score 1.00",
+        "spag-10 as defender against spag-9: score 0.00",
+        "mean score over both seats: 0.50 (0.5 is even)",
+    ]
 
 
 def test_an_endpoint_reads_what_other_players_read() -> None:
