@@ -40,7 +40,7 @@ def run_training(config: RunConfig, folder: Path, console: Console, resume: bool
         check_run_dir(folder)
     goes_on = resume and folder.exists()
     prepared = prepare(config, folder, resume)
-    if config.objective.learn_from == "both":
+    if config.objective.learn_from == "both" and config.objective.loser_turns == "all":
         console.print(
             "objective.learn_from: both also pushes losers' turns down; a reproduction saw that not converge: "
             "watch ratio_max and entropy in metrics.jsonl, or lower objective.loser_coeff",
