@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -152,8 +153,12 @@ def local_ray() -> Iterator[None]:
     from spag_ray.config import ClusterConfig
 
     def engine_processes() -> set[psutil.Process]:
-        children = psutil.Process().children(recursive=True)
-        return {child for child in children if "VLLM" in child.name() and child.status() != psutil.STATUS_ZOMBIE}
+        found = set()
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+                if "VLLM" in child.name() and child.status() != psutil.STATUS_ZOMBIE:
+                    found.add(child)
+        return found
 
     before = engine_processes()
     with ray_session(ClusterConfig(num_cpus=2, object_store_gib=0.3)):

@@ -19,6 +19,12 @@ ROOT = Path(__file__).resolve().parent.parent
 CTRL_C = b"\x03"
 
 
+def _take_terminal() -> None:
+    """Ctrl-C is for who has the terminal. Tests that were begun in the background ignore it, and so would a child."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Typed:
     """`spag-ray` with these arguments, in a session of its own whose terminal a pty is. `output` is all it printed."""
 
@@ -33,7 +39,7 @@ class Typed:
             env={**environment, "TERM": "xterm", "PYTHONPATH": str(ROOT)},
             cwd=ROOT,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # Ctrl-C is for who has the terminal
+            preexec_fn=_take_terminal,
         )
         os.close(terminal)
 
