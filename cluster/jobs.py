@@ -96,8 +96,10 @@ def jobs_at(address: str) -> list[tuple[str, str, str]]:
 
 
 def follow_job(client: Any, job: str, console: Console, ask: Callable[[], bool]) -> int:
-    """Print a job's output until it ends; its exit code. On Ctrl-C, `ask` decides whether it is stopped."""
+    """Print a job's output until it ends; its exit code, 0 for one that was stopped from here. On Ctrl-C, `ask` decides
+    whether it is stopped."""
     log = _Log(client, job, console)
+    wanted = {"SUCCEEDED"}
     while True:
         try:
             if client.get_job_status(job).is_terminal():
@@ -109,11 +111,12 @@ def follow_job(client: Any, job: str, console: Console, ask: Callable[[], bool])
             if not ask():
                 console.print(f"{job} goes on; see its output with `ray job logs -f {job}`", soft_wrap=True)
                 return 0
+            wanted.add("STOPPED")
             client.stop_job(job)
     asyncio.run(log.show())
     info = client.get_job_info(job)
     console.print(f"{job}: {info.status}", soft_wrap=True)
-    return info.driver_exit_code if info.driver_exit_code is not None else int(str(info.status) != "SUCCEEDED")
+    return info.driver_exit_code if info.driver_exit_code is not None else int(str(info.status) not in wanted)
 
 
 class _Log:

@@ -45,7 +45,7 @@ def test_thirty_faults(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     run.check(num_parts)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_learner_that_dies_while_games_of_a_round_are_played_is_replaced_at_once(
     tiny_model: Path, words: Path, tmp_path: Path

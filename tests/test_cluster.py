@@ -165,23 +165,33 @@ def written(config: RunConfig, path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_job_is_followed_to_its_end_and_its_exit_code_is_the_commands(
+def test_a_job_trains_by_either_command_and_its_exit_code_is_that_of_who_follows_it(
     head: Head, short: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    submit = ("submit", str(short), "--address", head.jobs, "--run-dir", str(folder), "--follow")
-    done = head.run(*submit)
-    assert done.returncode == 0, done.stdout + done.stderr
-    size = re.search(r"sending (\d+) files, ([\d.]+) MiB", done.stdout)
-    assert size is not None and float(size[2]) < 2
-    assert "SPAG-1".lower() in done.stdout and "SUCCEEDED" in done.stdout and "SIGTERM leaves 30 s" in done.stdout
+    plain = ["ray", "job", "submit", "--address", head.jobs, "--working-dir", str(ROOT), "--"]
+    plain += ["python", "-m", "spag_ray", "train", str(short), "--run-dir"]
+    done = subprocess.run([*plain, str(folder)], env=head.environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "models:" in done.stdout, done.stdout + done.stderr
+    assert "SIGTERM leaves 30 s" in done.stdout
     assert len(list(read_log(folder / "episodes" / "spag-1.log"))) == 16
+    relative = subprocess.run([*plain, "runs/here"], env=head.environment, capture_output=True, text=True, timeout=300)
+    assert relative.returncode != 0 and "a job's working directory is temporary" in relative.stdout + relative.stderr
+
+    submit = ("submit", str(short), "--address", head.jobs, "--run-dir", str(folder), "--follow")
+    goes_on = head.run(*submit, "--resume")
+    assert goes_on.returncode == 0, goes_on.stdout + goes_on.stderr
+    size = re.search(r"sending (\d+) files, ([\d.]+) MiB", goes_on.stdout)
+    assert size is not None and float(size[2]) < 2
+    assert "spag-1" in goes_on.stdout and "SUCCEEDED" in goes_on.stdout
     again = head.run(*submit)
     assert again.returncode == 2 and "this run folder exists" in again.stdout and "FAILED" in again.stdout
 
 
 @pytest.mark.slow
-def test_ctrl_c_on_a_followed_job_asks_whether_it_is_to_stop_too(head: Head, endless: Path, tmp_path: Path) -> None:
+def test_a_job_is_stopped_by_a_command_and_by_ctrl_c_and_goes_on_in_another_job(
+    head: Head, endless: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     submit = ("submit", str(endless), "--address", head.jobs, "--run-dir", str(folder), "--follow", "--resume")
     with typed(*submit, environment=head.environment) as following:
@@ -193,49 +203,23 @@ def test_ctrl_c_on_a_followed_job_asks_whether_it_is_to_stop_too(head: Head, end
         assert following.ended(30) == 0 and b"goes on; see its output with" in following.output
     before = count(folder, "sync")
     wait_until(lambda: count(folder, "sync") > before, 60, "it goes on by itself")
-    assert head.run("stop", str(folder), "--address", head.jobs).returncode == 0
-    with typed(*submit, environment=head.environment) as following:
-        wait_until(lambda: count(folder, "resumed") >= 1, 120, "it goes on in another job")
-        following.type(CTRL_C)
-        following.until("stop the job, too?", 20)
-        following.type(b"y\n")
-        assert following.ended(90) == 0, following.output
-    assert b"Traceback" not in following.output
-    assert f"RUNNING  {folder}" not in head.run("runs", "--address", head.jobs).stdout
-
-
-@pytest.mark.slow
-def test_a_job_is_stopped_and_goes_on_in_another_job(head: Head, endless: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    submit = ("submit", str(endless), "--address", head.jobs, "--run-dir", str(folder), "--resume")
-    assert head.run(*submit).returncode == 0
-    wait_until(lambda: count(folder, "sync") >= 3, 120, "versions are published")
     assert f"RUNNING  {folder}" in head.run("runs", "--address", head.jobs).stdout
     stopped = head.run("stop", str(folder), "--address", head.jobs)
     assert stopped.returncode == 0 and "stopped; go on with" in stopped.stdout, stopped.stdout + stopped.stderr
     before = count(folder, "sync")
     names = [line["name"] for line in records_of(folder, "checkpoint")]
     assert len(names) == 2 and names[0] == "start" and names[1].startswith("version-"), "it had the time to save"
-    assert head.run(*submit).returncode == 0
-    wait_until(lambda: count(folder, "resumed") == 1 and count(folder, "sync") > before + 1, 120, "it goes on")
-    assert head.run("stop", str(folder), "--address", head.jobs).returncode == 0
-    assert len(records_of(folder, "checkpoint")) == 3, "so it had in its second life"
+    with typed(*submit, environment=head.environment) as following:
+        wait_until(lambda: count(folder, "resumed") == 1 and count(folder, "sync") > before + 1, 120, "it goes on")
+        following.type(CTRL_C)
+        following.until("stop the job, too?", 20)
+        following.type(b"y\n")
+        assert following.ended(90) == 0, following.output
+    assert b"Traceback" not in following.output
+    assert f"RUNNING  {folder}" not in head.run("runs", "--address", head.jobs).stdout
+    assert len(records_of(folder, "checkpoint")) == 3, "it had the time in its second life, too"
     versions = [line["version"] for line in records_of(folder, "sync")]
     assert versions == sorted(set(versions))
-
-
-@pytest.mark.slow
-def test_the_plain_job_command_works_from_a_checkout(head: Head, short: Path, tmp_path: Path) -> None:
-    command = ["ray", "job", "submit", "--address", head.jobs, "--working-dir", str(ROOT), "--"]
-    train = ["python", "-m", "spag_ray", "train", str(short), "--run-dir"]
-    done = subprocess.run(
-        [*command, *train, str(tmp_path / "run")], env=head.environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0 and "models:" in done.stdout, done.stdout + done.stderr
-    relative = subprocess.run(
-        [*command, *train, "runs/here"], env=head.environment, capture_output=True, text=True, timeout=300
-    )
-    assert relative.returncode != 0 and "a job's working directory is temporary" in relative.stdout + relative.stderr
 
 
 @pytest.mark.slow

@@ -352,10 +352,9 @@ def test_adapters_travel_to_vllm_and_what_it_then_plays_is_what_the_learner_has(
     assert abs(saved[name].astype("float32") - base[name].astype("float32")).max() > 1e-3, "imitation moved the policy"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(
-    "reference", [pytest.param("engine", marks=pytest.mark.long), pytest.param("none", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("reference", ["engine", "none"])
 def test_the_turns_own_logprobs_can_stand_in_for_recomputed_ones(
     reference: str, tiny_model: Path, words: Path, tmp_path: Path
 ) -> None:

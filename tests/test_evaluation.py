@@ -292,7 +292,7 @@ def test_an_unknown_task_is_named_with_the_nearest_known_one_and_one_of_the_hub_
         Shelf("nowhere")
 
 
-@pytest.mark.slow  # the harness's own tasks are 13,000 files
+@pytest.mark.long  # the harness's own tasks are 13,000 files
 def test_a_task_of_the_harness_is_found_by_its_name_and_a_wrong_name_by_the_nearest() -> None:
     shelf = Shelf(None)
     with pytest.raises(ConfigError, match=r"unknown task 'arc_esy'; the nearest known one is 'arc_easy'"):

@@ -74,7 +74,7 @@ def test_a_learner_group_meets_across_nodes_with_an_engine_beside_each_rank(
     assert all(line["probe_gap_max"] < 1e-3 for line in syncs), "both engines play what the group has learned"
 
 
-@pytest.mark.slow  # four nodes
+@pytest.mark.long  # four nodes
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize("nodes", [3], indirect=True)
 def test_a_run_outlives_the_nodes_that_it_runs_on(

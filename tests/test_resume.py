@@ -115,7 +115,7 @@ def test_a_greedy_run_that_was_cut_ends_with_the_weights_of_one_that_was_not(
 
 @pytest.mark.parametrize(
     "newest",
-    [pytest.param("imitated-step-5", marks=pytest.mark.long), pytest.param("spag-1-step-2", marks=pytest.mark.slow)],
+    [pytest.param("imitated-step-5", marks=pytest.mark.long), pytest.param("spag-1-step-2", marks=pytest.mark.long)],
 )
 def test_a_stage_goes_on_in_the_midst_of_it(
     newest: str, greedy: RunConfig, uninterrupted: Path, tmp_path: Path
