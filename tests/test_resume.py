@@ -113,10 +113,8 @@ def test_a_greedy_run_that_was_cut_ends_with_the_weights_of_one_that_was_not(
     came_to_the_same_end(tmp_path / "run", uninterrupted)
 
 
-@pytest.mark.parametrize(
-    "newest",
-    [pytest.param("imitated-step-5", marks=pytest.mark.long), pytest.param("spag-1-step-2", marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("newest", ["imitated-step-5", "spag-1-step-2"])
 def test_a_stage_goes_on_in_the_midst_of_it(
     newest: str, greedy: RunConfig, uninterrupted: Path, tmp_path: Path
 ) -> None:
