@@ -173,7 +173,7 @@ def test_a_job_trains_by_either_command_and_its_exit_code_is_that_of_who_follows
     plain += ["python", "-m", "spag_ray", "train", str(short), "--run-dir"]
     done = subprocess.run([*plain, str(folder)], env=head.environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and "models:" in done.stdout, done.stdout + done.stderr
-    assert "SIGTERM leaves 30 s" in done.stdout
+    assert "SIGTERM leaves 30 s" in done.stdout and "spag-1" in done.stdout
     assert len(list(read_log(folder / "episodes" / "spag-1.log"))) == 16
     relative = subprocess.run([*plain, "runs/here"], env=head.environment, capture_output=True, text=True, timeout=300)
     assert relative.returncode != 0 and "a job's working directory is temporary" in relative.stdout + relative.stderr
@@ -183,7 +183,7 @@ def test_a_job_trains_by_either_command_and_its_exit_code_is_that_of_who_follows
     assert goes_on.returncode == 0, goes_on.stdout + goes_on.stderr
     size = re.search(r"sending (\d+) files, ([\d.]+) MiB", goes_on.stdout)
     assert size is not None and float(size[2]) < 2
-    assert "spag-1" in goes_on.stdout and "SUCCEEDED" in goes_on.stdout
+    assert "models: " in goes_on.stdout and "SUCCEEDED" in goes_on.stdout
     again = head.run(*submit)
     assert again.returncode == 2 and "this run folder exists" in again.stdout and "FAILED" in again.stdout
 
