@@ -23,7 +23,7 @@ from typing import Any
 from rich.console import Console
 
 from cluster.config_files import named_paths
-from cluster.runtime import ClusterError
+from cluster.runtime import ClusterError, no_token
 from spag_ray.config import RunConfig, to_yaml
 from spag_ray.errors import ConfigError
 
@@ -227,10 +227,7 @@ def _said_in_one_line(address: str) -> Iterator[None]:
     try:
         yield
     except ray.exceptions.AuthenticationError as error:
-        raise ClusterError(
-            f"{address} asks for a token and was given none, or another: put it in the file that RAY_AUTH_TOKEN_PATH "
-            "names (or in RAY_AUTH_TOKEN), and set RAY_AUTH_MODE=token"
-        ) from error
+        raise no_token(address) from error
     except (ConnectionError, RuntimeError) as error:
         raise ClusterError(f"{address}: {_first_line(error)}") from error
 

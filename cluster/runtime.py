@@ -66,11 +66,30 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
             )
     except (ConnectionError, ValueError, RuntimeError) as error:
         where = address or "a local Ray"
+        if is_about_a_token(error):
+            raise no_token(where) from error
         raise ClusterError(f"cannot use {where}: {error}; is the cluster up, and the address right?") from error
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def is_about_a_token(error: BaseException | None) -> bool:
+    """Whether Ray refused a token somewhere on the way to this error."""
+    while error is not None:
+        if isinstance(error, ray.exceptions.AuthenticationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def no_token(address: str) -> ClusterError:
+    """For a session whose token was none or another than the cluster's."""
+    return ClusterError(
+        f"{address} asks for a token and was given none, or another: put it in the file that RAY_AUTH_TOKEN_PATH "
+        "names (or in RAY_AUTH_TOKEN), and set RAY_AUTH_MODE=token"
+    )
 
 
 def get(refs: Any, timeout_s: float | None = None) -> Any:

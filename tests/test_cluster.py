@@ -19,11 +19,13 @@ from typing import Any
 
 import psutil
 import pytest
+import ray
 from rich.console import Console
 from runs import records_of, stream_run, tiny_run
 from typed import CTRL_C, typed
 
 from cluster.jobs import PACKAGES, parcel_of
+from cluster.runtime import is_about_a_token
 from spag_ray.config import RunConfig, to_yaml
 from spag_ray.episode_log import read_log
 
@@ -245,6 +247,21 @@ def test_what_cannot_work_is_refused_in_one_line(head: Head, short: Path, tmp_pa
     assert done.returncode == 2 and "the largest: model.bin (120 MiB)" in done.stderr, done.stdout + done.stderr
     done = head.run(*submit, *large, "self_play.sft_file=../model.bin", cwd=big.parent / "below")
     assert done.returncode == 2 and "name it by an absolute path" in done.stderr, done.stdout + done.stderr
+
+
+def test_a_refused_token_is_found_behind_what_ray_makes_of_it() -> None:
+    def connect() -> None:
+        try:
+            try:
+                raise ray.exceptions.AuthenticationError("RPC error: InvalidAuthToken")
+            except ray.exceptions.AuthenticationError:
+                raise RuntimeError("no answer")  # noqa: B904 - as Ray does it
+        except RuntimeError as error:
+            raise ConnectionError("no cluster") from error
+
+    with pytest.raises(ConnectionError) as refused:
+        connect()
+    assert is_about_a_token(refused.value) and not is_about_a_token(ConnectionError("no cluster"))
 
 
 def test_what_a_job_is_sent_is_enough_to_run_from(tmp_path: Path) -> None:
