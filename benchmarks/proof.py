@@ -161,6 +161,8 @@ def tables(out: Path) -> list[str]:
     lines += [score_line(runs, *pair) for pair in pairs if all(met(run, *pair) for run in runs)]
     pooled = pool(runs)
     for name, other in [(last, "imitated"), *((last, rival) for rival in rivals)]:
+        if not all(met(run, name, other) for run in runs):
+            continue  # not played yet
         test = better(pooled, name, other)
         lines += ["", f"{name} better than {other}: p = {test.p_value:.4f} (paired over {test.num_words} words)."]
     return [*lines, "", *cost_lines(seeds)]
