@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import datetime
 import importlib.util
 import os
@@ -216,6 +217,7 @@ def job_client(address: str) -> Any:
 
     if not address.startswith(("http://", "https://")):
         raise ConfigError(f"--address {address}: jobs go to the dashboard's address, for example http://127.0.0.1:8265")
+    logging.getLogger("ray.dashboard").setLevel(logging.WARNING)  # it tells of every connection that ends
     with _said_in_one_line(address):
         return JobSubmissionClient(address)
 
