@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import datetime
 import importlib.util
+import logging
 import os
 import shlex
 import shutil
