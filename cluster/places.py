@@ -131,9 +131,10 @@ class Places:
 
     def close(self) -> None:
         """Gives back all; whatever is still in a place ends with it."""
-        if self._group is not None:
-            remove_placement_group(self._group)
-            self._group, self._left = None, []
+        with self._lock:
+            if self._group is not None:
+                remove_placement_group(self._group)
+                self._group, self._left, self._taken = None, [], {}
 
     def _are_placed(self, bundles: Collection[int]) -> bool:
         if not bundles:
