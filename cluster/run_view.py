@@ -17,7 +17,6 @@ from cluster.metric_registry import phase_of
 from cluster.progress import Progress
 from cluster.view_parts import (
     MAX_POINTS,
-    Evaluation,
     Learned,
     Learning,
     Published,
@@ -27,6 +26,7 @@ from cluster.view_parts import (
     outcomes_of,
 )
 from spag_ray.config import RunConfig
+from spag_ray.evaluations import Evaluation
 from spag_ray.game import Outcome
 
 MAX_HAPPENINGS = 50
@@ -81,16 +81,9 @@ class RunView:
             self.num_unread += 1
 
     def evaluated(self, row: Mapping[str, Any]) -> None:
-        """A row of evaluations.json. Raises KeyError, TypeError or ValueError for what is none."""
-        stderr = row.get("stderr")
-        found = Evaluation(
-            str(row["stage"]),
-            str(row["task"]),
-            str(row["metric"]),
-            float(row["value"]),
-            None if stderr is None else float(stderr),
-            int(row["num_samples"]),
-        )
+        """A row of evaluations.json, or a line of metrics.jsonl, which leaves out what is None. Raises KeyError,
+        TypeError or ValueError for what is none."""
+        found = Evaluation.from_json({"stderr": None, **row})
         self.evaluations[found.stage, found.task, found.metric] = found
 
     @property

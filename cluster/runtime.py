@@ -66,7 +66,7 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
             )
     except (ConnectionError, ValueError, RuntimeError) as error:
         where = address or "a local Ray"
-        if is_about_a_token(error):
+        if _is_about_a_token(error):
             raise no_token(where) from error
         raise ClusterError(f"cannot use {where}: {error}; is the cluster up, and the address right?") from error
     try:
@@ -75,12 +75,12 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
         ray.shutdown()
 
 
-def is_about_a_token(error: BaseException | None) -> bool:
-    """Whether Ray refused a token somewhere on the way to this error."""
+def _is_about_a_token(error: BaseException | None) -> bool:
+    """Ray gives a refused token as text in the error behind the one that it raises."""
     while error is not None:
-        if isinstance(error, ray.exceptions.AuthenticationError):
+        if "InvalidAuthToken" in str(error):
             return True
-        error = error.__cause__ or error.__context__
+        error = error.__cause__
     return False
 
 

@@ -73,18 +73,6 @@ class Waiting:
     lags: Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """A model on a task of lm-evaluation-harness."""
-
-    stage: str
-    task: str
-    metric: str
-    value: float
-    stderr: float | None
-    num_samples: int
-
-
 class Learned:
     """How many rounds, or versions of a stream, were learned and published, and how long each took."""
 

@@ -136,7 +136,8 @@ def test_what_the_run_says_itself_comes_first() -> None:
 def test_text_from_elsewhere_moves_no_cursor_and_is_no_markup() -> None:
     view = view_of(streaming(what=f"engine-{HOSTILE}", reason=HOSTILE, cause=HOSTILE))
     view.name = view.end = HOSTILE
-    view.evaluated({"stage": HOSTILE, "task": HOSTILE, "metric": HOSTILE, "value": 0.5, "num_samples": 7})
+    row = {"stage": HOSTILE, "task": HOSTILE, "metric": HOSTILE, "value": 0.5, "num_samples": 7, "num_fewshot": 0}
+    view.evaluated(row)
     check_fit(view)
     assert "[bold red]no[/]" in shown(view, 250, 80)
     view.progress = Progress(HOSTILE, 1, 2, HOSTILE, notes=(HOSTILE,))
@@ -163,7 +164,7 @@ def test_lines_of_another_version_of_spag_ray_are_counted_and_never_end_it(line:
 
 def test_evaluations_are_shown_with_their_errors_the_newest_first(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(to_yaml(parse_config({})))
-    row = {"task": "arc_easy", "metric": "acc", "value": 0.25, "stderr": 0.04, "num_samples": 100}
+    row = {"task": "arc_easy", "metric": "acc", "value": 0.25, "stderr": 0.04, "num_samples": 100, "num_fewshot": 0}
     rows = [{"stage": "base", **row}, {"stage": "spag-1", **row, "value": 0.5, "stderr": None}]
     (tmp_path / "evaluations.json").write_text(json.dumps([*rows, {"stage": "odd"}, 7]))
     line = {"time": 1.0, "kind": "evaluation", **row, "stage": "spag-2"}
