@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from not_here import not_here
 from playwright.sync_api import expect, sync_playwright
 from report_runs import make_run, repeated, write_log
 from rich.console import Console
@@ -76,14 +76,8 @@ def emoji_episode(number: int) -> Episode:
 
 @pytest.fixture(scope="module")
 def browser(reports: Reports) -> Iterator[Any]:
-    """Chromium. Where CI has to have it, its absence is a failure. It starts after games were played: Playwright keeps
-    an event loop in this thread."""
-    program = shutil.which("chromium")
-    if program is None:
-        missing = "no `chromium` on the PATH (Debian has it as a package)"
-        if os.environ.get("CI_REQUIRES_SYSTEM_PACKAGES") == "1":
-            pytest.fail(missing)
-        pytest.skip(missing)
+    """Chromium. It starts after games were played: Playwright keeps an event loop in this thread."""
+    program = shutil.which("chromium") or not_here("no `chromium` on the PATH (Debian has it as a package)")
     expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=program, args=list(ARGUMENTS))
