@@ -2,23 +2,24 @@
 
     python benchmarks/proof.py run --seed 1 --out runs/proof     # one seed; called again, it goes on where it was
     python benchmarks/proof.py tables --out runs/proof           # Markdown tables of all seeds that are there
+    python benchmarks/proof.py tables --out docs/proof           # of those that the documentation speaks of
 
 A seed is four steps, each a command of the command line:
 
     spag             imitate, then SPAG rounds (configs/cpu_proof.yaml)
-    published        the same imitated model, as many rounds, the published objective; games are added until it learns
-                     as many tokens as `spag` did, since it learns winners' turns alone
+    published        the same imitated model, as many rounds, the published objective, with as many games as let it
+                     learn as many tokens as `spag` did, since it learns winners' turns alone
     imitation-only   one imitation from the base model, of as many tokens as imitation and SPAG rounds together
     matches          everybody against the imitated model, and spag's last stage against the baselines' last, both seats
 
-Held-out words are the same for all players of a seed; between seeds they differ, as training words do.
+Held-out words are the same for all players of a seed; between seeds they differ, as training words do. All that the
+tables are made of is in a seed's matches.json and costs.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from spag_ray.config import load_config
+from spag_ray.episode_log import read_log
 from spag_ray.game import Outcome, Role
 from spag_ray.matches import Match, read_matches
 from spag_ray.ratings import wilson_interval
@@ -63,7 +65,8 @@ def run_seed(folder: Path, seed: int, overrides: Sequence[str]) -> None:
     learned = target_tokens(spag)
     in_rounds = sum(count for stage, count in learned.items() if stage != "imitated")
     imitated = f"model={spag / 'models' / 'imitated'}"
-    games = round(config.self_play.games_per_round * in_rounds / max(1, winners_tokens(spag)))
+    first = config.self_play.games_per_round / max(1, winners_tokens(spag / "episodes" / "spag-1.log"))
+    games = round(first * in_rounds / config.self_play.rounds)
     alone = [*common, imitated, "imitation.enabled=false", "evaluation.games=0", "evaluation.tasks=[]"]
     train(published, [*alone, PUBLISHED, f"self_play.games_per_round={games}"])
     games = round(config.imitation.games * (learned["imitated"] + in_rounds) / learned["imitated"])
@@ -72,14 +75,14 @@ def run_seed(folder: Path, seed: int, overrides: Sequence[str]) -> None:
         [*common, f"imitation.games={games}", "self_play.rounds=0", "evaluation.games=0", "evaluation.tasks=[]"],
     )
 
-    matches = folder / "matches.json"
-    if not matches.exists():
-        shutil.copy(spag / "matches.json", matches)
     rivals = [f"published={published / 'models' / last}", f"imitation-only={imitation / 'models' / 'imitated'}"]
     every = ["--stages", str(spag), *(part for rival in rivals for part in ("--player", rival))]
-    match(folder, "against-imitated", [*every, "--against", "imitated"], common)
+    match(spag, "against-imitated", [*every, "--against", "imitated"], common)
     some = [f"{last}={spag / 'models' / last}", *rivals]
-    match(folder, "against-rivals", [*(p for each in some for p in ("--player", each)), "--against", last], common)
+    match(spag, "against-rivals", [*(p for each in some for p in ("--player", each)), "--against", last], common)
+    step(folder / "report", ["report", str(spag)])
+    shutil.copy(spag / "matches.json", folder)
+    (folder / "costs.json").write_text(json.dumps(list(costs(folder)), indent=1) + "\n")
 
 
 def train(folder: Path, overrides: Sequence[str]) -> None:
@@ -87,12 +90,10 @@ def train(folder: Path, overrides: Sequence[str]) -> None:
     step(folder, [*command, *(part for override in overrides for part in ("-o", override))])
 
 
-def match(folder: Path, name: str, arguments: Sequence[str], overrides: Sequence[str]) -> None:
-    out = ["--out", str(folder / "matches.json")]
-    step(
-        folder / name,
-        ["match", CONFIG, *arguments, *out, *(part for override in overrides for part in ("-o", override))],
-    )
+def match(spag: Path, name: str, arguments: Sequence[str], overrides: Sequence[str]) -> None:
+    """Into the matches of that run, so that its report shows them."""
+    command = ["match", CONFIG, *arguments, "--out", str(spag / "matches.json")]
+    step(spag.with_name(name), [*command, *(part for override in overrides for part in ("-o", override))])
 
 
 def step(folder: Path, arguments: Sequence[str]) -> None:
@@ -129,14 +130,10 @@ def target_tokens(run: Path) -> dict[str, int]:
     return tokens
 
 
-def winners_tokens(run: Path) -> int:
-    """Tokens of the winners' turns of all self-play games: what the published objective learns of them."""
-    from spag_ray.episode_log import read_log
-
-    logs = sorted((run / "episodes").glob("spag-*.log"))
+def winners_tokens(log: Path) -> int:
+    """Tokens of the winners' turns: what the published objective learns of these games."""
     return sum(
         turn.num_tokens
-        for log in logs
         for episode in read_log(log)
         for turn in episode.turns[: episode.verdict.length]
         if turn.role is episode.verdict.outcome.winner
@@ -144,10 +141,9 @@ def winners_tokens(run: Path) -> int:
 
 
 def tables(out: Path) -> list[str]:
-    """Markdown: outcomes by stage, scores against the imitated model and the baselines, what each player was given."""
-    seeds = sorted(
-        (path for path in out.glob("seed-*") if (path / "matches.json").exists()), key=lambda path: path.name
-    )
+    """Markdown, of the seeds that are done: outcomes by stage, scores against the imitated model and the baselines,
+    what each player was given."""
+    seeds = sorted((path for path in out.glob("seed-*") if (path / "costs.json").exists()), key=lambda path: path.name)
     runs = [read_matches(seed / "matches.json") for seed in seeds]
     last = f"spag-{load_config(CONFIG).self_play.rounds}"
     stages = ["base", "imitated", *(f"spag-{number}" for number in range(1, int(last[5:]) + 1))]
@@ -158,18 +154,12 @@ def tables(out: Path) -> list[str]:
     pairs = [(name, "imitated") for name in [*stages, *rivals] if name != "imitated"] + [
         (last, name) for name in rivals
     ]
-    lines += [score_line(runs, *pair) for pair in pairs if all(met(run, *pair) for run in runs)]
+    lines += [score_line(runs, *pair) for pair in pairs]
     pooled = pool(runs)
     for name, other in [(last, "imitated"), *((last, rival) for rival in rivals)]:
-        if not all(met(run, name, other) for run in runs):
-            continue  # not played yet
         test = better(pooled, name, other)
         lines += ["", f"{name} better than {other}: p = {test.p_value:.4f} (paired over {test.num_words} words)."]
     return [*lines, "", *cost_lines(seeds)]
-
-
-def met(run: Sequence[Match], name: str, other: str) -> bool:
-    return {(name, other), (other, name)} <= {(match.attacker, match.defender) for match in run}
 
 
 def pool(runs: Sequence[Sequence[Match]]) -> list[Match]:
@@ -206,20 +196,29 @@ def score_line(runs: Sequence[Sequence[Match]], name: str, other: str) -> str:
     return f"| {name} | {other} | {cell()} | {cell(breach_free=True)} | {' | '.join(seats)} | {each} |"
 
 
+def costs(seed: Path) -> Iterator[dict]:
+    """What each step of a seed took, and what it played and learned, in the order in which they ended."""
+    for done in sorted(seed.glob("*.done.json"), key=lambda path: path.stat().st_mtime):
+        run = seed / done.name.removesuffix(".done.json")
+        cost = {"step": run.name, "seconds": json.loads(done.read_text())["seconds"]}
+        if (run / "metrics.jsonl").exists():
+            tokens = target_tokens(run)
+            cost["imitation_tokens"] = tokens.pop("imitated", 0)
+            cost["self_play_tokens"] = sum(tokens.values())
+            cost["self_play_games"] = sum(
+                each["games"] for each in records(run, "play") if each["stage"].startswith("spag-")
+            )
+        yield cost
+
+
 def cost_lines(seeds: Sequence[Path]) -> Iterator[str]:
     yield "| seed | step | minutes | self-play games | tokens learned: imitation | rounds |"
     yield "|---|---|---|---|---|---|"
     for seed in seeds:
-        for done in sorted(seed.glob("*.done.json"), key=lambda path: path.stat().st_mtime):
-            name = done.name.removesuffix(".done.json")
-            minutes = json.loads(done.read_text())["seconds"] / 60
-            cells = ["", "", ""]
-            if (seed / name / "metrics.jsonl").exists():
-                tokens = target_tokens(seed / name)
-                rounds = sum(count for stage, count in tokens.items() if stage != "imitated")
-                games = sum(each["games"] for each in records(seed / name, "play") if each["stage"].startswith("spag-"))
-                cells = [str(games), f"{tokens.get('imitated', 0):,}", f"{rounds:,}"]
-            yield f"| {seed.name[5:]} | {name} | {math.ceil(minutes)} | {' | '.join(cells)} |"
+        for cost in json.loads((seed / "costs.json").read_text()):
+            counts = ("self_play_games", "imitation_tokens", "self_play_tokens")
+            cells = [f"{cost[name]:,}" if name in cost else "" for name in counts]
+            yield f"| {seed.name[5:]} | {cost['step']} | {cost['seconds'] / 60:.1f} | {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
