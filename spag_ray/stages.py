@@ -4,6 +4,8 @@
 ('self_play', 'evaluation')
 >>> sorted(["match-spag-2-base", "eval-spag-10", "spag-10", "spag-9", "eval-base", "expert"], key=order_of)
 ['eval-base', 'expert', 'spag-9', 'spag-10', 'eval-spag-10', 'match-spag-2-base']
+>>> is_player("spag-2"), is_player("published")
+(True, False)
 >>> title_of("eval-base"), title_of("match-spag-2-imitated")
 ('base', 'spag-2 v imitated')
 """
@@ -43,6 +45,11 @@ def order_of(stage: str) -> tuple[int, int, bool, str]:
     if (found := _ROUND.match(name)) is not None:
         return _SPAG, int(found[1]), is_evaluation, name
     return _STREAM if name == "stream" else _FIRST.get(name, _LAST), 0, is_evaluation, name
+
+
+def is_player(name: str) -> bool:
+    """Whether a player is one of a run's own stages, and no guest in its matches."""
+    return re.fullmatch(_PLAYER, name) is not None
 
 
 def title_of(stage: str) -> str:

@@ -33,7 +33,7 @@ from spag_ray.episode_log import read_log
 from spag_ray.errors import InputError, RunFolderError
 from spag_ray.evaluations import Evaluation, write_evaluations
 from spag_ray.game import Outcome, Role, Verdict
-from spag_ray.matches import Match
+from spag_ray.matches import Game, Match, write_matches
 from spag_ray.report.measurements import read_measurements
 from spag_ray.report.pace_figures import pace_figures
 from spag_ray.report.packing import BLOCK_GAMES, Packer, packed
@@ -430,6 +430,22 @@ def test_ratings_compare_only_whom_games_connect() -> None:
     matches = [Match(attacker, defender, ()) for attacker, defender in pairs]
     assert largest_group(matches) == matches[1:]
     assert largest_group([]) == [] and largest_group(matches[:2]) == matches[1:2]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        (["spag-1 imitated", "spag-10 imitated", "spag-10 guest", "base imitated"], "spag-10 against imitated"),
+        (["spag-2 spag-1", "spag-1 imitated", "guest imitated"], "spag-2 against spag-1"),
+        (["a b", "b c"], "b against c"),
+    ],
+)
+def test_the_headline_is_the_newest_stage_against_the_imitated_one(run: Path, pairs: list[str], said: str) -> None:
+    games = (Game("river", Outcome.ATTACKER_WINS, 2),)
+    names = [tuple(pair.split()) for pair in pairs]
+    both = [Match(*seats, games) for one, other in names for seats in ((one, other), (other, one))]
+    write_matches(run / "matches.json", [*both, Match("newcomer", "imitated", games)])
+    assert said in page_of(run).text
 
 
 def test_evaluations_stand_by_task_and_stage_beside_the_papers_numbers(run: Path) -> None:

@@ -12,6 +12,7 @@ from spag_ray.report.markup import duration, escape, in_words, paragraph
 from spag_ray.report.measurements import Measurements
 from spag_ray.report.packing import Packer
 from spag_ray.report.transcripts import Transcripts
+from spag_ray.stages import is_player, order_of
 from spag_ray.standings import score
 
 _ENGINES = {"vllm": "vLLM", "transformers": "transformers"}
@@ -93,14 +94,14 @@ def _numbers(run: Gathered) -> Iterator[tuple[str, str, str]]:
 
 
 def _last_score(files: RunFiles) -> Iterator[tuple[str, str, str]]:
-    """Of the last two players that met in both seats."""
-    met = {(match.attacker, match.defender) for match in files.matches if match.games}
-    for match in reversed(files.matches):
-        newest, other = match.defender, match.attacker
-        if newest != other and {(newest, other), (other, newest)} <= met:
-            found = score([files.matches], newest, other)
-            yield f"{newest} against {other}", f"{found.value:.2f}", f"{found.low:.2f} to {found.high:.2f}; 0.5 is even"
-            return
+    """The newest stage against the imitated one, or whom else it met last in both seats; of guests, the last two."""
+    met = {(match.attacker, match.defender): None for match in files.matches if match.games}
+    pairs = [(newest, other) for other, newest in reversed(met) if newest != other and (newest, other) in met]
+    if not pairs:
+        return
+    newest, other = max(pairs, key=lambda pair: (is_player(pair[0]), order_of(pair[0])[:2], pair[1] == "imitated"))
+    found = score([files.matches], newest, other)
+    yield f"{newest} against {other}", f"{found.value:.2f}", f"{found.low:.2f} to {found.high:.2f}; 0.5 is even"
 
 
 def _amiss(run: Gathered) -> Iterator[str]:

@@ -23,12 +23,13 @@ def paragraph(text: str, kind: str = "") -> str:
 
 
 def table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """The first column names its row. It scrolls by itself where it is wider than the page."""
+    """The first column names its row. It scrolls by itself where it is wider than the page; the caption stays."""
     head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
     body = "".join(row_of_cells(*row) for row in rows)
     return (
+        f'<figure class="rows"><figcaption>{escape(caption)}</figcaption>'
         f'<div class="scrolls" tabindex="0" role="group" aria-label="{escape(caption)}"><table>'
-        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></figure>"
     )
 
 
