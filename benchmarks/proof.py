@@ -144,6 +144,8 @@ def tables(out: Path) -> list[str]:
     """Markdown, of the seeds that are done: outcomes by stage, scores against the imitated model and the baselines,
     what each player was given."""
     seeds = sorted((path for path in out.glob("seed-*") if (path / "costs.json").exists()), key=lambda path: path.name)
+    if not seeds:
+        sys.exit(f"{out} has no seed that has come to its end; `benchmarks/proof.py run` goes on with one")
     runs = [read_matches(seed / "matches.json") for seed in seeds]
     last = f"spag-{load_config(CONFIG).self_play.rounds}"
     stages = ["base", "imitated", *(f"spag-{number}" for number in range(1, int(last[5:]) + 1))]
