@@ -8,7 +8,7 @@ A seed is four steps, each a command of the command line:
 
     spag             imitate, then SPAG rounds (configs/cpu_proof.yaml)
     published        the same imitated model, as many rounds, the published objective, with as many games as let it
-                     learn as many tokens as `spag` did, since it learns winners' turns alone
+                     learn as many tokens as `spag` did, since it learns of winners alone (and, as there, of breaches)
     imitation-only   one imitation from the base model, of as many tokens as imitation and SPAG rounds together
     matches          everybody against the imitated model, and spag's last stage against the baselines' last, both seats
 
@@ -31,6 +31,7 @@ from spag_ray.config import load_config
 from spag_ray.episode_log import read_log
 from spag_ray.game import Outcome, Role
 from spag_ray.matches import Match, read_matches
+from spag_ray.metric_lines import MetricLines
 from spag_ray.ratings import wilson_interval
 from spag_ray.standings import better, score
 
@@ -49,7 +50,7 @@ def main() -> None:
     if asked.what == "run":
         run_seed(asked.out / f"seed-{asked.seed}", asked.seed, asked.overrides)
     else:
-        for line in tables(asked.out):
+        for line in tables(asked.out, asked.overrides):
             print(line)
 
 
@@ -105,20 +106,20 @@ def step(folder: Path, arguments: Sequence[str]) -> None:
         return
     print(f"spag-ray {' '.join(arguments)}", flush=True)
     began = time.monotonic()
-    ended = subprocess.run([sys.executable, "-m", "spag_ray", *arguments], check=False)
-    before = float(seconds_file.read_text()) if seconds_file.exists() else 0.0
-    seconds_file.write_text(str(before + time.monotonic() - began))
+    try:
+        ended = subprocess.run([sys.executable, "-m", "spag_ray", *arguments], check=False)
+    finally:
+        before = float(seconds_file.read_text()) if seconds_file.exists() else 0.0
+        seconds_file.write_text(str(before + time.monotonic() - began))
     if ended.returncode != 0:
         sys.exit(ended.returncode)
+    if arguments[0] == "train" and (how := json.loads((folder / "ended.json").read_text())["ended"]) != "finished":
+        sys.exit(f"{folder}: {how}")
     done.write_text(json.dumps({"seconds": round(float(seconds_file.read_text())), "arguments": list(arguments)}))
 
 
 def records(run: Path, kind: str) -> Iterator[dict]:
-    with (run / "metrics.jsonl").open(encoding="utf-8") as lines:
-        for line in lines:
-            record = json.loads(line)
-            if record["kind"] == kind:
-                yield record
+    yield from (record for record in MetricLines(run / "metrics.jsonl").new() if record.get("kind") == kind)
 
 
 def target_tokens(run: Path) -> dict[str, int]:
@@ -140,14 +141,14 @@ def winners_tokens(log: Path) -> int:
     )
 
 
-def tables(out: Path) -> list[str]:
+def tables(out: Path, overrides: Sequence[str] = ()) -> list[str]:
     """Markdown, of the seeds that are done: outcomes by stage, scores against the imitated model and the baselines,
     what each player was given."""
     seeds = sorted((path for path in out.glob("seed-*") if (path / "costs.json").exists()), key=lambda path: path.name)
     if not seeds:
         sys.exit(f"{out} has no seed that has come to its end; `benchmarks/proof.py run` goes on with one")
     runs = [read_matches(seed / "matches.json") for seed in seeds]
-    last = f"spag-{load_config(CONFIG).self_play.rounds}"
+    last = f"spag-{load_config(CONFIG, overrides).self_play.rounds}"
     stages = ["base", "imitated", *(f"spag-{number}" for number in range(1, int(last[5:]) + 1))]
     rivals = ["published", "imitation-only"]
     lines = [f"Seeds: {', '.join(seed.name[5:] for seed in seeds)}.", "", *outcome_lines(runs, stages), ""]
@@ -160,7 +161,10 @@ def tables(out: Path) -> list[str]:
     pooled = pool(runs)
     for name, other in [(last, "imitated"), *((last, rival) for rival in rivals)]:
         test = better(pooled, name, other)
-        lines += ["", f"{name} better than {other}: p = {test.p_value:.4f} (paired over {test.num_words} words)."]
+        lines += [
+            "",
+            f"{name} better than {other}: p = {test.p_value:.4f}, paired over {test.num_words} words of these runs.",
+        ]
     return [*lines, "", *cost_lines(seeds)]
 
 
@@ -207,9 +211,8 @@ def costs(seed: Path) -> Iterator[dict]:
             tokens = target_tokens(run)
             cost["imitation_tokens"] = tokens.pop("imitated", 0)
             cost["self_play_tokens"] = sum(tokens.values())
-            cost["self_play_games"] = sum(
-                each["games"] for each in records(run, "play") if each["stage"].startswith("spag-")
-            )
+            games = {each["stage"]: each["games"] for each in records(run, "play")}  # a resumed round says it again
+            cost["self_play_games"] = sum(count for stage, count in games.items() if stage.startswith("spag-"))
         yield cost
 
 

@@ -22,6 +22,7 @@ from typing import Any
 from spag_ray.config import CheckpointConfig, RunConfig
 from spag_ray.episode_log import sync_file, sync_folder
 from spag_ray.errors import RunFolderError
+from spag_ray.matches import Match, read_matches
 
 FORMAT = 1
 _MARK = "COMPLETE"
@@ -168,6 +169,17 @@ def set_aside(episodes: Path, state: RunState, config: RunConfig) -> list[str]:
             path.replace(target)
             moved.append(path.name)
     return moved
+
+
+def kept_matches(path: Path, state: RunState, config: RunConfig) -> list[Match]:
+    """Of a run's matches.json, those of players that a run at `state` still has: its own stages until then, and guests.
+    Raises InputError for a file that is none."""
+    matches = read_matches(path) if path.exists() else []
+    return [
+        match
+        for match in matches
+        if all(belongs(f"eval-{name}", state, config) for name in (match.attacker, match.defender))
+    ]
 
 
 def belongs(stage: str, state: RunState, config: RunConfig) -> bool:

@@ -133,7 +133,6 @@ def run_learn(config: RunConfig, method: str, data: Path, out: Path, console: Co
         games, sft = games + sft_games(sft), []
     if not games:
         raise InputError(f"{data}: no game rows in it, so there is nothing to learn; make some with `spag-ray reward`")
-    out.parent.mkdir(parents=True, exist_ok=True)
     folder = make_run_folder(out.with_name(out.name + ".run"), config)
     with placed_run(config, folder, model, ["word"], ["word"], {}) as run:
         learning = run.learn_only.remote("imitation" if imitating else "self_play", games, sft, str(out))
@@ -151,7 +150,6 @@ def run_eval(config: RunConfig, out: Path, console: Console) -> None:
     config = config.model_copy(update={"policies": "shared", "prompts": "flat"})
     model = resolve_model(config.model)
     in_a_process(check_tasks, config, model)
-    out.parent.mkdir(parents=True, exist_ok=True)
     folder = make_run_folder(out.with_name(out.name + ".run"), config)
     with placed_run(config, folder, model, ["word"], ["word"], {}) as run:
         evaluating = run.evaluate_only.remote(model, Path(model).name)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cluster.checkpoint import Checkpoints, RunState, belongs, set_aside
+from cluster.checkpoint import Checkpoints, RunState, belongs, kept_matches, set_aside
 from cluster.lesson import Lesson
 from cluster.runtime import get
 from spag_ray.episode_log import write_atomically
@@ -112,7 +112,7 @@ class Recovery:
             run.metrics.record("set_aside", log=log)
         get(run.buffer.reread.remote())
         words = run.words.resumed(0, []) if state.words is None else WordStream.from_state(state.words)
-        run.go_back_to(words, state.results)
+        run.go_back_to(words, state.results, kept_matches(run.folder / "matches.json", state, run.config))
         run.task_evaluation.keep(lambda stage: belongs(f"eval-{stage}", state, run.config))
         run.league.restore(state.league)
         is_new = found is None and not any(policy.version for policy in run.policies)

@@ -88,6 +88,7 @@ class Run:
         # Against other players each word comes twice: the learner attacks with it once, and defends once.
         self.words = WordStream(list(words), config.seed, attacker_seats=2 if self.league.league.is_open else 1)
         self.results: list[Match] = []  # of games on held-out words
+        self._beside: list[Match] = []  # in the run's matches.json, played by others (`match --stages`)
         self.takes_turns = config.placement == "colocated"
         self.stop_at: float | None = None
         self._progress = Progress()
@@ -268,10 +269,11 @@ class Run:
         engine = self.config.engine
         self.places.reserve([Bundle("engine", engine.num_cpus, engine.num_gpus)] * count)
 
-    def go_back_to(self, words: WordStream, results: Sequence[Mapping[str, Any]]) -> None:
-        """The words given out so far, and what has been evaluated, are these."""
+    def go_back_to(self, words: WordStream, results: Sequence[Mapping[str, Any]], beside: Sequence[Match]) -> None:
+        """The words given out so far, and what has been evaluated, are these; what was played `beside` stays."""
         self.words = words
         self.results = [Match.from_json(row) for row in results]
+        self._beside = list(beside)
 
     def add_engine(self, policy_name: str = "policy") -> str:
         """One more engine for a policy that learns, while it plays; see Engines.add."""
@@ -384,7 +386,9 @@ class Run:
         episodes = self.play(stage, words, attacker, defender)
         match = Match.of(*names, episodes)
         self.results.append(match)
-        write_matches(self.folder / "matches.json", self.results)
+        own = {(each.attacker, each.defender) for each in self.results}
+        beside = [each for each in self._beside if (each.attacker, each.defender) not in own]
+        write_matches(self.folder / "matches.json", self.results + beside)
         return match
 
     def learn(self, lesson: Lesson) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from rich import box
 from rich.table import Table
 
+from spag_ray.errors import InputError
 from spag_ray.game import Outcome, Role
 from spag_ray.matches import Match
 from spag_ray.ratings import wilson_interval
 from spag_ray.stages import order_of
-from spag_ray.standings import better, ratings, score, turns_to_win
+from spag_ray.standings import better, largest_group, ratings, score, turns_to_win
 
 
 def outcome_table(matches: Sequence[Match]) -> Table:
@@ -84,7 +86,7 @@ def _share(share: float, games: int) -> str:
 
 
 def _player_table(matches: Sequence[Match], names: Sequence[str]) -> Table:
-    rated = ratings(matches)
+    rated = ratings(largest_group(matches))
     title = "Each seat: rating (Elo's scale, mean 0 [95%, by word]), breaches and ties in %, turns until a win"
     table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
     for heading in ("player", "seat", "rating", "own breaches", "ties", "turns to win"):
@@ -95,13 +97,13 @@ def _player_table(matches: Sequence[Match], names: Sequence[str]) -> Table:
             games = [game for match in own for game in match.games]
             if not games:
                 continue
-            rating, turns = rated[name, role], turns_to_win(own, role)
+            rating, turns = rated.get((name, role)), turns_to_win(own, role)
             breaches = sum(game.outcome.breaker is role for game in games)
             ties = sum(game.outcome is Outcome.TIED for game in games)
             table.add_row(
                 name,
                 str(role),
-                f"{rating.value:.0f} [{rating.low:.0f},{rating.high:.0f}]",
+                "" if rating is None else f"{rating.value:.0f} [{rating.low:.0f},{rating.high:.0f}]",
                 f"{100 * breaches / len(games):.0f}",
                 f"{100 * ties / len(games):.0f}",
                 "" if turns is None else f"{turns:.1f}",
@@ -117,11 +119,10 @@ def comparison_lines(matches: Sequence[Match], names: Sequence[str], against: st
         other = before if against is None else against
         if name == other or not {(name, other), (other, name)} <= met:
             continue
-        every, free = (score([matches], name, other, breach_free=flag) for flag in (False, True))
-        test = better(matches, name, other)
-        lines.append(
-            f"{name} against {other}, both seats: {every.value:.2f} [{every.low:.2f}, {every.high:.2f}], without "
-            f"breaches {free.value:.2f} [{free.low:.2f}, {free.high:.2f}]; better over {test.num_words} words with "
-            f"p = {test.p_value:.4f}"
-        )
+        every, test = score([matches], name, other), better(matches, name, other)
+        text = f"{name} against {other}, both seats: {every.value:.2f} [{every.low:.2f}, {every.high:.2f}]"
+        with contextlib.suppress(InputError):  # of a seat every game was broken off
+            free = score([matches], name, other, breach_free=True)
+            text += f", without breaches {free.value:.2f} [{free.low:.2f}, {free.high:.2f}]"
+        lines.append(f"{text}; better over {test.num_words} words with p = {test.p_value:.4f}")
     return lines

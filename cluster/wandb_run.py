@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from cluster.curves import Points
-from spag_ray.config import TrackingConfig, WandbConfig
+from spag_ray.config import TrackingConfig, WandbConfig, without_environment
 from spag_ray.errors import ConfigError
 
 
@@ -66,7 +66,9 @@ class WandbRun:
                 resume="allow",
                 dir=str(folder),
                 mode=config.mode,
-                config=yaml.safe_load(settled.read_text(encoding="utf-8")) if settled.exists() else {},
+                config=without_environment(yaml.safe_load(settled.read_text(encoding="utf-8")))
+                if settled.exists()
+                else {},
                 settings=settings,
             )
 

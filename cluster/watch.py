@@ -71,7 +71,9 @@ class FolderSource:
                 self._evaluated_at = changed_at
                 rows = _json_of(path)
                 for row in rows if isinstance(rows, list) else ():
-                    with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):  # of another version
+                    with contextlib.suppress(
+                        KeyError, TypeError, ValueError, AttributeError, ArithmeticError
+                    ):  # of another version
                         self._view.evaluated(row)
 
 

@@ -462,6 +462,14 @@ def to_yaml(config: RunConfig) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
 
 
+def without_environment(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A dumped RunConfig without the values of environment variables, which may be secrets."""
+    parts = {name: dict(settings[name]) for name in ("engine", "learner")}
+    for part in parts.values():
+        part["env"] = dict.fromkeys(part["env"], "...")
+    return {**settings, **parts}
+
+
 def _apply_override(data: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key.strip():

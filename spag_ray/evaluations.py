@@ -94,7 +94,7 @@ def read_evaluations(path: Path) -> list[Evaluation]:
         if not isinstance(rows, list):
             raise TypeError("a list of rows is expected")
         return [Evaluation.from_json(row) for row in rows]
-    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"{path}: no evaluations can be read from it ({type(error).__name__}: {error})") from error
 
 

@@ -78,5 +78,5 @@ def read_matches(path: Path) -> list[Match]:
         if not isinstance(rows, list):
             raise TypeError("it is no list")
         return [Match.from_json(row) for row in rows]
-    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"{path}: no matches can be read from it ({type(error).__name__}: {error})") from error

@@ -113,6 +113,19 @@ def _redrawn(tally: np.ndarray, random: np.random.Generator) -> np.ndarray:
     return _mean_score(np.tensordot(counts, tally, axes=1))
 
 
+def largest_group(matches: Sequence[Match]) -> list[Match]:
+    """The matches of the largest set of seats that games connect with each other; of equals, the last. What no games
+    connect cannot be compared."""
+    groups: list[tuple[set[tuple[str, Role]], list[Match]]] = []
+    for match in matches:
+        seats, members = {(match.attacker, Role.ATTACKER), (match.defender, Role.DEFENDER)}, [match]
+        for group in [group for group in groups if group[0] & seats]:
+            groups.remove(group)
+            seats, members = seats | group[0], group[1] + members
+        groups.append((seats, members))
+    return max(reversed(groups), key=lambda group: len(group[0]), default=(set(), []))[1]
+
+
 def ratings(matches: Sequence[Match], seed: int = 0) -> dict[tuple[str, Role], Estimate]:
     """Bradley-Terry ratings of every player in each seat (WinMatrix.ratings); the interval from words drawn again."""
     by_word: dict[str, list[tuple[str, str, Game]]] = {}
@@ -159,6 +172,9 @@ def better(matches: Sequence[Match], player: str, other: str, seed: int = 0) -> 
     for situation in both:
         pairs[place[situation[0]]] += (float(np.mean(ours[situation])), float(np.mean(theirs[situation])), 1)
     mine, its = pairs[:, 0] / pairs[:, 2], pairs[:, 1] / pairs[:, 2]
+    if len(words) == 1:  # which scipy's test does not take: of its two signs one is as good as what was seen
+        difference = float(mine[0] - its[0])
+        return Comparison(difference, 0.5 if difference > 0 else 1.0, 1)
     found = permutation_test(
         (mine, its),
         lambda a, b, axis=-1: np.mean(a - b, axis=axis),

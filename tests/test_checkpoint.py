@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from cluster.buffer import ReplayBuffer
-from cluster.checkpoint import Checkpoints, RunState, set_aside
+from cluster.checkpoint import Checkpoints, RunState, kept_matches, set_aside
 from cluster.run_folder import make_run_folder, reopen_run_folder
 from spag_ray.config import CheckpointConfig, parse_config
 from spag_ray.episode import Episode, Turn
 from spag_ray.episode_log import read_log
 from spag_ray.errors import RunFolderError
 from spag_ray.game import Outcome, Role, Verdict
+from spag_ray.matches import Match, write_matches
 from spag_ray.wire import encode
 
 
@@ -150,6 +151,26 @@ def test_games_of_weights_that_are_gone_are_set_aside(state: RunState, kept: lis
     assert left - {"spag-2.1"} == set(kept) and ("spag-2.1" in left) == ("spag-2" in kept)
     assert len(moved) == len(LOGS) + 1 - len(left)
     assert len(list(tmp_path.iterdir())) == len(LOGS) + 1, "nothing is deleted"
+
+
+@pytest.mark.parametrize(
+    "state, kept",
+    [
+        (RunState(), ["base expert"]),
+        (RunState(stage="spag-1", rounds=1), ["base expert", "spag-1 expert", "imitated spag-1"]),
+        (RunState(stage="spag-2", rounds=2), ["base expert", "spag-1 expert", "imitated spag-1", "published spag-2"]),
+    ],
+)
+def test_what_others_played_with_stages_that_are_still_there_is_kept(
+    state: RunState, kept: list[str], tmp_path: Path
+) -> None:
+    names = ("base expert", "spag-1 expert", "imitated spag-1", "published spag-2")
+    matches = [Match(*name.split(), ()) for name in names]
+    config = parse_config({"self_play": {"rounds": 2}})
+    assert kept_matches(tmp_path / "matches.json", state, config) == []
+    write_matches(tmp_path / "matches.json", matches)
+    found = kept_matches(tmp_path / "matches.json", state, config)
+    assert [f"{match.attacker} {match.defender}" for match in found] == kept
 
 
 def test_a_run_goes_on_only_as_the_run_it_was(tmp_path: Path) -> None:

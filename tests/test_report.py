@@ -234,8 +234,9 @@ def test_the_command_says_where_the_page_is_and_how_large(run: Path, capsys: pyt
     out = ["report", str(run), "--out", str(run / "mine.html")]
     assert run_guarded(lambda **options: app(out, **options)) == 2
     assert (run / "mine.html").read_text() == "mine" and "nothing is overwritten" in capsys.readouterr().err
-    with pytest.raises(InputError, match="cannot be written"):
-        make_report(run, run / "no-such-folder" / "x.html", Console(quiet=True))
+    for place in (run / "no-such-folder", run / "config.yaml"):
+        with pytest.raises(InputError, match="cannot be written"):
+            make_report(run, place / "x.html", Console(quiet=True))
 
 
 def test_a_report_that_cannot_be_written_is_no_fault_of_a_finished_run(run: Path) -> None:

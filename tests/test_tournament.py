@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
@@ -16,6 +17,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from rich.console import Console
+from rich.table import Table
 
 from cluster.cli import app, run_guarded
 from cluster.tables import comparison_lines, head_to_head_lines, match_tables
@@ -86,6 +89,36 @@ def test_the_newest_of_two_is_the_one_of_the_later_round() -> None:
         "spag-10 as defender against spag-9: score 0.00",
         "mean score over both seats: 0.50 (0.5 is even)",
     ]
+
+
+def table_text(table: Table) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    console.print(table)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_seats_that_no_games_connect_are_not_rated_beside_each_other() -> None:
+    game = Game("word", Outcome.ATTACKER_WINS, 3)
+    # As attacker b met three defenders, as defender two attackers; nothing tells these five from those four.
+    matches = [Match(*seats, (game,)) for seats in ("ba", "bc", "bd", "ab", "cb")]
+    rated = {
+        tuple(line.split()[:2]): "[" in line
+        for line in table_text(match_tables(matches, "abcd")[1]).splitlines()
+        if line.strip()[:2] in ("a ", "b ", "c ", "d ")
+    }
+    assert {seat for seat, is_rated in rated.items() if is_rated} == {
+        ("b", "attacker"),
+        *((name, "defender") for name in "acd"),
+    }
+    assert len(rated) == 7, "all have breaches and ties"
+    connected = table_text(match_tables([*matches, Match("b", "b", (game,))], "abcd")[1])
+    assert all("[" in line for line in connected.splitlines() if line.strip()[:2] in ("a ", "b ", "c ", "d "))
+
+
+def test_a_seat_whose_every_game_was_broken_off_has_a_score_but_none_without_breaches() -> None:
+    won, broken = Game("word", Outcome.ATTACKER_WINS, 3), Game("word", Outcome.ATTACKER_BREACH, 1)
+    (line,) = comparison_lines([Match("new", "old", (won,)), Match("old", "new", (broken,))], ["old", "new"], None)
+    assert line.startswith("new against old, both seats: 1.00 [1.00, 1.00]; better over 1 words")
 
 
 def test_an_endpoint_reads_what_other_players_read() -> None:

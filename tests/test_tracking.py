@@ -183,6 +183,8 @@ def test_wandb_that_is_asked_for_has_to_be_installed(monkeypatch: pytest.MonkeyP
 def test_wandb_offline_is_given_the_same_curves_and_a_resumed_run_is_the_same_run(folder: Path) -> None:
     if importlib.util.find_spec("wandb") is None:
         not_here("wandb is not installed: pip install wandb")
+    settings = parse_config({"engine": {"env": {"TOKEN": "unspoken"}}})
+    (folder / "config.yaml").write_text(to_yaml(settings))
     config = TrackingConfig.model_validate({"tensorboard": False, "wandb": {"project": "taboo"}})
     for steps in (range(1, 5), range(4, 7)):
         metrics = Metrics(folder, config)
@@ -199,6 +201,8 @@ def test_wandb_offline_is_given_the_same_curves_and_a_resumed_run_is_the_same_ru
     losses = [(row["optimiser_step"], row["step/kl/self_play"]) for row in rows if "step/kl/self_play" in row]
     assert losses == [(n, pytest.approx(n / 7)) for n in range(1, 7)]
     assert [row["version"] for row in rows if "sync/seconds" in row] == [5, 7]
+    written = b"".join(path.read_bytes() for path in (folder / "wandb").rglob("*") if path.is_file())
+    assert b"TOKEN" in written and b"unspoken" not in written
 
 
 def logged(path: Path) -> Iterator[Mapping[str, Any]]:

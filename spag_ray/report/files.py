@@ -18,7 +18,17 @@ from spag_ray.matches import Match, read_matches
 from spag_ray.ratings import WinMatrix
 
 _Read = TypeVar("_Read")
-_FAULTS = (OSError, SpagError, yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
+_FAULTS = (
+    OSError,
+    SpagError,
+    yaml.YAMLError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ that are in it, known by their hashes. Data is base64 in elements that no browse
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import string
 import tempfile
@@ -80,7 +81,8 @@ def write_report(folder: Path, out: Path, decode: Decode | None = None, max_game
         except OSError as error:
             raise InputError(f"{out} cannot be written: {error.strerror}; choose another place with --out") from error
         finally:
-            partial.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # where nothing can be written, nothing was
+                partial.unlink(missing_ok=True)
     return Report(out, out.stat().st_size, transcripts.num_games, packer.num_games)
 
 

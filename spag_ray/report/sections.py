@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import yaml
 
-from spag_ray.config import RunConfig
+from spag_ray.config import RunConfig, without_environment
 from spag_ray.evaluations import PAPER_METRICS, PAPER_SCORES, Evaluation, scale_of, score_text
 from spag_ray.game import Outcome, Role
 from spag_ray.matches import Match
@@ -16,7 +15,7 @@ from spag_ray.report.files import RunFiles
 from spag_ray.report.markup import escape, facts, paragraph, table
 from spag_ray.report.measurements import Measurements
 from spag_ray.stages import order_of
-from spag_ray.standings import Estimate, ratings
+from spag_ray.standings import Estimate, largest_group, ratings
 
 _BREACHES = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
 
@@ -51,18 +50,6 @@ def rating_table(matches: Sequence[Match]) -> str:
     if left_out:
         text += paragraph(f"Not comparable, as no games connect them with these: {', '.join(left_out)}.", "note")
     return f"<div>{text}</div>"
-
-
-def largest_group(matches: Sequence[Match]) -> list[Match]:
-    """The matches of the largest set of seats that games connect with each other; of equals, the last."""
-    groups: list[tuple[set[tuple[str, Role]], list[Match]]] = []
-    for match in matches:
-        seats, members = {(match.attacker, Role.ATTACKER), (match.defender, Role.DEFENDER)}, [match]
-        for group in [group for group in groups if group[0] & seats]:
-            groups.remove(group)
-            seats, members = seats | group[0], group[1] + members
-        groups.append((seats, members))
-    return max(reversed(groups), key=lambda group: len(group[0]), default=(set(), []))[1]
 
 
 def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
@@ -114,17 +101,9 @@ def about(files: RunFiles) -> str:
     if not pairs:
         text = paragraph("What it was made with is not known: versions.json is not there.", "missing")
     if files.config is not None:
-        settings = yaml.safe_dump(_shown(files.config), sort_keys=False)
+        settings = yaml.safe_dump(without_environment(files.config.model_dump(mode="json")), sort_keys=False)
         text += f'<details><summary>config.yaml</summary><pre tabindex="0">{escape(settings)}</pre></details>'
     return text
-
-
-def _shown(config: RunConfig) -> dict[str, Any]:
-    """The settings without the values of environment variables: those may be secrets."""
-    found = config.model_dump(mode="json")
-    for part in ("engine", "learner"):
-        found[part]["env"] = dict.fromkeys(found[part]["env"], "...")
-    return found
 
 
 def _share(count: int, games: int) -> str:
