@@ -31,9 +31,9 @@ from spag_ray.config import load_config, parse_config, to_yaml
 from spag_ray.episode import Episode, Turn
 from spag_ray.episode_log import read_log
 from spag_ray.errors import InputError, RunFolderError
-from spag_ray.evaluations import Evaluation, write_evaluations
+from spag_ray.evaluations import Evaluation, read_evaluations, write_evaluations
 from spag_ray.game import Outcome, Role, Verdict
-from spag_ray.matches import Game, Match, write_matches
+from spag_ray.matches import Game, Match, read_matches, write_matches
 from spag_ray.report.measurements import read_measurements
 from spag_ray.report.pace_figures import pace_figures
 from spag_ray.report.packing import BLOCK_GAMES, Packer, packed
@@ -179,6 +179,19 @@ def test_damaged_files_are_said_and_the_rest_is_shown(run: Path, content: str) -
     said = [name for name in names if f"{name} cannot be read" in page.text]
     assert said == [name for name in names if (name, content) != ("versions.json", '{"a": 1}')]
     assert len(page.games()) == 120
+
+
+def test_numbers_without_an_end_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    path.write_text('[{"attacker": "a", "defender": "b", "games": [["river", "tied game", 1e999]]}]')
+    with pytest.raises(InputError, match="no matches can be read from it"):
+        read_matches(path)
+    row = (
+        '"stage": "s", "task": "t", "metric": "m", "value": 0.5, "stderr": null, "num_samples": 1e999, "num_fewshot": 0'
+    )
+    path.write_text(f"[{{{row}}}]")
+    with pytest.raises(InputError, match="no evaluations can be read from it"):
+        read_evaluations(path)
 
 
 def test_a_log_with_a_torn_tail_and_damage_within_shows_what_is_whole(run: Path) -> None:
