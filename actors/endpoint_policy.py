@@ -2,7 +2,8 @@
 
 It reads the same rules as every other player, as chat messages: what it said is the assistant's, what it heard the
 user's. It knows no token ids, so its replies are tokenised with the tokenizer of the policy that it plays against, and
-their log-probabilities are 0: its turns are judged, never learned from.
+their log-probabilities are 0: its turns are judged, never learned from. What goes beyond `max_new_tokens` of these is
+cut off: the server counts in tokens of its own, or not at all.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from actors.policy import Completion, GameView, Request, Score, WakePart
 from spag_ray.errors import EngineError, ModelError
-from spag_ray.prompts import PromptTemplate, chat_messages
-from spag_ray.snapshot import Snapshot
+from spag_ray.game.prompts import PromptTemplate, chat_messages
+from spag_ray.weights.snapshot import Snapshot
 
 MAX_ASKED_AT_ONCE = 64
+MAX_CHARACTERS_PER_TOKEN = 64  # of a reply that is tokenised: without a bound a reply of gigabytes holds up every game
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,10 @@ class EndpointPolicy:
             raise EngineError("an endpoint plays from a GameView; the request carries none")
         async with self._places:
             text, reason = await self._ask(request.view, request)
-        tokens = tuple(self._encode(text))
+        limit = request.sampling.max_new_tokens
+        tokens = tuple(self._encode(text[: limit * MAX_CHARACTERS_PER_TOKEN]))
+        if len(tokens) > limit or len(text) > limit * MAX_CHARACTERS_PER_TOKEN:
+            tokens, reason = tokens[:limit], "length"
         return Completion(request.request_id, tokens, (0.0,) * len(tokens), 0, 0, reason)
 
     async def _ask(self, view: GameView, request: Request) -> tuple[str, str]:
@@ -101,10 +107,18 @@ class EndpointPolicy:
         except OpenAIError as error:
             reason = " ".join(str(error).split())[:300]
             raise EngineError(f"{self._endpoint.url}: {self._endpoint.model} gave no answer: {reason}") from error
-        if not answer.choices:
-            raise EngineError(f"{self._endpoint.url}: {self._endpoint.model} gave an answer without a choice in it")
-        choice = answer.choices[0]
-        return choice.message.content or "", "length" if choice.finish_reason == "length" else "stop"
+        return self._said(answer)
+
+    def _said(self, answer: Any) -> tuple[str, str]:
+        """(text, finish reason) of an answer, of which nobody has checked that it is one."""
+        choice = next(iter(getattr(answer, "choices", None) or ()), None)
+        message = getattr(choice, "message", None)
+        text = getattr(message, "content", None) or ""
+        if message is None or not isinstance(text, str):
+            raise EngineError(f"{self._endpoint.url}: {self._endpoint.model} gave an answer without a text in it")
+        # JSON can carry half of a surrogate pair, which is no character to a tokenizer.
+        text = text.strip().encode("utf-8", errors="replace").decode("utf-8")
+        return text, "length" if getattr(choice, "finish_reason", None) == "length" else "stop"
 
     async def score(
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spag_ray.config import LeagueConfig
-from spag_ray.episode import Episode
-from spag_ray.game import Role
-from spag_ray.ratings import WinMatrix
+from spag_ray.config.parts import LeagueConfig
+from spag_ray.episodes.episode import Episode
+from spag_ray.game.rules import Role
+from spag_ray.results.ratings import WinMatrix
 
 PAST = "past "  # before a policy's name, on the turns that an earlier version of it played
 PRIOR_GAMES = 4  # an opponent's hardness begins as if so many games had been even

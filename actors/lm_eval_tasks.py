@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spag_ray.configs import config_root
+from spag_ray.config.shipped import config_root
 from spag_ray.errors import ConfigError, InputError
-from spag_ray.evaluations import Evaluation
+from spag_ray.results.evaluations import Evaluation
 
 NUMPY_SEED = FEWSHOT_SEED = 1234  # those of the harness's command line
 MIN_CONTEXT = 64  # tokens; less is no question

@@ -36,6 +36,21 @@ def resolve_model(name: str) -> str:
     return str(folder.resolve())
 
 
+def inner_linear_layers(folder: str) -> list[str]:
+    """The names, such as `q_proj`, of a model's linear layers without its head: what adapters may sit on. No weight is
+    read."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+    head = model.get_output_embeddings()
+    layers = {
+        name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and module is not head
+    }
+    return sorted({name.rsplit(".", 1)[-1] for name in layers})
+
+
 def load_tokenizer(folder: str) -> Any:
     """The folder's tokenizer. Raises ModelError when transformers cannot read it."""
     from transformers import AutoTokenizer

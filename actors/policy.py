@@ -8,7 +8,7 @@ The loop that calls it:
     await policy.sleep(); await policy.wake()
     await policy.close()
 
-Three implementations keep one contract (tests/test_policy_contract.py): vllm_policy, transformers_policy,
+Three implementations keep one contract (tests/unit/play/test_policy_contract.py): vllm_policy, transformers_policy,
 scripted_policy.
 """
 
@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from spag_ray.game import Role
-from spag_ray.snapshot import Snapshot
+from spag_ray.game.rules import Role
+from spag_ray.weights.snapshot import Snapshot
 
 WakePart = Literal["all", "weights", "kv_cache"]
 
@@ -61,7 +61,7 @@ class Request:
 class Completion:
     """`token_ids` [L] as sampled, the end token included when it was sampled; `logprobs` [L] under the sampling
     distribution, temperature included. `finish_reason` is "stop" (end token), "length" (max_new_tokens) or
-    "context" (the prompt left no room; then there are no tokens)."""
+    "context" (the context was full before either; a prompt that fills it gets no tokens)."""
 
     request_id: str
     token_ids: tuple[int, ...]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -42,7 +43,7 @@ class PoolCounts:
 
 class EnginePool:
     """`policy_name` is what turns are stamped with; `turn_timeout_s` bounds one answer, `join_timeout_s` the wait for
-    an engine when there is none; a turn is tried `max_tries` times."""
+    an engine when there is none, except while one waits for room; a turn is tried `max_tries` times."""
 
     def __init__(
         self, policy_name: str, turn_timeout_s: float = 600.0, join_timeout_s: float = 600.0, max_tries: int = 3
@@ -54,6 +55,7 @@ class EnginePool:
         self._max_tries = max_tries
         self._members: dict[str, Member] = {}
         self._changed = asyncio.Event()
+        self._without_room: set[str] = set()
         self._empty: dict[str, asyncio.Event] = {}
 
     def join(self, name: str, policy: Policy) -> None:
@@ -67,6 +69,16 @@ class EnginePool:
         if member is not None:
             member.is_open = False
             self._tell(member)
+
+    def wait_for_room(self, name: str) -> None:
+        """An engine has been asked for, and the cluster has no room for it yet: until `found_room` the time that games
+        wait does not count."""
+        self._without_room.add(name)
+        self._changed.set()
+
+    def found_room(self, name: str) -> None:
+        self._without_room.discard(name)
+        self._changed.set()
 
     async def drain(self, name: str) -> None:
         """Give the engine no new game, and wait until those that sit there have ended."""
@@ -94,21 +106,25 @@ class EnginePool:
 
         Raises EngineError when no engine joined in time.
         """
-        open_members: list[Member] = []
-        while not open_members:
-            open_members = [member for member in self._members.values() if member.is_open]
-            if not open_members:
-                self._changed.clear()
-                try:
-                    await asyncio.wait_for(self._changed.wait(), self._join_timeout_s)
-                except TimeoutError:
-                    gone = f"; gone: {', '.join(self.counts.lost_engines)}" if self.counts.lost_engines else ""
-                    raise EngineError(
-                        f"no engine plays {self.policy_name} for {self._join_timeout_s:.0f} s now{gone}"
-                    ) from None
+        waited_s = 0.0
+        while not (open_members := [member for member in self._members.values() if member.is_open]):
+            waited_s += await self._wait_for_change(self._join_timeout_s - waited_s)
         chosen = min(open_members, key=lambda member: (member is avoid, member.games))
         chosen.games += 1
         return chosen
+
+    async def _wait_for_change(self, left_s: float) -> float:
+        """Until engines join or are waited for, at most `left_s`; returns the seconds that count."""
+        self._changed.clear()
+        counts, began = not self._without_room, time.monotonic()
+        try:
+            await asyncio.wait_for(self._changed.wait(), left_s if counts else None)
+        except TimeoutError:
+            gone = f"; gone: {', '.join(self.counts.lost_engines)}" if self.counts.lost_engines else ""
+            raise EngineError(
+                f"no engine plays {self.policy_name} for {self._join_timeout_s:.0f} s now{gone}"
+            ) from None
+        return time.monotonic() - began if counts else 0.0
 
     def leave(self, member: Member) -> None:
         """A game that sat there has ended or moved on."""

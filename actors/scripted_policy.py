@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from actors.policy import Completion, GameView, Request, Score, WakePart
 from spag_ray.errors import EngineError
-from spag_ray.game import Role
-from spag_ray.snapshot import Snapshot
+from spag_ray.game.rules import Role
+from spag_ray.weights.snapshot import Snapshot
 
 _HINTS = (
     "It makes me think of {clue}.",

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from spag_ray.errors import ModelError
-from spag_ray.snapshot import LocalSnapshot, TensorSpec, make_bucket, plan_buckets
+from spag_ray.weights.snapshot import LocalSnapshot, TensorSpec, make_bucket, plan_buckets
 
 
 def tensors_of(payload: torch.Tensor, specs: tuple[TensorSpec, ...]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from actors.policy import Completion, Request, Sampling, Score, WakePart
 from actors.tensors import tensors_of
 from spag_ray.errors import ModelError, WeightSyncError
-from spag_ray.snapshot import Snapshot
+from spag_ray.weights.snapshot import Snapshot
 
 
 class TransformersPolicy:
@@ -79,7 +79,7 @@ class TransformersPolicy:
             logprobs.append(float(distribution[token]))
             step = torch.tensor([[token]])
         stopped = tokens[-1] in sampling.stop_token_ids
-        reason = "stop" if stopped else "length"
+        reason = "stop" if stopped else "length" if room == sampling.max_new_tokens else "context"
         return Completion(request.request_id, tuple(tokens), tuple(logprobs), self._version, self._version, reason)
 
     async def score(

@@ -8,14 +8,42 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from actors.models import inner_linear_layers
 from actors.policy import Completion, Request, Sampling, Score, WakePart
-from spag_ray.config import Channel, EngineConfig
+from spag_ray.config.parts import Channel, EngineConfig
 from spag_ray.errors import EngineError, WeightSyncError
-from spag_ray.shared_memory import in_shared_memory, shared_memory
-from spag_ray.snapshot import Snapshot
+from spag_ray.weights.shared_memory import in_shared_memory, shared_memory
+from spag_ray.weights.snapshot import Snapshot
+
+_SLEEPERS = frozenset({"weights", "kv_cache"})  # what vLLM puts to sleep, and wakes each for itself
+
+
+@dataclass(eq=False)
+class Adapter:
+    """Low-rank weights of one version that the engine holds, and how many requests under way name them."""
+
+    lora: Any  # vLLM's LoRARequest
+    version: int
+    num_requests: int = 0
+    unused: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.unused.set()
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        self.num_requests += 1
+        self.unused.clear()
+        try:
+            yield
+        finally:
+            self.num_requests -= 1
+            if not self.num_requests:
+                self.unused.set()
 
 
 class VllmPolicy:
@@ -31,8 +59,10 @@ class VllmPolicy:
         self._max_model_len = max_model_len
         self._on_cpu = on_cpu
         self._num_scores = 0
-        self._is_asleep = False
-        self._lora: Any = None
+        self._asleep: frozenset[str] = frozenset()
+        self._base_version = version  # of the whole weights
+        self._adapter: Adapter | None = None
+        self._retired: Adapter | None = None  # the one before it
 
     @classmethod
     async def start(
@@ -79,7 +109,7 @@ class VllmPolicy:
         return list(await asyncio.gather(*(self._generate_one(request) for request in requests)))
 
     async def _generate_one(self, request: Request) -> Completion:
-        first_version = self._version
+        first_version, adapter = self._version, self._adapter
         room = self._max_model_len - len(request.prompt_ids)
         if room < 1:
             return Completion(request.request_id, (), (), first_version, first_version, "context")
@@ -88,21 +118,24 @@ class VllmPolicy:
         logprobs = tuple(
             step[token].logprob for token, step in zip(completion.token_ids, completion.logprobs, strict=True)
         )
+        reason = str(completion.finish_reason)
+        if reason == "length" and room < request.sampling.max_new_tokens:
+            reason = "context"
+        # An adapter is a turn's to its end; whole weights may have changed under it.
+        last_version = adapter.version if adapter is not None else self._base_version
         return Completion(
-            request.request_id,
-            tuple(completion.token_ids),
-            logprobs,
-            first_version,
-            self._version,
-            str(completion.finish_reason),
+            request.request_id, tuple(completion.token_ids), logprobs, first_version, last_version, reason
         )
 
     async def _run(self, request_id: str, prompt_ids: Sequence[int], params: Any) -> Any:
         last = None
-        async for output in self._engine.generate(
-            {"prompt_token_ids": list(prompt_ids)}, params, request_id, lora_request=self._lora
-        ):
-            last = output
+        adapter = self._adapter
+        lora = None if adapter is None else adapter.lora
+        with contextlib.nullcontext() if adapter is None else adapter.in_use():
+            async for output in self._engine.generate(
+                {"prompt_token_ids": list(prompt_ids)}, params, request_id, lora_request=lora
+            ):
+                last = output
         if last is None or not last.finished:
             raise EngineError(f"engine {self.name} ended request {request_id} without an answer")
         return last
@@ -134,9 +167,8 @@ class VllmPolicy:
 
     async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
         if snapshot.adapter is not None:
-            await self._engine.pause_generation(mode="keep" if in_flight else "wait", clear_cache=False)
+            # Nothing is paused: what is under way is played to its end with the adapter that it began with.
             await self._load_adapter(snapshot, snapshot.adapter)
-            await self._play_on(snapshot.version)
             return
         await self.begin_update(in_flight)
         num_tensors = 0
@@ -149,7 +181,7 @@ class VllmPolicy:
         await self.end_update(snapshot.version)
 
     async def open_channel(self, init_info: Mapping[str, Any]) -> None:
-        """Meet the sender of a learner (learners/transfer.py); again when it has changed. `load` needs none."""
+        """Meet the sender of a learner (learners/channel_senders.py); again when it has changed. `load` needs none."""
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
         with self._taking("open a channel for new weights"):
@@ -178,8 +210,9 @@ class VllmPolicy:
     async def _play_on(self, version: int) -> None:
         # What paused requests have computed so far is thrown away with the rest and computed again when they go on.
         await self._engine.reset_prefix_cache(reset_running_requests=True)
-        self._version = version
-        await self._engine.resume_generation()
+        self._version = self._base_version = version
+        if not self._asleep:  # else `wake` resumes, once there is a cache to play with
+            await self._engine.resume_generation()
 
     @contextlib.contextmanager
     def _taking(self, what: str) -> Iterator[None]:
@@ -189,7 +222,8 @@ class VllmPolicy:
             raise WeightSyncError(f"engine {self.name} could not {what}: {_last_line(error)}") from error
 
     async def _load_adapter(self, snapshot: Snapshot, config: Mapping[str, Any]) -> None:
-        """Under a name of its own: vLLM keeps what it knows of an adapter by name."""
+        """Under a name of its own: vLLM keeps what it knows of an adapter by name, its prefix cache too. The adapter
+        before is kept for the requests that name it; vLLM has room for two, so the one before that leaves first."""
         import torch
         from safetensors.torch import save_file
         from vllm.lora.request import LoRARequest
@@ -202,32 +236,37 @@ class VllmPolicy:
             tensors |= tensors_of(torch.from_numpy(bucket.payload.copy()), bucket.tensors)
         if len(tensors) != snapshot.num_tensors:
             raise WeightSyncError(f"{len(tensors)} of {snapshot.num_tensors} tensors of the adapter arrived")
-        old = self._lora
+        if (retired := self._retired) is not None:
+            await retired.unused.wait()
+            await self._engine.remove_lora(retired.lora.lora_int_id)
+            self._retired = None
         with tempfile.TemporaryDirectory(dir=shared_memory(), prefix="spag_ray-adapter-") as folder:
             save_file({name: tensor.clone() for name, tensor in tensors.items()}, f"{folder}/adapter_model.safetensors")
             Path(folder, "adapter_config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
             lora = LoRARequest(f"{self.name}-v{snapshot.version}", snapshot.version, folder)
             try:
-                if old is not None:
-                    await self._engine.remove_lora(old.lora_int_id)
                 await self._engine.add_lora(lora)
             except Exception as error:
                 raise WeightSyncError(
                     f"engine {self.name} could not load the adapter of version {snapshot.version}: {_last_line(error)}"
                 ) from error
-        self._lora = lora
+        self._retired, self._adapter = self._adapter, Adapter(lora, snapshot.version)
+        self._version = snapshot.version
 
     async def sleep(self) -> None:
-        if self._is_asleep:
+        if self._asleep == _SLEEPERS:
             return
-        self._is_asleep = True
+        self._asleep = _SLEEPERS
         await self._engine.sleep(level=1, mode="wait")  # drops the prefix cache, and on a GPU weights and KV cache
         if self._on_cpu:
             await self._engine.collective_rpc("release_host_memory")
 
     async def wake(self, part: WakePart = "all") -> None:
-        await self._engine.wake_up(None if part == "all" else [part])
-        self._is_asleep = part == "weights"
+        woken = self._asleep if part == "all" else self._asleep & {part}
+        if not woken:
+            return
+        await self._engine.wake_up(sorted(woken))  # resumes play when nothing sleeps any more
+        self._asleep -= woken
 
     async def close(self) -> None:
         self._engine.shutdown()
@@ -253,7 +292,16 @@ def _engine_arguments(model: str, config: EngineConfig, seed: int, channel: Chan
     else:
         arguments = {"gpu_memory_utilization": config.gpu_memory_utilization, "enable_sleep_mode": True}
     if config.max_lora_rank is not None:
-        arguments |= {"enable_lora": True, "max_lora_rank": config.max_lora_rank, "max_loras": 1}
+        # On a CPU vLLM gives turns without an adapter the last slot's (index -1): that one has to stay empty.
+        num_slots = 3 if on_cpu else 2
+        arguments |= {
+            "enable_lora": True,
+            "max_lora_rank": config.max_lora_rank,
+            "max_loras": num_slots,
+            # With room for an adapter on the head, `score` beside other requests kills vLLM's CPU worker: it takes the
+            # prompt's positions for requests. Learners put no adapter there.
+            "lora_target_modules": inner_linear_layers(model),
+        }
     backend = channel if channel in ("nccl", "ipc") else "shared_memory"
     return vllm.AsyncEngineArgs(
         model=model,

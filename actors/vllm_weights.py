@@ -21,8 +21,8 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
 from actors.tensors import tensors_of
-from spag_ray.memory import drop_contents, release_freed_memory
-from spag_ray.snapshot import Bucket, TensorSpec
+from spag_ray.host.memory import drop_contents, release_freed_memory
+from spag_ray.weights.snapshot import Bucket, TensorSpec
 
 BACKEND = "shared_memory"
 

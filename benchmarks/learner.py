@@ -35,16 +35,17 @@ from learners.batch import Batch
 from learners.engine import World
 from learners.forward import token_logprobs
 from learners.head import TargetHead
-from learners.learner import Learner, load_model
+from learners.learner import Learner
+from learners.model_folder import load_model
 from learners.objectives import IGNORED_LABEL, published_offline_po_loss, published_offline_po_terms
 from learners.packing import TokenSample, pack
-from spag_ray.cards import taboo_cards
-from spag_ray.config import LearnerConfig, ObjectiveConfig
-from spag_ray.episode import Turn
-from spag_ray.game import Role
-from spag_ray.prompts import Wording, load_template, make_renderer
-from spag_ray.rewards import decayed_shares
-from spag_ray.samples import GameSample, TurnSample
+from spag_ray.config.parts import LearnerConfig, ObjectiveConfig
+from spag_ray.game.decks import taboo_cards
+from spag_ray.game.prompts import Wording, load_template, make_renderer
+from spag_ray.game.rules import Role
+from spag_ray.game.turn import Turn
+from spag_ray.training_data.rewards import decayed_shares
+from spag_ray.training_data.samples import GameSample, TurnSample
 
 # As long as the published prompt (about 300 tokens); the shipped prompts are a third of it.
 RULES = """This is Adversarial Taboo, a game for two players who talk in turn: an attacker and a defender.
@@ -197,7 +198,7 @@ class Ours:
     def scored(self, games: Sequence[GameSample]) -> list[GameSample]:
         turns = [turn for game in games for turn in game.turns]
         scores = self.learner.score(turns)
-        done = iter([replace(turn, reference_logprobs=scores[index]) for index, turn in enumerate(turns)])
+        done = iter([replace(turn, old_logprobs=scores[index]) for index, turn in enumerate(turns)])
         return [replace(game, turns=tuple(next(done) for _ in game.turns)) for game in games]
 
     def train(self, games: Sequence[GameSample]) -> Timing:

@@ -27,13 +27,14 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from spag_ray.config import load_config
-from spag_ray.episode_log import read_log
-from spag_ray.game import Outcome, Role
-from spag_ray.matches import Match, read_matches
-from spag_ray.metric_lines import MetricLines
-from spag_ray.ratings import wilson_interval
-from spag_ray.standings import better, score
+from spag_ray.config.loading import load_config
+from spag_ray.episodes.log import read_log
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.results.matches import Match, read_matches
+from spag_ray.results.metric_lines import MetricLines
+from spag_ray.results.ratings import wilson_interval
+from spag_ray.results.standings import better, score
+from spag_ray.stages import Stage, StageKind
 
 CONFIG = "configs/cpu_proof.yaml"
 PUBLISHED = "objective={name: published, learn_from: winners, role_weight_cap: 4.0}"
@@ -59,14 +60,14 @@ def run_seed(folder: Path, seed: int, overrides: Sequence[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     common = [f"seed={seed}", *overrides]
     config = load_config(CONFIG, common)
-    last = f"spag-{config.self_play.rounds}"
+    last = str(Stage.of_round(config.self_play.rounds))
     spag, published, imitation = (folder / name for name in ("spag", "published", "imitation-only"))
 
     train(spag, common)
     learned = target_tokens(spag)
     in_rounds = sum(count for stage, count in learned.items() if stage != "imitated")
     imitated = f"model={spag / 'models' / 'imitated'}"
-    first = config.self_play.games_per_round / max(1, winners_tokens(spag / "episodes" / "spag-1.log"))
+    first = config.self_play.games_per_round / max(1, winners_tokens(spag / "episodes" / f"{Stage.of_round(1)}.log"))
     games = round(first * in_rounds / config.self_play.rounds)
     alone = [*common, imitated, "imitation.enabled=false", "evaluation.games=0", "evaluation.tasks=[]"]
     train(published, [*alone, PUBLISHED, f"self_play.games_per_round={games}"])
@@ -148,8 +149,8 @@ def tables(out: Path, overrides: Sequence[str] = ()) -> list[str]:
     if not seeds:
         sys.exit(f"{out} has no seed that has come to its end; `benchmarks/proof.py run` goes on with one")
     runs = [read_matches(seed / "matches.json") for seed in seeds]
-    last = f"spag-{load_config(CONFIG, overrides).self_play.rounds}"
-    stages = ["base", "imitated", *(f"spag-{number}" for number in range(1, int(last[5:]) + 1))]
+    rounds = [str(Stage.of_round(number)) for number in range(1, load_config(CONFIG, overrides).self_play.rounds + 1)]
+    stages, last = ["base", "imitated", *rounds], rounds[-1]
     rivals = ["published", "imitation-only"]
     lines = [f"Seeds: {', '.join(seed.name[5:] for seed in seeds)}.", "", *outcome_lines(runs, stages), ""]
     lines += ["| player | against | score, both seats [95%] | breach-free games | attacker | defender | each seed |"]
@@ -212,7 +213,9 @@ def costs(seed: Path) -> Iterator[dict]:
             cost["imitation_tokens"] = tokens.pop("imitated", 0)
             cost["self_play_tokens"] = sum(tokens.values())
             games = {each["stage"]: each["games"] for each in records(run, "play")}  # a resumed round says it again
-            cost["self_play_games"] = sum(count for stage, count in games.items() if stage.startswith("spag-"))
+            cost["self_play_games"] = sum(
+                count for stage, count in games.items() if Stage.parse(stage).kind is StageKind.ROUND
+            )
         yield cost
 
 

@@ -33,19 +33,21 @@ from actors.league import Opponents
 from actors.models import BUILT_IN, load_tokenizer, resolve_model
 from actors.policy import Completion, Request, Sampling
 from benchmarks.machine import machine
-from cluster.arena_actor import ArenaActor, Engine, Seat
-from cluster.buffer import BufferActor, StreamSpec
-from cluster.remote_policy import Desk, Packed
-from cluster.runtime import ray_session
-from spag_ray.cards import taboo_cards
-from spag_ray.config import ClusterConfig, ObjectiveConfig, StreamConfig
-from spag_ray.episode import Episode, Turn
-from spag_ray.game import Role, Verdict
-from spag_ray.judge import judge
-from spag_ray.prompts import load_template, make_renderer
-from spag_ray.samples import game_samples
-from spag_ray.wire import decode, encode
-from spag_ray.words import WordStream
+from cluster.buffer.buffer_actor import BufferActor, StreamSpec
+from cluster.rollout.arena_actor import ArenaActor
+from cluster.rollout.request_queue import Packed, RequestQueue
+from cluster.runtime.ray_session import ray_session
+from cluster.types import Engine, Seat
+from spag_ray.config.parts import ClusterConfig, ObjectiveConfig, StreamConfig
+from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.wire import decode, encode
+from spag_ray.game.decks import taboo_cards
+from spag_ray.game.prompts import load_template, make_renderer
+from spag_ray.game.referee.judge import judge
+from spag_ray.game.rules import Role, Verdict
+from spag_ray.game.turn import Turn
+from spag_ray.game.words import WordStream
+from spag_ray.training_data.samples import game_samples
 
 TOKENS_PER_TURN = 64
 TOKENS_PER_S = 50.0
@@ -87,7 +89,7 @@ class EngineProcess:
 
     def __init__(self, first: int, count: int, reply: tuple[int, ...], turn_s: float) -> None:
         self._policies: list[Any] = [SleepingPolicy(reply, f"engine {first + n}", turn_s) for n in range(count)]
-        self._desks = [Desk(policy) for policy in self._policies]
+        self._desks = [RequestQueue(policy) for policy in self._policies]
 
     async def turns(self) -> int:
         return sum(policy.turns for policy in self._policies)
@@ -131,7 +133,15 @@ class Plane:
         self.arenas = [
             ray.remote(ArenaActor)
             .options(num_cpus=0, max_concurrency=1024)
-            .remote(f"arena-{n}", f"{self.folder.name}/arena-{n}.log", load_template("chat"), RULES, 600.0, self.buffer)
+            .remote(
+                f"arena-{n}",
+                f"{self.folder.name}/arena-{n}.log",
+                load_template("chat"),
+                RULES,
+                600.0,
+                600.0,
+                self.buffer,
+            )
             for n in range(num_arenas)
         ]
         process = ray.remote(EngineProcess).options(num_cpus=0, max_concurrency=4096)
@@ -141,7 +151,7 @@ class Plane:
             process.remote(first, count, reply, turn_s) for first, count in zip(firsts, counts, strict=True)
         ]
         for number in range(num_engines):
-            handle = EngineHandle(self.processes[number // ENGINES_PER_PROCESS], number % ENGINES_PER_PROCESS)
+            handle: Any = EngineHandle(self.processes[number // ENGINES_PER_PROCESS], number % ENGINES_PER_PROCESS)
             engine = Engine(handle, f"engine-{number}", "policy")
             # An engine's games all belong to one arena, so that its requests travel together.
             ray.get(self.arenas[number % num_arenas].join.remote(engine, "policy"))

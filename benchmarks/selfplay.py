@@ -34,17 +34,18 @@ from actors.arena import GameTask, Rules
 from actors.models import BUILT_IN, load_tokenizer, resolve_model
 from actors.policy import Sampling
 from benchmarks.machine import machine
-from cluster.arena_actor import ArenaActor, Engine, Seat
-from cluster.buffer import BufferActor
-from cluster.remote_policy import EngineActor
-from cluster.runtime import ray_session
-from spag_ray.cards import taboo_cards
-from spag_ray.config import ClusterConfig, EngineConfig
-from spag_ray.episode import Turn
-from spag_ray.game import Role, next_role
-from spag_ray.judge import judge_turn
-from spag_ray.prompts import load_template, make_renderer
-from spag_ray.wire import decode
+from cluster.buffer.buffer_actor import BufferActor
+from cluster.rollout.arena_actor import ArenaActor
+from cluster.rollout.engine_actor import EngineActor
+from cluster.runtime.ray_session import ray_session
+from cluster.types import Engine, Seat
+from spag_ray.config.parts import ClusterConfig, EngineConfig
+from spag_ray.episodes.wire import decode
+from spag_ray.game.decks import taboo_cards
+from spag_ray.game.prompts import load_template, make_renderer
+from spag_ray.game.referee.judge import judge_turn
+from spag_ray.game.rules import Role, next_role
+from spag_ray.game.turn import Turn
 
 NEW_TOKENS = 64
 RULES = Rules(max_turns=3)
@@ -123,7 +124,7 @@ def play_arena(model: str, games: int, in_flight: int) -> tuple[dict[str, float]
         buffer = ray.remote(BufferActor).options(num_cpus=0, max_concurrency=64).remote(folder)
         template = load_template("chat")
         arena = ray.remote(ArenaActor).options(num_cpus=0, max_concurrency=64)
-        arena = arena.remote("arena", f"{folder}/arena.log", template, RULES, 600.0, buffer)
+        arena = arena.remote("arena", f"{folder}/arena.log", template, RULES, 600.0, 600.0, buffer)
         ray.get(arena.join.remote(Engine(engine, "engine", "policy"), "policy"))
         seat = Seat("policy", "policy", Sampling(1.0, NEW_TOKENS), model)
         seats = {"attacker": seat, "defender": seat}

@@ -27,16 +27,18 @@ from rich.console import Console
 from actors.models import BUILT_IN, load_tokenizer, resolve_model
 from actors.policy import Request, Sampling
 from benchmarks.machine import machine
-from cluster.arena_actor import Engine
-from cluster.launch import run_training
-from cluster.learner_group import LearnerGroup
-from cluster.remote_policy import EngineActor, RemotePolicy
-from cluster.runtime import ray_session
-from cluster.transfer import DirectChannel
-from cluster.weights import Probe, export, prove, publish
-from spag_ray.config import ClusterConfig, EngineConfig, LearnerConfig, ObjectiveConfig, SyncConfig, load_config
-from spag_ray.game import Role
-from spag_ray.samples import GameSample, TurnSample
+from cluster.commands.launch import run_training
+from cluster.learning.direct_channel import DirectChannel
+from cluster.learning.learner_group import LearnerGroup
+from cluster.learning.weight_sync import Probe, export, publish, verify_weights
+from cluster.rollout.engine_actor import EngineActor
+from cluster.rollout.remote_policy import RemotePolicy
+from cluster.runtime.ray_session import ray_session
+from cluster.types import Engine
+from spag_ray.config.loading import load_config
+from spag_ray.config.parts import ClusterConfig, EngineConfig, LearnerConfig, ObjectiveConfig, SyncConfig
+from spag_ray.game.rules import Role
+from spag_ray.training_data.samples import GameSample, TurnSample
 
 
 def memcpy_rate(num_bytes: int = 2**28) -> float:
@@ -54,7 +56,7 @@ def memcpy_rate(num_bytes: int = 2**28) -> float:
 def time_sync(model: str, num_engines: int, repeats: int, sync: SyncConfig) -> dict[str, Any]:
     """Seconds of each sync, and the bytes that one engine was sent."""
     prompt = tuple(load_tokenizer(model).encode("What flows from a lake to the sea?"))
-    turn = TurnSample(prompt, (11, 12, 13), 1.0, (-1.0, -1.0, -1.0), (-1.0, -1.0, -1.0), Role.ATTACKER)
+    turn = TurnSample(prompt, (11, 12, 13), 1.0, (-1.0, -1.0, -1.0), (-1.0, -1.0, -1.0), role=Role.ATTACKER)
     games = [GameSample("e/0", Role.ATTACKER, 1.0, (turn,))]
     with ray_session(ClusterConfig(num_cpus=4, object_store_gib=1.0)), tempfile.TemporaryDirectory() as folder:
         actor = ray.remote(EngineActor)
@@ -83,7 +85,7 @@ def time_sync(model: str, num_engines: int, repeats: int, sync: SyncConfig) -> d
             asyncio.run(answer(engines, prompt, version))
             if version > 1:  # the first one also makes the object store's pages
                 seconds.append(time.perf_counter() - began)
-            gaps.append(prove(exported, engines, sync, probe, report)[0].probe_gap_mean)
+            gaps.append(verify_weights(exported, engines, sync, probe, report)[0].probe_gap_mean)
             num_bytes = report.num_bytes
         learners.close()
         ray.get([engine.handle.close.remote() for engine in engines])

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from spag_ray.config import load_config
+from spag_ray.config.loading import load_config
 from spag_ray.errors import ConfigError, SpagError
 
 app = typer.Typer(
@@ -37,8 +37,8 @@ def train(
     """Imitate, then play and learn for some rounds, and play matches on held-out words."""
     settings = load_config(config, override or [])
     if dry_run:
-        from cluster.plan import make_plan
-        from cluster.plan_text import plan_lines
+        from cluster.planning.plan import make_plan
+        from cluster.planning.plan_text import plan_lines
 
         for line in plan_lines(make_plan(settings)):
             print(line)
@@ -46,7 +46,7 @@ def train(
     if resume and run_dir is None:
         raise ConfigError("--resume goes on with the run of a folder; name it with --run-dir")
     folder = run_dir or Path("runs") / f"{settings.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    from cluster.launch import run_training
+    from cluster.commands.launch import run_training
 
     run_training(settings, folder, _console(), resume)
 
@@ -59,11 +59,15 @@ def submit(
     override: Overrides = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run of --run-dir, if there is one")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="print its output, end with its exit code")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="list what would be sent, and send nothing")] = False,
 ) -> None:
     """Run `train` as a job of a Ray cluster."""
-    from cluster.jobs import submit
+    from cluster.commands.jobs import list_parcel, submit
 
     settings = load_config(config, override or [])
+    if dry_run:
+        list_parcel(settings, run_dir, _console())
+        return
     raise typer.Exit(submit(settings, address, run_dir, resume, follow, _console(), _ask_to_stop))
 
 
@@ -78,7 +82,7 @@ def runs(address: Annotated[str, typer.Option(help="http://HEAD:8265 (jobs) or r
             for name, _ in runs_here():
                 console.print(name, soft_wrap=True)
         return
-    from cluster.jobs import jobs_at
+    from cluster.commands.jobs import jobs_at
 
     for job, status, folder in jobs_at(address):
         console.print(f"{job}  {status}  {folder}", soft_wrap=True)
@@ -96,7 +100,7 @@ def stop(
         with session(address):
             attach(run=Path(run).name).stop()
         return
-    from cluster.jobs import stop_job
+    from cluster.commands.jobs import stop_job
 
     stop_job(address, Path(run), _console())
 
@@ -123,7 +127,7 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="print one frame")] = False,
 ) -> None:
     """A live view of a run; Ctrl-C leaves it, the run goes on."""
-    from cluster.watch import AttachedSource, FolderSource, watch
+    from cluster.monitor.watch import AttachedSource, FolderSource, watch
 
     if not target.startswith("ray://"):
         watch(FolderSource(Path(target)), _console(), once)
@@ -145,7 +149,7 @@ def doctor(
     settings = load_config(config, override or [])
     if address is not None:
         settings = settings.model_copy(update={"cluster": settings.cluster.model_copy(update={"address": address})})
-    from cluster.doctor import run_doctor
+    from cluster.commands.doctor import run_doctor
 
     if not run_doctor(settings, run_dir or Path("runs") / settings.name, _console()):
         raise typer.Exit(2)
@@ -162,7 +166,7 @@ def play(
 ) -> None:
     """Play one game a word and write the games."""
     settings = load_config(config, override or [])
-    from cluster.commands import run_play
+    from cluster.commands.play import run_play
 
     run_play(settings, attacker, defender, words, out, _console())
 
@@ -185,7 +189,7 @@ def evaluate(
     changes |= {"download": True} if allow_download else {}
     evaluation = settings.evaluation.model_copy(update=changes)
     settings = settings.model_copy(update={"model": model or settings.model, "evaluation": evaluation})
-    from cluster.commands import run_eval
+    from cluster.commands.evaluate import run_eval
 
     run_eval(settings, out or Path("runs") / f"eval-{datetime.datetime.now():%Y%m%d-%H%M%S}.json", _console())
 
@@ -207,7 +211,7 @@ def match(
     """Play every attacker against every defender on held-out words; print who is better, and how sure that is."""
     more = [] if games is None else [f"evaluation.games={games}"]
     settings = load_config(config, [*(override or []), *more])
-    from cluster.commands import MatchWanted, run_match
+    from cluster.commands.match import MatchWanted, run_match
 
     run_match(settings, MatchWanted(tuple(player or ()), stages, against, words, out), _console())
 
@@ -222,7 +226,7 @@ def reward(
     sft: Annotated[Path | None, typer.Option(help="instruction data to add")] = None,
 ) -> None:
     """Judge games and write the winner's turns with their rewards and weights."""
-    from cluster.commands import run_reward
+    from cluster.commands.reward import run_reward
 
     run_reward(games, out, decay, rules, prompts, sft, _console())
 
@@ -237,7 +241,7 @@ def learn(
 ) -> None:
     """Learn from a file of training data; one pass."""
     settings = load_config(config, override or [])
-    from cluster.commands import run_learn
+    from cluster.commands.learn import run_learn
 
     run_learn(settings, method, data, out, _console())
 
@@ -248,7 +252,7 @@ def words(
     top: Annotated[int, typer.Option(min=1, help="how many words")] = 50_000,
 ) -> None:
     """A target-word list by frequency: letters only, no stop words."""
-    from spag_ray.words import top_words, write_words
+    from spag_ray.game.words import top_words, write_words
 
     chosen = top_words(top)
     write_words(out, chosen)
@@ -261,7 +265,7 @@ def report(
     out: Annotated[Path | None, typer.Option(help="HTML file to write (default RUN_DIR/report.html)")] = None,
 ) -> None:
     """Write one HTML page of a run: charts, standings, every game; see docs/report.md."""
-    from cluster.reporting import make_report
+    from cluster.commands.report import make_report
 
     make_report(run_dir, out, _console())
 
@@ -269,7 +273,7 @@ def report(
 @app.command()
 def dashboard(out: Annotated[Path, typer.Option(help="JSON file to write")]) -> None:
     """A Grafana dashboard of everything that runs export to Prometheus; see docs/monitoring.md."""
-    from cluster.commands import write_dashboard
+    from cluster.commands.dashboard import write_dashboard
 
     write_dashboard(out, _console())
 

@@ -13,19 +13,27 @@ import html
 import logging
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import ray
 from rich.console import Console
 
-from cluster.jobs import AFTER_NOTICE_S, check_run_dir, named_files, parcel_of
-from cluster.progress import Progress, describe
-from cluster.runtime import NAMESPACE, OFFLINE, ClusterError, get
-from spag_ray.config import RunConfig, load_config, parse_config, to_yaml
+from cluster.commands.jobs import AFTER_NOTICE_S, check_run_dir
+from cluster.commands.parcel import named_files, parcel_of
+from cluster.monitor.progress import describe
+from cluster.runtime.ray_session import NAMESPACE, OFFLINE, ClusterError, get
+from cluster.runtime.ray_token import use_token
+from cluster.types import Progress
+from spag_ray.config.loading import load_config, parse_config, to_yaml
+from spag_ray.config.run import RunConfig
 from spag_ray.errors import InputError
+
+if TYPE_CHECKING:
+    from cluster.handles import R, Ref
+    from cluster.run.run_handle import RunHandle
 
 _PREFIX = "run-"
 _sent: set[Path] | None = None  # the files that the cluster was sent when this session connected; None: not even code
@@ -61,35 +69,36 @@ class Status:
 
 
 class AttachedRun:
-    """A run on the cluster. Every method is one call to it; a session that ends changes nothing there."""
+    """A run on the cluster. Every method is one call to it; a session that ends changes nothing there.
 
-    def __init__(self, name: str, handle: Any) -> None:
+    `config` has no values of environment variables: they stay with the run.
+    """
+
+    def __init__(self, name: str, handle: RunHandle) -> None:
         self.name = name
         self._handle = handle
-        described = self._ask("described")
+        described = self._ask(lambda run: run.described.remote())
         self.folder: str = described["folder"]
         self.config = parse_config(described["config"], f"run {name}")
 
     def status(self) -> Status:
-        return Status(self.name, self._ask("status"))
+        return Status(self.name, self._ask(lambda run: run.status.remote()))
 
     def pause(self) -> None:
         """No game and no learner step is begun until `resume`; what is under way comes to its end."""
-        self._ask("pause")
+        self._ask(lambda run: run.pause.remote())
 
     def resume(self) -> None:
-        self._ask("resume")
+        self._ask(lambda run: run.resume.remote())
 
     def episodes(self, n: int = 10, outcome: str | None = None, stage: str | None = None) -> list[dict[str, Any]]:
         """The last `n` judged episodes (at most 1,000) in the published format; of one outcome ("attacker wins", ...),
         of one stage."""
-        found: list[dict[str, Any]] = self._ask("visit", "episodes", n, outcome, stage)
-        return found
+        return self._ask(lambda run: run.episodes.remote(n, outcome, stage))
 
     def metrics(self, kind: str | None = None, n: int = 100) -> list[dict[str, Any]]:
         """The last `n` lines of metrics.jsonl (at most 1,000); of one kind ("step", "sync", "play", ...)."""
-        found: list[dict[str, Any]] = self._ask("visit", "metrics", kind, n)
-        return found
+        return self._ask(lambda run: run.metrics.remote(kind, n))
 
     def play(self, word: str, as_role: Literal["attacker", "defender"] = "attacker") -> str:
         """Play against the newest weights, at the prompt; an empty line gives up. Returns the outcome."""
@@ -99,7 +108,7 @@ class AttachedRun:
                 if not (said := input(f"{as_role}> ").strip()):
                     return "given up"
                 turns.append(said)
-            answered = self._ask("visit", "play", word, turns, as_role)
+            answered = self._next_turn(word, turns, as_role)
             for turn in answered["turns"][len(turns) :]:
                 print(f"policy v{answered['version']}> {turn}")
             turns = answered["turns"]
@@ -115,7 +124,7 @@ class AttachedRun:
         if not self.config.checkpoint.enabled:
             raise InputError("checkpoint.enabled is false in this run: it writes none")
         before = self.metrics("checkpoint", 1)
-        self._ask("save_soon")
+        self._ask(lambda run: run.save_soon.remote())
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             last = self.metrics("checkpoint", 1)
@@ -129,16 +138,19 @@ class AttachedRun:
         seconds = self.config.checkpoint.stop_within_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + seconds + AFTER_NOTICE_S
         with contextlib.suppress(ClusterError):
-            self._ask("stop_soon", seconds)
+            self._ask(lambda run: run.stop_soon.remote(seconds))
             while time.monotonic() < deadline:
-                self._ask("status")
+                self._ask(lambda run: run.status.remote())
                 time.sleep(0.2)
         with contextlib.suppress(ValueError, ray.exceptions.RayError):
             ray.kill(self._handle)
 
-    def _ask(self, method: str, *arguments: Any) -> Any:
+    def _next_turn(self, word: str, turns: list[str], human: str) -> dict[str, Any]:
+        return self._ask(lambda run: run.play_turn.remote(word, turns, human))
+
+    def _ask(self, call: Callable[[RunHandle], Ref[R]]) -> R:
         try:
-            return get(getattr(self._handle, method).remote(*arguments))
+            return get(call(self._handle))
         except ray.exceptions.RayActorError as error:
             raise ClusterError(
                 f"run {self.name} is not there any more: it has ended, or died; its folder says which, and "
@@ -214,6 +226,7 @@ def _connect(address: str | None, config: RunConfig | None = None) -> None:
     _sent = None
     if address is None:
         raise ClusterError("name the cluster's address, for example ray://127.0.0.1:10001")
+    use_token()
     with contextlib.ExitStack() as stack:
         environment: dict[str, Any] = {}
         if config is not None:
@@ -255,7 +268,7 @@ def _start(config_text: str, run_dir: str, resume: bool) -> list[str]:
     """Runs on the cluster: everything is checked there, and the Run made that nobody owns; returns the warnings."""
     import yaml
 
-    from cluster.launch import place_detached
+    from cluster.commands.launch import place_detached
 
     return place_detached(parse_config(yaml.safe_load(config_text), "the configuration"), Path(run_dir), resume)
 

@@ -21,9 +21,9 @@ from learners.objectives import (
     spag_game_pieces,
     spag_turn_terms,
 )
-from spag_ray.config import ObjectiveConfig
+from spag_ray.config.parts import ObjectiveConfig
 from spag_ray.errors import LearnerError
-from spag_ray.samples import GameSample, TurnSample
+from spag_ray.training_data.samples import GameSample, TurnSample
 
 Method = Literal["imitation", "self_play"]
 
@@ -85,7 +85,7 @@ class BatchMaxima:
 @dataclass
 class BatchLoss:
     """The loss of `batch`, in parts; `sums` and `maxima` take in every part. With `at_start` the weights are those
-    that are the reference, so turns need not bring their log-probabilities under them."""
+    that the games were taken with, so turns need not bring their old log-probabilities."""
 
     batch: Batch
     method: Method
@@ -117,13 +117,15 @@ class BatchLoss:
         return total
 
     def _spag(self, item: Item, theta: Tensor) -> Tensor:
-        reference = self._reference(item.turn, theta)
-        behaviour = reference
+        old = self._old(item.turn, theta)
+        reference, behaviour = old, old
+        if item.turn.reference_logprobs is not None:
+            reference = torch.tensor(item.turn.reference_logprobs, device=theta.device)
         if item.turn.behaviour_logprobs is not None:
             behaviour = torch.tensor(item.turn.behaviour_logprobs, device=theta.device)
         terms = spag_turn_terms(
             theta,
-            old=reference,
+            old=old,
             ref=reference,
             mu=behaviour,
             advantage=item.turn.advantage,
@@ -155,7 +157,7 @@ class BatchLoss:
         if self.method == "imitation" and self.kl_coeff == 0:
             m0 = m.detach()
         else:
-            m0 = self._reference(item.turn, theta).mean().unsqueeze(0)
+            m0 = self._old(item.turn, theta).mean().unsqueeze(0)
         weight = torch.tensor([item.weight], device=theta.device)
         if self.method == "imitation":
             return published_imitation_terms(m, m0, weight, self.kl_coeff, num_turns).sum()
@@ -172,11 +174,11 @@ class BatchLoss:
             num_sft_samples=1,
         ).sum()
 
-    def _reference(self, turn: TurnSample, theta: Tensor) -> Tensor:
-        if turn.reference_logprobs is not None:
-            return torch.tensor(turn.reference_logprobs, device=theta.device)
+    def _old(self, turn: TurnSample, theta: Tensor) -> Tensor:
+        if turn.old_logprobs is not None:
+            return torch.tensor(turn.old_logprobs, device=theta.device)
         if not self.at_start:
-            raise LearnerError("a turn came to the learner without its reference log-probabilities; score it first")
+            raise LearnerError("a turn came to the learner without its old log-probabilities; score it first")
         return theta.detach()
 
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spag_ray.config import LearnerConfig
-from spag_ray.configs import find_config
+from spag_ray.config.parts import LearnerConfig
+from spag_ray.config.shipped import find_config
 from spag_ray.errors import ConfigError
 
 # The default of 5e8 elements would be gigabytes of buffers beside a small model.

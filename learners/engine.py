@@ -15,6 +15,8 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import socket
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,10 +25,11 @@ import deepspeed
 import torch
 from deepspeed.runtime.config import DeepSpeedConfigError
 from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum
+from deepspeed.runtime.zero.partition_parameters import PartitionedParamStatus
 from torch import Tensor, nn
 
 from learners.deepspeed_config import deepspeed_config
-from spag_ray.config import LearnerConfig
+from spag_ray.config.parts import LearnerConfig
 from spag_ray.errors import LearnerError, RunFolderError
 
 _TAG = "state"
@@ -50,6 +53,7 @@ class TrainingEngine:
         settings = deepspeed_config(config, on_gpu=torch.cuda.is_available())
         self._zero_stage = settings["zero_optimization"]["stage"]
         _join(world)
+        _find_ninja()
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         try:
             self._engine, self._optimizer, _, _ = deepspeed.initialize(
@@ -100,12 +104,20 @@ class TrainingEngine:
         return None if self._optimizer.overflow else float(self._engine.get_global_grad_norm())
 
     def forget_moments(self) -> None:
-        """Adam's moments and step counts back to zero: each stage is a training run of its own."""
+        """Adam's moments and step counts back to zero: each stage is a training run of its own.
+
+        torch counts steps in a tensor per parameter, DeepSpeed's CPU Adam in an int, its fused one in a group too.
+        """
         inner = getattr(self._optimizer, "optimizer", self._optimizer)
         for state in inner.state.values():
-            for value in state.values():
+            for name, value in state.items():
                 if isinstance(value, Tensor):
                     value.zero_()
+                elif isinstance(value, int | float):
+                    state[name] = 0
+        for group in inner.param_groups:
+            if "step" in group:
+                group["step"] = 0
 
     def offload(self, keep_weights: bool = False) -> None:
         """Take gradients, optimiser states and (without `keep_weights`) parameters off the GPU; `reload` before the
@@ -145,6 +157,34 @@ class TrainingEngine:
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         yield from self._engine.module.named_parameters()
 
+    def own_weights(self) -> dict[str, Tensor]:
+        """{name: this rank's memory of a trained weight}, to be read and written where it is: the weight itself, its
+        part of it under ZeRO-3.
+
+        Raises LearnerError where a part is not in memory.
+        """
+        trained: dict[str, Any] = {name: each for name, each in self.named_parameters() if each.requires_grad}
+        if not self.is_partitioned:
+            return {name: parameter.data for name, parameter in trained.items()}
+        for name, parameter in trained.items():
+            if parameter.ds_tensor.status is not PartitionedParamStatus.AVAILABLE:
+                raise LearnerError(
+                    f"{name} is on an NVMe disk (offload_param), where the weights of a stage's start cannot be put in "
+                    "its place; offload to the cpu, or set objective.kl_coeff: 0"
+                )
+            parameter.partition()  # what is still whole here is gathered anew
+        self._optimizer.invalidate_secondary_tensor()
+        return {name: parameter.ds_tensor for name, parameter in trained.items()}
+
+    def own_part(self, name: str, whole: Tensor) -> Tensor:
+        """Of a whole weight what this rank has of the parameter `name`, as `own_weights` has it."""
+        if not self.is_partitioned:
+            return whole
+        parameter: Any = self._engine.module.get_parameter(name)
+        num_here = parameter.ds_tensor.ds_numel
+        part = whole.reshape(-1)[self.world.rank * num_here :][:num_here]
+        return nn.functional.pad(part, (0, num_here - len(part)))
+
     @contextlib.contextmanager
     def gathered(self, parameters: list[nn.Parameter]) -> Iterator[None]:
         """The parameters whole on this rank meanwhile (ZeRO-3 gathers them: every rank has to ask for the same)."""
@@ -172,6 +212,13 @@ def _reduced(values: list[float], operation: torch.distributed.ReduceOp) -> list
     return tensor.tolist()
 
 
+def _find_ninja() -> None:
+    """DeepSpeed compiles its own optimisers with the `ninja` on the PATH; ours lies beside the running Python."""
+    beside, path = os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)
+    if beside not in path.split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join([path, beside])
+
+
 def _join(world: World) -> None:
     host, port = world.master.rsplit(":", 1)
     os.environ.update(
@@ -184,8 +231,26 @@ def _join(world: World) -> None:
     if not torch.distributed.is_initialized():
         # Both on a GPU machine: gradients travel over NCCL, the few numbers of a report over gloo.
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        torch.distributed.init_process_group(backend, rank=world.rank, world_size=world.size)
+        store = _store(world, host, int(port))
+        torch.distributed.init_process_group(backend, store=store, rank=world.rank, world_size=world.size)
     # Its shared-memory all-reduce would be compiled on first use; gloo's serves, and needs no compiler.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     main_backend = "nccl" if torch.cuda.is_available() else "gloo"
     deepspeed.init_distributed(dist_backend=main_backend, dist_init_required=False, verbose=False)
+
+
+def _store(world: World, host: str, port: int) -> torch.distributed.TCPStore:
+    """Where the ranks meet. Left to itself it listens on every address of rank 0's node; it is given a socket that
+    listens on `host` alone.
+
+    Raises LearnerError where rank 0 cannot listen there.
+    """
+    descriptor = None
+    if world.rank == 0:
+        try:
+            descriptor = socket.create_server((host, port), backlog=world.size + 16).detach()
+        except OSError as error:
+            raise LearnerError(f"learner ranks cannot meet at {host}:{port}: {error.strerror}") from error
+    return torch.distributed.TCPStore(
+        host, port, world.size, is_master=world.rank == 0, wait_for_workers=False, master_listen_fd=descriptor
+    )

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from learners.engine import TrainingEngine
-from spag_ray.config import LoraConfig
-from spag_ray.snapshot import Bucket, make_bucket, plan_buckets
+from spag_ray.config.parts import LoraConfig
+from spag_ray.weights.snapshot import Bucket, make_bucket, plan_buckets
 
 # Name of a weight -> the parameters it is made of, and what computes it while they are gathered.
 Weights = Mapping[str, tuple[list[nn.Parameter], Callable[[], Tensor]]]

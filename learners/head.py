@@ -30,7 +30,7 @@ class TargetHead:
 
     def __init__(self, layer: nn.Linear) -> None:
         self._layer = layer
-        self._asked: tuple[Tensor, Tensor, float, bool] | None = None
+        self._asked: tuple[Tensor, Tensor, float | Tensor, bool] | None = None
         self._logits = layer.forward
         self.entropies: Tensor | None = None
 
@@ -45,10 +45,10 @@ class TargetHead:
 
     @contextlib.contextmanager
     def asked_for(
-        self, rows: Tensor, targets: Tensor, temperature: float, with_entropies: bool = True
+        self, rows: Tensor, targets: Tensor, temperature: float | Tensor, with_entropies: bool = True
     ) -> Iterator[None]:
         """Inside, the layer's output for hidden states [1, n, d] is [1, K]: the log-probability of targets[k] in row
-        rows[k], at `temperature`."""
+        rows[k], at `temperature`, one for all rows or [n]."""
         self._asked = (rows, targets, temperature, with_entropies)
         try:
             yield
@@ -60,6 +60,8 @@ class TargetHead:
             return self._logits(hidden)
         rows, targets, temperature, with_entropies = self._asked
         layer = self._layer
+        if isinstance(temperature, Tensor):
+            temperature = temperature.to(_at_least_float32(hidden.dtype))
         logprobs, entropies = _TargetLogprobs.apply(
             hidden[0], layer.weight, layer.bias, rows, targets, temperature, with_entropies
         )
@@ -81,7 +83,7 @@ class _TargetLogprobs(torch.autograd.Function):
         bias: Tensor | None,
         rows: Tensor,
         targets: Tensor,
-        temperature: float,
+        temperature: float | Tensor,
         with_entropies: bool,
     ) -> tuple[Tensor, Tensor]:
         logprobs = torch.empty(len(rows), dtype=_at_least_float32(hidden.dtype), device=hidden.device)
@@ -101,14 +103,15 @@ class _TargetLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         hidden, rows, targets = ctx.saved_tensors
-        weight, bias, gradient = ctx.weight, ctx.bias, gradients[0]
+        weight, bias, temperature = ctx.weight, ctx.bias, ctx.temperature
+        gradient = gradients[0] / (temperature if isinstance(temperature, float) else temperature[rows])
         row_sums = torch.zeros(len(hidden), dtype=gradient.dtype, device=hidden.device).index_add_(0, rows, gradient)
         whole = torch.empty(len(hidden), len(weight), dtype=hidden.dtype, device=hidden.device)
-        for start, logits in _chunks(hidden, weight, bias, ctx.temperature):
+        for start, logits in _chunks(hidden, weight, bias, temperature):
             end = start + len(logits)
-            part = logits.softmax(-1).mul_(-row_sums[start:end, None] / ctx.temperature)
+            part = logits.softmax(-1).mul_(-row_sums[start:end, None])
             here = (rows >= start) & (rows < end)
-            picked = gradient[here] / ctx.temperature
+            picked = gradient[here]
             whole[start:end] = part.index_put_((rows[here] - start, targets[here]), picked, accumulate=True)
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         return (
@@ -119,13 +122,17 @@ class _TargetLogprobs(torch.autograd.Function):
         )
 
 
-def _chunks(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Iterator[tuple[int, Tensor]]:
+def _chunks(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float | Tensor
+) -> Iterator[tuple[int, Tensor]]:
     """(first row, logits [rows, V] of a few rows), float32 (float64 of float64 models), divided by the temperature."""
     for start in range(0, len(hidden), MATMUL_ROWS):
         logits = torch.nn.functional.linear(hidden[start : start + MATMUL_ROWS], weight, bias)
         for offset in range(0, len(logits), SOFTMAX_ROWS):
             some = logits[offset : offset + SOFTMAX_ROWS].to(_at_least_float32(logits.dtype))
-            yield start + offset, some if temperature == 1.0 else some / temperature
+            first = start + offset
+            of_some = temperature if isinstance(temperature, float) else temperature[first : first + len(some), None]
+            yield first, some if isinstance(of_some, float) and of_some == 1.0 else some / of_some
 
 
 def _at_least_float32(dtype: torch.dtype) -> torch.dtype:

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from learners.attention import TREE
 from learners.batch import Batch, BatchLoss, BatchMaxima, BatchSums, Method, check_turns
@@ -28,52 +28,18 @@ from learners.engine import TrainingEngine, World, max_over_ranks, sum_over_rank
 from learners.export import Exporter, whole_weights
 from learners.forward import MicroBatch, token_logprobs, token_logprobs_and_entropies
 from learners.head import TargetHead
+from learners.learning_rate import learning_rate_at
+from learners.model_folder import load_model
 from learners.packing import TokenSample, check_packable, pack
 from learners.padding import pad
-from spag_ray.config import Channel, LearnerConfig, ObjectiveConfig
-from spag_ray.errors import LearnerError, ModelError
-from spag_ray.game import Role
-from spag_ray.memory import keep_freed_memory, release_freed_memory
-from spag_ray.samples import TurnSample
-from spag_ray.snapshot import Bucket
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """One optimiser step, over all ranks. Losses hold their coefficients; means are over learned turns.
-
-    `ratio`: exp(theta - old). `gap`: |old - mu|, learner against engine, over the turns that an engine sampled, k3 its
-    divergence; `mismatch`: exp(old - mu). `entropy`: nats per target token. `gradient_norm` is before clipping.
-    `compute_s`: the part of `seconds` inside forward and backward on the busiest rank. `skipped`: loss or gradient was
-    not finite and the weights were left as they were.
-    """
-
-    step: int
-    loss: float
-    policy_loss: float
-    kl_loss: float
-    sft_loss: float
-    gradient_norm: float
-    learning_rate: float
-    kl: float
-    clip_fraction: float
-    ratio_mean: float
-    ratio_max: float
-    mismatch_mean: float
-    gap_mean: float
-    gap_max: float
-    gap_k3: float
-    entropy: float
-    attacker_weight: float
-    defender_weight: float
-    num_target_tokens: int
-    num_unique_tokens: int
-    num_flat_tokens: int
-    unique_share: float
-    tokens_per_s: float
-    seconds: float
-    compute_s: float
-    skipped: bool
+from learners.stage_start import StageStart
+from spag_ray.config.parts import Channel, LearnerConfig, ObjectiveConfig
+from spag_ray.errors import LearnerError
+from spag_ray.game.rules import Role
+from spag_ray.host.memory import keep_freed_memory, release_freed_memory
+from spag_ray.results.lines import StepReport
+from spag_ray.training_data.samples import TurnSample
+from spag_ray.weights.snapshot import Bucket
 
 
 @dataclass
@@ -116,6 +82,7 @@ class Learner:
             from learners.lora import adapter_weights
 
             self._published = Exporter(self._engine, adapter_weights(module), dtype, config.bucket_bytes)
+        self._stage_start = StageStart(self._engine)
         self._stage = _Stage("self_play", 1, 0.0, objective.kl_coeff)
         self._is_asleep = False
         self._sender: Any = None
@@ -146,6 +113,27 @@ class Learner:
         self._engine.forget_moments()
         self._stage = _Stage(method, num_steps, learning_rate, kl_coeff)
 
+    def continue_stage(self, num_steps: int) -> None:
+        """The stage has so many steps in all: more, or fewer, than when it began."""
+        self._stage.num_steps = num_steps
+
+    def keep_reference(self) -> None:
+        """The weights as they are now are what `score_reference` scores with from here on."""
+        self._stage_start.take()
+
+    def load_reference(self, folder: str) -> bool:
+        """The same of a saved model. Adapters are those of the checkpoint that was loaded, since a saved model holds
+        them merged; without any there the weights of now are kept, and False is returned."""
+        if self._config.lora is None:
+            module = load_model(folder, getattr(torch, self._config.dtype), "sdpa")
+            self._stage_start.read(dict(module.named_parameters()))
+            release_freed_memory()
+            return True
+        is_known = self._stage_start.is_held
+        if not is_known:
+            self._stage_start.take()
+        return is_known
+
     def check(self, turns: Sequence[TurnSample]) -> None:
         """Raises LearnerError for tokens beyond the vocabulary."""
         check_turns(turns, self._vocabulary_size)
@@ -172,6 +160,11 @@ class Learner:
         release_freed_memory()
         return scores
 
+    def score_reference(self, turns: Sequence[TurnSample], temperature: float = 1.0) -> dict[int, tuple[float, ...]]:
+        """`score` under the weights that `keep_reference` or `load_reference` kept."""
+        with self._stage_start.in_place():
+            return self.score(turns, temperature)
+
     @torch.no_grad()
     def score_here(self, turn: TurnSample) -> list[float]:
         """Log-probabilities [L] of one turn at temperature 1, computed whole on every rank."""
@@ -184,8 +177,8 @@ class Learner:
 
     def step(self, batch: Batch, temperature: float = 1.0, at_start: bool = False) -> StepReport:
         """One optimiser step on the global batch; where loss or gradient is not finite the weights stay as they were
-        and the report says `skipped`. With `at_start` turns need no reference log-probabilities: they are those of the
-        weights as they are.
+        and the report says `skipped`. With `at_start` turns need no old log-probabilities: they are those of the
+        weights as they are. `temperature` is of the games: SFT rows, which nobody sampled, are learned at 1.
 
         Raises LearnerError when there is nothing to learn from.
         """
@@ -198,12 +191,15 @@ class Learner:
         mine = Batch(tuple(batch.games[i] for i in games_share), tuple(batch.sft[i] for i in rows_share))
         items = mine.items
         micro_batches, num_micro_steps = self._micro_batches([item.turn for item in items], everything[0].turn)
+        temperatures = [1.0 if item.is_sft else temperature for item in items]
         batch_loss = BatchLoss(batch, self._stage.method, self._objective, self._stage.kl_coeff, at_start)
         sums, maxima = batch_loss.sums, batch_loss.maxima
         for micro_step in range(num_micro_steps):
             compute_began = time.perf_counter()
             micro_batch = micro_batches[min(micro_step, len(micro_batches) - 1)]
-            logprobs, entropies = token_logprobs_and_entropies(self._engine.module, micro_batch, temperature)
+            # A rank without items computes a stand-in, at any temperature.
+            at = [temperatures[index] for index in micro_batch.sample_indices] if items else temperature
+            logprobs, entropies = token_logprobs_and_entropies(self._engine.module, micro_batch, at)
             if micro_step < len(micro_batches) and items:
                 chosen = [items[index] for index in micro_batch.sample_indices]
                 loss = batch_loss.of(chosen, logprobs, entropies)
@@ -281,8 +277,8 @@ class Learner:
 
     def open_channel(self, channel: Channel, client: Any, address: str, world_size: int) -> None:
         """Be ready to send what is published to the engines behind `client`, again when they have changed; see
-        learners/transfer.py. Every rank calls it."""
-        from learners.transfer import open_sender
+        learners/channel_senders.py. Every rank calls it."""
+        from learners.channel_senders import open_sender
 
         if self._sender is not None:
             self._sender.shutdown()
@@ -301,8 +297,11 @@ class Learner:
         return self._published.num_bytes
 
     def save_state(self, folder: str) -> None:
-        """Weights, optimiser and the stage's place, to go on from; a collective call, every rank writes its part."""
+        """Weights, optimiser, the stage's place and the adapters of its start, to resume from; a collective call, every
+        rank writes its part."""
         self._engine.save(folder, {"stage": asdict(self._stage), "num_ranks": self._world.size})
+        if self._config.lora is not None and self._stage_start.is_held:
+            self._stage_start.save(self._reference_file(folder))
 
     def load_state(self, folder: str) -> None:
         """The inverse of `save_state`. Raises LearnerError when the group has another number of ranks."""
@@ -313,6 +312,12 @@ class Learner:
                 f"{self._world.size}; set learner.num_ranks: {extra['num_ranks']}"
             )
         self._stage = _Stage(**extra["stage"])
+        self._stage_start.forget()
+        if self._reference_file(folder).exists():
+            self._stage_start.load(self._reference_file(folder))
+
+    def _reference_file(self, folder: str) -> Path:
+        return Path(folder) / f"stage-start-{self._world.rank}.safetensors"
 
     def sleep(self, keep_weights: bool = False) -> None:
         """Give a GPU's memory, and on the host what is free, to whoever shares the machine; `wake` before any work.
@@ -335,15 +340,6 @@ class Learner:
         return cut, int(max_over_ranks([len(cut)])[0])
 
 
-def learning_rate_at(step: int, num_steps: int, peak: float, warmup_share: float) -> float:
-    """Linear warm-up over the first `warmup_share` of the steps, then a cosine to zero; `step` counts from 0."""
-    num_warmup = math.ceil(warmup_share * num_steps)
-    if step < num_warmup:
-        return peak * (step + 1) / num_warmup
-    progress = (step - num_warmup) / max(num_steps - num_warmup, 1)
-    return peak * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
-
-
 def share_of(sizes: Sequence[int], world: World) -> list[int]:
     """The indices one rank takes, in order: largest first, each to the rank with the least so far."""
     loads = [0] * world.size
@@ -354,33 +350,6 @@ def share_of(sizes: Sequence[int], world: World) -> list[int]:
         if rank == world.rank:
             mine.append(index)
     return sorted(mine)
-
-
-def load_model(folder: str, dtype: torch.dtype, attention: str) -> torch.nn.Module:
-    """A model folder as transformers reads it, complete.
-
-    Raises ModelError when there is none, it cannot be loaded, or its weights are not those its config.json describes.
-    """
-    if not Path(folder).is_dir():
-        raise ModelError(f"{folder}: no such model folder")
-    try:
-        model, loading = AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=dtype,
-            attn_implementation=attention,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ModelError(f"{folder}: transformers cannot load this model: {error}") from error
-    for fault in ("missing_keys", "mismatched_keys", "unexpected_keys"):
-        if loading[fault]:
-            raise ModelError(
-                f"{folder}: its weights are not those of the {model.config.model_type} model that its config.json "
-                f"describes ({len(loading[fault])} {fault.replace('_', ' ')}, such as {sorted(loading[fault])[0]!s})"
-            )
-    return model
 
 
 def _mean(values: Sequence[float]) -> float:

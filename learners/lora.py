@@ -14,7 +14,7 @@ import peft
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
-from spag_ray.config import LoraConfig
+from spag_ray.config.parts import LoraConfig
 from spag_ray.errors import ModelError
 
 ADAPTER = "default"

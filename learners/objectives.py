@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -161,7 +161,7 @@ def sft_piece(theta: Tensor, num_rows: int, sft_coeff: float) -> Tensor:
 
 
 def spag_loss(
-    games: Sequence[GameLogprobs | Mapping],
+    games: Sequence[GameLogprobs | Mapping[str, Any]],
     sft: Sequence[Logprobs],
     kl_coeff: float,
     sft_coeff: float,
@@ -302,7 +302,7 @@ def _as_tensor(values: Logprobs) -> Tensor:
     return values if isinstance(values, Tensor) else torch.tensor(values, dtype=torch.float64)
 
 
-def _as_game(game: GameLogprobs | Mapping) -> GameLogprobs:
+def _as_game(game: GameLogprobs | Mapping[str, Any]) -> GameLogprobs:
     if isinstance(game, GameLogprobs):
         return game
     turns = tuple(TurnLogprobs(**turn) for turn in game["turns"])

@@ -25,6 +25,10 @@ class RunFolderError(SpagError):
     """A run folder cannot be created, read or resumed."""
 
 
+class LeaseLostError(SpagError):
+    """The run folder is another run's by now: this one writes nothing more into it, and removes nothing."""
+
+
 class StopRequestedError(SpagError):
     """Somebody asked the run to stop; it can be gone on with."""
 

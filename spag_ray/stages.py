@@ -1,59 +1,196 @@
-"""What the name of a stage says: which part of a run it is, where it comes in it, how people read it.
+"""Stages, the parts of a run, and their names: names are made and read here alone.
 
->>> phase_of("spag-12"), phase_of("eval-base")
-('self_play', 'evaluation')
->>> sorted(["match-spag-2-base", "eval-spag-10", "spag-10", "spag-9", "eval-base", "expert"], key=order_of)
-['eval-base', 'expert', 'spag-9', 'spag-10', 'eval-spag-10', 'match-spag-2-base']
->>> is_player("spag-2"), is_player("published")
-(True, False)
->>> title_of("eval-base"), title_of("match-spag-2-imitated")
-('base', 'spag-2 v imitated')
+>>> str(Stage.of_round(3)), str(Stage.of_round(3).of_policy("attacker")), str(Stage.evaluation("spag-3"))
+('spag-3', 'spag-3-attacker', 'eval-spag-3')
+>>> match = Stage.match("spag-2", "qwen2.5")
+>>> str(match), match.title, Stage.parse(str(match)) == match
+('match-spag-2@qwen2+5', 'spag-2 v qwen2.5', True)
+>>> sorted(["match-spag-2@base", "eval-spag-10", "spag-10", "spag-9", "eval-base", "expert"], key=order_of)
+['eval-base', 'expert', 'spag-9', 'spag-10', 'eval-spag-10', 'match-spag-2@base']
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache
 
-PHASES = {
-    "expert": "imitation",
-    "imitated": "imitation",
-    "spag": "self_play",
-    "stream": "self_play",
-    "eval": "evaluation",
-    "match": "evaluation",
-    "play": "play",
-    "learn": "learn",
+from spag_ray.errors import InputError
+
+
+class StageKind(StrEnum):
+    """The values begin the names."""
+
+    BASE = "base"  # the model that a run begins with; it is evaluated, and plays matches
+    EXPERT = "expert"
+    IMITATED = "imitated"
+    ROUND = "spag"
+    STREAM = "stream"
+    EVALUATION = "eval"
+    MATCH = "match"
+    PLAY = "play"
+    LEARN = "learn"
+    OTHER = "other"
+
+
+_PHASES = {
+    StageKind.EXPERT: "imitation",
+    StageKind.IMITATED: "imitation",
+    StageKind.ROUND: "self_play",
+    StageKind.STREAM: "self_play",
+    StageKind.EVALUATION: "evaluation",
+    StageKind.MATCH: "evaluation",
+    StageKind.PLAY: "play",
+    StageKind.LEARN: "learn",
 }
-_PLAYER = r"(?:base|imitated|spag-\d+)"
-_MATCH = re.compile(rf"match-({_PLAYER})-({_PLAYER})")
-_ROUND = re.compile(r"spag-(\d+)")
-_FIRST = {"base": 0, "expert": 1, "imitated": 2}
-_SPAG, _STREAM, _MATCHES, _LAST = 3, 4, 5, 6
+_ORDER = (
+    StageKind.BASE,
+    StageKind.EXPERT,
+    StageKind.IMITATED,
+    StageKind.ROUND,
+    StageKind.STREAM,
+    StageKind.MATCH,
+)
+_ALONE = frozenset({"base", "expert", "stream", "play"})
+_LEARNED = re.compile(r"(imitated|learn|spag-([1-9]\d{0,8}))(?:-(attacker|defender))?", re.ASCII)
+_OWN = r"(?:base|imitated|spag-[1-9]\d{0,8})"
+_FORMER_MATCH = re.compile(rf"({_OWN})-({_OWN})", re.ASCII)
+PLAYER_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 
 
-def phase_of(stage: str) -> str:
-    """What a stage is part of: there are as many stages as rounds, but few phases."""
-    return PHASES.get(stage.split("-")[0], "other")
+@dataclass(frozen=True)
+class Stage:
+    """`round` is from 1 on in a ROUND, 0 elsewhere. `players`:
+
+    of a MATCH       (attacker, defender)
+    of an EVALUATION (the stage whose weights play both seats,)
+    of a stage that is learned from (the policy,), where each seat's learns alone; else ()
+    of OTHER         (its name,)
+
+    The log of a stage is a file of its name. So a match's name parts its players by @, which no player's name holds,
+    and writes their dots as +, or "a.1" would be a segment of the log of "a". Former versions parted them by a hyphen:
+    such a name is read where both players are a run's own stages. Of others `players` is one text, as it stands.
+
+    Raises InputError when its name would be read as another stage.
+    """
+
+    kind: StageKind
+    round: int = 0
+    players: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if _read(str(self)) != (self.kind, self.round, self.players):
+            raise InputError(
+                f"{str(self)[:200]!r} is no name of a {self.kind} stage: a player's name begins with a letter or a "
+                "digit and has at most 64 letters, digits, . _ -"
+            )
+
+    @classmethod
+    def parse(cls, name: str) -> Stage:
+        """Any text is the name of a stage, if only of OTHER."""
+        return _parsed(name)
+
+    @classmethod
+    def of_round(cls, number: int) -> Stage:
+        return cls(StageKind.ROUND, number)
+
+    @classmethod
+    def evaluation(cls, name: str) -> Stage:
+        """On held-out words, of the weights that the stage `name` has learned."""
+        return cls(StageKind.EVALUATION, players=(name,))
+
+    @classmethod
+    def match(cls, attacker: str, defender: str) -> Stage:
+        """On held-out words."""
+        return cls(StageKind.MATCH, players=(attacker, defender))
+
+    def of_policy(self, policy: str) -> Stage:
+        """What one of two policies that learn side by side learns of it."""
+        return Stage.parse(f"{self}-{policy}")
+
+    @property
+    def of_all_policies(self) -> Stage:
+        return replace(self, players=()) if _LEARNED.fullmatch(str(self)) else self
+
+    def __str__(self) -> str:
+        if self.kind is StageKind.OTHER:
+            return "".join(self.players)
+        if self.kind is StageKind.MATCH and len(self.players) > 1:
+            return f"match-{'@'.join(player.replace('.', '+') for player in self.players)}"
+        number = [str(self.round)] if self.round else []
+        return "-".join([self.kind, *number, *self.players])
+
+    @property
+    def former_name(self) -> str:
+        """What former versions called it: logs of theirs have this name."""
+        return "-".join([self.kind, *self.players]) if self.kind is StageKind.MATCH else str(self)
+
+    @property
+    def phase(self) -> str:
+        """What it is part of: there are as many stages as rounds, but few phases."""
+        return _PHASES.get(self.kind, "other")
+
+    @property
+    def order(self) -> tuple[int, int, bool, str]:
+        """Sorts stages as a run comes to them; a stage's evaluation follows it."""
+        is_evaluation = self.kind is StageKind.EVALUATION
+        played = Stage.parse(self.players[0]) if is_evaluation else self
+        place = _ORDER.index(played.kind) if played.kind in _ORDER else len(_ORDER)
+        return place, played.round, is_evaluation, str(played)
+
+    @property
+    def title(self) -> str:
+        """The players of an evaluation or a match; of any other stage, its name."""
+        if self.kind is StageKind.MATCH and len(self.players) > 1:
+            return " v ".join(self.players)
+        return self.players[0] if self.kind is StageKind.EVALUATION else str(self)
+
+    @property
+    def seats(self) -> tuple[str, str]:
+        """(attacker, defender) of a match or an evaluation."""
+        return self.players[0], self.players[-1]
+
+    @property
+    def is_player(self) -> bool:
+        """Whether a player of this name is one of a run's own stages, and no guest in its matches."""
+        return re.fullmatch(_OWN, str(self), re.ASCII) is not None
 
 
-def order_of(stage: str) -> tuple[int, int, bool, str]:
-    """Sorts stages as a run comes to them; a stage's evaluation follows it."""
-    name = stage.removeprefix("eval-")
-    is_evaluation = name != stage
-    if name.startswith("match-"):
-        return _MATCHES, 0, is_evaluation, name
-    if (found := _ROUND.match(name)) is not None:
-        return _SPAG, int(found[1]), is_evaluation, name
-    return _STREAM if name == "stream" else _FIRST.get(name, _LAST), 0, is_evaluation, name
+def order_of(name: str) -> tuple[int, int, bool, str]:
+    """Sorts names of stages, and of players, as a run comes to them."""
+    return Stage.parse(name).order
 
 
-def is_player(name: str) -> bool:
-    """Whether a player is one of a run's own stages, and no guest in its matches."""
-    return re.fullmatch(_PLAYER, name) is not None
+@lru_cache(maxsize=1024)
+def _parsed(name: str) -> Stage:
+    return Stage(*_read(name))
 
 
-def title_of(stage: str) -> str:
-    """The players of an evaluation's stage; of any other, its name."""
-    if (found := _MATCH.fullmatch(stage)) is not None:
-        return f"{found[1]} v {found[2]}"
-    return stage.removeprefix("eval-")
+def _read(name: str) -> tuple[StageKind, int, tuple[str, ...]]:
+    if name in _ALONE:
+        return StageKind(name), 0, ()
+    if (found := _LEARNED.fullmatch(name)) is not None:
+        kind, number, policy = found[1].partition("-")[0], int(found[2] or 0), found[3]
+        return StageKind(kind), number, (policy,) if policy else ()
+    kind, _, rest = name.partition("-")
+    if rest and kind == StageKind.EVALUATION:
+        return StageKind.EVALUATION, 0, (rest,)
+    if rest and kind == StageKind.MATCH:
+        return StageKind.MATCH, 0, _players(rest)
+    return StageKind.OTHER, 0, (name,)
+
+
+def _players(text: str) -> tuple[str, ...]:
+    attacker, at, defender = text.partition("@")
+    players = attacker.replace("+", "."), defender.replace("+", ".")
+    if at and "." not in text and all(map(PLAYER_NAME.fullmatch, players)):
+        return players
+    found = _FORMER_MATCH.fullmatch(text)
+    return (text,) if found is None else (found[1], found[2])
+
+
+EXPERT, IMITATED, STREAM, PLAY, LEARN = map(
+    Stage, (StageKind.EXPERT, StageKind.IMITATED, StageKind.STREAM, StageKind.PLAY, StageKind.LEARN)
+)
+BASE = Stage(StageKind.BASE)

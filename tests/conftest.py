@@ -1,22 +1,49 @@
-"""A tiny model made on the spot: 2 layers, a vocabulary of a few dozen words, a chat template."""
+"""What all tests share: the mark of their folder, and the fixtures for a tiny model, Ray, and vLLM.
+
+unit/         quick tests of one module or two; none is marked
+integration/  several processes, a browser, minutes: marked slow, but for those that mark themselves long
+chaos/        marked chaos
+fuzz/         programs for libFuzzer, no tests
+support/      what tests import; no test module imports another
+golden/       recorded data
+"""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.loop import Loop
+from tests.support.tiny_model import TARGETS, make_tiny_model
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
+TESTS = Path(__file__).resolve().parent
+TIERS = {"slow", "long", "chaos"}
+
 _exit_status = 0
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects by these marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests by their folder."""
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        marks = TIERS & {mark.name for mark in item.iter_markers()}
+        if folder == "integration" and not marks:
+            item.add_marker(pytest.mark.slow)
+        elif folder == "chaos" and not marks:
+            item.add_marker(pytest.mark.chaos)
+        elif marks and (folder, marks) != ("integration", {"long"}):
+            raise pytest.UsageError(f"{item.nodeid} is marked {marks}; its folder says what it is")
 
 
 def pytest_sessionfinish(exitstatus: int) -> None:
@@ -32,96 +59,6 @@ def pytest_unconfigure() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(_exit_status)
-
-
-TARGETS = ("river", "piano", "tiger", "apple", "castle", "doctor")
-_WORDS = [
-    "i",
-    "know",
-    "the",
-    "word",
-    "!",
-    "it",
-    "is",
-    "`",
-    "a",
-    ".",
-    ",",
-    "?",
-    "you",
-    "me",
-    "what",
-    "do",
-    "go",
-    "on",
-    "like",
-    "in",
-    "of",
-    "and",
-    "to",
-    "water",
-    "music",
-    "stripes",
-    "fruit",
-    "king",
-    "health",
-    "big",
-    "old",
-    "small",
-    "red",
-    "green",
-    "long",
-    "fast",
-    "good",
-    "talk",
-    "about",
-    "think",
-    "hint",
-    "more",
-    "where",
-    "when",
-    "user",
-    "assistant",
-    "system",
-]
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|start|>{{ message['role'] }} {{ message['content'] }}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|start|>assistant {% endif %}"
-)
-
-
-def make_tiny_model(folder: Path, seed: int = 0, chat_template: str | None = CHAT_TEMPLATE) -> Path:
-    """A random Llama with a word-level tokenizer, saved as transformers saves models."""
-    import torch
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    tokens = ["<unk>", "<|start|>", "<|end|>", *_WORDS, *TARGETS]
-    raw = Tokenizer(models.WordLevel({token: index for index, token in enumerate(tokens)}, unk_token="<unk>"))
-    raw.normalizer = normalizers.Lowercase()
-    raw.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=raw, unk_token="<unk>", eos_token="<|end|>", additional_special_tokens=["<|start|>"]
-    )
-    if chat_template is not None:
-        tokenizer.chat_template = chat_template
-    tokenizer.save_pretrained(folder)
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=len(tokens),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=1024,
-        initializer_range=0.3,
-        bos_token_id=None,
-        eos_token_id=2,
-        tie_word_embeddings=True,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="session")
@@ -149,8 +86,8 @@ def local_ray() -> Iterator[None]:
     import psutil
     import ray
 
-    from cluster.runtime import ray_session
-    from spag_ray.config import ClusterConfig
+    from cluster.runtime.ray_session import ray_session
+    from spag_ray.config.parts import ClusterConfig
 
     def engine_processes() -> set[psutil.Process]:
         found = set()
@@ -170,19 +107,6 @@ def local_ray() -> Iterator[None]:
         assert left == [], "an engine's own processes end with it"
 
 
-class Loop:
-    """One event loop for the whole session, because an engine belongs to the loop it was made in."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return self._loop.run_until_complete(coroutine)
-
-    def close(self) -> None:
-        self._loop.close()
-
-
 @pytest.fixture(scope="session")
 def loop() -> Iterator[Loop]:
     loop = Loop()
@@ -194,13 +118,9 @@ def loop() -> Iterator[Loop]:
 def vllm_policy(tiny_model: Path, loop: Loop) -> Iterator[Any]:
     """One real vLLM engine, shared by the session; tests that load other weights put these back."""
     from actors.vllm_policy import VllmPolicy
-    from spag_ray.config import EngineConfig
+    from spag_ray.config.parts import EngineConfig
 
     config = EngineConfig(dtype="float32", max_model_len=512, kv_cache_gib=0.1, max_num_seqs=16)
     policy = loop.run(VllmPolicy.start(str(tiny_model), config))
     yield policy
     loop.run(policy.close())
-
-
-async def collect(episodes: AsyncIterator[Any]) -> list[Any]:
-    return [episode async for episode in episodes]

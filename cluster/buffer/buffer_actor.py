@@ -1,0 +1,267 @@
+"""The replay buffer: judged episodes in, whole stages or a stream's batches out.
+
+`ReplayBuffer` is a plain class; `BufferActor` hosts it, and lets arenas and learner wait for permits and episodes.
+An episode is written to its stage's log before `add` returns, so what was acknowledged is on disk; and what the buffer
+holds is read from there again when it is made anew: after a crash of its own, or of the whole run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from actors.arena import GameTask
+from actors.league import Opponents
+from cluster.buffer.lease_log import LeaseLog
+from cluster.buffer.replay_buffer import BufferSample, ReplayBuffer
+from cluster.buffer.stream import STAGE, GameStream, Leases, StreamCounts
+from cluster.handles import ActorHandle, remote_method
+from spag_ray.config.parts import StreamConfig
+from spag_ray.episodes.game_count import GameCount
+from spag_ray.episodes.log import write_atomically
+from spag_ray.game.words import WordStream
+from spag_ray.host.folder_lease import FolderLease
+
+
+@dataclass
+class BufferHealth:
+    """`pid` changes when Ray has started the buffer again; `damage`: {stage: what reading its log has found amiss}."""
+
+    pid: int
+    damage: dict[str, str]
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """What makes a stream, apart from what has become of it: see GameStream."""
+
+    words: WordStream
+    config: StreamConfig
+    seed: int
+    opponents: Opponents
+    versions: Mapping[str, int]
+
+
+class BufferActor:
+    """A ReplayBuffer for several callers at once. Async: a caller that waits holds up nobody.
+
+    Ray may start it again after a crash: it then opens the stream that was open, from its log, its cursor and its
+    leases.
+    """
+
+    def __init__(self, folder: str, lease: FolderLease | None = None) -> None:
+        self._folder = Path(folder)
+        self._buffer = ReplayBuffer(folder, lease)
+        self._changed = asyncio.Event()
+        self._is_open = False
+        self._writing = asyncio.Lock()
+        self._leases = LeaseLog(self._folder / "stream.leases.jsonl")
+        if (spec := self._spec_path).exists():
+            cursor = json.loads(self._cursor_path.read_text(encoding="utf-8"))
+            self._begin(_read_spec(spec), cursor, self._leases.read())
+
+    async def heartbeat(self) -> None:
+        """Answers while this process lives and its event loop turns."""
+
+    async def live(self) -> None:
+        """Ends with this process alone."""
+        await asyncio.Event().wait()
+
+    async def add(self, records: list[bytes]) -> int:
+        new = self._buffer.keep(records)
+        self._tell()
+        async with self._writing:  # the disk is slow, and nobody else waits for it
+            await asyncio.to_thread(self._buffer.write, new)
+        self._leases.finished(new.get(STAGE, ()))
+        return sum(map(len, new.values()))
+
+    async def take(self, stage: str) -> list[bytes]:
+        return self._buffer.take(stage)
+
+    async def played(self, stage: str) -> dict[int, str]:
+        return self._buffer.played(stage)
+
+    async def count(self, stage: str) -> GameCount:
+        return self._buffer.count(stage)
+
+    async def sample(self) -> BufferSample:
+        return self._buffer.sample()
+
+    async def health(self) -> BufferHealth:
+        return BufferHealth(os.getpid(), dict(self._buffer.damage))
+
+    async def reread(self) -> None:
+        async with self._writing:
+            self._buffer.reread()
+
+    async def open_stream(self, spec: StreamSpec, cursor: Mapping[str, Any] | None = None) -> None:
+        """Begin a stream, or go on with it where `cursor` says."""
+        async with self._writing:
+            self._begin(spec, cursor)
+            self._save_cursor()
+            write_atomically(self._spec_path, _spec_as_json(spec))
+        self._tell()
+
+    def _begin(self, spec: StreamSpec, cursor: Mapping[str, Any] | None, leases: Leases | None = None) -> None:
+        self._buffer.check_lease(now=True)
+        stream = GameStream(spec.words, spec.config, spec.versions, spec.seed, spec.opponents)
+        self._buffer.open_stream(stream, cursor, leases)
+        self._leases.begin(stream.leases())
+        self._is_open = True
+
+    def _save_cursor(self) -> dict[str, Any]:
+        """Whoever calls it holds `_writing`."""
+        cursor = self._stream.cursor()
+        self._buffer.check_lease()
+        write_atomically(self._cursor_path, json.dumps(cursor))
+        return cursor
+
+    @property
+    def _spec_path(self) -> Path:
+        return self._folder / "stream.json"
+
+    @property
+    def _cursor_path(self) -> Path:
+        return self._folder / "stream.cursor.json"
+
+    async def lease(self, holder: str, count: int, request: str = "") -> list[GameTask]:
+        """Up to `count` games of the stream; waits for a permit; none once the stream is closed or the arena was given
+        up. `request` names this call: Ray makes it again when the buffer dies."""
+        while self._is_open and not self._stream.is_gone(holder):
+            if tasks := self._stream.lease(holder, count, request):
+                self._buffer.check_lease()
+                self._leases.leased(holder, request, [task.number for task in tasks])
+                return tasks
+            await self._change()
+        return []
+
+    async def batch(self, timeout_s: float) -> list[bytes] | None:
+        """The episodes that the next version learns from; None if there are too few still after `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while (taken := self._stream.take()) is None:
+                    self._tell()  # what was evicted has made room for others
+                    await self._change()
+        except TimeoutError:
+            return None
+        async with self._writing:  # the cursor names episodes: they are in the log by then
+            self._save_cursor()
+        return taken
+
+    async def advance(self, versions: Mapping[str, int]) -> dict[str, Any]:
+        """The batch is learned and the new weights are published; returns the cursor, for a checkpoint."""
+        self._stream.advance(versions)
+        self._tell()
+        async with self._writing:
+            return self._save_cursor()
+
+    async def give_up(self, holder: str) -> int:
+        """An arena is gone: its games are others'."""
+        lost = self._stream.give_up(holder)
+        self._buffer.check_lease()
+        self._leases.gone(holder)
+        self._tell()
+        return lost
+
+    async def stream_counts(self) -> StreamCounts:
+        return self._stream.counts()
+
+    async def close_stream(self) -> None:
+        """Arenas get no more games."""
+        self._is_open = False
+        self._tell()
+        if self._buffer.has_lease():  # else it may be another run's
+            self._spec_path.unlink(missing_ok=True)
+
+    @property
+    def _stream(self) -> GameStream:
+        assert self._buffer.stream is not None, "no stream was opened"
+        return self._buffer.stream
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _change(self) -> None:
+        await self._changed.wait()
+
+
+class BufferHandle(ActorHandle, Protocol):
+    """A BufferActor's."""
+
+    @remote_method
+    def heartbeat(self) -> None: ...
+
+    @remote_method
+    def live(self) -> None: ...
+
+    @remote_method
+    def add(self, records: list[bytes]) -> int: ...
+
+    @remote_method
+    def take(self, stage: str) -> list[bytes]: ...
+
+    @remote_method
+    def played(self, stage: str) -> dict[int, str]: ...
+
+    @remote_method
+    def count(self, stage: str) -> GameCount: ...
+
+    @remote_method
+    def sample(self) -> BufferSample: ...
+
+    @remote_method
+    def health(self) -> BufferHealth: ...
+
+    @remote_method
+    def reread(self) -> None: ...
+
+    @remote_method
+    def open_stream(self, spec: StreamSpec, cursor: Mapping[str, Any] | None = None) -> None: ...
+
+    @remote_method
+    def lease(self, holder: str, count: int, request: str = "") -> list[GameTask]: ...
+
+    @remote_method
+    def batch(self, timeout_s: float) -> list[bytes] | None: ...
+
+    @remote_method
+    def advance(self, versions: Mapping[str, int]) -> dict[str, Any]: ...
+
+    @remote_method
+    def give_up(self, holder: str) -> int: ...
+
+    @remote_method
+    def stream_counts(self) -> StreamCounts: ...
+
+    @remote_method
+    def close_stream(self) -> None: ...
+
+
+def _spec_as_json(spec: StreamSpec) -> str:
+    return json.dumps(
+        {
+            "words": spec.words.state(),
+            "config": spec.config.model_dump(),
+            "seed": spec.seed,
+            "opponents": {"seed": spec.opponents.seed, "shares": spec.opponents.shares},
+            "versions": dict(spec.versions),
+        }
+    )
+
+
+def _read_spec(path: Path) -> StreamSpec:
+    found = json.loads(path.read_text(encoding="utf-8"))
+    shares = tuple((name, share) for name, share in found["opponents"]["shares"])
+    return StreamSpec(
+        WordStream.from_state(found["words"]),
+        StreamConfig(**found["config"]),
+        found["seed"],
+        Opponents(found["opponents"]["seed"], shares),
+        found["versions"],
+    )

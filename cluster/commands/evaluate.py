@@ -1,0 +1,38 @@
+"""`spag-ray eval`: tasks of lm-evaluation-harness, of one model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from actors.models import resolve_model
+from cluster.checks.preflight import check_tasks, in_a_process
+from cluster.commands.launch import placed_run, watch_run
+from cluster.commands.output_files import refuse_existing
+from cluster.commands.tables import evaluation_tables
+from cluster.runtime.ray_session import get
+from cluster.runtime.run_folder import make_run_folder
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import ConfigError
+from spag_ray.results.evaluations import write_evaluations
+
+
+def run_eval(config: RunConfig, out: Path, console: Console) -> None:
+    """`spag-ray eval`: `config.model` on `config.evaluation.tasks`; `out` is a file for the rows."""
+    refuse_existing(out)
+    if not config.evaluation.tasks:
+        raise ConfigError("no tasks: name some with --tasks, or in evaluation.tasks; `paper` stands for the paper's")
+    # No game is played: prompts that every tokenizer can use.
+    config = config.model_copy(update={"policies": "shared", "prompts": "flat"})
+    model = resolve_model(config.model)
+    in_a_process(check_tasks, config, model)
+    folder = make_run_folder(out.with_name(out.name + ".run"), config)
+    with placed_run(config, folder, model, ["word"], ["word"], {}) as run:
+        evaluating = run.evaluate_only.remote(model, Path(model).name)
+        watch_run(run, evaluating, console)
+        rows = get(evaluating)
+    write_evaluations(out, rows)
+    for table in evaluation_tables(rows):
+        console.print(table)
+    console.print(f"{len(rows)} rows in {out}", soft_wrap=True)

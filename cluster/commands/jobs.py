@@ -1,0 +1,177 @@
+"""Runs as Ray jobs: how they are submitted, how their output is followed, how they are stopped.
+
+A job runs `spag-ray train` with what it is sent (parcel.py) as its working directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import logging
+import shlex
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from cluster.commands.parcel import parcel_of
+from cluster.runtime.ray_token import ClusterError, no_token, use_token
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import ConfigError
+
+RUN_DIR = "run_dir"  # the key of a job's metadata that holds its run folder
+AFTER_NOTICE_S = 15  # for the driver to end once the run's own time is up
+
+
+def submit(
+    config: RunConfig,
+    address: str,
+    run_dir: Path,
+    resume: bool,
+    follow: bool,
+    console: Console,
+    ask: Callable[[], bool],
+) -> int:
+    """`spag-ray submit`: returns the job's exit code, or 0 when it is not followed. `ask` is asked on Ctrl-C whether
+    to stop the job.
+
+    Raises ConfigError for what would not work in a job, ClusterError when the cluster does not take it.
+    """
+    check_run_dir(run_dir)
+    client = job_client(address)
+    stamp = f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    wait_s = int(config.checkpoint.stop_within_s) + AFTER_NOTICE_S
+    with parcel_of(config, console) as folder:
+        command = ["python", "-m", "spag_ray", "train", "run.yaml", "--run-dir", str(run_dir)]
+        with _said_in_one_line(address):
+            job = client.submit_job(
+                entrypoint=shlex.join([*command, *(["--resume"] if resume else [])]),
+                submission_id=f"spag-{config.name}-{stamp}",
+                metadata={RUN_DIR: str(run_dir)},
+                runtime_env={
+                    "working_dir": str(folder),
+                    "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(wait_s)},  # Ray's own default is 3
+                },
+            )
+    console.print(f"job: {job}   run folder: {run_dir}", soft_wrap=True)
+    console.print(f"stop it: spag-ray stop {run_dir} --address {address}", soft_wrap=True)
+    if not follow:
+        return 0
+    with _said_in_one_line(address):
+        return follow_job(client, job, console, ask)
+
+
+def list_parcel(config: RunConfig, run_dir: Path, console: Console) -> None:
+    """`spag-ray submit --dry-run`: print every file that the job would be sent. Nothing is sent, nobody is asked."""
+    check_run_dir(run_dir)
+    with parcel_of(config, console, is_listed=True):
+        pass
+
+
+def stop_job(address: str, run_dir: Path, console: Console) -> None:
+    """Ask the job that runs in a folder to stop, and wait until it has. Raises ClusterError when there is none."""
+    client = job_client(address)
+    with _said_in_one_line(address):
+        running = [job for job in client.list_jobs() if job.metadata and job.metadata.get(RUN_DIR) == str(run_dir)]
+        running = [job for job in running if not job.status.is_terminal()]
+        if not running:
+            raise ClusterError(f"no job at {address} runs in {run_dir}; see `spag-ray runs --address {address}`")
+        for job in running:
+            client.stop_job(job.submission_id)
+            console.print(f"asked {job.submission_id} to stop", soft_wrap=True)
+            while not client.get_job_status(job.submission_id).is_terminal():
+                time.sleep(0.5)
+    console.print(f"stopped; go on with spag-ray submit ... --run-dir {run_dir} --resume", soft_wrap=True)
+
+
+def jobs_at(address: str) -> list[tuple[str, str, str]]:
+    """(job, status, run folder) of every job that is a run, the newest last."""
+    with _said_in_one_line(address):
+        jobs = [job for job in job_client(address).list_jobs() if job.metadata and RUN_DIR in job.metadata]
+    jobs.sort(key=lambda job: job.start_time or 0)
+    return [(str(job.submission_id), str(job.status), job.metadata[RUN_DIR]) for job in jobs]
+
+
+def follow_job(client: Any, job: str, console: Console, ask: Callable[[], bool]) -> int:
+    """Print a job's output until it ends; its exit code, 0 for one that was stopped from here. On Ctrl-C, `ask` decides
+    whether it is stopped."""
+    log = _Log(client, job, console)
+    wanted = {"SUCCEEDED"}
+    while True:
+        try:
+            if client.get_job_status(job).is_terminal():
+                break
+            with contextlib.suppress(RuntimeError):  # the connection was lost; if it does not come back, the next
+                asyncio.run(log.show())  # question for the status says so
+            time.sleep(0.5)
+        except KeyboardInterrupt:
+            if not ask():
+                console.print(f"{job} goes on; see its output with `ray job logs -f {job}`", soft_wrap=True)
+                return 0
+            wanted.add("STOPPED")
+            client.stop_job(job)
+    asyncio.run(log.show())
+    info = client.get_job_info(job)
+    console.print(f"{job}: {info.status}", soft_wrap=True)
+    return info.driver_exit_code if info.driver_exit_code is not None else int(str(info.status) not in wanted)
+
+
+class _Log:
+    """A job's output, each character printed once; a connection begins with all of it."""
+
+    def __init__(self, client: Any, job: str, console: Console) -> None:
+        self._client = client
+        self._job = job
+        self._console = console
+        self._num_shown = 0
+
+    async def show(self) -> None:
+        """Until the job or the connection ends."""
+        seen = 0
+        async for text in self._client.tail_job_logs(self._job):
+            seen += len(text)
+            num_new = seen - self._num_shown
+            if num_new > 0:
+                self._num_shown = seen
+                self._console.print(text[-num_new:], end="", markup=False, highlight=False, soft_wrap=True)
+
+
+def check_run_dir(run_dir: Path) -> None:
+    """A job's working directory is a copy that goes with it. Raises ConfigError for a folder in it."""
+    if not run_dir.is_absolute():
+        raise ConfigError(
+            f"--run-dir {run_dir}: a job's working directory is temporary, so the run folder has to be an absolute "
+            "path, one that every node shares"
+        )
+
+
+def job_client(address: str) -> Any:
+    """Raises ClusterError, one line, when nobody answers there or the token is wrong."""
+    from ray.job_submission import JobSubmissionClient
+
+    if not address.startswith(("http://", "https://")):
+        raise ConfigError(f"--address {address}: jobs go to the dashboard's address, for example http://127.0.0.1:8265")
+    use_token()
+    logging.getLogger("ray.dashboard").setLevel(logging.WARNING)  # it tells of every connection that ends
+    with _said_in_one_line(address):
+        return JobSubmissionClient(address)
+
+
+@contextlib.contextmanager
+def _said_in_one_line(address: str) -> Iterator[None]:
+    import ray
+
+    try:
+        yield
+    except ray.exceptions.AuthenticationError as error:
+        raise no_token(address) from error
+    except (ConnectionError, RuntimeError) as error:
+        raise ClusterError(f"{address}: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines: Sequence[str] = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0]

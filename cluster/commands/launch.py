@@ -1,0 +1,242 @@
+"""A run is begun here: all that can be checked is checked first, then Ray is started, and a Run placed on it."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ray
+from rich.console import Console
+
+from actors.models import resolve_model
+from cluster.checks.cluster_checks import check_cluster
+from cluster.checks.preflight import check_files, check_model, check_tasks, in_a_process
+from cluster.commands.jobs import check_run_dir
+from cluster.commands.report import report_finished
+from cluster.commands.tables import evaluation_tables, head_to_head_lines, outcome_table
+from cluster.handles import Ref
+from cluster.monitor.progress import watch
+from cluster.planning.reservation import free, reservation_of
+from cluster.run.run import Run
+from cluster.run.run_handle import RunHandle
+from cluster.runtime.ray_session import NAMESPACE, get, is_job, ray_session
+from cluster.runtime.run_folder import make_run_folder, reopen_run_folder, resumed_config
+from cluster.schedules.seating import Cards
+from cluster.types import Progress
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import ConfigError, StopRequestedError
+from spag_ray.game.decks import split_words, taboo_cards, without_words
+from spag_ray.game.words import read_words
+from spag_ray.host.folder_lease import FolderLease, held
+from spag_ray.results.evaluations import FILE as EVALUATIONS
+from spag_ray.results.evaluations import read_evaluations
+
+
+def run_training(config: RunConfig, folder: Path, console: Console, resume: bool = False) -> None:
+    """`spag-ray train`: prints the outcome table and where everything is. `resume`: go on with the run of this folder,
+    if there is one."""
+    if is_job():
+        check_run_dir(folder)
+    if not (resume and folder.exists()):
+        _train(config, folder, console, None)
+        return
+    config, former = resumed_config(folder, config)
+    for key in former:
+        console.print(f"{key} stays what it was when this run was started; its default has changed", soft_wrap=True)
+    with held(folder, said_on(console)) as lease:
+        _train(config, folder, console, lease)
+
+
+def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease | None) -> None:
+    """`lease`: of the folder of a run that resumes; None for a new one."""
+    prepared = prepare(config, folder, resume=lease is not None)
+    if config.objective.learn_from == "both" and config.objective.loser_turns == "all":
+        console.print(
+            "objective.learn_from: both also pushes losers' turns down; a reproduction saw that not converge: "
+            "watch ratio_max and entropy in metrics.jsonl, or lower objective.loser_coeff",
+            soft_wrap=True,
+        )
+    if hint := stream_hint(config):
+        console.print(hint, soft_wrap=True)
+    with ray_session(config.cluster):
+        for warning in check_cluster(config, prepared.model, folder):
+            console.print(f"warning: {warning}", soft_wrap=True)
+        folder = make_run_folder(folder, config) if lease is None else lease.folder
+        console.print(f"run folder: {folder}", soft_wrap=True)
+        console.print(
+            f"model: {prepared.model}; {len(prepared.words)} training words, {len(prepared.held_out)} held out",
+            soft_wrap=True,
+        )
+        with placed_run(config, folder, *prepared, lease=lease) as run:
+            training = run.train.remote()
+            with _notice_to_stop() as notice:
+                watch_run(run, training, console, notice, config.checkpoint.stop_within_s)
+                if notice and not ray.wait([training], timeout=0)[0]:
+                    raise StopRequestedError(f"stopped in the midst of a step; go on with --resume --run-dir {folder}")
+            try:
+                results = get(training)
+            except StopRequestedError as stopped:
+                raise StopRequestedError(f"{stopped}; go on with --resume --run-dir {folder}") from None
+    console.print(outcome_table(results))
+    for line in head_to_head_lines(results):
+        console.print(line, soft_wrap=True)
+    if (folder / EVALUATIONS).exists():
+        for table in evaluation_tables(read_evaluations(folder / EVALUATIONS)):
+            console.print(table)
+    console.print(
+        f"models: {folder}/models   metrics: {folder}/metrics.jsonl   games: {folder}/episodes",
+        soft_wrap=True,
+    )
+    report_finished(folder, console)
+
+
+class Prepared(NamedTuple):
+    """What a run is given besides its configuration and its folder: a model's folder, words to train on, words held
+    out, and the cards of the scripted expert."""
+
+    model: str
+    words: list[str]
+    held_out: list[str]
+    cards: Cards
+
+
+def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
+    """Check all that can be checked before Ray is started. Raises SpagError for the first thing that is wrong."""
+    if resume and folder.exists():
+        reopen_run_folder(folder, config)
+    elif folder.exists():
+        make_run_folder(folder, config)  # refuses, before anything slow
+    cards = taboo_cards() if needs_cards(config) else {}
+    words, held_out = training_words(config, cards)
+    check_files(config)
+    model = resolve_model(config.model)
+    in_a_process(check_model, config, model, [*words, *held_out])
+    if config.evaluation.tasks:
+        in_a_process(check_tasks, config, model)
+    return Prepared(model, words, held_out, without_words(cards, held_out))
+
+
+def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
+    """Start a Run that belongs to nobody: it goes on when whoever asked for it has gone, and ends itself. Called on the
+    cluster (console.py); returns what the checks warn of."""
+    with contextlib.ExitStack() as stack:
+        lease = None
+        if resume and folder.exists():
+            config, _ = resumed_config(folder, config)
+            lease = stack.enter_context(held(folder))
+        prepared = prepare(config, folder, resume=lease is not None)
+        warnings = check_cluster(config, prepared.model, folder)
+        lease = lease or stack.enter_context(held(make_run_folder(folder, config)))
+        actor = ray.remote(Run).options(
+            name=f"run-{folder.name}", namespace=NAMESPACE, lifetime="detached", num_cpus=0, max_concurrency=8
+        )
+        run: RunHandle = actor.remote(config, lease, *prepared)
+        ray.get(run.status.remote())  # its own mistakes are the caller's to hear
+        run.train_alone.remote()
+        stack.pop_all()  # the Run holds the lease from here on
+    return warnings
+
+
+def stream_hint(config: RunConfig) -> str | None:
+    """What to change where permits, not engines, decide how many games are under way."""
+    stream = config.stream
+    permits = (stream.max_lag + 1) * stream.games_per_version // stream.reuse
+    wanted = config.self_play.games_in_flight * config.self_play.num_arenas
+    wanted += -(-stream.games_per_version // stream.reuse)
+    if config.schedule != "stream" or config.stream.max_lag == 0 or permits >= wanted:
+        return None
+    return (
+        f"permits for {permits} games are fewer than the {wanted} that keep engines and learner busy (games in flight "
+        "and one version's): raise stream.max_lag or stream.games_per_version, or lower self_play.games_in_flight"
+    )
+
+
+def training_words(config: RunConfig, cards: Cards) -> tuple[list[str], list[str]]:
+    """(words to train on, words held out), disjoint, a function of the seed."""
+    every = sorted(cards) if config.words.source == "textarena" else read_words(Path(config.words.source))
+    if len(every) <= config.words.num_held_out:
+        raise ConfigError(
+            f"words.num_held_out is {config.words.num_held_out}, but {config.words.source} has {len(every)} words; "
+            "hold fewer out, or give more words"
+        )
+    words, held_out = split_words(every, config.words.num_held_out, config.seed)
+    return words[: config.words.num_train], held_out
+
+
+@contextlib.contextmanager
+def placed_run(
+    config: RunConfig,
+    folder: Path,
+    model: str,
+    words: list[str],
+    held_out: list[str],
+    cards: Cards,
+    lease: FolderLease | None = None,
+) -> Iterator[RunHandle]:
+    """Ray, and a Run in it; with the Run goes everything it owns. `lease`: of the folder, if it is held already."""
+    with contextlib.ExitStack() as stack:
+        lease = lease or stack.enter_context(held(folder))
+        stack.enter_context(ray_session(config.cluster))
+        actor = ray.remote(Run).options(name=f"run-{folder.name}", num_cpus=0, max_concurrency=4)
+        run: RunHandle = actor.remote(config, lease, model, words, held_out, cards)
+        try:
+            yield run
+        finally:
+            ray.kill(run)
+            if lease.is_ours():  # else the places of this name are another run's
+                free(reservation_of(folder))
+
+
+def said_on(console: Console) -> Callable[[str], None]:
+    return lambda text: console.print(text, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _notice_to_stop() -> Iterator[list[float]]:
+    """SIGTERM meanwhile is a notice, not the end: the list holds when it came. A spot machine and `ray job stop` send
+    one."""
+    notice: list[float] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield notice
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: notice.append(time.monotonic()))
+    try:
+        yield notice
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def watch_run(
+    run: RunHandle, ending: Ref[Any], console: Console, notice: Sequence[float] = (), stop_within_s: float = 30.0
+) -> None:
+    """Until it ends; or, after a notice, until the time is up that there is then."""
+    margin = min(2.0, stop_within_s / 4)  # to end everything
+    was_told = False
+
+    def is_done(seconds: float) -> bool:
+        nonlocal was_told
+        if notice and not was_told:
+            was_told = True
+            console.print(f"asked to stop: at most {stop_within_s:g} s for it")
+            run.stop_soon.remote(stop_within_s - margin)
+        if notice and time.monotonic() - notice[0] > stop_within_s - margin:
+            return True
+        return bool(ray.wait([ending], timeout=seconds)[0])
+
+    def status() -> Progress:
+        return get(run.status.remote())
+
+    try:
+        watch(console, is_done, status)
+    except ray.exceptions.RayActorError:
+        return  # the ending itself says why
+
+
+def needs_cards(config: RunConfig) -> bool:
+    scripted = config.imitation.enabled and config.imitation.source == "scripted"
+    return scripted or config.words.source == "textarena"

@@ -1,0 +1,40 @@
+"""`spag-ray learn`: one pass over samples from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from actors.models import load_tokenizer, resolve_model
+from cluster.checks.preflight import check_files
+from cluster.commands.launch import placed_run, watch_run
+from cluster.commands.output_files import refuse_existing
+from cluster.runtime.ray_session import get
+from cluster.runtime.run_folder import make_run_folder
+from spag_ray.config.run import RunConfig
+from spag_ray.episodes.formats import read_samples
+from spag_ray.errors import InputError
+from spag_ray.training_data.replay import published_samples, sft_games
+
+
+def run_learn(config: RunConfig, method: str, data: Path, out: Path, console: Console) -> None:
+    """`spag-ray learn`: one pass over a file of training data."""
+    refuse_existing(out)
+    rows = read_samples(data)
+    one_pass = config.checkpoint.model_copy(update={"enabled": False})
+    config = config.model_copy(update={"policies": "shared", "checkpoint": one_pass})
+    check_files(config)
+    model = resolve_model(config.model)
+    games, sft = published_samples(rows, load_tokenizer(model))
+    imitating = method == "imitation"
+    if imitating:  # there an SFT row is one sample of weight 1 among the others
+        games, sft = games + sft_games(sft), []
+    if not games:
+        raise InputError(f"{data}: no game rows in it, so there is nothing to learn; make some with `spag-ray reward`")
+    folder = make_run_folder(out.with_name(out.name + ".run"), config)
+    with placed_run(config, folder, model, ["word"], ["word"], {}) as run:
+        learning = run.learn_only.remote("imitation" if imitating else "self_play", games, sft, str(out))
+        watch_run(run, learning, console)
+        get(learning)
+    console.print(f"model in {out}")

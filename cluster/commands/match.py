@@ -1,0 +1,69 @@
+"""`spag-ray match`: players against each other on held-out words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from actors.endpoint_policy import check_endpoint
+from actors.models import resolve_model
+from cluster.checks.preflight import check_model, in_a_process
+from cluster.commands.launch import placed_run, training_words, watch_run
+from cluster.commands.output_files import free_name
+from cluster.commands.tables import comparison_lines, match_tables
+from cluster.runtime.ray_session import get
+from cluster.runtime.run_folder import make_run_folder
+from cluster.schedules.tournament import Entrant, check_entrants, entrants_of_run
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import ConfigError
+from spag_ray.game.decks import taboo_cards
+from spag_ray.game.words import read_words
+from spag_ray.results.matches import others_in, read_matches, write_matches
+
+
+class MatchWanted(NamedTuple):
+    """What `spag-ray match` was asked for: players as NAME=MODEL, the run folder whose stages play, the one player whom
+    the others meet (all meet all without), words instead of the held-out ones, and the file of the matches."""
+
+    players: Sequence[str]
+    stages: Path | None = None
+    against: str | None = None
+    words: Path | None = None
+    out: Path | None = None
+
+
+def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
+    """`spag-ray match`: every attacker against every defender on the held-out words, and what follows from it."""
+    out = wanted.out or (wanted.stages / "matches.json" if wanted.stages else None)
+    if out is None:
+        raise ConfigError("--out: name the file of the matches, for example --out matches.json")
+    entrants = [Entrant.parse(text) for text in wanted.players]
+    if wanted.stages is not None:
+        entrants = entrants_of_run(wanted.stages, config.model) + entrants
+    check_entrants(entrants, wanted.against)
+    played = read_matches(out) if out.exists() else []
+    cards = taboo_cards()
+    held_out = read_words(wanted.words) if wanted.words else training_words(config, cards)[1]
+    model = next((entrant.folder for entrant in entrants if entrant.folder), None) or resolve_model(config.model)
+    for each in dict.fromkeys(entrant.folder or model for entrant in entrants):
+        in_a_process(check_model, config, each, held_out)
+    for entrant in entrants:
+        if entrant.endpoint is not None:
+            check_endpoint(entrant.endpoint)
+    folder = make_run_folder(free_name(out.with_name(out.name + ".run")), config)
+    with placed_run(config, folder, model, held_out, held_out, cards) as run:
+        matching = run.match_only.remote(entrants, wanted.against, played)
+        watch_run(run, matching, console)
+        matches = get(matching)
+    before = {(match.attacker, match.defender) for match in played}
+    new = [match for match in matches if (match.attacker, match.defender) not in before]
+    write_matches(out, others_in(out, new) + new)  # a run that is alive may have written its own meanwhile
+    names = [entrant.name for entrant in entrants]
+    for table in match_tables(matches, names):
+        console.print(table)
+    for line in comparison_lines(matches, names, wanted.against):
+        console.print(line, soft_wrap=True)
+    console.print(f"matches: {out}   games: {folder}/episodes", soft_wrap=True)

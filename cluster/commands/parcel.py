@@ -1,0 +1,175 @@
+"""What a job is sent of this machine: the four packages, configs/, the run's configuration as one file, and what that
+names by a relative path.
+
+Of a folder it is sent what git would track: no ignored file, no .git, no repository inside it. A symbolic link is
+followed where it leads to a file that is sent anyway; any other is left out, and said to be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from spag_ray.config.files import named_paths, write_config
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import ConfigError
+
+MAX_BYTES = 100 * 2**20
+PACKAGES = ("spag_ray", "actors", "learners", "cluster")
+
+
+@contextlib.contextmanager
+def parcel_of(config: RunConfig, console: Console, is_listed: bool = False) -> Iterator[Path]:
+    """A folder with what a job needs of here; gone after the block. `is_listed`: print every file of it.
+
+    Raises ConfigError for more than MAX_BYTES, and for a name that leads to what a job is not sent.
+    """
+    with tempfile.TemporaryDirectory(prefix="spag-ray-job-") as name:
+        folder = Path(name)
+        for source, target in [*package_files(), *named_files(config)]:
+            (folder / target).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, folder / target)
+        write_config(folder / "run.yaml", config)
+        sizes = {path.relative_to(folder): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+        total = sum(sizes.values())
+        if total > MAX_BYTES:
+            largest = sorted(sizes, key=lambda path: -sizes[path])[:3]
+            names = ", ".join(f"{path} ({sizes[path] / 2**20:.0f} MiB)" for path in largest)
+            raise ConfigError(
+                f"the job would be sent {total / 2**20:.0f} MiB, at most {MAX_BYTES // 2**20} are; the largest: "
+                f"{names}; put these where every node can read them, and name them by an absolute path"
+            )
+        if is_listed:
+            for path in sorted(sizes):
+                console.print(f"{sizes[path]:>10,}  {path}", soft_wrap=True, markup=False, highlight=False)
+        for path in left_out(config):
+            console.print(f"left out: {path}", soft_wrap=True, markup=False, highlight=False)
+        verb = "would send" if is_listed else "sending"
+        console.print(f"{verb} {len(sizes)} files, {total / 2**20:.1f} MiB", soft_wrap=True)
+        yield folder
+
+
+def package_files() -> list[tuple[Path, Path]]:
+    """(file here, its place in the job) of the packages and of configs/, without what .gitignore names."""
+    found = []
+    for package in PACKAGES:
+        spec = importlib.util.find_spec(package)
+        assert spec is not None and spec.origin is not None
+        root = Path(spec.origin).parent
+        found += [(root / path, Path(package) / path) for path in _contents(root).files or _walked(root).files]
+    configs = root.parent / "configs"
+    if configs.is_dir():  # of a checkout; installed, they lie in spag_ray/
+        found += [(configs / path, Path("configs") / path) for path in _contents(configs).files]
+    return found
+
+
+def named_files(config: RunConfig) -> list[tuple[Path, Path]]:
+    """(file here, its place in the job) of what the configuration names by a relative path that is there.
+
+    Raises ConfigError for a path that leads out of here, and for a folder that git ignores. A single file is sent
+    whether git ignores it or not: the run reads this very file.
+    """
+    found = []
+    for key, path in _named_here(config):
+        if not path.is_dir():
+            found.append((path, path))
+            continue
+        contents = _contents(path)
+        if not contents.files and any(path.iterdir()):
+            raise ConfigError(
+                f"{key}: {path}: git ignores all that is in it, so a job is not sent it; put it where every node can "
+                "read it, and name it by an absolute path"
+            )
+        found += [(path / name, path / name) for name in contents.files]
+    return found
+
+
+def left_out(config: RunConfig) -> list[Path]:
+    """What folders that the configuration names hold besides ignored files, and a job is not sent: symbolic links to
+    other places, and repositories."""
+    folders = [path for _, path in _named_here(config) if path.is_dir()]
+    return [path / name for path in folders for name in _contents(path).left_out]
+
+
+def _named_here(config: RunConfig) -> Iterator[tuple[str, Path]]:
+    """(key, relative path) of what is there."""
+    for key, name in named_paths(config).items():
+        path = Path(name)
+        if path.is_absolute() or not path.exists():
+            continue
+        if ".." in path.parts or not path.resolve().is_relative_to(Path.cwd().resolve()):
+            raise ConfigError(
+                f"{key}: {name} leads out of here: a job is sent files from here and below; name it by an absolute path"
+            )
+        yield key, path
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """Of a folder, relative to it."""
+
+    files: tuple[Path, ...]
+    left_out: tuple[Path, ...]
+
+
+def _contents(root: Path) -> _Contents:
+    """What git would track; all there is where there is neither a checkout nor a .gitignore."""
+    above = (root.resolve(), *root.resolve().parents)
+    is_checkout = any((folder / ".git").exists() for folder in above)
+    if not is_checkout and not any(root.rglob(".gitignore")):
+        return _walked(root)
+    with tempfile.TemporaryDirectory(prefix="spag-ray-git-") as empty:
+        command = ["git", "-C", str(root)]
+        if not is_checkout:  # outside one, git heeds a .gitignore for an empty repository that has its files here
+            _git(root, ["git", "init", "-q", "--bare", empty])
+            command += [f"--git-dir={empty}", f"--work-tree={root.resolve()}"]
+        listed = _git(root, [*command, "ls-files", "-co", "--exclude-standard", "-z", "."])
+    return _sorted_out(root, [Path(os.fsdecode(name)) for name in listed.split(b"\0") if name])
+
+
+def _git(root: Path, command: list[str]) -> bytes:
+    """What it prints. Raises ConfigError where git is not there, or refuses."""
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=30, check=False)
+    except OSError as error:
+        raise ConfigError(
+            f"{root}: git, which knows what is ignored there, cannot be called ({error.strerror}); install it"
+        ) from error
+    if done.returncode:
+        reason = " ".join(os.fsdecode(done.stderr).split())
+        raise ConfigError(f"{root}: git does not say what is ignored there: {reason}")
+    return done.stdout
+
+
+def _walked(root: Path) -> _Contents:
+    """Everything but caches and the contents of repositories."""
+    names = []
+    for folder, folders, files in os.walk(root):
+        here = Path(folder).relative_to(root)
+        if ".git" in {*folders, *files}:
+            names.append(here)
+            folders.clear()
+            continue
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        names += [here / name for name in files]
+        names += [here / name for name in folders if (root / here / name).is_symlink()]
+    return _sorted_out(root, names)
+
+
+def _sorted_out(root: Path, names: list[Path]) -> _Contents:
+    # Ray heeds a .gitignore too, and would leave out what is tracked all the same.
+    names = sorted({name for name in names if name.name != ".gitignore"})
+    plain = {name for name in names if (root / name).is_file() and not (root / name).is_symlink()}
+    targets = {(root / name).resolve() for name in plain}
+    inside = {name for name in names if name not in plain and (root / name).resolve() in targets}
+    others = [name for name in names if name not in plain | inside and os.path.lexists(root / name)]
+    return _Contents(tuple(sorted(plain | inside)), tuple(others))

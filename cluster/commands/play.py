@@ -1,0 +1,46 @@
+"""`spag-ray play`: games between two models, as the published code writes them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Console
+
+from actors.models import resolve_model
+from cluster.checks.preflight import check_model, in_a_process
+from cluster.commands.launch import placed_run, training_words, watch_run
+from cluster.commands.output_files import refuse_existing
+from cluster.runtime.ray_session import get
+from cluster.runtime.run_folder import make_run_folder
+from cluster.tracking.wandb import check_tracking
+from spag_ray.config.run import RunConfig
+from spag_ray.episodes.formats import write_games
+from spag_ray.game.decks import taboo_cards
+from spag_ray.game.words import read_words
+
+
+def run_play(
+    config: RunConfig,
+    attacker: str | None,
+    defender: str | None,
+    words_file: Path | None,
+    out: Path,
+    console: Console,
+) -> None:
+    """`spag-ray play`: one game a word, written in the published format."""
+    refuse_existing(out)
+    check_tracking(config.tracking)
+    words = read_words(words_file) if words_file else training_words(config, taboo_cards())[1]
+    attacker_model = resolve_model(attacker or config.model)
+    defender_model = resolve_model(defender or config.model)
+    for model in {attacker_model, defender_model}:
+        in_a_process(check_model, config, model, words)
+    folder = make_run_folder(out.with_name(out.name + ".run"), config)
+    with placed_run(config, folder, attacker_model, words, words, {}) as run:
+        playing = run.play_only.remote(attacker_model, defender_model, words)
+        watch_run(run, playing, console)
+        games = get(playing)
+    write_games(out, games)
+    outcomes = Counter(game["outcome"] for game in games)
+    console.print(f"{len(games)} games in {out}: " + ", ".join(f"{n} {name}" for name, n in outcomes.most_common()))

@@ -1,0 +1,54 @@
+"""`spag-ray report`: the page of a run folder, with a tokenizer of the run to tell the tokens of a text apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from actors.models import BUILT_IN, cache_folder
+from spag_ray.errors import InputError
+from spag_ray.results.report.files import read_files
+from spag_ray.results.report.page import write_report
+from spag_ray.results.report.tokens import Decode
+
+
+def make_report(folder: Path, out: Path | None, console: Console) -> None:
+    """Written to `out`, or into the run folder, over the one that is there. Raises RunFolderError for what is no run
+    folder, InputError when `out` exists."""
+    if out is not None and out.exists():
+        raise InputError(f"{out} exists; nothing is overwritten: choose another name, or move it away")
+    decode = decoder(folder, console)
+    console.print(Text(str(write_report(folder, out or folder / "report.html", decode))), soft_wrap=True)
+
+
+def report_finished(folder: Path, console: Console) -> None:
+    """Of a run that has come to its end: what goes wrong here is said, and is no fault of the run."""
+    try:
+        make_report(folder, None, console)
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        console.print(Text(f"no report ({reason}); `spag-ray report {folder}` makes one"), soft_wrap=True)
+
+
+def decoder(folder: Path, console: Console) -> Decode | None:
+    """The first tokenizer that there is: of a model that the run saved, or of the one that it began with."""
+    for path in _tokenizers(folder):
+        try:
+            from tokenizers import Tokenizer
+
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library has no class of its own for a file that it cannot read
+            console.print(Text(f"{path} is not used: {error}"), soft_wrap=True)
+            continue
+        return lambda token_ids: tokenizer.decode(token_ids, skip_special_tokens=True)
+    return None
+
+
+def _tokenizers(folder: Path) -> list[Path]:
+    config = read_files(folder).config
+    models = sorted(path for path in (folder / "models").glob("*") if path.is_dir())
+    if config is not None:
+        models.append(cache_folder() / BUILT_IN if config.model == BUILT_IN else Path(config.model).expanduser())
+    return [path for model in models if (path := model / "tokenizer.json").is_file()]

@@ -1,0 +1,31 @@
+"""`spag-ray reward`: games -> training rows, as the published code writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from cluster.commands.output_files import refuse_existing
+from spag_ray.episodes.formats import read_games, read_sft, write_samples
+from spag_ray.errors import ConfigError
+from spag_ray.game.prompts import FlatRenderer, load_template
+from spag_ray.training_data.published_rows import to_samples
+
+
+def run_reward(
+    games_file: Path, out: Path, decay: float, rules: str, prompts: str, sft: Path | None, console: Console
+) -> None:
+    """`spag-ray reward`: no model is needed, the query is the text a `flat` template gives."""
+    refuse_existing(out)
+    template = load_template(prompts)
+    if template.style != "flat":
+        raise ConfigError(
+            f"--prompts {prompts}: the training-data format holds plain text, so a `flat` template is needed"
+        )
+    games = read_games(games_file)
+    rows = to_samples(games, decay, rules, lambda *view: FlatRenderer.query_text(template, *view))
+    if sft is not None:
+        rows = rows + read_sft(sft)
+    write_samples(out, rows)
+    console.print(f"{len(rows)} training rows from {len(games)} games in {out}")

@@ -1,0 +1,166 @@
+"""What is printed of a run's matches."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+
+from spag_ray.errors import InputError
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.results.evaluations import PAPER_METRICS, PAPER_SCORES, Evaluation, scale_of, score_text
+from spag_ray.results.matches import Match
+from spag_ray.results.ratings import wilson_interval
+from spag_ray.results.standings import better, largest_group, ratings, score, turns_to_win
+from spag_ray.stages import order_of
+
+
+def outcome_table(matches: Sequence[Match]) -> Table:
+    """Outcomes by stage: per cent of games with 95% Wilson intervals; fits 80 columns."""
+    breaches = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
+    columns: dict[str, tuple[Outcome, ...]] = {
+        "attacker": (Outcome.ATTACKER_WINS,),
+        "defender": (Outcome.DEFENDER_WINS,),
+        "breach": breaches,
+        "tie": (Outcome.TIED,),
+        "breach+tie": (*breaches, Outcome.TIED),
+    }
+    title = "Held-out words: % of games won by each seat, broken off, tied [95% interval]"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("attacker v defender", no_wrap=True)
+    for heading in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for match in matches:
+        games = len(match.games)
+        cells = []
+        for outcomes in columns.values():
+            count = sum(match.outcomes[outcome] for outcome in outcomes)
+            low, high = wilson_interval(count, games)
+            cells.append(f"{100 * count / games:.0f} [{100 * low:.0f},{100 * high:.0f}]")
+        same = match.attacker == match.defender
+        table.add_row(match.attacker if same else f"{match.attacker} v {match.defender}", *cells)
+    return table
+
+
+def head_to_head_lines(matches: Sequence[Match]) -> list[str]:
+    """The newest weights' score in each seat, where two different policies met."""
+    lines, scores = [], []
+    for match in matches:
+        if match.attacker == match.defender:
+            continue
+        newest = max(match.attacker, match.defender, key=order_of)
+        role = Role.ATTACKER if newest == match.attacker else Role.DEFENDER
+        scores.append(match.score(role))
+        other = match.defender if role is Role.ATTACKER else match.attacker
+        lines.append(f"{newest} as {role} against {other}: score {scores[-1]:.2f}")
+    if scores:
+        lines.append(f"mean score over both seats: {sum(scores) / len(scores):.2f} (0.5 is even)")
+    return lines
+
+
+def match_tables(matches: Sequence[Match], names: Sequence[str]) -> list[Table]:
+    """The attackers' scores against every defender, and each player's ratings and shares, with 95% intervals."""
+    return [_win_table(matches, names), _player_table(matches, names)]
+
+
+def _win_table(matches: Sequence[Match], names: Sequence[str]) -> Table:
+    by_pair = {(match.attacker, match.defender): match for match in matches}
+    title = "Attacker's score in % against each defender [95% interval; ties count half], games"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("attacker", no_wrap=True)
+    for name in names:
+        table.add_column(f"v {name}", justify="right", no_wrap=True)
+    for attacker in names:
+        cells = []
+        for defender in names:
+            match = by_pair.get((attacker, defender))
+            cells.append("" if match is None else _share(match.score(Role.ATTACKER), len(match.games)))
+        table.add_row(attacker, *cells)
+    return table
+
+
+def _share(share: float, games: int) -> str:
+    low, high = wilson_interval(share * games, games)
+    return f"{100 * share:.0f} [{100 * low:.0f},{100 * high:.0f}] {games}"
+
+
+def _player_table(matches: Sequence[Match], names: Sequence[str]) -> Table:
+    rated = ratings(largest_group(matches))
+    title = "Each seat: rating (Elo's scale, mean 0 [95%, by word]), breaches and ties in %, turns until a win"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for heading in ("player", "seat", "rating", "own breaches", "ties", "turns to win"):
+        table.add_column(heading, justify="left" if heading in ("player", "seat") else "right", no_wrap=True)
+    for name in names:
+        for role in Role:
+            own = [match for match in matches if name == (match.attacker, match.defender)[role is Role.DEFENDER]]
+            games = [game for match in own for game in match.games]
+            if not games:
+                continue
+            rating, turns = rated.get((name, role)), turns_to_win(own, role)
+            breaches = sum(game.outcome.breaker is role for game in games)
+            ties = sum(game.outcome is Outcome.TIED for game in games)
+            table.add_row(
+                name,
+                str(role),
+                "" if rating is None else f"{rating.value:.0f} [{rating.low:.0f},{rating.high:.0f}]",
+                f"{100 * breaches / len(games):.0f}",
+                f"{100 * ties / len(games):.0f}",
+                "" if turns is None else f"{turns:.1f}",
+            )
+    return table
+
+
+def comparison_lines(matches: Sequence[Match], names: Sequence[str], against: str | None) -> list[str]:
+    """Everybody's score against `against`, or against the player before it, where the two met in both seats."""
+    met = {(match.attacker, match.defender) for match in matches}
+    lines = []
+    for before, name in zip([names[0], *names], names, strict=False):
+        other = before if against is None else against
+        if name == other or not {(name, other), (other, name)} <= met:
+            continue
+        every, test = score([matches], name, other), better(matches, name, other)
+        text = f"{name} against {other}, both seats: {every.value:.2f} [{every.low:.2f}, {every.high:.2f}]"
+        with contextlib.suppress(InputError):  # of a seat every game was broken off
+            free = score([matches], name, other, breach_free=True)
+            text += f", without breaches {free.value:.2f} [{free.low:.2f}, {free.high:.2f}]"
+        lines.append(f"{text}; better over {test.num_words} words with p = {test.p_value:.4f}")
+    return lines
+
+
+PER_TABLE = 8  # columns that fit 100 characters
+
+
+def evaluation_tables(rows: Sequence[Evaluation]) -> list[Table]:
+    """Shares in per cent, with the standard error. Of the paper's tasks the metric that the paper's numbers are held
+    against, of others every metric."""
+    wanted = [(row.task, row.metric) for row in rows if PAPER_METRICS.get(row.task, row.metric) == row.metric]
+    columns = list(dict.fromkeys(wanted))
+    parts = [columns[start : start + PER_TABLE] for start in range(0, len(columns), PER_TABLE)]
+    return [_table(rows, part) for part in parts]
+
+
+def _table(rows: Sequence[Evaluation], columns: Sequence[tuple[str, str]]) -> Table:
+    table = Table(
+        title="Tasks: score ± standard error, shares in %",
+        title_justify="left",
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("stage", no_wrap=True)
+    for task, metric in columns:
+        table.add_column(f"{task}\n{metric}", justify="right", overflow="fold")
+    found = {(row.stage, row.task, row.metric): row for row in rows}
+    scales = [
+        scale_of(metric, [row.value for row in rows if (row.task, row.metric) == (task, metric)])
+        for task, metric in columns
+    ]
+    for stage in dict.fromkeys(row.stage for row in rows):
+        cells = (score_text(found.get((stage, *column)), scale) for column, scale in zip(columns, scales, strict=True))
+        table.add_row(stage, *cells)
+    tasks = [task for task, _ in columns]
+    if any(task in PAPER_METRICS for task in tasks):
+        for name, scores in PAPER_SCORES.items():
+            table.add_row(name, *(f"{scores[task]:.1f}" if task in scores else "" for task in tasks))
+    return table

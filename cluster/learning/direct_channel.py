@@ -1,0 +1,178 @@
+"""Learner ranks send weights to engines themselves, on one of the channels shared_memory, nccl and ipc.
+
+    Run ── send(version, engines) ──> learner ranks ── weights ──> engines
+                                          └─ rank 0: EngineClient ── begin, take, end ──> engines
+
+vLLM's trainer twins (learners/channel_senders.py) do the sending; in rank 0's process they call EngineClient's four
+methods. What is here is the same for every channel; a new one is added there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol
+
+import ray
+
+from cluster.handles import R, Ref
+from cluster.runtime.ray_session import first_line, is_gone
+from cluster.types import Engine
+from spag_ray.config.parts import Channel, SyncConfig
+from spag_ray.errors import LearnersLostError, WeightSyncError
+
+
+@dataclass
+class SendReport:
+    """`lost`: {name: why} of the engines that were stopped meanwhile. `num_bytes`: what went to each of the others."""
+
+    lost: dict[str, str]
+    num_bytes: int
+
+
+class EngineClient:
+    """vLLM's VLLMWeightSyncClient over several engines. One that dies or refuses is left out; raises WeightSyncError
+    when none is left and one refused.
+
+    `workers_per_engine`: each engine's ranks in an NCCL group, after the sender's rank 0.
+    """
+
+    def __init__(self, engines: Sequence[Engine], workers_per_engine: int, in_flight: bool, timeout_s: float) -> None:
+        self.version = 0
+        self.lost: dict[str, str] = {}
+        self._answers: Answers[None] = Answers()
+        self._engines = list(engines)
+        self._workers_per_engine = workers_per_engine
+        self._in_flight = in_flight
+        self._timeout_s = timeout_s
+
+    @property
+    def world_size(self) -> int:
+        return 1 + len(self._engines) * self._workers_per_engine
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        def own(index: int) -> dict[str, Any]:
+            if "rank_offset" not in init_info:
+                return init_info
+            return init_info | {"rank_offset": 1 + index * self._workers_per_engine}
+
+        self._all(lambda index, engine: engine.handle.open_channel.remote(own(index)))
+
+    def start_weight_update(self) -> None:
+        self._all(lambda _, engine: engine.handle.begin_update.remote(self._in_flight))
+
+    def update_weights(self, update_info: Any) -> None:
+        self._all(lambda _, engine: engine.handle.take_update.remote(update_info))
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._all(lambda _, engine: engine.handle.end_update.remote(self.version))
+
+    def _all(self, call: Callable[[int, Engine], Ref[None]]) -> None:
+        refs = [call(index, engine) for index, engine in enumerate(self._engines)]
+        answers = gather(self._engines, refs, self._timeout_s)
+        self._engines = list(answers.found)
+        self.lost |= {engine.name: reason for engine, reason in answers.lost.items()}
+        self._answers.lost |= answers.lost
+        self._answers.refused += answers.refused
+        self._answers.found = answers.found
+        self._answers.check(f"version {self.version} was not taken by ")
+
+
+@dataclass
+class Answers(Generic[R]):
+    """What engines have answered, in their order, and why the others were stopped: they died, did not answer in time,
+    or `refused`: they answered that they cannot."""
+
+    found: dict[Engine, R] = field(default_factory=dict)
+    lost: dict[Engine, str] = field(default_factory=dict)
+    refused: list[Engine] = field(default_factory=list)
+
+    def add(self, others: Answers[Any]) -> None:
+        """Those of other engines."""
+        self.found |= others.found
+        self.lost |= others.lost
+        self.refused += others.refused
+
+    def refuse(self, engine: Engine, reason: str) -> None:
+        """An engine whose answer is not the right one is stopped as well."""
+        ray.kill(engine.handle)
+        self.found.pop(engine, None)
+        self.lost[engine] = reason
+        self.refused.append(engine)
+
+    def check(self, failure: str = "") -> None:
+        """One engine that refuses has a fault of its own, and is replaced. Raises WeightSyncError, `failure` and which
+        and why, when none could do it."""
+        if self.refused and not self.found:
+            reasons = "; ".join(self.lost[engine] for engine in self.refused)
+            raise WeightSyncError(f"{failure}{reasons}; these engines were stopped")
+
+
+def gather(engines: Sequence[Engine], refs: Sequence[Ref[R]], timeout_s: float) -> Answers[R]:
+    """One call of each engine, all of them within `timeout_s`. Engines that died, are stuck, or cannot are killed."""
+    answers: Answers[R] = Answers()
+    is_done = set(ray.wait(list(refs), num_returns=len(refs), timeout=timeout_s)[0]) if refs else set()
+    for engine, ref in zip(engines, refs, strict=True):
+        if ref not in is_done:
+            ray.kill(engine.handle)
+            answers.lost[engine] = f"{engine.name}: no answer within {timeout_s:g} s"
+            continue
+        try:
+            answers.found[engine] = ray.get(ref)
+        except ray.exceptions.RayError as error:
+            if is_gone(error):
+                ray.kill(engine.handle)
+                answers.lost[engine] = f"{engine.name}: {first_line(error)}"
+            else:
+                answers.refuse(engine, f"{engine.name}: {first_line(getattr(error, 'cause', None) or error)}")
+    return answers
+
+
+class Senders(Protocol):
+    """Learner ranks that send their weights themselves (LearnerGroup)."""
+
+    def open_channel(
+        self, channel: Channel, engines: Sequence[Engine], workers_per_engine: int, in_flight: bool, timeout_s: float
+    ) -> None: ...
+    def send(self, version: int) -> SendReport: ...
+
+
+class DirectChannel:
+    """The learner ranks' end of a channel: opened for the engines that there are, again when they have changed."""
+
+    def __init__(self, learners: Senders, config: SyncConfig, workers_per_engine: int) -> None:
+        self._learners = learners
+        self._config = config
+        self._workers_per_engine = workers_per_engine
+        self._connected: list[str] = []
+
+    def send(self, version: int, engines: Sequence[Engine]) -> tuple[int, Answers[int]]:
+        """The learner's weights as they are now to every engine, as `version`; returns the bytes that went to each, and
+        which engines have taken them.
+
+        Raises WeightSyncError when every engine refused; LearnersLostError, after killing the engines that a learner
+        rank was sending to when it died: they would wait for the rest of it.
+        """
+        versions = [engine.handle.played_version.remote() for engine in engines]
+        answers = gather(engines, versions, self._config.timeout_s)
+        alive = list(answers.found)
+        names = [engine.name for engine in alive]
+        if not alive:
+            return 0, answers
+        try:
+            if names != self._connected:
+                in_flight = self._config.update == "in_flight"
+                self._learners.open_channel(
+                    self._config.channel, alive, self._workers_per_engine, in_flight, self._config.timeout_s
+                )
+                self._connected = names
+            report = self._learners.send(version)
+        except LearnersLostError:
+            for engine in alive:
+                ray.kill(engine.handle)
+            raise
+        for engine in alive:
+            if engine.name in report.lost:
+                del answers.found[engine]
+                answers.lost[engine] = report.lost[engine.name]
+        return report.num_bytes, answers

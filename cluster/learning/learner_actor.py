@@ -1,0 +1,196 @@
+"""One rank of a learner group, in an actor of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import ray
+
+from cluster.handles import ActorHandle, remote_method
+from cluster.learning.direct_channel import EngineClient, SendReport
+from cluster.runtime.ray_session import redirect_output, set_environment
+from spag_ray.config.parts import Channel, LearnerConfig, ObjectiveConfig
+from spag_ray.results.lines import StepReport
+from spag_ray.training_data.samples import GameSample, TurnSample
+from spag_ray.weights.snapshot import Bucket
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rank's place in its group; `master` is the host:port on rank 0's node where the group meets."""
+
+    rank: int
+    size: int
+    master: str
+
+
+class LearnerActor:
+    """Hosts one rank. Made before its group is known, because rank 0 says where the group meets."""
+
+    def __init__(self, log_path: str) -> None:
+        redirect_output(log_path)
+        self._name = Path(log_path).stem
+        self._learner: Any = None
+        self._client: EngineClient | None = None
+
+    def __repr__(self) -> str:
+        """What Ray's pages and messages call it."""
+        return self._name
+
+    def meeting_place(self) -> str:
+        """host:port on this node that is free now."""
+        host = ray.util.get_node_ip_address()
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            return f"{host}:{probe.getsockname()[1]}"
+
+    def node(self) -> str:
+        """The id of the node that this rank is on."""
+        return str(ray.get_runtime_context().get_node_id())
+
+    def start(
+        self, model: str, config: LearnerConfig, objective: ObjectiveConfig, place: Place, num_here: int
+    ) -> tuple[int, int, dict[str, Any] | None]:
+        """Load the model and join the group; returns (buckets, tensors, adapter configuration) of a snapshot.
+        `num_here`: ranks on this node, which share its cores."""
+        set_environment(config.env)
+        if config.num_threads is None:
+            config = config.model_copy(update={"num_threads": max(1, (os.cpu_count() or 1) // num_here)})
+        os.environ["OMP_NUM_THREADS"] = str(config.num_threads)
+        from learners.engine import World
+        from learners.learner import Learner
+
+        # Ray shows each rank its own GPU alone, so on every node it is the first.
+        self._learner = Learner(model, config, objective, World(place.rank, place.size, 0, place.master))
+        return self._learner.num_buckets, self._learner.num_tensors, self._learner.adapter
+
+    def begin_stage(self, method: str, num_steps: int, learning_rate: float, kl_coeff: float) -> None:
+        self._learner.begin_stage(method, num_steps, learning_rate, kl_coeff)
+
+    def continue_stage(self, num_steps: int) -> None:
+        self._learner.continue_stage(num_steps)
+
+    def keep_reference(self) -> None:
+        self._learner.keep_reference()
+
+    def load_reference(self, folder: str) -> bool:
+        return self._learner.load_reference(folder)
+
+    def check(self, turns: list[TurnSample]) -> None:
+        self._learner.check(turns)
+
+    def score(self, turns: list[TurnSample], temperature: float) -> dict[int, tuple[float, ...]]:
+        return self._learner.score(turns, temperature)
+
+    def score_reference(self, turns: list[TurnSample], temperature: float) -> dict[int, tuple[float, ...]]:
+        return self._learner.score_reference(turns, temperature)
+
+    def probe(self, prompt_ids: tuple[int, ...], target_ids: tuple[int, ...]) -> list[float]:
+        # Every rank scores it: a pass is collective, and each rank's share must not be empty.
+        turn = TurnSample(prompt_ids, target_ids, 1.0)
+        return self._learner.score_here(turn)
+
+    def step(self, games: list[GameSample], sft: list[TurnSample], temperature: float, at_start: bool) -> StepReport:
+        from learners.batch import Batch
+
+        return self._learner.step(Batch(tuple(games), tuple(sft)), temperature, at_start)
+
+    def bucket(self, index: int) -> Bucket | None:
+        return self._learner.bucket(index)
+
+    def save_model(self, folder: str) -> None:
+        self._learner.save_model(folder)
+
+    def save_state(self, folder: str) -> None:
+        self._learner.save_state(folder)
+
+    def load_state(self, folder: str) -> None:
+        self._learner.load_state(folder)
+
+    def open_channel(self, channel: Channel, client: EngineClient, address: str) -> None:
+        self._client = client
+        self._learner.open_channel(channel, client, address, client.world_size)
+
+    def send(self, version: int) -> SendReport:
+        assert self._client is not None
+        self._client.version = version
+        self._learner.send()
+        return SendReport(self._client.lost, self._learner.num_bytes)
+
+    def sleep(self, keep_weights: bool) -> None:
+        self._learner.sleep(keep_weights)
+
+    def wake(self) -> None:
+        self._learner.wake()
+
+
+class LearnerHandle(ActorHandle, Protocol):
+    """A LearnerActor's."""
+
+    @remote_method
+    def meeting_place(self) -> str: ...
+
+    @remote_method
+    def node(self) -> str: ...
+
+    @remote_method
+    def start(
+        self, model: str, config: LearnerConfig, objective: ObjectiveConfig, place: Place, num_here: int
+    ) -> tuple[int, int, dict[str, Any] | None]: ...
+
+    @remote_method
+    def begin_stage(self, method: str, num_steps: int, learning_rate: float, kl_coeff: float) -> None: ...
+
+    @remote_method
+    def continue_stage(self, num_steps: int) -> None: ...
+
+    @remote_method
+    def keep_reference(self) -> None: ...
+
+    @remote_method
+    def load_reference(self, folder: str) -> bool: ...
+
+    @remote_method
+    def check(self, turns: list[TurnSample]) -> None: ...
+
+    @remote_method
+    def score(self, turns: list[TurnSample], temperature: float) -> dict[int, tuple[float, ...]]: ...
+
+    @remote_method
+    def score_reference(self, turns: list[TurnSample], temperature: float) -> dict[int, tuple[float, ...]]: ...
+
+    @remote_method
+    def probe(self, prompt_ids: tuple[int, ...], target_ids: tuple[int, ...]) -> list[float]: ...
+
+    @remote_method
+    def step(
+        self, games: list[GameSample], sft: list[TurnSample], temperature: float, at_start: bool
+    ) -> StepReport: ...
+
+    @remote_method
+    def bucket(self, index: int) -> Bucket | None: ...
+
+    @remote_method
+    def save_model(self, folder: str) -> None: ...
+
+    @remote_method
+    def save_state(self, folder: str) -> None: ...
+
+    @remote_method
+    def load_state(self, folder: str) -> None: ...
+
+    @remote_method
+    def open_channel(self, channel: Channel, client: EngineClient, address: str) -> None: ...
+
+    @remote_method
+    def send(self, version: int) -> SendReport: ...
+
+    @remote_method
+    def sleep(self, keep_weights: bool) -> None: ...
+
+    @remote_method
+    def wake(self) -> None: ...

@@ -1,0 +1,195 @@
+"""The learner group: DeepSpeed ranks, one actor each, spoken to as one.
+
+Every call goes to every rank, in the same order, because DeepSpeed's steps and gathers are collective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import cast
+
+import ray
+
+from cluster.handles import R, Ref
+from cluster.learning.direct_channel import EngineClient, SendReport
+from cluster.learning.learner_actor import LearnerActor, LearnerHandle, Place
+from cluster.planning.reservation import Reservation
+from cluster.runtime.ray_session import get
+from cluster.types import Engine
+from spag_ray.config.parts import Channel, LearnerConfig, ObjectiveConfig
+from spag_ray.errors import LearnersLostError
+from spag_ray.results.lines import StepReport
+from spag_ray.training_data.samples import GameSample, TurnSample
+from spag_ray.weights.snapshot import Bucket
+
+
+class LearnerGroup:
+    """Started by the constructor; `close` ends its actors."""
+
+    def __init__(
+        self,
+        model: str,
+        config: LearnerConfig,
+        objective: ObjectiveConfig,
+        log_folder: str,
+        name: str = "learner",
+        reservation: Reservation | None = None,
+    ) -> None:
+        actor = ray.remote(LearnerActor)
+        self.timeout_s = config.timeout_s
+        self._reservation = reservation or Reservation()
+        self._names = [f"{name}-{rank}" for rank in range(config.num_ranks)]
+        self._ranks: list[LearnerHandle] = [
+            actor.options(
+                name=rank,
+                num_cpus=config.num_cpus,
+                num_gpus=config.num_gpus,
+                **self._reservation.take(rank, "learner", config.num_cpus, config.num_gpus),
+            ).remote(f"{log_folder}/{rank}.log")
+            for rank in self._names
+        ]
+        self._beats: list[Ref[None]] = []
+        try:
+            self._reservation.wait_for(self._names, self._ranks, config.num_cpus, config.num_gpus)
+            nodes = self._all(lambda rank: rank.node.remote())
+            (master,) = self._get([self._ranks[0].meeting_place.remote()])
+            ranks = [Place(index, config.num_ranks, master) for index in range(config.num_ranks)]
+            started = [
+                rank.start.remote(model, config, objective, place, nodes.count(node))
+                for rank, place, node in zip(self._ranks, ranks, nodes, strict=True)
+            ]
+            self.num_buckets, self.num_tensors, self.adapter = self._get(started)[0]
+        except BaseException:
+            self.close()
+            raise
+
+    def check_alive(self, wait_s: float = 0.0) -> None:
+        """Raises LearnersLostError for a rank that is dead: found within `wait_s`, or the next time. One that is at
+        work does not answer, and counts as alive."""
+        if wait_s:
+            self._get(ray.wait(self._ready(), num_returns=len(self._ranks), timeout=wait_s)[0])
+            return
+        beats = self._beats or self._ready()
+        ended, self._beats = ray.wait(beats, num_returns=len(beats), timeout=0)
+        self._get(ended)
+
+    def _ready(self) -> list[Ref[None]]:
+        return self._ask(lambda rank: rank.__ray_ready__.remote())
+
+    def begin_stage(self, method: str, num_steps: int, learning_rate: float, kl_coeff: float) -> None:
+        self._all(lambda rank: rank.begin_stage.remote(method, num_steps, learning_rate, kl_coeff))
+
+    def continue_stage(self, num_steps: int) -> None:
+        """The stage has so many steps in all, whatever was said when it began."""
+        self._all(lambda rank: rank.continue_stage.remote(num_steps))
+
+    def keep_reference(self) -> None:
+        """The weights as they are now are the reference from here on."""
+        self._all(lambda rank: rank.keep_reference.remote())
+
+    def load_reference(self, folder: str) -> bool:
+        """Those of a saved model are; False where they are not to be had, and those of now are taken."""
+        return all(self._all(lambda rank: rank.load_reference.remote(folder)))
+
+    def check(self, turns: Sequence[TurnSample]) -> None:
+        """Raises LearnerError, before any step, for samples that the model cannot learn."""
+        self._get([self._ranks[0].check.remote(list(turns))])
+
+    def score_games(self, games: Sequence[GameSample], temperature: float) -> list[GameSample]:
+        """The games with their turns' log-probabilities under the weights as they are now, as the old ones."""
+        scored = iter(self._scores(games, lambda rank, turns: rank.score.remote(turns, temperature)))
+        return [
+            replace(game, turns=tuple(replace(turn, old_logprobs=next(scored)) for turn in game.turns))
+            for game in games
+        ]
+
+    def score_reference(self, games: Sequence[GameSample], temperature: float) -> list[GameSample]:
+        """The games with their turns' log-probabilities under the reference that is kept."""
+        scored = iter(self._scores(games, lambda rank, turns: rank.score_reference.remote(turns, temperature)))
+        return [
+            replace(game, turns=tuple(replace(turn, reference_logprobs=next(scored)) for turn in game.turns))
+            for game in games
+        ]
+
+    def _scores(
+        self,
+        games: Sequence[GameSample],
+        score: Callable[[LearnerHandle, list[TurnSample]], Ref[dict[int, tuple[float, ...]]]],
+    ) -> list[tuple[float, ...]]:
+        """Of every turn, in order."""
+        turns = [turn for game in games for turn in game.turns]
+        merged: dict[int, tuple[float, ...]] = {}
+        for share in self._all(lambda rank: score(rank, turns)) if turns else []:
+            merged.update(share)
+        return [merged[index] for index in range(len(turns))]
+
+    def step(
+        self, games: Sequence[GameSample], sft: Sequence[TurnSample], temperature: float, at_start: bool = False
+    ) -> StepReport:
+        """One optimiser step; the StepReport of rank 0. `at_start`: turns without old log-probabilities take
+        those of the weights as they are."""
+        return self._all(lambda rank: rank.step.remote(list(games), list(sft), temperature, at_start))[0]
+
+    def bucket_refs(self) -> list[Ref[Bucket]]:
+        """The weights as they are now, one object-store reference per bucket."""
+        return [self._bucket_ref(index) for index in range(self.num_buckets)]
+
+    def _bucket_ref(self, index: int) -> Ref[Bucket]:
+        of_rank_0 = self._ask(lambda rank: rank.bucket.remote(index))[0]
+        return cast(Ref[Bucket], of_rank_0)  # the others have none
+
+    def probe_ref(self, prompt_ids: tuple[int, ...], target_ids: tuple[int, ...]) -> Ref[list[float]]:
+        """Reference to the log-probabilities [L] of a turn under the weights as they are now, in the engines' terms."""
+        return self._ask(lambda rank: rank.probe.remote(prompt_ids, target_ids))[0]
+
+    def save_model(self, folder: str) -> None:
+        self._all(lambda rank: rank.save_model.remote(folder))
+
+    def open_channel(
+        self, channel: Channel, engines: Sequence[Engine], workers_per_engine: int, in_flight: bool, timeout_s: float
+    ) -> None:
+        """Connect the ranks with these engines; again when they are others."""
+        client = EngineClient(engines, workers_per_engine, in_flight, timeout_s)
+        (address,) = self._get([self._ranks[0].meeting_place.remote()])
+        self._all(lambda rank: rank.open_channel.remote(channel, client, address))
+
+    def send(self, version: int) -> SendReport:
+        """The weights as they are now, as `version`, to the engines of the open channel; what rank 0 reports."""
+        return self._all(lambda rank: rank.send.remote(version))[0]
+
+    def save_state(self, folder: str) -> None:
+        """All that is needed to go on from here, each rank its part."""
+        self._all(lambda rank: rank.save_state.remote(folder))
+
+    def load_state(self, folder: str) -> None:
+        self._all(lambda rank: rank.load_state.remote(folder))
+
+    def sleep(self, keep_weights: bool = False) -> None:
+        """Offload everything while engines play on the same devices (placement: colocated), or all but the weights."""
+        self._all(lambda rank: rank.sleep.remote(keep_weights))
+
+    def wake(self) -> None:
+        self._all(lambda rank: rank.wake.remote())
+
+    def close(self) -> None:
+        for name, rank in zip(self._names, self._ranks, strict=True):
+            ray.kill(rank)
+            self._reservation.leave(name)
+
+    def _all(self, call: Callable[[LearnerHandle], Ref[R]]) -> list[R]:
+        return self._get(self._ask(call))
+
+    def _ask(self, call: Callable[[LearnerHandle], Ref[R]]) -> list[Ref[R]]:
+        """Of every rank, always: with ZeRO-3 even reading a weight is collective."""
+        return [call(rank) for rank in self._ranks]
+
+    def _get(self, refs: Sequence[Ref[R]]) -> list[R]:
+        try:
+            return get(refs, self.timeout_s)
+        except ray.exceptions.GetTimeoutError as error:
+            raise LearnersLostError(
+                f"a learner call took longer than learner.timeout_s ({self.timeout_s:.0f} s)"
+            ) from error
+        except ray.exceptions.RayActorError as error:
+            raise LearnersLostError(f"a learner rank is gone: {str(error).splitlines()[0]}") from error

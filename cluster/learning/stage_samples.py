@@ -1,0 +1,123 @@
+"""What is learned in each stage: samples of judged games, and how a pass over them is to go."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from cluster.learning.training_stage import TrainingStage
+from cluster.tracking.recorder import Recorder
+from spag_ray.config.parts import BreachRule, ObjectiveConfig
+from spag_ray.config.run import RunConfig
+from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.formats import holds_games, read_games, read_samples, read_sft
+from spag_ray.errors import InputError
+from spag_ray.game.prompts import Renderer
+from spag_ray.results.lines import SamplesLine
+from spag_ray.stages import EXPERT, IMITATED, Stage
+from spag_ray.tokens import Tokenizer
+from spag_ray.training_data.prompt_randomization import load_varied, rerendered
+from spag_ray.training_data.replay import episode_from_game, published_samples, sft_games, sft_samples
+from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
+from spag_ray.training_data.samples import GameSample, TurnSample, game_samples, imitation_objective
+
+
+class StageSamples:
+    """Of one run. `learning`: names of the policies whose turns are learned from self-play."""
+
+    def __init__(
+        self, config: RunConfig, tokenizer: Tokenizer, renderer: Renderer, learning: set[str], recorder: Recorder
+    ) -> None:
+        self._config = config
+        self._tokenizer = tokenizer
+        self._renderer = renderer
+        self._learning = learning
+        self._recorder = recorder
+
+    def sft(self) -> list[TurnSample]:
+        """The rows that are learned beside self-play; none without `self_play.sft_file`."""
+        path = self._config.self_play.sft_file
+        return sft_samples(read_sft(path), self._renderer) if path else []
+
+    def imitation(self, played: Sequence[Episode] | None) -> TrainingStage:
+        """The winner's turns of a stronger player's games, or rows of training data, and SFT rows beside them.
+        `played`: the expert's games, where `imitation.source` is `scripted`."""
+        config = self._config.imitation
+        games: list[GameSample]
+        if played is not None:
+            games = self._of_expert(played)
+        elif holds_games(config.source):
+            given, rules = enumerate(read_games(config.source)), self._config.game.rules
+            games = self._of_expert(
+                [episode_from_game(game, number, str(EXPERT), self._renderer, rules) for number, game in given]
+            )
+        else:
+            games, rows = published_samples(read_samples(config.source), self._tokenizer)
+            games += sft_games(rows)
+        if config.sft_file:
+            games += sft_games(sft_samples(read_sft(config.sft_file), self._renderer))
+            random.Random(self._config.seed).shuffle(games)
+        return TrainingStage(
+            IMITATED, "imitation", games, [], config.batch_games, config.learning_rate, config.kl_coeff
+        )
+
+    def self_play(
+        self,
+        stage: Stage,
+        episodes: Sequence[Episode],
+        what: str,
+        sft: Sequence[TurnSample],
+        baselines: RoleBaselines | None,
+        window: RoleWindow | None = None,
+    ) -> TrainingStage:
+        """The learner's own turns. `window`: of a stream, whose versions may come without a decided game; any other
+        stage without one is an InputError that says `what` it was."""
+        config = self._config
+        games = self._of(episodes, what, config.objective, config.game.breach, baselines, True, self._learning, window)
+        # The published code trains on the plain softmax whatever it sampled at; `spag` on the sampling temperature.
+        temperature = config.sampling.temperature
+        tempered = config.objective.name == "spag" and temperature > 0
+        return TrainingStage(
+            stage,
+            "self_play",
+            games,
+            sft,
+            config.self_play.batch_games,
+            config.self_play.learning_rate,
+            config.objective.kl_coeff,
+            temperature if tempered else 1.0,
+        )
+
+    def _of_expert(self, episodes: Sequence[Episode]) -> list[GameSample]:
+        objective = imitation_objective(self._config.objective)
+        return self._of(episodes, "imitation", objective, "discard", sampled=False)
+
+    def _of(
+        self,
+        played: Sequence[Episode],
+        what: str,
+        objective: ObjectiveConfig,
+        breach: BreachRule,
+        baselines: RoleBaselines | None = None,
+        sampled: bool = True,
+        learning: set[str] | None = None,
+        window: RoleWindow | None = None,
+    ) -> list[GameSample]:
+        """What is learned from the episodes, under the prompts they were played with or under others."""
+        config, episodes = self._config, list(played)
+        if config.render == "varied":
+            prompts = load_varied(config.varied_prompts)
+            episodes, sampled = rerendered(episodes, prompts, self._tokenizer, config.seed), False
+        games = game_samples(episodes, objective, breach, baselines, sampled, learning, window)
+        if not games and window is None:
+            raise nothing_to_learn(what, len(episodes))
+        weights = {str(game.role): game.weight for game in games if game.role is not None}
+        self._recorder.record(SamplesLine(what, len(games), weights))
+        return games
+
+
+def nothing_to_learn(what: str, num_games: int) -> InputError:
+    return InputError(
+        f"{what}: none of {num_games} games was won by either side, so there is nothing to learn; "
+        "play more games, or begin with imitation.enabled: true"
+    )

@@ -1,0 +1,90 @@
+"""What a policy learns in one stage, and how far it has come in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from spag_ray.errors import RunFolderError
+from spag_ray.stages import Stage
+from spag_ray.training_data.samples import GameSample, TurnSample
+
+
+@dataclass(frozen=True)
+class TrainingStage:
+    """What is learned in one stage, and how: one pass over `games` in the order given, `batch_games` a step."""
+
+    stage: Stage
+    method: str
+    games: Sequence[GameSample]
+    sft: Sequence[TurnSample]
+    batch_games: int
+    learning_rate: float
+    kl_coeff: float
+    temperature: float = 1.0
+    # Of what comes in parts, a stream: its name, the steps of all of it, how many parts of this stage were learned
+    # before this one, and the stage whose weights this stage began with (None: the model that the run began with).
+    part_of: str | None = None
+    stage_steps: int | None = None
+    part: int = 0
+    after: Stage | None = None
+
+
+@dataclass
+class StageProgress:
+    """A stage that is being learned: its games, with the log-probabilities of its start, and the steps that are done.
+    What was scored at the start cannot be scored again later, so it is saved with a checkpoint. A part of a stream is
+    saved before or after it, never inside: so `old` is all that its turns have, and is the reference too."""
+
+    stage: str
+    games: list[GameSample]
+    num_steps_done: int = 0
+
+    def save(self, folder: Path) -> None:
+        """stage.json, and the log-probabilities of all turns in one array, with the length of each (0: none yet)."""
+        turns = [turn for game in self.games for turn in game.turns]
+        assert all(turn.reference_logprobs is None for turn in turns)
+        logprobs = [turn.old_logprobs or () for turn in turns]
+        values = np.fromiter((value for each in logprobs for value in each), np.float64)
+        np.savez(folder / "references.npz", values=values, lengths=np.array([len(each) for each in logprobs], np.int64))
+        found = {"stage": self.stage, "num_steps_done": self.num_steps_done}
+        (folder / "stage.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Saved:
+    """An StageProgress as `StageProgress.save` left it."""
+
+    stage: str
+    num_steps_done: int
+    logprobs: list[tuple[float, ...]]
+
+    def of(self, games: Sequence[GameSample]) -> StageProgress:
+        """Raises RunFolderError when these are not the games it was saved with."""
+        if sum(len(game.turns) for game in games) != len(self.logprobs):
+            raise RunFolderError(
+                f"{self.stage} was being learned from {len(self.logprobs)} turns, now its log holds others: the log "
+                "was changed or damaged; remove the newest folder of checkpoints/ to learn the stage from its beginning"
+            )
+        logprobs = iter(self.logprobs)
+        return StageProgress(self.stage, [_with(game, logprobs) for game in games], self.num_steps_done)
+
+
+def saved_in(folder: Path) -> Saved | None:
+    """What `StageProgress.save` wrote there, if it did."""
+    path = folder / "stage.json"
+    if not path.exists():
+        return None
+    with np.load(folder / "references.npz", allow_pickle=False) as arrays:
+        parts = np.split(arrays["values"], np.cumsum(arrays["lengths"])[:-1])
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return Saved(found["stage"], found["num_steps_done"], [tuple(part.tolist()) for part in parts])
+
+
+def _with(game: GameSample, logprobs: Iterator[tuple[float, ...]]) -> GameSample:
+    turns = tuple(replace(turn, old_logprobs=next(logprobs) or None) for turn in game.turns)
+    return replace(game, turns=turns)

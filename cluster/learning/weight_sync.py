@@ -1,0 +1,178 @@
+"""Weights from the learner group to the engines, and the proof that they arrived.
+
+    learner ranks --bucket i--> object store --> every engine: one session (start, update x N, finish) per version
+                  --weights------------------>   or straight to every engine, on the channels of transfer.py
+                  --probe-----> log-probabilities of one fixed turn <--- compared ---> the same from every engine
+
+An engine that cannot take a version, or then plays another, is killed and replaced: it would go on playing weights that
+nobody knows. When no engine can, the version is at fault, and the run ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import ray
+
+from cluster.handles import Ref
+from cluster.learning.direct_channel import Answers, DirectChannel, gather
+from cluster.learning.learner_group import LearnerGroup
+from cluster.runtime.ray_session import first_line
+from cluster.types import Engine
+from spag_ray.config.parts import SyncConfig
+from spag_ray.errors import LearnersLostError
+from spag_ray.results.lines import SyncReport
+from spag_ray.weights.snapshot import Bucket
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One fixed turn that learner and engines score after every sync: prompt [P] and target [L] token ids."""
+
+    prompt_ids: tuple[int, ...]
+    target_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Export:
+    """A version on its way: its buckets in the object store (or about to be), or the channel on which the learner will
+    send it itself, and what the learner says of the probe under the same weights. The learner has `learner_timeout_s`
+    for its part."""
+
+    version: int
+    bucket_refs: list[Ref[Bucket]]
+    probe_ref: Ref[list[float]] | None
+    num_tensors: int
+    adapter: Mapping[str, Any] | None
+    learner_timeout_s: float
+    direct: DirectChannel | None = None
+
+    def wait(self) -> None:
+        """Until the learner has nothing more to do with it. Raises LearnersLostError when that takes too long."""
+        refs = [*self.bucket_refs, *([self.probe_ref] if self.probe_ref is not None else [])]
+        if refs and ray.wait(refs, num_returns=len(refs), timeout=self.learner_timeout_s, fetch_local=False)[1]:
+            raise LearnersLostError(
+                f"a learner call took longer than learner.timeout_s ({self.learner_timeout_s:g} s)"
+            ) from ray.exceptions.GetTimeoutError()
+
+
+def export(learners: LearnerGroup, version: int, probe: Probe | None, direct: DirectChannel | None = None) -> Export:
+    """Ask the learner for its weights as they are now; returns at once. On a direct channel they leave it when they are
+    published: the learner must not step before."""
+    return Export(
+        version,
+        learners.bucket_refs() if direct is None else [],
+        learners.probe_ref(probe.prompt_ids, probe.target_ids) if probe is not None else None,
+        learners.num_tensors,
+        learners.adapter,
+        learners.timeout_s,
+        direct,
+    )
+
+
+class Gate(Protocol):
+    """Who keeps games away from an engine that takes new weights between games."""
+
+    def drain(self, engine: Engine) -> None:
+        """Returns when no game sits there any more."""
+        ...
+
+    def reopen(self, engine: Engine) -> None: ...
+
+
+def publish(
+    exported: Export, engines: Sequence[Engine], config: SyncConfig, gate: Gate | None = None
+) -> tuple[SyncReport, dict[Engine, str]]:
+    """Give a version to every engine. Returns the report and {engine: why} of those that were stopped, which nobody
+    counts on any more.
+
+    Raises WeightSyncError, which and why, when engines refused it and none took it.
+    """
+    began = time.perf_counter()
+    answers: Answers[object] = Answers()
+    num_bytes = 0
+    if config.update == "between_games" and gate is not None:
+        # One at a time, so that the others go on playing; those that take the weights together stop together.
+        groups = [list(engines)] if exported.direct is not None else [[engine] for engine in engines]
+        for group in groups:
+            for engine in group:
+                gate.drain(engine)
+            num_bytes = max(num_bytes, _load(exported, group, config, answers))
+            for engine in group:
+                gate.reopen(engine)
+    else:
+        num_bytes = _load(exported, engines, config, answers)
+    answers.check(f"version {exported.version} was not taken by ")
+    seconds = time.perf_counter() - began
+    return SyncReport(exported.version, seconds, len(answers.found), num_bytes), answers.lost
+
+
+def verify_weights(
+    exported: Export, engines: Sequence[Engine], config: SyncConfig, probe: Probe, report: SyncReport
+) -> tuple[SyncReport, dict[Engine, str]]:
+    """Compare what the engines and the learner say of the probe: the report with what was found, and {engine: why} of
+    those that were stopped: dead, or with a gap above `sync.max_probe_gap`.
+
+    Raises WeightSyncError, which and why, when every engine that answered has such a gap.
+    """
+    began = time.perf_counter()
+    expected = _expected(exported)
+    refs = [engine.handle.score.remote([(probe.prompt_ids, probe.target_ids)], 1.0) for engine in engines]
+    answers = gather(engines, refs, config.timeout_s)
+    worst = (0.0, 0.0)
+    for engine, (found,) in list(answers.found.items()):
+        gaps = [abs(ours - theirs) for ours, theirs in zip(expected, found.logprobs, strict=True)]
+        mean = sum(gaps) / len(gaps)
+        if mean <= config.max_probe_gap:
+            worst = max(worst, (mean, max(gaps)))
+            continue
+        answers.refuse(
+            engine,
+            f"{engine.name} does not play version {exported.version} as the learner has it: the log-probabilities "
+            f"of the probe differ by {mean:.3f} on average (largest {max(gaps):.3f}), sync.max_probe_gap is "
+            f"{config.max_probe_gap:g}",
+        )
+    answers.check()
+    seconds = time.perf_counter() - began
+    num_engines = report.num_engines - len(answers.lost)
+    found_out = replace(
+        report, num_engines=num_engines, probe_gap_mean=worst[0], probe_gap_max=worst[1], probe_seconds=seconds
+    )
+    return found_out, answers.lost
+
+
+def _load(exported: Export, engines: Sequence[Engine], config: SyncConfig, answers: Answers[object]) -> int:
+    """All at once; returns the bytes that went to each, and adds to `answers`."""
+    if exported.direct is not None:
+        num_bytes, sent = exported.direct.send(exported.version, engines)
+        answers.add(sent)
+        return num_bytes
+    in_flight = config.update == "in_flight"
+    loads = [
+        engine.handle.load.remote(
+            exported.version, exported.num_tensors, exported.bucket_refs, exported.adapter, in_flight
+        )
+        for engine in engines
+    ]
+    try:
+        exported.wait()  # engines that wait for the learner's buckets are not late themselves
+    except LearnersLostError:
+        for engine in engines:
+            ray.kill(engine.handle)  # it has a part of the version
+        raise
+    loaded = gather(engines, loads, config.timeout_s)
+    answers.add(loaded)
+    for engine, (version, _) in loaded.found.items():
+        assert version == exported.version, f"{engine.name} answered with version {version}"
+    return max((num_bytes for _, num_bytes in loaded.found.values()), default=0)
+
+
+def _expected(exported: Export) -> Sequence[float]:
+    """What the learner says of the probe."""
+    try:
+        return ray.get(exported.probe_ref, timeout=exported.learner_timeout_s)
+    except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
+        raise LearnersLostError(f"the learner has not scored the probe: {first_line(error)}") from error

@@ -1,0 +1,231 @@
+"""A run on a terminal: what run_view.py knows, as lines that fit.
+
+    for line in frame(view, width=80, height=24, now=time.time()):
+        console.print(line)
+
+80 columns and 24 lines hold the whole; more columns are longer curves and bars, more lines are more stages, tasks and
+notes. Text that comes from elsewhere is shown as text: no markup, nothing that moves the cursor.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from rich.text import Text
+
+from cluster.monitor.run_view import CURVES, Learning, RunView, Shares
+from cluster.monitor.terminal import bar, duration, plain, sparkline
+from spag_ray.game.rules import Outcome
+
+_LABEL = 11  # columns of what a line is about
+_COLUMNS = {
+    Outcome.ATTACKER_WINS: ("attacker", "green"),
+    Outcome.DEFENDER_WINS: ("defender", "blue"),
+    Outcome.ATTACKER_BREACH: ("a. breach", "red"),
+    Outcome.DEFENDER_BREACH: ("d. breach", "magenta"),
+    Outcome.TIED: ("tie", "yellow"),
+}
+_NAMES = {"kl": "KL", "ratio_max": "max ratio"}
+
+
+def frame(view: RunView, width: int, height: int, now: float) -> list[Text]:
+    """At most `height` lines of at most `width` columns each; `now` in seconds since the epoch."""
+    top = [*_head(view, width, now), Text(), _play(view, width)]
+    middle = [Text(), *_learner(view, width), Text(), *_machine(view, width)]
+    foot = _foot(view, now)
+    shares, tasks, notes = _shares(view, width), _tasks(view), _notes(view)
+    room = height - len(top) - len(middle) - 2  # the last line, and one that sets notes apart
+    num_shares, num_tasks, num_notes = _allotted(room, (len(shares), 5), (len(tasks), 2), (len(notes), 3))
+    lines = [*top, *_newest(shares, num_shares), *middle, *tasks[:num_tasks]]
+    lines += [Text(), *notes[len(notes) - num_notes :]] if num_notes else []
+    if len(lines) >= height:
+        lines = [line for line in lines if line.plain][: max(0, height - 1)]
+    for line in (*lines, foot):
+        line.no_wrap = True
+        line.truncate(width, overflow="ellipsis")
+    return [*lines, foot]
+
+
+def headline(view: RunView, now: float) -> str:
+    """The most of it in one line."""
+    parts = [", ".join(_times(view, now)), _doing(view), f"{view.games_per_s:.2f} games/s"]
+    parts += [
+        f"loss {learning.curves['loss'][-1]:.3f}" for learning in view.learning.values() if "loss" in learning.curves
+    ]
+    return " | ".join(part for part in parts if part)
+
+
+def _allotted(room: int, *wanted: tuple[int, int]) -> list[int]:
+    """(how many lines each would have, how many it is given before any other is given more) -> how many it has."""
+    given = [0] * len(wanted)
+    for limits in ([min(pair) for pair in wanted], [most for most, _ in wanted]):
+        for index, limit in enumerate(limits):
+            more = max(0, min(limit - given[index], room))
+            given[index] += more
+            room -= more
+    return given
+
+
+def _head(view: RunView, width: int, now: float) -> list[Text]:
+    right = ", ".join(_times(view, now))
+    first = Text.assemble((plain(view.name), "bold"), "  ", _doing(view))
+    first.truncate(max(0, width - len(right) - 2), overflow="ellipsis", pad=True)
+    first.append(f"  {right}", "cyan")
+    lines = [first]
+    if (learned := view.learned()) is not None:
+        assert view.config is not None
+        what = "rounds" if view.config.schedule == "rounds" else "versions"
+        told = f"{learned[0]} of {learned[1]} {what} learned"
+        share = bar(learned[0] / learned[1], max(0, width - len(told) - 2))
+        lines.append(Text.assemble((share, "green"), "  ", told))
+    return lines
+
+
+def _doing(view: RunView) -> str:
+    progress = view.progress
+    parts = [plain(progress.stage if progress is not None else view.doing)]
+    if progress is not None and progress.total:
+        parts.append(f"{progress.done} of {progress.total} {plain(progress.unit)}")
+    versions = {name: published.version for name, published in view.published.items()}
+    versions = versions or {"policy": progress.version if progress is not None else 0}
+    parts += [
+        f"v{version}" if len(versions) == 1 else f"{plain(name)} v{version}"
+        for name, version in sorted(versions.items())
+    ]
+    if progress is not None and progress.is_paused:
+        parts.append("paused")
+    return " | ".join(parts)
+
+
+def _times(view: RunView, now: float) -> Iterator[str]:
+    """Elapsed, and left."""
+    is_over = view.end is not None
+    if view.progress is not None:
+        yield duration(view.progress.seconds)
+    elif view.began is not None and view.newest is not None:
+        yield duration((view.newest if is_over else now) - view.began)
+    left = view.seconds_left(now)
+    if left and not is_over:
+        yield f"about {duration(left)} left"
+
+
+def _play(view: RunView, width: int) -> Text:
+    newest = view.tokens_per_s[-1] if view.tokens_per_s else 0.0
+    line = _labelled("play")
+    line.append(f"{view.games_per_s:8.2f} games/s {newest:10.1f} tokens/s  ")
+    return _with_curve(line, view.tokens_per_s, width)
+
+
+def _shares(view: RunView, width: int) -> list[Text]:
+    """A line of headings, and one for each stage."""
+    rows = [*([view.self_play] if view.self_play is not None else []), *view.held_out.values()]
+    if not rows:
+        return []
+    column = max(10, (width - 24) // len(_COLUMNS))
+    headings = "".join(heading.rjust(column) for heading, _ in _COLUMNS.values())
+    return [Text("games".rjust(24) + headings, "dim"), *(_share_line(row, column) for row in rows)]
+
+
+def _share_line(shares: Shares, column: int) -> Text:
+    line = Text(plain(shares.name).ljust(17)[:17] + f"{shares.num_games:7d}")
+    for outcome, (_, style) in _COLUMNS.items():
+        share = shares.outcomes.get(outcome, 0) / max(1, shares.num_games)
+        line.append(" " + bar(share, column - 6), style)
+        line.append(f"{share:5.0%}")
+    return line
+
+
+def _newest(shares: Sequence[Text], count: int) -> list[Text]:
+    """The headings, self-play, and as many of the newest stages as there is room for."""
+    return [*shares[: min(2, count)], *shares[max(2, len(shares) - (count - 2)) :]] if count > 2 else []
+
+
+def _learner(view: RunView, width: int) -> list[Text]:
+    lines = []
+    for policy, learning in sorted(view.learning.items()):
+        line = _labelled("learn" if policy == "policy" else plain(policy))
+        line.append(plain(f"{learning.stage}, step {learning.step}"))
+        line.append(f", learning rate {learning.learning_rate:.2e}, gradient {learning.gradient_norm:.3g}")
+        lines.append(line)
+        for left, right in zip(CURVES[::2], CURVES[1::2], strict=True):
+            half = width // 2
+            pair = _curve(learning, left, half - 1)
+            pair.truncate(half, pad=True)
+            lines.append(pair.append_text(_curve(learning, right, width - half)))
+    return lines or [_labelled("learn").append("nothing yet")]
+
+
+def _curve(learning: Learning, name: str, width: int) -> Text:
+    values = learning.curves.get(name)
+    line = _labelled(f"  {_NAMES.get(name, name)}")
+    if not values:
+        return line.append("-".rjust(9))
+    return _with_curve(line.append(f"{values[-1]:9.3g} "), values, width)
+
+
+def _machine(view: RunView, width: int) -> list[Text]:
+    lines = []
+    for policy, published in sorted(view.published.items()):
+        line = _labelled("weights" if policy == "policy" else f"  {plain(policy)}")
+        line.append(f"v{published.version} in {published.seconds:.2f} s, engines: {published.num_engines}")
+        line.append(f", {published.num_bytes / 2**20:.0f} MiB, probe gap {published.probe_gap_max:.3f}  ")
+        lines.append(_with_curve(line, view.sync_seconds if policy == "policy" else (), width))
+    if (waiting := view.waiting) is not None:
+        line = _labelled("buffer").append(f"{waiting.num_episodes} waiting, the oldest for {waiting.oldest_s:.0f} s")
+        if waiting.permits is not None:
+            line.append(f"; {waiting.permits} permits free, {waiting.num_evicted} too old to be learned")
+        lines.append(line)
+        lines += _staleness(waiting.lags, width)
+    restarts = ", ".join(f"{count} {plain(part)}" for part, count in sorted(view.restarts.items()))
+    lines.append(_labelled("restarts").append(restarts or "none", "red" if restarts else ""))
+    return lines
+
+
+def _staleness(lags: Mapping[int, int], width: int) -> list[Text]:
+    """Episodes of a stream by how many versions old they were when they were learned."""
+    if not (total := sum(lags.values())):
+        return []
+    line = _labelled("staleness")
+    each = max(2, (width - _LABEL) // len(lags) - 9)
+    for lag, count in lags.items():
+        line.append(f"{lag} ").append(bar(count / total, each), "cyan").append(f"{count / total:5.0%}  ")
+    return [line]
+
+
+def _tasks(view: RunView) -> list[Text]:
+    lines = []
+    for row in reversed(view.evaluations.values()):
+        line = _labelled("task").append(plain(f"{row.task}, {row.metric}"), "bold").append(f" {row.value:.3f}")
+        line.append("" if row.stderr is None else f" ± {row.stderr:.3f}")
+        lines.append(line.append(plain(f"  {row.stage}, {row.num_samples} samples"), "dim"))
+    return lines
+
+
+def _notes(view: RunView) -> list[Text]:
+    """What the run says itself; else what its metrics say has happened. The newest last."""
+    if view.progress is not None and view.progress.notes:
+        return [Text(plain(note)) for note in view.progress.notes]
+    return [
+        Text.assemble((f"{datetime.datetime.fromtimestamp(at):%H:%M:%S} ", "dim"), plain(text))
+        for at, text in view.happenings
+    ]
+
+
+def _foot(view: RunView, now: float) -> Text:
+    if view.end is not None:
+        return Text(plain(view.end), "bold")
+    parts = []
+    if view.newest is not None:
+        parts.append(f"newest line {duration(max(0.0, now - view.newest))} ago")
+    if view.num_unread:
+        parts.append(f"{view.num_unread} lines not understood")
+    return Text("; ".join([*parts, "Ctrl-C leaves, the run goes on"]), "dim")
+
+
+def _labelled(label: str) -> Text:
+    return Text(label.ljust(_LABEL)[:_LABEL], "dim").append("", "")
+
+
+def _with_curve(line: Text, values: Iterable[float], width: int) -> Text:
+    return line.append(sparkline(values, width - line.cell_len), "cyan")

@@ -1,0 +1,85 @@
+"""One line that says what a run is doing: a live display on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from cluster.types import Progress
+
+PLAIN_EVERY_S = 15.0
+_SHORT = {
+    "attacker wins": "attacker",
+    "defender wins": "defender",
+    "attacker breaks the rules": "attacker breach",
+    "defender breaks the rules": "defender breach",
+    "tied game": "tie",
+}
+
+
+class ProgressLine:
+    """Shows each Progress it is given; knows when the stage began, for rates and the time left in it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._stage = ""
+        self._began = time.perf_counter()
+        self._last_line = float("-inf")
+        self._num_notes = 0
+
+    def show(self, progress: Progress, live: Live | None) -> None:
+        now = time.perf_counter()
+        num_new = progress.num_notes - self._num_notes
+        for note in progress.notes[-num_new:] if num_new else ():
+            self._console.print(Text(note), soft_wrap=True)
+        self._num_notes = progress.num_notes
+        is_new = progress.stage != self._stage
+        if is_new:
+            self._stage, self._began = progress.stage, now
+        line = describe(progress, now - self._began)
+        if live is not None:
+            live.update(Text(line, no_wrap=True, overflow="ellipsis"))
+        elif is_new or now - self._last_line >= PLAIN_EVERY_S:
+            self._last_line = now
+            self._console.print(Text(line), soft_wrap=True)
+
+
+def describe(progress: Progress, stage_seconds: float) -> str:
+    """The line; rates and time left count from the stage's beginning."""
+    minutes, seconds = divmod(int(progress.seconds), 60)
+    parts = [f"{minutes:02d}:{seconds:02d}", progress.stage]
+    if progress.total:
+        parts.append(f"{progress.done}/{progress.total} {progress.unit}")
+    elif progress.done:  # of a stream, which goes on while other stages are shown
+        parts.append(f"{progress.done} {progress.unit}")
+    if progress.done and progress.total and stage_seconds > 0:
+        rate = progress.done / stage_seconds
+        parts.append(f"{rate:.2f} {progress.unit}/s")
+        if progress.num_tokens:
+            parts.append(f"{progress.num_tokens / stage_seconds:.0f} tokens/s")
+        parts.append(f"{(progress.total - progress.done) / rate:.0f} s left")
+    if progress.outcomes:
+        games = sum(progress.outcomes.values())
+        parts.append(", ".join(f"{_SHORT[name]} {n / games:.0%}" for name, n in sorted(progress.outcomes.items())))
+    if progress.loss is not None:
+        parts.append(f"loss {progress.loss:.3f}")
+    parts.append(f"v{progress.version}")
+    if progress.is_paused:
+        parts.append("paused")
+    return " | ".join(parts)
+
+
+def watch(console: Console, is_done: Callable[[float], bool], status: Callable[[], Progress]) -> None:
+    """Show `status()` until `is_done(seconds to wait)`."""
+    line = ProgressLine(console)
+    if console.is_terminal:
+        with Live(console=console, refresh_per_second=4, transient=True) as live:
+            while not is_done(0.5):
+                line.show(status(), live)
+    else:
+        while not is_done(0.5):
+            line.show(status(), None)

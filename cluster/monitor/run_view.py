@@ -1,0 +1,264 @@
+"""What there is to see of a run, from the lines of its metrics.jsonl: for `spag-ray watch`.
+
+    view = RunView("quickstart", config)
+    for line in MetricLines(folder / "metrics.jsonl").new():
+        view.take(line)                                        # frame.py draws it
+
+It grows with the number of stages alone, however long the run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster.types import Progress
+from spag_ray.config.run import RunConfig
+from spag_ray.game.game_end import GAME_ENDS
+from spag_ray.results.evaluations import Evaluation
+from spag_ray.results.lines import (
+    BufferLine,
+    EvaluationLine,
+    GamesLine,
+    PlayLine,
+    RestartLine,
+    StepLine,
+    StreamLine,
+    SyncLine,
+    SyncReport,
+    parse_line,
+)
+from spag_ray.stages import Stage
+
+MAX_POINTS = 400
+CURVES = ("loss", "kl", "entropy", "ratio_max")
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How games ended: {outcome: games}."""
+
+    name: str
+    outcomes: Mapping[str, int]
+
+    @property
+    def num_games(self) -> int:
+        return sum(self.outcomes.values())
+
+
+@dataclass
+class Learning:
+    """A policy's learner: its newest step, and the curves of the phase that this is in."""
+
+    stage: str = ""
+    step: int = 0
+    learning_rate: float = 0.0
+    gradient_norm: float = 0.0
+    curves: dict[str, deque[float]] = field(default_factory=dict)
+
+    def take(self, line: StepLine) -> None:
+        if Stage.parse(line.stage).phase != Stage.parse(self.stage).phase:
+            self.curves = {}
+        report = line.report
+        self.stage, self.step = line.stage, report.step
+        self.learning_rate = 0.0 if math.isnan(report.learning_rate) else report.learning_rate
+        self.gradient_norm = 0.0 if math.isnan(report.gradient_norm) else report.gradient_norm
+        for name, value in zip(CURVES, (report.loss, report.kl, report.entropy, report.ratio_max), strict=True):
+            if math.isfinite(value):
+                self.curves.setdefault(name, deque(maxlen=MAX_POINTS)).append(value)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The buffer. `lags`: {versions: episodes that were so much older than what learned them}; of a stream, like
+    `permits` and `num_evicted`."""
+
+    num_episodes: int
+    oldest_s: float
+    permits: int | None
+    num_evicted: int
+    lags: Mapping[int, int]
+
+
+class Learned:
+    """How many rounds, or versions of a stream, were learned and published, and how long each took."""
+
+    def __init__(self) -> None:
+        self.num_done = 0
+        self.num_timed = 0
+        self.newest = 0.0
+        self._seconds = 0.0
+        self._learning: int | None = None
+
+    @property
+    def seconds_each(self) -> float:
+        return self._seconds / self.num_timed
+
+    def learns(self, number: int) -> None:
+        self._learning = number
+
+    def published(self, at: float) -> None:
+        if self._learning is not None:
+            self.num_done = max(self.num_done, self._learning)
+            if self.newest:
+                self._seconds += at - self.newest
+                self.num_timed += 1
+        self.newest, self._learning = at, None
+
+
+def outcomes_of(line: GamesLine) -> Counter[str]:
+    """The line says in more detail how games ended."""
+    counts: Counter[str] = Counter()
+    for end in GAME_ENDS:
+        counts[str(end.outcome)] += line.ends.get(str(end), 0)
+    return +counts
+
+
+MAX_HAPPENINGS = 50
+LATELY = 13  # lines `games`, at most one every 5 s
+_HAPPENINGS = {
+    "restart": "{what} is begun again ({cause}): {reason}",
+    "engine_joined": "{engine} joined, at version {version}",
+    "engine_lost": "{engine} was stopped: {reason}",
+    "engine_left": "{engine} was taken out",
+    "resumed": "went on from checkpoint {checkpoint}",
+    "log_damage": "the log of {stage} was damaged: {damage}",
+    "set_aside": "{log} was set aside: played beyond the checkpoint",
+}
+
+KINDS = ("evaluation", "games", "buffer", "play", "step", "stream", "sync", *_HAPPENINGS)  # of lines that it shows
+
+
+class RunView:
+    """`config` is None where it cannot be read. `progress` is what the run itself says, `end` how it ended, where that
+    is known; `evaluations` are by stage, task and metric, the newest last. `num_unread` lines were not understood:
+    another version of spag_ray wrote them."""
+
+    def __init__(self, name: str, config: RunConfig | None = None) -> None:
+        self.name = name
+        self.config = config
+        self.progress: Progress | None = None
+        self.end: str | None = None
+        self.evaluations: dict[tuple[str, str, str], Evaluation] = {}
+        self.num_unread = 0
+        self.began: float | None = None
+        self.newest: float | None = None
+        self.doing = "starting"
+        self.learning: dict[str, Learning] = {}
+        self.published: dict[str, SyncReport] = {}
+        self.waiting: Waiting | None = None
+        self.sync_seconds: deque[float] = deque(maxlen=MAX_POINTS)
+        self.tokens_per_s: deque[float] = deque(maxlen=MAX_POINTS)
+        self.games_per_s = 0.0
+        self.held_out: dict[str, Shares] = {}
+        self.restarts: Counter[str] = Counter()
+        self.happenings: deque[tuple[float, str]] = deque(maxlen=MAX_HAPPENINGS)
+        self._self_play: deque[Counter[str]] = deque(maxlen=LATELY)
+        self._games: tuple[float, GamesLine] | None = None  # the newest, and when it was written
+        self._is_stream = False
+        self._learned = Learned()
+
+    def take(self, line: Mapping[str, Any]) -> None:
+        """`line` has `time` and `kind`; whatever else it has."""
+        try:
+            self._take(line)
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
+            self.num_unread += 1
+
+    def evaluated(self, row: Mapping[str, Any]) -> None:
+        """A row of evaluations.json. Raises KeyError, TypeError or ValueError for what is none."""
+        found = Evaluation.from_json({"stderr": None, **row})
+        self.evaluations[found.stage, found.task, found.metric] = found
+
+    @property
+    def self_play(self) -> Shares | None:
+        """The last minute of it in which games ended."""
+        if not self._self_play:
+            return None
+        first, last = self._self_play[0], self._self_play[-1]
+        return Shares("self-play", (last - first) or last)
+
+    def learned(self) -> tuple[int, int] | None:
+        """(rounds that were learned and published, all of them); of a stream it is versions."""
+        config = self.config
+        if config is None or not config.self_play.rounds:
+            return None
+        total = config.self_play.rounds
+        if config.schedule == "stream":
+            total *= config.self_play.games_per_round // config.stream.games_per_version
+        return min(self._learned.num_done, total), total
+
+    def seconds_left(self, now: float) -> float | None:
+        """By what a round, or a version of a stream, has taken so far; None while nobody can know."""
+        learned = self.learned()
+        if learned is None or self._learned.num_timed == 0:
+            return None
+        num_left = learned[1] - learned[0]
+        return max(0.0, num_left * self._learned.seconds_each - (now - self._learned.newest))
+
+    def _take(self, raw: Mapping[str, Any]) -> None:
+        at: float = raw["time"]
+        self.began = at if self.began is None else self.began
+        self.newest = at
+        line = parse_line(raw)
+        if line is not None and (words := _HAPPENINGS.get(line.kind)) is not None:
+            self.happenings.append((at, words.format_map(line.values())))
+        match line:
+            case StepLine():
+                self._take_step(line)
+            case StreamLine():
+                self._take_stream(line)
+            case SyncLine():
+                self.published[line.policy] = line.report
+                self.sync_seconds.append(line.report.seconds)
+                self._learned.published(at)
+            case BufferLine():
+                self.waiting = Waiting(line.waiting, line.oldest_s, line.permits_free, line.evicted or 0, line.lags)
+            case PlayLine():
+                self._take_play(line)
+            case GamesLine():
+                self._take_games(line, at)
+            case EvaluationLine(row=row):
+                self.evaluations[row.stage, row.task, row.metric] = row
+            case RestartLine():
+                self.restarts[line.what.replace(".", "-").split("-")[0]] += 1
+
+    def _take_step(self, line: StepLine) -> None:
+        learning = self.learning.setdefault(line.policy, Learning())
+        learning.take(line)
+        self.doing = f"{learning.stage}: learn, step {learning.step}"
+        if not self._is_stream and (number := Stage.parse(learning.stage).round):
+            self._learned.learns(number)
+
+    def _take_stream(self, line: StreamLine) -> None:
+        self._is_stream = True
+        self.games_per_s = line.games_per_s
+        if self.config is not None:
+            self._learned.learns(sum(line.lags.values()) // self.config.stream.games_per_version)
+
+    def _take_play(self, line: PlayLine) -> None:
+        stage = Stage.parse(line.stage)
+        self.doing = f"{line.stage}: played"
+        self.games_per_s = line.games_per_s
+        if stage.phase == "evaluation":
+            self.held_out[stage.title] = Shares(stage.title, line.outcomes)
+
+    def _take_games(self, line: GamesLine, at: float) -> None:
+        """Sums of a phase, since the buffer's process began."""
+        outcomes = outcomes_of(line)
+        if line.phase == "self_play":
+            if self._self_play and self._self_play[-1] - outcomes:
+                self._self_play.clear()  # they have fallen
+            self._self_play.append(outcomes)
+        before, self._games = self._games, (at, line)
+        if before is None:
+            return
+        seconds, last = at - before[0], before[1]
+        if last.phase != line.phase or line.tokens < last.tokens:
+            return
+        if 0 < seconds < 60:  # else something else went on between
+            self.tokens_per_s.append((line.tokens - last.tokens) / seconds)
+            self.games_per_s = (outcomes.total() - outcomes_of(last).total()) / seconds

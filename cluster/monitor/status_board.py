@@ -1,0 +1,55 @@
+"""What a run is doing now: its parts write it here, and whoever watches the run reads it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from cluster.types import Progress
+from spag_ray.episodes.game_count import GameCount
+
+MAX_NOTES = 50
+
+
+class StatusBoard:
+    """Of one run. `version`: of its weights, asked each time something is shown."""
+
+    def __init__(self, version: Callable[[], int]) -> None:
+        self._version = version
+        self._progress = Progress()
+        self._notes: deque[str] = deque(maxlen=MAX_NOTES)
+        self._num_notes = 0
+        self._began = time.perf_counter()
+
+    def set_status(self, stage: str) -> None:
+        self._progress = Progress(stage, version=self._version())
+
+    def show_steps(self, stage: str, done: int, total: int, loss: float | None) -> None:
+        self._progress = Progress(stage, done, total, "steps", loss=loss, version=self._version())
+
+    def show_answers(self, stage: str, done: int, total: int) -> None:
+        self._progress = Progress(stage, done, total, "answers", version=self._version())
+
+    def show_games(self, stage: str, total: int, count: GameCount) -> None:
+        """`total`: games that are to be played; 0 where there is no end."""
+        self._progress = Progress(
+            f"{stage}: play",
+            count.num_games,
+            total,
+            "games",
+            num_tokens=count.num_tokens,
+            outcomes={str(outcome): number for outcome, number in count.outcomes.items()},
+            version=self._version(),
+        )
+
+    def note(self, text: str) -> None:
+        """A line that whoever watches the run is shown once."""
+        self._notes.append(text)
+        self._num_notes += 1
+
+    def progress(self, is_paused: bool) -> Progress:
+        seconds = time.perf_counter() - self._began
+        progress = replace(self._progress, seconds=seconds, is_paused=is_paused)
+        return replace(progress, notes=tuple(self._notes), num_notes=self._num_notes)

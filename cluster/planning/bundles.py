@@ -1,0 +1,92 @@
+"""The room that a run needs, in pieces that each have to be on one node; and in words, what of it is not free.
+
+>>> [bundle.num_cpus for bundle in bundles_of(RunConfig.model_validate({"learner": {"num_ranks": 3, "num_cpus": 0.5}}))]
+[1.0, 1.0, 0.5]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cluster.planning.placement import SMALLEST, ActorSpec, actors_of, match_actors
+from cluster.types import NodeResources
+from spag_ray.config.run import RunConfig
+
+MAX_NODES_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Room on one node for actors of a kind."""
+
+    kind: str
+    num_cpus: float
+    num_gpus: float
+
+    def as_rays(self) -> dict[str, float]:
+        return {name: value for name, value in (("CPU", self.num_cpus), ("GPU", self.num_gpus)) if value}
+
+
+@dataclass(frozen=True)
+class NodeUse:
+    """What a node has, and what of it nobody holds."""
+
+    has: NodeResources
+    free_cpus: float
+    free_gpus: float
+
+
+def bundles_of(config: RunConfig) -> list[Bundle]:
+    """Of everything that a training run places: an engine each; a learner rank each, but the first ones together as far
+    as the engine of the last match needs that, which is played when the learners have gone."""
+    match = match_actors(config)
+    bundles = []
+    for spec in actors_of(config):
+        if spec.kind == "learner":
+            bundles += _learner_bundles(spec, match[0] if match else None)
+        elif spec.kind == "engine":
+            bundles += [Bundle("engine", spec.num_cpus, spec.num_gpus)] * spec.count
+    return bundles
+
+
+def _learner_bundles(rank: ActorSpec, match: ActorSpec | None) -> list[Bundle]:
+    if match is None:
+        return [Bundle("learner", rank.num_cpus, rank.num_gpus)] * rank.count
+    together = 1
+    if rank.num_gpus == int(rank.num_gpus):  # two that share a GPU with others are not to share one with each other
+        needs = ((match.num_cpus, rank.num_cpus), (match.num_gpus, rank.num_gpus))
+        together = min(rank.count, max([1, *(math.ceil(needed / each) for needed, each in needs if each)]))
+    num_gpus = together * rank.num_gpus
+    padded = match.num_cpus if num_gpus >= match.num_gpus else 0
+    first = Bundle("learner", max(together * rank.num_cpus, padded), num_gpus)
+    return [first, *[Bundle("learner", rank.num_cpus, rank.num_gpus)] * (rank.count - together)]
+
+
+def missing_room(what: str, num_cpus: float, num_gpus: float, nodes: Sequence[NodeUse]) -> str:
+    """What is needed, and who has it.
+
+    >>> busy = NodeUse(NodeResources("10.0.0.1", 16, 8), 9, 1)
+    >>> missing_room("engine-policy-1", 1, 2, [busy])
+    '2 GPUs for engine-policy-1: the cluster has 8, 7 are taken (10.0.0.1 7/8)'
+    """
+    for unit, needed, key in (("GPU", num_gpus, "gpus"), ("CPU", num_cpus, "cpus")):
+        uses = [(node.has.name, getattr(node.has, f"num_{key}"), getattr(node, f"free_{key}")) for node in nodes]
+        total, num_free = sum(use[1] for use in uses), sum(use[2] for use in uses)
+        if needed > num_free + SMALLEST:
+            taken = total - num_free
+            held = [f"{name} {_number(has - is_free)}/{_number(has)}" for name, has, is_free in uses if has]
+            more = f", and {len(held) - MAX_NODES_NAMED} more" if len(held) > MAX_NODES_NAMED else ""
+            return (
+                f"{_number(needed)} {unit}{'' if needed == 1 else 's'} for {what}: the cluster has {_number(total)}, "
+                f"{_number(taken)} {'is' if taken == 1 else 'are'} taken ({', '.join(held[:MAX_NODES_NAMED])}{more})"
+            )
+    wanted = " and ".join(
+        f"{_number(needed)} {unit}s" for unit, needed in (("CPU", num_cpus), ("GPU", num_gpus)) if needed
+    )
+    return f"{wanted} for {what}: so much is free, but not in pieces that fit, or a node has only just come"
+
+
+def _number(value: float) -> str:
+    return f"{round(value, 2):g}"

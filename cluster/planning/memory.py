@@ -1,0 +1,211 @@
+"""How much memory a learner rank and an engine will need, with the sums written out. Estimates, not measurements.
+
+    for part in learner_memory(config, size).parts:
+        part.name, part.num_bytes, part.arithmetic        # "gradients", 6738415616, "4 B x 6.74e9 / 4 ranks"
+
+Where the numbers come from: weights, gradients and optimiser follow DeepSpeed's own layout for each ZeRO stage with
+float32 gradient accumulation (runtime/bf16_optimizer.py, zero/stage_1_and_2.py, zero/stage3.py); activations are what
+autograd saves of a transformer block, which a test holds against models. What libraries take for themselves
+(a CUDA context, workspaces, fragments) is not in it: leave a tenth free.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cluster.planning.model_size import ModelSize, head_dim, kv_heads
+from learners.deepspeed_config import deepspeed_config
+from spag_ray.config.run import RunConfig
+
+GIB = 2**30
+# Taken for vLLM's own: activations of a step, CUDA graphs. A guess; vLLM measures it when it starts.
+VLLM_BYTES = 2 * GIB
+# DeepSpeed's own, where its JSON says nothing.
+MAX_LIVE_PARAMETERS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Part:
+    """One term of a sum; `arithmetic` says how it comes about."""
+
+    name: str
+    num_bytes: int
+    arithmetic: str
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Of one process on its device (a GPU, or the host's memory where it has none), and on the host beside a GPU."""
+
+    parts: tuple[Part, ...]
+    host_parts: tuple[Part, ...] = ()
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(part.num_bytes for part in self.parts)
+
+    @property
+    def host_bytes(self) -> int:
+        return sum(part.num_bytes for part in self.host_parts)
+
+
+@dataclass(frozen=True)
+class EngineMemory:
+    """Per GPU of one engine. `kv_tokens`: what the rest of its budget holds over all its GPUs; None where the model's
+    shape is not known."""
+
+    memory: Memory
+    budget: int
+    kv_tokens: int | None
+
+
+def learner_memory(config: RunConfig, size: ModelSize) -> Memory:
+    """Of one rank."""
+    learner = config.learner
+    on_gpu = learner.num_gpus > 0
+    zero = deepspeed_config(learner, on_gpu)["zero_optimization"]
+    stage, ranks = zero["stage"], learner.num_ranks
+    whole, width = size.num_parameters, bytes_of(learner.dtype)
+    trained = num_trained(config, size)
+    over = f" / {ranks} ranks" if ranks > 1 else ""
+    parts: list[Part] = []
+    host: list[Part] = []
+    offloaded = host if on_gpu and _is_on_cpu(zero, "offload_optimizer") else parts
+
+    if stage == 3:
+        split = Part("weights", whole * width // ranks, f"{width} B x {short(whole)}{over}")
+        (host if on_gpu and _is_on_cpu(zero, "offload_param") else parts).append(split)
+        live = min(whole, int(zero.get("stage3_max_live_parameters", MAX_LIVE_PARAMETERS)))
+        gathered = f"{width} B x at most {short(live)} (stage3_max_live_parameters)"
+        parts.append(Part("weights gathered", live * width, gathered))
+    else:
+        parts.append(Part("weights", whole * width, f"{width} B x {short(whole)}"))
+
+    if stage <= 1:
+        if width == 2:
+            parts.append(Part("gradients, bfloat16", 2 * trained, f"2 B x {short(trained)}"))
+        parts.append(Part("gradients, float32", 4 * trained, f"4 B x {short(trained)}"))
+    else:
+        offloaded.append(Part("gradients, float32", 4 * trained // ranks, f"4 B x {short(trained)}{over}"))
+    if stage == 0:
+        parts.append(Part("optimiser", 8 * trained, f"(4 + 4) B moments x {short(trained)}"))
+    else:
+        optimiser = 12 * trained // ranks
+        offloaded.append(Part("optimiser", optimiser, f"(4 master + 4 + 4 moments) B x {short(trained)}{over}"))
+        parts.append(_reduce_buckets(zero, width))
+    if config.keeps_stage_start:
+        share, divided = (ranks, over) if stage == 3 else (1, "")
+        kept_part = Part(
+            "weights of the stage's start", trained * width // share, f"{width} B x {short(trained)}{divided}"
+        )
+        (host if on_gpu else parts).append(kept_part)
+    parts.append(Part("bucket of weights sent", learner.bucket_bytes, "learner.bucket_bytes"))
+    parts += _activations(config, size)
+    if on_gpu:
+        host.append(
+            Part("the model while it loads", whole * width, f"{width} B x {short(whole)}, every rank on its own")
+        )
+        if config.placement == "colocated":
+            kept = ("weights", "optimiser", "gradients")
+            asleep = sum(part.num_bytes for part in parts if part.name.startswith(kept))
+            host.append(Part("asleep, while engines play", asleep, "weights, gradients and optimiser"))
+    return Memory(tuple(parts), tuple(host))
+
+
+def engine_memory(config: RunConfig, size: ModelSize) -> EngineMemory:
+    """Of one GPU of an engine, or of an engine's process on CPUs."""
+    engine = config.engine
+    width, gpus = bytes_of(engine.dtype), engine.tensor_parallel_size
+    on_gpu = engine.num_gpus > 0
+    over = f" / {gpus} GPUs" if gpus > 1 else ""
+    weights = Part("weights", size.num_parameters * width // gpus, f"{width} B x {short(size.num_parameters)}{over}")
+    if on_gpu:
+        budget = int(engine.gpu_memory_utilization * config.cluster.gpu_gib * GIB)
+        told = (
+            f"the rest of {engine.gpu_memory_utilization:g} x {config.cluster.gpu_gib:g} GiB (gpu_memory_utilization)"
+        )
+        cache = Part("KV cache", max(0, budget - weights.num_bytes - VLLM_BYTES), f"{told}, 2 GiB kept for vLLM to run")
+    else:
+        cache = Part("KV cache", int(engine.kv_cache_gib * GIB), "engine.kv_cache_gib")
+        budget = weights.num_bytes + cache.num_bytes
+    per_token = size.kv_bytes_per_token(width)
+    tokens = None if per_token is None else cache.num_bytes * gpus // per_token
+    host = []
+    if on_gpu and config.placement == "colocated":
+        host.append(Part("asleep, while the learner learns", weights.num_bytes, "weights; the KV cache is dropped"))
+    return EngineMemory(Memory((weights, cache), tuple(host)), budget, tokens)
+
+
+def checkpoint_bytes(config: RunConfig, size: ModelSize) -> tuple[int, str]:
+    """(bytes of one policy's checkpoint, how they come about): weights, and the optimiser's state of all ranks."""
+    stage = deepspeed_config(config.learner, config.learner.num_gpus > 0)["zero_optimization"]["stage"]
+    width, trained = bytes_of(config.learner.dtype), num_trained(config, size)
+    state = 12 if stage else 8
+    told = f"({width} + {state}) B x {short(trained)}"
+    if trained < size.num_parameters:
+        told = f"{width} B x {short(size.num_parameters)} + {state} B x {short(trained)}"
+    return width * size.num_parameters + state * trained, told
+
+
+def num_trained(config: RunConfig, size: ModelSize) -> int:
+    """Parameters with a gradient: all, or those of the adapters (all, where the shape is not known)."""
+    lora = config.learner.lora
+    adapters = size.num_adapter_parameters(lora.rank, lora.targets) if lora else None
+    return size.num_parameters if adapters is None else adapters
+
+
+def short(number: int) -> str:
+    """6738415616 -> "6.74e9"."""
+    return f"{number:.3g}".replace("e+0", "e").replace("e+", "e")
+
+
+def bytes_of(dtype: str) -> int:
+    return 2 if dtype == "bfloat16" else 4
+
+
+def _is_on_cpu(zero: dict[str, object], key: str) -> bool:
+    section = zero.get(key)
+    return isinstance(section, dict) and section.get("device", "none") not in ("none", None)
+
+
+def _reduce_buckets(zero: dict[str, object], width: int) -> Part:
+    """ZeRO's own: gradients on their way to be summed (two where that overlaps), and weights on their way back."""
+    reduce, gather = (int(zero[key]) for key in ("reduce_bucket_size", "allgather_bucket_size"))  # type: ignore[call-overload]
+    copies = 2 if zero.get("overlap_comm") else 1
+    arithmetic = f"{width} B x ({copies} x {short(reduce)} + {short(gather)})"
+    return Part("ZeRO's buckets", width * (copies * reduce + gather), arithmetic)
+
+
+def _activations(config: RunConfig, size: ModelSize) -> list[Part]:
+    shape, learner = size.shape, config.learner
+    if shape is None:
+        return []
+    tokens, width = learner.max_tokens_per_microbatch, bytes_of(learner.dtype)
+    block = tokens * block_bytes_per_token(size, width)
+    layers = shape.num_hidden_layers
+    if learner.gradient_checkpointing:
+        kept = layers * tokens * shape.hidden_size * width
+        one = f"{layers} layers x {tokens} tokens x {shape.hidden_size} x {width} B"
+        told = f"{one}, and {block / GIB:.2f} GiB of one layer"
+        parts = [Part("activations", kept + block, told)]
+    else:
+        told = f"{layers} layers x {tokens} tokens x {block // tokens} B"
+        parts = [Part("activations", layers * block, told)]
+    per_logit = width if learner.packing == "trees" else width + 8  # a tree's head keeps the gradient alone
+    logits = tokens * shape.vocab_size * per_logit
+    parts.append(Part("the head", logits, f"at most {tokens} targets x {shape.vocab_size} words x {per_logit} B"))
+    return parts
+
+
+def block_bytes_per_token(size: ModelSize, width: int) -> int:
+    """What autograd saves of one transformer block for each token: the inputs of its matrix products, its norms (RMS
+    norms also in float32), queries, keys and values with and without rotation, and the MLP's inner tensors."""
+    shape = size.shape
+    assert shape is not None
+    heads, keys = shape.num_attention_heads * head_dim(shape), kv_heads(shape) * head_dim(shape)
+    attention = width * (3 * heads + 3 * keys)
+    if shape.model_type == "gpt_neox":
+        return 4 * width * shape.hidden_size + attention + 2 * width * shape.intermediate_size
+    if shape.model_type == "qwen3":  # queries and keys have norms of their own
+        attention += (4 + width) * (heads + keys)
+    return 2 * (4 + 2 * width) * shape.hidden_size + attention + 4 * width * shape.intermediate_size

@@ -1,0 +1,148 @@
+"""How large a model is, from its folder's config.json and the headers of its weights: nothing is loaded.
+
+    size = model_size("/models/llama-2-7b", shape=None)
+    size.num_parameters, size.kv_bytes_per_token(2)        # 6738415616, 524288
+
+Where the folder is not there, the run's `model_shape` says the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from actors.models import BUILT_IN, cache_folder
+from spag_ray.config.parts import ModelShape
+from spag_ray.errors import ModelError
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """`source` says where the numbers come from. `shape` is None for a family that is counted by its weights alone."""
+
+    num_parameters: int
+    source: str
+    shape: ModelShape | None = None
+
+    def kv_bytes_per_token(self, bytes_per_value: int) -> int | None:
+        """A key and a value of every layer; None where the shape is not known."""
+        if self.shape is None:
+            return None
+        return 2 * self.shape.num_hidden_layers * kv_heads(self.shape) * head_dim(self.shape) * bytes_per_value
+
+    def num_adapter_parameters(self, rank: int, targets: tuple[str, ...]) -> int | None:
+        """Of low-rank adapters on these linear layers (all if empty): rank * (inputs + outputs) each."""
+        if self.shape is None:
+            return None
+        layers = linear_layers(self.shape)
+        chosen = [layers[name] for name in targets or layers if name in layers]
+        return self.shape.num_hidden_layers * sum(rank * (inputs + outputs) for inputs, outputs in chosen)
+
+
+def model_size(model: str, shape: ModelShape | None) -> ModelSize | None:
+    """By the weights' headers, else by config.json, else by `shape`; None where there is none of these.
+
+    Raises ModelError for a config.json or a header that cannot be read.
+    """
+    folder = cache_folder() / BUILT_IN if model == BUILT_IN else Path(model).expanduser()
+    if not (folder / "config.json").is_file():
+        if shape is None:
+            return None
+        return ModelSize(count_parameters(shape), "model_shape of the configuration (the model is not here)", shape)
+    found = read_shape(folder)
+    counted = stored_parameters(folder)
+    if counted is not None:
+        return ModelSize(counted, f"the headers of the weights in {folder}", found)
+    if found is None:
+        return None
+    return ModelSize(count_parameters(found), f"{folder}/config.json", found)
+
+
+def read_shape(folder: Path) -> ModelShape | None:
+    """What config.json says, or None for a family that `count_parameters` does not know. Raises ModelError."""
+    try:
+        given: Any = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        known = {key: given[key] for key in ModelShape.model_fields if given.get(key) is not None}
+        return ModelShape.model_validate(known)
+    except OSError as error:
+        raise ModelError(f"{folder}/config.json cannot be read: {error.strerror}") from error
+    except json.JSONDecodeError as error:
+        raise ModelError(f"{folder}/config.json is not valid JSON: {error}") from error
+    except (ValueError, AttributeError):  # pydantic's, for keys of another family
+        return None
+
+
+def stored_parameters(folder: Path) -> int | None:
+    """Numbers in the folder's safetensors files, or None if there are none."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        return None
+    tensors: dict[str, Any] = {}
+    for file in files:
+        tensors |= _header(file)
+    return sum(math.prod(tensor["shape"]) for name, tensor in tensors.items() if name != "__metadata__")
+
+
+def count_parameters(shape: ModelShape) -> int:
+    """Of a causal language model of this shape."""
+    width, vocabulary = shape.hidden_size, shape.vocab_size
+    heads = shape.num_attention_heads * head_dim(shape)
+    keys = kv_heads(shape) * head_dim(shape)
+    layer = sum(inputs * outputs for inputs, outputs in linear_layers(shape).values())
+    if shape.model_type == "gpt_neox":  # biases everywhere, and layer norms that have one
+        layer += (heads + 2 * keys) + width + shape.intermediate_size + width + 4 * width
+        last_norm = 2 * width
+    else:
+        layer += 2 * width
+        layer += heads + 2 * keys if shape.model_type == "qwen2" else 0
+        layer += 2 * head_dim(shape) if shape.model_type == "qwen3" else 0
+        last_norm = width
+    embeddings = vocabulary * width * (1 if shape.tie_word_embeddings else 2)
+    return shape.num_hidden_layers * layer + last_norm + embeddings
+
+
+def linear_layers(shape: ModelShape) -> Mapping[str, tuple[int, int]]:
+    """{name: (inputs, outputs)} of the linear layers of one block."""
+    width, inner = shape.hidden_size, shape.intermediate_size
+    heads, keys = shape.num_attention_heads * head_dim(shape), kv_heads(shape) * head_dim(shape)
+    if shape.model_type == "gpt_neox":
+        return {
+            "query_key_value": (width, heads + 2 * keys),
+            "dense": (heads, width),
+            "dense_h_to_4h": (width, inner),
+            "dense_4h_to_h": (inner, width),
+        }
+    return {
+        "q_proj": (width, heads),
+        "k_proj": (width, keys),
+        "v_proj": (width, keys),
+        "o_proj": (heads, width),
+        "gate_proj": (width, inner),
+        "up_proj": (width, inner),
+        "down_proj": (inner, width),
+    }
+
+
+def kv_heads(shape: ModelShape) -> int:
+    return shape.num_key_value_heads or shape.num_attention_heads
+
+
+def head_dim(shape: ModelShape) -> int:
+    return shape.head_dim or shape.hidden_size // shape.num_attention_heads
+
+
+def _header(file: Path) -> dict[str, Any]:
+    """A safetensors file begins with the length of its header (8 bytes, little-endian) and the header, JSON."""
+    try:
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            if not 2 <= length <= min(100 * 2**20, file.stat().st_size):
+                raise ValueError(f"a header of {length} bytes")
+            header = json.loads(opened.read(length))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file}: its header cannot be read ({error}); copy the model again") from error
+    return header

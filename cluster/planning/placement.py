@@ -1,0 +1,153 @@
+"""Which actors a run places, and whether each finds its CPUs and GPUs on one node.
+
+    actors_of(config)  -->  Rooms(nodes).place(actor)  -->  each on a node, and on its GPUs; or Unplaced
+
+Engines come first, then learners, then the league's engines, as a run starts them. At a run's end the learners make
+room for engines of an earlier model, which play the last match: `match_actors`. What is wrong with a placement, in
+words, is in placement_faults.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cluster.types import NodeResources
+from spag_ray.config.run import RunConfig
+from spag_ray.stages import BASE, IMITATED
+
+Kind = Literal["engine", "learner", "other"]
+Order = Literal["pack", "spread"]
+SMALLEST = 1e-4  # Ray counts in ten-thousandths
+
+
+@dataclass(frozen=True)
+class ActorSpec:
+    """`count` actors of one class. `num_gpus` of each have to be on one node; below 1 it is a share of one GPU."""
+
+    name: str
+    class_name: str
+    count: int
+    num_cpus: float = 0.0
+    num_gpus: float = 0.0
+    kind: Kind = "other"
+
+
+@dataclass(frozen=True)
+class PlacedActor:
+    """`gpus`: of its node, by number."""
+
+    name: str
+    spec: ActorSpec
+    node: str
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Unplaced:
+    """`index` counts from 0: so many of `spec` have found a place."""
+
+    spec: ActorSpec
+    index: int
+
+
+@dataclass
+class _Room:
+    """What is left of a node."""
+
+    node: NodeResources
+    cpus: float
+    gpus: list[float] = field(default_factory=list)
+
+    def holds(self, spec: ActorSpec) -> bool:
+        if spec.num_cpus > self.cpus + SMALLEST:
+            return False
+        if spec.num_gpus < 1:
+            return not spec.num_gpus or max(self.gpus, default=0.0) >= spec.num_gpus - SMALLEST
+        return sum(free > 1 - SMALLEST for free in self.gpus) >= spec.num_gpus
+
+    def take(self, spec: ActorSpec) -> tuple[int, ...]:
+        """Whole GPUs, or a share of the fullest one that still has it, as Ray chooses."""
+        self.cpus -= spec.num_cpus
+        share = min(spec.num_gpus, 1.0)
+        fitting = [gpu for gpu, free in enumerate(self.gpus) if free >= share - SMALLEST]
+        chosen = sorted(fitting, key=lambda gpu: self.gpus[gpu])[: math.ceil(spec.num_gpus)]
+        for gpu in chosen:
+            self.gpus[gpu] -= share
+        return tuple(chosen)
+
+
+class Rooms:
+    """What is left of the nodes. `pack` fills the fullest node that still has room, `spread` takes the emptiest: Ray's
+    own choice lies between."""
+
+    def __init__(self, nodes: Sequence[NodeResources], order: Order = "pack") -> None:
+        self._rooms = {node.name: _Room(node, node.num_cpus, [1.0] * int(node.num_gpus)) for node in nodes}
+        self._choose = min if order == "pack" else max
+
+    def place(self, actors: Iterable[ActorSpec]) -> list[PlacedActor] | Unplaced:
+        """Each actor on a node, or the first that finds none."""
+        placed = []
+        for spec in actors:
+            for index in range(spec.count):
+                fitting = [room for room in self._rooms.values() if room.holds(spec)]
+                if not fitting:
+                    return Unplaced(spec, index)
+                room = self._choose(fitting, key=lambda room: (sum(room.gpus), room.cpus))
+                placed.append(PlacedActor(f"{spec.name}-{index}", spec, room.node.name, room.take(spec)))
+        return placed
+
+    def leave(self, actor: PlacedActor) -> None:
+        """The actor has ended."""
+        room = self._rooms[actor.node]
+        room.cpus += actor.spec.num_cpus
+        for gpu in actor.gpus:
+            room.gpus[gpu] += min(actor.spec.num_gpus, 1.0)
+
+
+def actors_of(config: RunConfig) -> list[ActorSpec]:
+    """Everything that plays and learns, in the order in which it is started."""
+    policies = policy_names(config)
+    league = config.league
+
+    def engines(name: str, count: int) -> ActorSpec:
+        return ActorSpec(name, "EngineActor", count, config.engine.num_cpus, config.engine.num_gpus, "engine")
+
+    actors = [
+        ActorSpec("run", "Run", 1),
+        ActorSpec("buffer", "ReplayBuffer", 1),
+        ActorSpec("arena", "ArenaActor", config.self_play.num_arenas),
+    ]
+    actors += [engines(f"engine-{name}", config.engine.num_engines) for name in policies]
+    for name in policies:
+        label = "learner" if name == "policy" else f"learner-{name}"
+        ranks, cpus, gpus = config.learner.num_ranks, config.learner.num_cpus, config.learner.num_gpus
+        actors.append(ActorSpec(label, "LearnerActor", ranks, cpus, gpus, "learner"))
+    if league.past_share:
+        actors += [engines(f"engine-{name}-past", league.num_engines) for name in policies]
+    if league.fixed:
+        actors.append(engines("engine-fixed", len(league.fixed)))
+    return actors
+
+
+def match_actors(config: RunConfig) -> list[ActorSpec]:
+    """What is placed when the learners have gone, for the newest model against an earlier one."""
+    if not (config.self_play.rounds and config.evaluation.games):
+        return []
+    anchor = IMITATED if config.imitation.enabled else BASE
+    engine = config.engine
+    return [
+        ActorSpec(f"engine-{anchor}-{name}", "EngineActor", 1, engine.num_cpus, engine.num_gpus, "engine")
+        for name in policy_names(config)
+    ]
+
+
+def policy_names(config: RunConfig) -> tuple[str, ...]:
+    return ("policy",) if config.policies == "shared" else ("attacker", "defender")
+
+
+def totals(actors: Sequence[ActorSpec]) -> tuple[float, float]:
+    """(CPUs, GPUs) of all."""
+    return sum(spec.count * spec.num_cpus for spec in actors), sum(spec.count * spec.num_gpus for spec in actors)

@@ -1,0 +1,145 @@
+"""What is wrong with a run's placement, in words: of all nodes together, of each node, of each GPU.
+
+fault = placement_fault(config, [NodeResources("10.0.0.1", 16, 8)])      # None, or why it would wait for ever
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from cluster.planning.placement import (
+    SMALLEST,
+    ActorSpec,
+    PlacedActor,
+    Rooms,
+    Unplaced,
+    actors_of,
+    match_actors,
+    policy_names,
+    totals,
+)
+from cluster.types import NodeResources
+from spag_ray.config.run import RunConfig
+
+# The rest is taken by the processes' own CUDA contexts.
+MOST_OF_A_GPU = 0.96
+
+
+def placement_fault(config: RunConfig, nodes: Sequence[NodeResources]) -> str | None:
+    """Why a run on these nodes would wait for ever, or use its GPUs wrongly, with what to change; None if it fits."""
+    actors = actors_of(config)
+    return (
+        _shape_fault(config)
+        or _totals_fault(config, actors, nodes)
+        or _unplaced_fault(config, actors, nodes)
+        or _sharing_fault(config, Rooms(nodes))
+    )
+
+
+def placement_doubt(config: RunConfig, nodes: Sequence[NodeResources]) -> str | None:
+    """What may go wrong though there is a placement that works; None if nothing."""
+    unplaced = Rooms(nodes, "spread").place(actors_of(config))
+    if isinstance(unplaced, Unplaced):
+        return (
+            f"there is room for {unplaced.spec.name}-{unplaced.index} ({_wants(unplaced.spec)} on one node) only if "
+            "Ray fills nodes one by one; if a run waits for it, ask for fewer GPUs each, or for more nodes"
+        )
+    if config.engine.num_gpus > max(1, config.engine.tensor_parallel_size):
+        return (
+            f"engine.num_gpus {config.engine.num_gpus:g} is more than engine.tensor_parallel_size "
+            f"{config.engine.tensor_parallel_size}: the rest lies idle"
+        )
+    if config.learner.num_gpus > 1:
+        return f"learner.num_gpus is {config.learner.num_gpus:g}, but a rank uses one GPU: the rest lies idle"
+    return None
+
+
+def _shape_fault(config: RunConfig) -> str | None:
+    engine, learner = config.engine, config.learner
+    for key, value in (("engine.num_gpus", engine.num_gpus), ("learner.num_gpus", learner.num_gpus)):
+        if value > 1 and value != int(value):
+            return f"{key} is {value:g}, but Ray gives shares of one GPU or whole ones; set it to {int(value) + 1}"
+    if 0 < math.ceil(engine.num_gpus) < engine.tensor_parallel_size:
+        return (
+            f"an engine of engine.tensor_parallel_size {engine.tensor_parallel_size} needs as many GPUs, "
+            f"engine.num_gpus is {engine.num_gpus:g}; set it to {engine.tensor_parallel_size}"
+        )
+    return None
+
+
+def _totals_fault(config: RunConfig, actors: Sequence[ActorSpec], nodes: Sequence[NodeResources]) -> str | None:
+    policies = len(policy_names(config))
+    num_extra = sum(spec.count for spec in actors if spec.kind == "engine") - policies * config.engine.num_engines
+    available = sum(node.num_cpus for node in nodes), sum(node.num_gpus for node in nodes)
+    for resource, needed, there in zip(("CPU", "GPU"), totals(actors), available, strict=True):
+        if needed > there + SMALLEST:
+            key = f"num_{resource.lower()}s"
+            engine, rank = getattr(config.engine, key), getattr(config.learner, key)
+            league = f", {num_extra} more for the league," if num_extra else ""
+            return (
+                f"{needed:g} {resource}s are needed ({policies} x {config.engine.num_engines} engines of engine.{key} "
+                f"{engine:g}{league} and {config.learner.num_ranks} learner ranks of learner.{key} {rank:g}), Ray has "
+                f"{there:g}; ask for fewer, or share them: both may be below 1"
+            )
+    return None
+
+
+def _unplaced_fault(config: RunConfig, actors: Sequence[ActorSpec], nodes: Sequence[NodeResources]) -> str | None:
+    unplaced = Rooms(nodes).place(actors)
+    if not isinstance(unplaced, Unplaced):
+        return None
+    spec = unplaced.spec
+    largest = max(nodes, key=lambda node: (node.num_gpus, node.num_cpus) if spec.num_gpus else (node.num_cpus, 0))
+    part = "engine" if spec.kind == "engine" else "learner"
+    split = " and engine.tensor_parallel_size" if spec.num_gpus > 1 else ""
+    return (
+        f"{unplaced.index} of {spec.count} {spec.name} find a place: each needs {_wants(spec)} on one node, the "
+        f"largest node has {largest.num_cpus:g} CPUs and {largest.num_gpus:g} GPUs, shared with what is placed before; "
+        f"lower {part}.num_cpus, {part}.num_gpus{split}, or their number"
+    )
+
+
+def _sharing_fault(config: RunConfig, rooms: Rooms) -> str | None:
+    """Engines on one GPU that together want more than it has, now or in the last match: vLLM takes its share of the
+    whole card."""
+    placed = rooms.place(actors_of(config))
+    assert not isinstance(placed, Unplaced)
+    if crowded := _crowded(config, placed):
+        return f"Ray would put {crowded}; or set engine.num_gpus above 0.5, so that none shares a GPU with another"
+    staying = [actor for actor in placed if actor.spec.kind != "learner"]
+    for actor in placed:
+        if actor.spec.kind == "learner":
+            rooms.leave(actor)
+    coming = rooms.place(match_actors(config))
+    if isinstance(coming, Unplaced):
+        return (
+            f"the match at the end of the run has no room: {coming.spec.name} needs {_wants(coming.spec)}, and the "
+            f"learners leave {config.learner.num_ranks} x {config.learner.num_cpus:g} CPUs and "
+            f"{config.learner.num_gpus:g} GPUs; give a learner rank as much as an engine, or set evaluation.games: 0"
+        )
+    if crowded := _crowded(config, [*staying, *coming]):
+        return f"the match at the end of the run puts {crowded}; or set evaluation.games: 0"
+    return None
+
+
+def _crowded(config: RunConfig, placed: Sequence[PlacedActor]) -> str | None:
+    """Engines that Ray puts on one GPU, where vLLM's shares of its memory do not add up."""
+    share = config.engine.gpu_memory_utilization
+    on_gpu: dict[tuple[str, int], list[str]] = {}
+    for actor in placed:
+        if actor.spec.kind == "engine":
+            for gpu in actor.gpus:
+                on_gpu.setdefault((actor.node, gpu), []).append(actor.name)
+    names = max(on_gpu.values(), key=len, default=[])
+    if config.engine.kind != "vllm" or len(names) < 2 or len(names) * share <= MOST_OF_A_GPU:
+        return None
+    return (
+        f"{' and '.join(names)} on one GPU, where each takes engine.gpu_memory_utilization {share:g} of its memory; "
+        f"set it to at most {math.floor(100 * MOST_OF_A_GPU / len(names)) / 100:g}"
+    )
+
+
+def _wants(spec: ActorSpec) -> str:
+    gpus = f" and {spec.num_gpus:g} GPUs" if spec.num_gpus else ""
+    return f"{spec.num_cpus:g} CPUs{gpus}"

@@ -1,0 +1,204 @@
+"""What a run will place, do and need, computed from its configuration alone: nothing is imported that is slow, and
+nothing is started.
+
+    plan = make_plan(load_config("llama2_7b_8gpu"))
+    print("\\n".join(plan_lines(plan)))
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cluster.planning.memory import (
+    GIB,
+    EngineMemory,
+    Memory,
+    Part,
+    bytes_of,
+    checkpoint_bytes,
+    engine_memory,
+    learner_memory,
+    num_trained,
+)
+from cluster.planning.model_size import ModelSize, model_size
+from cluster.planning.placement import ActorSpec, actors_of, match_actors, policy_names, totals
+from spag_ray.config.run import RunConfig
+
+# Of a GPU's memory; the rest is for what the estimate leaves out.
+WELL_FILLED = 0.9
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What is played and learned. Numbers of games are known; steps are at most these, because games that nobody won
+    are not learned. `imitation_steps` is None where a file's rows decide; `permits` are a stream's."""
+
+    imitation_games: int | None
+    imitation_steps: int | None
+    rounds: int
+    games: int
+    versions: int
+    steps: int
+    evaluation_games: int
+    permits: int | None
+    max_lag: int | None
+
+
+@dataclass(frozen=True)
+class Disk:
+    """Of a run folder at its largest: checkpoints (one more than are kept, while it is written), models, the league."""
+
+    parts: tuple[Part, ...]
+    over_budget: bool
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(part.num_bytes for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`size` and all that comes of it are None for a model of which nothing is known here."""
+
+    config: RunConfig
+    actors: tuple[ActorSpec, ...]
+    match: tuple[ActorSpec, ...]
+    schedule: Schedule
+    size: ModelSize | None
+    learner: Memory | None
+    engine: EngineMemory | None
+    disk: Disk | None
+    store_bytes: int
+
+    @property
+    def num_cpus(self) -> float:
+        return totals(self.actors)[0]
+
+    @property
+    def num_gpus(self) -> float:
+        return totals(self.actors)[1]
+
+    @property
+    def sequences(self) -> int | None:
+        """Of full length, that an engine's KV cache holds."""
+        if self.engine is None or self.engine.kv_tokens is None:
+            return None
+        return self.engine.kv_tokens // self.config.engine.max_model_len
+
+
+def make_plan(config: RunConfig) -> Plan:
+    """Raises ModelError for a model folder whose config.json or headers cannot be read."""
+    size = model_size(config.model, config.model_shape)
+    return Plan(
+        config,
+        tuple(actors_of(config)),
+        tuple(match_actors(config)),
+        make_schedule(config),
+        size,
+        learner_memory(config, size) if size else None,
+        engine_memory(config, size) if size else None,
+        make_disk(config, size) if size else None,
+        snapshot_bytes(config, size) if size else 0,
+    )
+
+
+def snapshot_bytes(config: RunConfig, size: ModelSize) -> int:
+    """What a published version takes of the object store of the learner's node and of each node with engines."""
+    if config.sync.channel != "object_store":
+        return 0
+    lora = config.learner.lora
+    sent = num_trained(config, size) if lora is not None and lora.export == "adapter" else size.num_parameters
+    return len(policy_names(config)) * sent * bytes_of(config.learner.dtype)
+
+
+def make_schedule(config: RunConfig) -> Schedule:
+    self_play, imitation = config.self_play, config.imitation
+    scripted = imitation.enabled and imitation.source == "scripted"
+    imitation_games = imitation.games if scripted else (None if imitation.enabled else 0)
+    imitation_steps = None if imitation_games is None else -(-imitation_games // imitation.batch_games)
+    games = self_play.rounds * self_play.games_per_round
+    versions, steps = self_play.rounds, self_play.rounds * -(-self_play.games_per_round // self_play.batch_games)
+    permits = max_lag = None
+    if config.schedule == "stream":
+        per_version, max_lag = config.stream.games_per_version, config.stream.max_lag
+        versions = games // per_version
+        steps = versions * max(1, per_version // self_play.batch_games)
+        fresh = -(-per_version // config.stream.reuse)  # the others were learned before
+        games, permits = versions * fresh, (max_lag + 1) * fresh
+    num_evaluated = 1 + int(imitation.enabled) + self_play.rounds + (2 if self_play.rounds else 0)
+    return Schedule(
+        imitation_games,
+        imitation_steps,
+        self_play.rounds,
+        games,
+        versions + int(imitation.enabled),
+        steps,
+        num_evaluated * config.evaluation.games,
+        permits,
+        max_lag,
+    )
+
+
+def make_disk(config: RunConfig, size: ModelSize) -> Disk:
+    policies = len(policy_names(config))
+    times = f"{policies} policies x " if policies > 1 else ""
+    model = policies * size.num_parameters * bytes_of(config.learner.dtype)
+    parts = []
+    over_budget = False
+    if config.checkpoint.enabled:
+        one, arithmetic = checkpoint_bytes(config, size)
+        kept = config.checkpoint.keep_last + 1
+        told = f"{times}({config.checkpoint.keep_last} kept + 1 being written) x ({arithmetic})"
+        parts.append(Part("checkpoints", policies * one * kept, told))
+        over_budget = config.checkpoint.max_gib is not None and policies * one > config.checkpoint.max_gib * GIB
+    stages = int(config.imitation.enabled) + config.self_play.rounds
+    parts.append(Part("models", stages * model, f"{stages} stages x {times}{model / policies / GIB:.1f} GiB"))
+    if config.league.past_share or config.league.fixed:
+        kept = config.league.max_snapshots
+        parts.append(Part("league", kept * model, f"{kept} versions x {times}{model / policies / GIB:.1f} GiB"))
+    return Disk(tuple(parts), over_budget)
+
+
+def plan_faults(plan: Plan) -> list[str]:
+    """What would end a run that has begun, with what to change."""
+    config, faults = plan.config, []
+    if plan.sequences == 0:
+        faults.append(
+            f"an engine's KV cache does not hold one sequence of engine.max_model_len {config.engine.max_model_len}: "
+            "give it more memory, or a larger engine.tensor_parallel_size"
+        )
+    shape, gpus = plan.size.shape if plan.size else None, config.engine.tensor_parallel_size
+    if shape is not None and shape.num_attention_heads % gpus:
+        faults.append(
+            f"{shape.num_attention_heads} attention heads cannot be split over engine.tensor_parallel_size {gpus}; set "
+            "one that divides them"
+        )
+    if plan.disk is not None and plan.disk.over_budget:
+        faults.append(
+            f"a checkpoint is larger than checkpoint.max_gib {config.checkpoint.max_gib:g}, which ends a run; raise it"
+        )
+    return faults
+
+
+def plan_notes(plan: Plan) -> list[str]:
+    """The faults, and what looks wrong."""
+    config, notes = plan.config, plan_faults(plan)
+    if plan.size is None:
+        return [
+            f"nothing is known here of {config.model}, so no memory is planned: give model_shape (what its config.json "
+            "says), or run this where the model is"
+        ]
+    assert plan.learner is not None
+    if config.learner.num_gpus and plan.learner.num_bytes > WELL_FILLED * config.cluster.gpu_gib * GIB:
+        notes.append(
+            f"a learner rank is estimated at {plan.learner.num_bytes / GIB:.1f} GiB of its GPU's "
+            f"{config.cluster.gpu_gib:g}: use more ranks with a higher learner.zero_stage, "
+            "learner.gradient_checkpointing: true, a smaller learner.max_tokens_per_microbatch, or "
+            "learner.deepspeed: zero3_offload"
+        )
+    if plan.sequences and plan.sequences < config.engine.max_num_seqs / 4:
+        notes.append(
+            f"an engine's KV cache holds {plan.sequences} sequences of full length, engine.max_num_seqs is "
+            f"{config.engine.max_num_seqs}: when games grow long vLLM computes some of them again"
+        )
+    return notes

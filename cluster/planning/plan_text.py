@@ -1,0 +1,113 @@
+"""A plan as lines of text, at most 100 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from cluster.planning.memory import GIB, Part, bytes_of
+from cluster.planning.placement import ActorSpec
+from cluster.planning.plan import Plan, plan_notes
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """What `train --dry-run` prints."""
+    lines = [*_model(plan), "", *_actors(plan), "", *_schedule(plan)]
+    if plan.size is not None:
+        lines += ["", *_memory(plan), "", *_disk(plan)]
+    return lines + [line for note in plan_notes(plan) for line in ("", *_wrapped(f"note: {note}"))]
+
+
+def _model(plan: Plan) -> Iterator[str]:
+    yield f"plan of {plan.config.name}: nothing is started, sizes are estimates"
+    yield ""
+    if plan.size is None:
+        yield f"model     {plan.config.model}"
+        return
+    dtype = plan.config.learner.dtype
+    num_gib = plan.size.num_parameters * bytes_of(dtype) / GIB
+    yield f"model     {plan.config.model}: {plan.size.num_parameters:,} parameters, {num_gib:.2f} GiB in {dtype}"
+    yield f"          counted by {plan.size.source}"
+
+
+def _actors(plan: Plan) -> Iterator[str]:
+    yield f"{'actors':<28}{'class':<16}{'count':>6}{'CPUs each':>12}{'GPUs each':>12}"
+    for spec in plan.actors:
+        yield _actor(spec)
+    count = sum(spec.count for spec in plan.actors)
+    yield f"{'  in all':<44}{count:>6}{plan.num_cpus:>12g}{plan.num_gpus:>12g}"
+    if plan.match:
+        yield "  at the end, in the learners' place, for matches against an earlier model:"
+        for spec in plan.match:
+            yield _actor(spec)
+
+
+def _actor(spec: ActorSpec) -> str:
+    return f"  {spec.name:<26}{spec.class_name:<16}{spec.count:>6}{spec.num_cpus:>12g}{spec.num_gpus:>12g}"
+
+
+def _schedule(plan: Plan) -> Iterator[str]:
+    config, schedule = plan.config, plan.schedule
+    yield f"schedule  {config.schedule}, placement {config.placement}, policies {config.policies}"
+    if config.imitation.enabled:
+        scripted = schedule.imitation_games is not None
+        games = f"{schedule.imitation_games} scripted games" if scripted else f"what {config.imitation.source} holds"
+        steps = "" if schedule.imitation_steps is None else f", {schedule.imitation_steps} learner steps"
+        yield f"  imitation   {games}, {config.imitation.batch_games} a step{steps}"
+    yield (
+        f"  self-play   {schedule.rounds} rounds, {schedule.games:,} games, at most {schedule.steps:,} learner steps "
+        f"of {config.self_play.batch_games} games"
+    )
+    yield f"  versions    {schedule.versions} published, over sync.channel {config.sync.channel}"
+    if schedule.permits is not None:
+        flying = config.self_play.games_in_flight * config.self_play.num_arenas
+        yield f"  permits     {schedule.permits} games (max_lag {schedule.max_lag}), {flying} in flight at once"
+    yield f"  evaluation  {schedule.evaluation_games} games on held-out words, the last match included"
+    if config.evaluation.tasks:
+        stages = 1 + int(config.imitation.enabled) + schedule.rounds
+        yield f"  tasks       after each of {stages} stages: {', '.join(config.evaluation.tasks)}"
+
+
+def _memory(plan: Plan) -> Iterator[str]:
+    config = plan.config
+    assert plan.learner is not None and plan.engine is not None
+    room = f" of {config.cluster.gpu_gib:g}"
+    on_gpu = config.learner.num_gpus > 0
+    yield f"memory of a learner rank   {plan.learner.num_bytes / GIB:.1f} GiB{room + ' on its GPU' if on_gpu else ''}"
+    yield from _parts(plan.learner.parts)
+    if plan.learner.host_parts:
+        yield f"  and on the host, not all at one time: {plan.learner.host_bytes / GIB:.1f} GiB"
+        yield from _parts(plan.learner.host_parts)
+    on_gpu = config.engine.num_gpus > 0
+    each = f"{room} on each of its GPUs" if on_gpu else ""
+    yield f"memory of an engine        {plan.engine.budget / GIB:.1f} GiB{each}"
+    yield from _parts(plan.engine.memory.parts)
+    sequences = plan.sequences
+    if sequences is not None:
+        yield (
+            f"    it holds {plan.engine.kv_tokens:,} tokens: {sequences} sequences of {config.engine.max_model_len} "
+            f"(engine.max_num_seqs {config.engine.max_num_seqs})"
+        )
+    yield from _parts(plan.engine.memory.host_parts)
+    if plan.store_bytes:
+        num_gib = plan.store_bytes / GIB
+        yield f"object store               {num_gib:.2f} GiB for a version, on every node of a learner or engine"
+    yield "What libraries take for themselves, 1 to 2 GiB a process, is not in it."
+
+
+def _disk(plan: Plan) -> Iterator[str]:
+    assert plan.disk is not None
+    yield f"disk      {plan.disk.num_bytes / GIB:.1f} GiB in the run folder, and its logs of games"
+    yield from _parts(plan.disk.parts)
+
+
+def _parts(parts: Sequence[Part]) -> Iterator[str]:
+    for part in parts:
+        first, *more = textwrap.wrap(part.arithmetic, 57)
+        yield f"    {part.name:<28}{part.num_bytes / GIB:>8.2f}  {first}"
+        for line in more:
+            yield f"{'':<42}{line}"
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 98, subsequent_indent="      ")

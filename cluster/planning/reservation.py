@@ -1,0 +1,183 @@
+"""The places of a run's engines and learner ranks: one placement group, so that a run has all of them or none. Two runs
+that each held half of what they need would wait for each other for ever.
+
+    reservation.reserve(bundles_of(config))                  waits until there is room for all, and says what is missing
+    reservation.take("engine-policy-0", "engine", 1, 0)      options of an actor: its bundle; none where Ray finds room
+    reservation.leave("engine-policy-0")                     it has ended; one in its place takes its bundle
+
+When the learners have gone, engines of the last match take their places. An engine that was not planned is placed
+outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.placement_group import (
+    PlacementGroup,
+    get_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from cluster.handles import ActorHandle
+from cluster.planning.bundles import Bundle, NodeUse, missing_room
+from cluster.planning.placement import SMALLEST
+from cluster.runtime.nodes import ray_nodes
+from cluster.runtime.ray_session import ClusterError
+from spag_ray.config.parts import ClusterConfig
+
+LOOK_EVERY_S = 1.0
+SAY_AFTER_S = 5.0  # what needs no longer has been starting, not waiting
+SAY_EVERY_S = 10.0
+SAY_AGAIN_EVERY_S = 120.0  # when nothing has changed
+
+
+class Reservation:
+    """`name` is the placement group's. `note` is told what is waited for; `check` is called meanwhile, and ends the
+    wait by raising. Any thread may call. One that has reserved nothing lets Ray find room for every actor."""
+
+    def __init__(
+        self,
+        config: ClusterConfig | None = None,
+        name: str = "",
+        note: Callable[[str], None] = lambda text: None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._config = config or ClusterConfig()
+        self._name = name
+        self._note = note
+        self._check = check
+        self._lock = threading.Lock()
+        self._group: PlacementGroup | None = None
+        self._bundles: list[Bundle] = []
+        self._left: list[list[float]] = []  # [CPUs, GPUs] of each bundle
+        self._taken: dict[str, tuple[int, float, float]] = {}
+        self._learners_are_done = False
+
+    def reserve(self, bundles: Sequence[Bundle]) -> None:
+        """Raises ClusterError when there has been no room for `cluster.placement_timeout_s`."""
+        bundles = [bundle for bundle in bundles if bundle.as_rays()]
+        if not bundles:
+            return
+        free(self._name)  # of an earlier life
+        strategy = self._config.strategy.upper()
+        group = placement_group([bundle.as_rays() for bundle in bundles], strategy=strategy, name=self._name)
+        counts = {kind: sum(bundle.kind == kind for bundle in bundles) for kind in ("engine", "learner")}
+        what = "all engines and learners" if all(counts.values()) else f"all {bundles[0].kind}s"
+        cpus, gpus = (sum(getattr(bundle, key) for bundle in bundles) for key in ("num_cpus", "num_gpus"))
+        try:
+            self._wait(what, cpus, gpus, group.wait)
+        except BaseException:
+            remove_placement_group(group)
+            raise
+        self._group, self._bundles = group, list(bundles)
+        self._left = [[bundle.num_cpus, bundle.num_gpus] for bundle in bundles]
+
+    def take(self, actor: str, kind: str, num_cpus: float, num_gpus: float) -> dict[str, Any]:
+        """Options for an actor; empty where no bundle is left for it."""
+        with self._lock:
+            fitting = [
+                index
+                for index, (cpus, gpus) in enumerate(self._left)
+                if (self._bundles[index].kind == kind or self._learners_are_done)
+                and cpus >= num_cpus - SMALLEST
+                and gpus >= num_gpus - SMALLEST
+            ]
+            if not fitting or not (num_cpus or num_gpus):
+                return {}
+            index = min(fitting, key=lambda index: (self._left[index][1], self._left[index][0]))
+            self._left[index][0] -= num_cpus
+            self._left[index][1] -= num_gpus
+            self._taken[actor] = index, num_cpus, num_gpus
+            return {"scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, index)}
+
+    def leave(self, actor: str) -> None:
+        with self._lock:
+            if (taken := self._taken.pop(actor, None)) is not None:
+                index, num_cpus, num_gpus = taken
+                self._left[index][0] += num_cpus
+                self._left[index][1] += num_gpus
+
+    def wait_for(self, actors: Sequence[str], handles: Sequence[ActorHandle], num_cpus: float, num_gpus: float) -> None:
+        """Until there is room for these actors, of so much each: their bundles are on nodes (one that has gone takes
+        its bundles along, and Ray looks for others), or they have come up elsewhere. Raises as `reserve` does."""
+        with self._lock:
+            bundles = {self._taken[name][0] for name in actors if name in self._taken}
+            elsewhere = [handle for name, handle in zip(actors, handles, strict=True) if name not in self._taken]
+        if not (num_cpus or num_gpus):
+            return  # they wait for nothing
+        ready = [handle.__ray_ready__.remote() for handle in elsewhere]
+
+        def is_there(seconds: float) -> bool:
+            if not self._are_placed(bundles):
+                time.sleep(seconds)
+                return False
+            return not ready or len(ray.wait(ready, num_returns=len(ready), timeout=seconds)[0]) == len(ready)
+
+        self._wait(", ".join(actors), num_cpus * len(actors), num_gpus * len(actors), is_there)
+
+    def learners_are_done(self) -> None:
+        """Engines may take their places."""
+        self._learners_are_done = True
+
+    def close(self) -> None:
+        """Gives back all; whatever is still in a place ends with it."""
+        with self._lock:
+            if self._group is not None:
+                remove_placement_group(self._group)
+                self._group, self._left, self._taken = None, [], {}
+
+    def _are_placed(self, bundles: Collection[int]) -> bool:
+        if not bundles:
+            return True
+        nodes = placement_group_table(self._group)["bundles_to_node_id"]
+        return all(nodes[bundle] for bundle in bundles)
+
+    def _wait(self, what: str, num_cpus: float, num_gpus: float, is_there: Callable[[float], bool]) -> None:
+        began = time.monotonic()
+        said, said_at = "", -math.inf
+        while not is_there(LOOK_EVERY_S):
+            self._check()
+            now = time.monotonic()
+            if now - began < min(SAY_AFTER_S, self._config.placement_timeout_s):
+                continue
+            missing = missing_room(what, num_cpus, num_gpus, node_uses())
+            if now - began > self._config.placement_timeout_s:
+                raise ClusterError(
+                    f"no room within cluster.placement_timeout_s ({self._config.placement_timeout_s:g} s) for "
+                    f"{missing}; end what holds it, ask for less, or wait longer"
+                )
+            if now - said_at > (SAY_EVERY_S if missing != said else SAY_AGAIN_EVERY_S):
+                said, said_at = missing, now
+                self._note(f"waiting for {missing}")
+
+
+def node_uses() -> list[NodeUse]:
+    """Of the nodes that are alive, as Ray counts them now."""
+    free_now = ray._private.state.available_resources_per_node()
+    return [
+        NodeUse(node.resources, *(free_now.get(node.node_id, {}).get(unit, 0.0) for unit in ("CPU", "GPU")))
+        for node in ray_nodes()
+    ]
+
+
+def reservation_of(run_folder: Path) -> str:
+    """What the placement group of a run is called."""
+    return f"places-{run_folder.name}"
+
+
+def free(name: str) -> None:
+    """Gives back what an earlier life of a run has left reserved under this name: a Run that is killed leaves it while
+    its driver lives."""
+    with contextlib.suppress(ValueError):
+        remove_placement_group(get_placement_group(name))

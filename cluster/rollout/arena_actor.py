@@ -1,0 +1,255 @@
+"""An arena in an actor of its own: it plays over remote engines and sends episodes to the buffer as they finish."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Protocol
+
+from actors.arena import GameTask, Player, Rules, TaskList, TaskSource, answer, play_games
+from actors.endpoint_policy import EndpointPolicy
+from actors.models import load_tokenizer
+from actors.pool import EnginePool, PoolCounts
+from actors.scripted_policy import ScriptedPolicy
+from cluster.buffer.buffer_actor import BufferHandle
+from cluster.buffer.stream import STAGE
+from cluster.handles import ActorHandle, remote_method
+from cluster.rollout.remote_policy import Pace, RemotePolicy
+from cluster.runtime.ray_session import redirect_output
+from cluster.types import Engine, Seat
+from spag_ray.episodes.wire import encode
+from spag_ray.game.prompts import PromptTemplate, Renderer, make_renderer
+from spag_ray.game.rules import Verdict
+
+MAX_UNSENT = 64  # episodes; play waits when the buffer is that far behind
+
+
+class ArenaActor:
+    """`turn_timeout_s`: an answer that takes longer is asked of another engine. `join_timeout_s`: how long games wait
+    for an engine where there is none, the wait for room not counted."""
+
+    def __init__(
+        self,
+        name: str,
+        log_path: str,
+        template: PromptTemplate,
+        rules: Rules,
+        turn_timeout_s: float,
+        join_timeout_s: float,
+        buffer: BufferHandle,
+    ) -> None:
+        redirect_output(log_path)
+        self._name = name
+        self._template = template
+        self._rules = rules
+        self._turn_timeout_s = turn_timeout_s
+        self._join_timeout_s = join_timeout_s
+        self._buffer = buffer
+        self._renderers: dict[str, Renderer] = {}
+        self._pools: dict[str, EnginePool] = {}
+        self._pace = Pace()
+        self._playing: dict[str, asyncio.Task[int]] = {}  # by stage: an evaluation plays beside a stream
+        self._may_play = asyncio.Event()
+        self._may_play.set()
+
+    def __repr__(self) -> str:
+        """What Ray's pages and messages call it."""
+        return self._name
+
+    async def heartbeat(self) -> None:
+        """Answers while this process lives and its event loop turns."""
+
+    async def join(self, engine: Engine, policy: str) -> None:
+        """An engine that plays `policy` from now on, also in games that are under way."""
+        self._pool(engine.pool, policy).join(engine.name, RemotePolicy(engine.handle, engine.name, pace=self._pace))
+        self._pace.num_engines = sum(len(pool.games) for pool in self._pools.values())
+
+    async def drop(self, engine: Engine) -> None:
+        """An engine that is gone, or is to go."""
+        if engine.pool in self._pools:
+            self._pools[engine.pool].drop(engine.name)
+
+    async def wait_for_room(self, pool: str, policy: str, name: str) -> None:
+        """See EnginePool."""
+        self._pool(pool, policy).wait_for_room(name)
+
+    async def found_room(self, pool: str, policy: str, name: str) -> None:
+        self._pool(pool, policy).found_room(name)
+
+    async def drain(self, engine: Engine) -> None:
+        """Give the engine no new game; returns when those that sit there have ended."""
+        if engine.pool in self._pools:
+            await self._pools[engine.pool].drain(engine.name)
+
+    async def reopen(self, engine: Engine) -> None:
+        if engine.pool in self._pools:
+            self._pools[engine.pool].reopen(engine.name)
+
+    async def counts(self) -> dict[str, PoolCounts]:
+        return {name: pool.counts for name, pool in self._pools.items()}
+
+    async def pause(self) -> None:
+        """Begin no game until `resume`; those under way are played to their end."""
+        self._may_play.clear()
+
+    async def resume(self) -> None:
+        self._may_play.set()
+
+    async def answer(self, task: GameTask, texts: list[str], seat: Seat) -> tuple[list[str], Verdict | None]:
+        """The seat's next turn in a game that somebody plays against it; see actors.arena.answer."""
+        return await answer(task, texts, self._player(seat), self._rules)
+
+    async def play(self, tasks: Sequence[GameTask], seats: Mapping[str, Seat], games_in_flight: int) -> int:
+        """Play all tasks, which are of one stage; returns how many episodes the buffer acknowledged."""
+        if not tasks:
+            return 0
+        return await self._until_stopped(tasks[0].stage, self._play(TaskList(tasks), seats, games_in_flight))
+
+    async def play_stream(self, seats: Mapping[str, Seat], games_in_flight: int) -> int:
+        """Play what the buffer gives until it closes the stream."""
+        return await self._until_stopped(STAGE, self._play(_Leases(self._buffer, self._name), seats, games_in_flight))
+
+    async def stop(self, stage: str) -> None:
+        """Leave the games of a stage that are under way where they are."""
+        if stage in self._playing:
+            self._playing[stage].cancel()
+
+    async def _until_stopped(self, stage: str, play: Coroutine[Any, Any, int]) -> int:
+        assert stage not in self._playing, f"{stage} is being played already"
+        self._playing[stage] = asyncio.create_task(play)
+        try:
+            return await self._playing[stage]
+        except asyncio.CancelledError:
+            return 0
+        finally:
+            del self._playing[stage]
+
+    async def _play(self, source: TaskSource, seats: Mapping[str, Seat], games_in_flight: int) -> int:
+        players = {name: self._player(seat) for name, seat in seats.items()}
+        outbox = _Outbox(self._buffer)
+        paced = _Pausable(source, self._may_play)
+        async for episode in play_games(paced, players, self._rules, games_in_flight):
+            await outbox.put(encode(episode))
+        return await outbox.close()
+
+    def _player(self, seat: Seat) -> Player:
+        renderer = self._renderer(seat.model)
+        pool = self._pool(seat.pool, seat.policy)
+        if seat.cards is not None:
+            pool.join("expert", ScriptedPolicy(seat.cards, renderer.reply_ids))
+        if seat.endpoint is not None:
+            pool.join(
+                seat.endpoint.url,
+                EndpointPolicy(seat.endpoint, self._template, renderer.reply_ids, self._turn_timeout_s),
+            )
+        return Player(pool, renderer, seat.sampling)
+
+    def _pool(self, name: str, policy: str) -> EnginePool:
+        if name not in self._pools:
+            self._pools[name] = EnginePool(policy, self._turn_timeout_s, self._join_timeout_s)
+        return self._pools[name]
+
+    def _renderer(self, model: str) -> Renderer:
+        if model not in self._renderers:
+            self._renderers[model] = make_renderer(self._template, load_tokenizer(model), self._rules.max_turns)
+        return self._renderers[model]
+
+
+class ArenaHandle(ActorHandle, Protocol):
+    """An ArenaActor's."""
+
+    @remote_method
+    def heartbeat(self) -> None: ...
+
+    @remote_method
+    def join(self, engine: Engine, policy: str) -> None: ...
+
+    @remote_method
+    def drop(self, engine: Engine) -> None: ...
+
+    @remote_method
+    def wait_for_room(self, pool: str, policy: str, name: str) -> None: ...
+
+    @remote_method
+    def found_room(self, pool: str, policy: str, name: str) -> None: ...
+
+    @remote_method
+    def drain(self, engine: Engine) -> None: ...
+
+    @remote_method
+    def reopen(self, engine: Engine) -> None: ...
+
+    @remote_method
+    def counts(self) -> dict[str, PoolCounts]: ...
+
+    @remote_method
+    def pause(self) -> None: ...
+
+    @remote_method
+    def resume(self) -> None: ...
+
+    @remote_method
+    def answer(self, task: GameTask, texts: list[str], seat: Seat) -> tuple[list[str], Verdict | None]: ...
+
+    @remote_method
+    def play(self, tasks: Sequence[GameTask], seats: Mapping[str, Seat], games_in_flight: int) -> int: ...
+
+    @remote_method
+    def play_stream(self, seats: Mapping[str, Seat], games_in_flight: int) -> int: ...
+
+    @remote_method
+    def stop(self, stage: str) -> None: ...
+
+
+class _Outbox:
+    """Episodes on their way to the buffer: one call at a time, with all that came meanwhile."""
+
+    def __init__(self, buffer: BufferHandle) -> None:
+        self._buffer = buffer
+        self._unsent: list[bytes] = []
+        self._acknowledged = 0
+        self._sending: asyncio.Task[None] | None = None
+
+    async def put(self, record: bytes) -> None:
+        self._unsent.append(record)
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send())
+        elif self._sending.done() or len(self._unsent) >= MAX_UNSENT:
+            await self._sending
+            self._sending = asyncio.create_task(self._send())
+
+    async def close(self) -> int:
+        """Everything sent; how many the buffer acknowledged."""
+        if self._sending is not None:
+            await self._sending
+        await self._send()
+        return self._acknowledged
+
+    async def _send(self) -> None:
+        while self._unsent:
+            records, self._unsent = self._unsent, []
+            self._acknowledged += await self._buffer.add.remote(records)
+
+
+class _Pausable:
+    """A TaskSource that gives nothing while it may not."""
+
+    def __init__(self, source: TaskSource, may_play: asyncio.Event) -> None:
+        self._source = source
+        self._may_play = may_play
+
+    async def take(self, count: int) -> list[GameTask]:
+        await self._may_play.wait()
+        return await self._source.take(count)
+
+
+class _Leases:
+    """The buffer's stream as a TaskSource."""
+
+    def __init__(self, buffer: BufferHandle, holder: str) -> None:
+        self._buffer = buffer
+        self._holder = holder
+
+    async def take(self, count: int) -> list[GameTask]:
+        return await self._buffer.lease.remote(self._holder, count, uuid.uuid4().hex)

@@ -1,0 +1,198 @@
+"""An actor that owns one engine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from actors.policy import Policy, Score, WakePart
+from cluster.handles import EngineHandle, Packed, Ref
+from cluster.rollout.request_queue import RequestQueue
+from cluster.runtime.ray_session import redirect_output, set_environment
+from spag_ray.config.parts import Channel, EngineConfig
+from spag_ray.errors import EngineError
+from spag_ray.weights.snapshot import Bucket
+
+_NOT_STARTED = "this engine was asked to work before it was started"
+
+
+class _FromObjectStore:
+    """A Snapshot whose buckets are fetched from Ray's object store one at a time."""
+
+    def __init__(
+        self, version: int, num_tensors: int, refs: Sequence[Ref[Bucket]], adapter: Mapping[str, Any] | None
+    ) -> None:
+        self.version = version
+        self.num_tensors = num_tensors
+        self.adapter = adapter
+        self.num_bytes = 0
+        self._refs = refs
+
+    async def buckets(self) -> AsyncIterator[Bucket]:
+        for ref in self._refs:
+            bucket = await ref
+            self.num_bytes += bucket.payload.nbytes
+            yield bucket
+
+
+class EngineActor:
+    """Hosts one engine. Async: any number of calls run at once."""
+
+    def __init__(self, log_path: str) -> None:
+        redirect_output(log_path)
+        self._name = Path(log_path).stem
+        # Ray pins actors to the threads they reserve; an engine uses the cores that are there.
+        os.environ.pop("OMP_NUM_THREADS", None)
+        self._policy: Policy | None = None
+        self._queue: RequestQueue | None = None
+        self._num_pauses = 0
+
+    def __repr__(self) -> str:
+        """What Ray's pages and messages call it."""
+        return self._name
+
+    async def start(
+        self, model: str, config: EngineConfig, name: str, version: int, seed: int, channel: Channel = "object_store"
+    ) -> int:
+        """Load the model; returns the version it plays."""
+        set_environment(config.env)
+        if config.kind == "vllm":
+            from actors.vllm_policy import VllmPolicy
+
+            self._policy = await VllmPolicy.start(model, config, name, version, seed, channel)
+        else:
+            from actors.transformers_policy import TransformersPolicy
+
+            self._policy = TransformersPolicy(model, config.dtype, config.max_model_len, name, version)
+        self._queue = RequestQueue(self._policy)
+        return version
+
+    async def exchange(
+        self, client: str, requests: list[Packed], cancelled: list[str], gather_s: float
+    ) -> list[Packed]:
+        """See RequestQueue."""
+        return await self._open_queue.exchange(client, requests, cancelled, gather_s)
+
+    async def pulse(self) -> None:
+        """Answered on a thread of its own (see Pulse): this process runs, whatever holds up its other calls."""
+
+    async def heartbeat(self) -> tuple[int, float]:
+        """(turns under way, seconds since one was answered); while it takes weights nothing is expected."""
+        if self._policy is not None and self._policy.is_dead:
+            os._exit(1)
+        if self._queue is None or self._num_pauses:
+            return 0, 0.0
+        return self._queue.num_pending, self._queue.idle_s
+
+    @contextlib.contextmanager
+    def _pausing(self) -> Iterator[None]:
+        self._num_pauses += 1
+        try:
+            yield
+        finally:
+            self._num_pauses -= 1
+            if self._queue is not None:
+                self._queue.touch()
+
+    async def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float) -> list[Score]:
+        """See RequestQueue."""
+        return await self._open_queue.score(sequences, temperature)
+
+    async def load(
+        self,
+        version: int,
+        num_tensors: int,
+        refs: Sequence[Ref[Bucket]],
+        adapter: Mapping[str, Any] | None = None,
+        in_flight: bool = False,
+    ) -> tuple[int, int]:
+        """Take the snapshot whose buckets lie behind `refs`; returns (version now played, bytes that came)."""
+        snapshot = _FromObjectStore(version, num_tensors, refs, adapter)
+        with self._pausing():
+            await self._engine.load(snapshot, in_flight)
+        return self._engine.version, snapshot.num_bytes
+
+    # How a learner's ranks send weights themselves (learning/direct_channel.py); only a vLLM engine can take them.
+
+    async def open_channel(self, init_info: Mapping[str, Any]) -> None:
+        await self._vllm.open_channel(init_info)
+
+    async def begin_update(self, in_flight: bool) -> None:
+        self._num_pauses += 1
+        await self._vllm.begin_update(in_flight)
+
+    async def take_update(self, update: Mapping[str, Any]) -> None:
+        await self._vllm.take_update(update)
+
+    async def end_update(self, version: int) -> None:
+        await self._vllm.end_update(version)
+        self._num_pauses -= 1
+        if self._queue is not None:
+            self._queue.touch()
+
+    async def played_version(self) -> int:
+        return self._engine.version
+
+    async def load_saved(self, folder: str, version: int) -> int:
+        """Take the weights of a model folder of this engine's shape; returns the version now played."""
+        from actors.tensors import saved_snapshot
+
+        with self._pausing():
+            await self._engine.load(saved_snapshot(folder, version))
+        return self._engine.version
+
+    async def sleep(self) -> None:
+        await self._engine.sleep()
+
+    async def wake(self, part: WakePart = "all") -> None:
+        await self._engine.wake(part)
+
+    async def close(self) -> None:
+        if self._policy is not None:
+            await self._policy.close()
+
+    @property
+    def _engine(self) -> Policy:
+        if self._policy is None:
+            raise EngineError(_NOT_STARTED)
+        return self._policy
+
+    @property
+    def _open_queue(self) -> RequestQueue:
+        if self._queue is None:
+            raise EngineError(_NOT_STARTED)
+        return self._queue
+
+    @property
+    def _vllm(self) -> Any:
+        return self._engine
+
+
+class Pulse:
+    """Whether the process of an engine that loads its model still runs. Its actor has the concurrency group `GROUP`.
+    Until the first answer the process itself is being started, which has no deadline here."""
+
+    GROUP = "pulse"
+
+    def __init__(self, handle: EngineHandle, timeout_s: float) -> None:
+        self._handle = handle
+        self._timeout_s = timeout_s
+        self._felt: float | None = None
+        self._asked = self._ask()
+
+    def is_felt(self) -> bool:
+        """False once it has been silent for `timeout_s`. Raises what Ray says of a process that has ended."""
+        if ray.wait([self._asked], timeout=0)[0]:
+            ray.get(self._asked)
+            self._felt = time.monotonic()
+            self._asked = self._ask()
+        return self._felt is None or time.monotonic() - self._felt < self._timeout_s
+
+    def _ask(self) -> Ref[None]:
+        return self._handle.pulse.options(concurrency_group=self.GROUP).remote()

@@ -1,0 +1,340 @@
+"""The engines of a run: started, slept and woken together, added, taken out, and replaced when they die or hang."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import ray
+
+from actors.policy import WakePart
+from cluster.handles import EngineHandle, Ref
+from cluster.learning.direct_channel import gather
+from cluster.learning.learning_policy import LearningPolicy
+from cluster.planning.reservation import Reservation
+from cluster.rollout.arenas import Arenas
+from cluster.rollout.engine_actor import EngineActor, Pulse
+from cluster.runtime.ray_session import get
+from cluster.supervision.engine_watch import EngineWatch
+from cluster.supervision.restart_budget import RestartBudget
+from cluster.tracking.recorder import Recorder
+from cluster.types import Engine
+from spag_ray.config.parts import EngineConfig
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import EngineError, InputError, SpagError
+from spag_ray.results.lines import EngineJoinedLine, EngineLeftLine, EngineLostLine
+
+
+@dataclass(eq=False)
+class Placed:
+    """An engine, and what another one needs to take its place: `learner` is the policy whose newest weights it plays;
+    others play `model`, or the saved version that their pool was given last."""
+
+    engine: Engine
+    model: str
+    policy: str
+    learner: LearningPolicy | None = None
+    lives: int = 1
+
+
+class Engines:
+    """`lock` is held by whoever changes which engines there are, or gives them new weights."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: Path,
+        arenas: Arenas,
+        recorder: Recorder,
+        restarts: RestartBudget,
+        reservation: Reservation,
+    ) -> None:
+        self.lock = threading.RLock()
+        self.watch = EngineWatch(config.supervision, self._replace)
+        self._config = config
+        self._folder = folder
+        self._arenas = arenas
+        self._recorder = recorder
+        self._restarts = restarts
+        self._reservation = reservation
+        self._placed: list[Placed] = []
+        self._missing: list[Placed] = []
+        self._saved: dict[str, tuple[str, int]] = {}  # pool -> the (folder, version) that it was given last
+        self._ended: set[str] = set()  # pools that nobody plays any more
+        self.are_asleep = False
+        self._num_added = 0
+        self.watch.start()
+
+    def start(
+        self,
+        model: str,
+        pool: str,
+        policy: str,
+        count: int,
+        learner: LearningPolicy | None = None,
+    ) -> list[Engine]:
+        """`count` engines that play `model` in `pool`, stamped as `policy`; all up and known to every arena when this
+        returns. `learner`: the policy whose newest weights they will play."""
+        engines = self._start(model, pool, [f"engine-{pool}-{index}" for index in range(count)])
+        for engine in engines:
+            self._arenas.join(engine, policy)
+            self._place(Placed(engine, model, policy, learner))
+        return engines
+
+    def add(self, policy: LearningPolicy) -> str:
+        """One more engine for a policy that learns, while it plays; returns the engine's name. It plays once it has
+        the newest published weights: at once, or after the next sync where learners send weights themselves."""
+        self._num_added += 1
+        name = f"engine-{policy.name}-added-{self._num_added}"
+        (engine,) = self._start(policy.model, policy.name, [name])
+        self._comes_in(Placed(engine, policy.model, policy.name, policy))
+        return engine.name
+
+    def remove(self, name: str) -> None:
+        """Take an engine out while it plays: what it was asked is asked of others. Raises InputError for one that is
+        not there."""
+        with self.lock:
+            by_name = {placed.engine.name: placed for placed in self._placed}
+            if name not in by_name:
+                raise InputError(f"no engine is called {name!r}; there are {', '.join(by_name) or 'none'}")
+            placed = by_name[name]
+            self._takes_leave(placed)
+        self._end([placed])
+        self._recorder.record(EngineLeftLine(name, placed.policy))
+
+    def remove_pool(self, pool: str) -> None:
+        """Take all engines of a pool out that nobody plays any more; one that is being replaced does not come in."""
+        with self.lock:
+            self._ended.add(pool)
+            placed = [each for each in self._placed if each.engine.pool == pool]
+            for each in placed:
+                self._takes_leave(each)
+        self._end(placed)
+        for each in placed:
+            self._recorder.record(EngineLeftLine(each.engine.name, each.policy))
+
+    def of(self, pool: str) -> list[Engine]:
+        """Those that there are of a pool now."""
+        return [placed.engine for placed in list(self._placed) if placed.engine.pool == pool]
+
+    def give(self, pool: str, folder: str, version: int) -> None:
+        """Every engine of a pool plays a saved version once its games have ended, and whoever takes its place does.
+
+        Raises WeightSyncError when none can load it.
+        """
+        with self.lock:
+            self._saved[pool] = folder, version
+            placed = [each for each in self._placed if each.engine.pool == pool]
+        for each in placed:
+            self._arenas.drain(each.engine)
+        engines = [each.engine for each in placed]
+        loads = [engine.handle.load_saved.remote(folder, version) for engine in engines]
+        answers = gather(engines, loads, self._config.sync.timeout_s)
+        answers.check(f"{folder} was not loaded by ")
+        for engine in answers.found:
+            self._arenas.reopen(engine)
+        if placed:
+            self.lost(placed[0].policy, answers.lost)
+
+    def sleep(self) -> None:
+        """Every engine. One that does not do it within `sync.timeout_s` is stopped, and replaced."""
+        with self.lock:
+            self.are_asleep = True
+            placed = list(self._placed)
+        self._wait_for("sleep", placed, [each.engine.handle.sleep.remote() for each in placed])
+
+    def wake(self, part: WakePart = "all") -> None:
+        """Every engine, in time as with `sleep`; those that died in their sleep are made again when the others are
+        awake. Who is awake is not woken."""
+        if not self.are_asleep:
+            return
+        with self.lock:
+            placed = list(self._placed)
+        self._wait_for("wake", placed, [each.engine.handle.wake.remote(part) for each in placed])
+        if part == "weights":
+            return
+        with self.lock:
+            self.are_asleep = False
+            missing, self._missing = self._missing, []
+        if missing:
+            with ThreadPoolExecutor(len(missing)) as together:
+                list(together.map(self._bring_back, missing))
+
+    def _wait_for(self, what: str, placed: Sequence[Placed], calls: Sequence[Ref[None]]) -> None:
+        answers = gather([each.engine for each in placed], calls, self._config.sync.timeout_s)
+        if answers.refused and not answers.found:
+            raise EngineError(f"no engine could {what}: {'; '.join(answers.lost.values())}")
+        for each in placed:
+            if each.engine in answers.lost:
+                self.lost(each.policy, {each.engine: answers.lost[each.engine]})
+
+    def lost(self, policy: str, engines: Mapping[Engine, str]) -> None:
+        """{engine: why} of those that were stopped: nobody asks them any more. The watch replaces them."""
+        for engine, reason in engines.items():
+            self._arenas.drop(engine)
+            self._recorder.record(EngineLostLine(engine.name, policy, reason))
+
+    def joined(self, policy: LearningPolicy, engine: Engine) -> None:
+        """An engine has the newest weights of the policy that it plays, and may play."""
+        self._joins(engine, policy.name, policy.version)
+
+    def _joins(self, engine: Engine, policy: str, version: int) -> None:
+        self._arenas.join(engine, policy)
+        self._recorder.record(EngineJoinedLine(engine.name, policy, version))
+
+    def close(self) -> None:
+        """Engines first close their child processes."""
+        self.watch.stop()
+        self._end(self._placed)
+        self._placed = []
+
+    def _end(self, placed: Sequence[Placed]) -> None:
+        closing = [each.engine.handle.close.remote() for each in placed]
+        if closing:
+            ray.wait(closing, num_returns=len(closing), timeout=20)
+        for each in placed:
+            ray.kill(each.engine.handle)
+
+    def _start(self, model: str, pool: str, names: Sequence[str], waits_for: str | None = None) -> list[Engine]:
+        """`waits_for`: the policy whose games wait for these engines meanwhile."""
+        config = self._engine_config()
+        actor = ray.remote(concurrency_groups={Pulse.GROUP: 1})(EngineActor)
+        engines = []
+        for name in names:
+            handle: EngineHandle = actor.options(
+                name=f"{name}-{self._folder.name}",
+                num_cpus=config.num_cpus,
+                num_gpus=config.num_gpus,
+                max_concurrency=4096,
+                **self._reservation.take(name, "engine", config.num_cpus, config.num_gpus),
+            ).remote(str(self._folder / "logs" / f"{name}.log"))
+            engines.append(Engine(handle, name, pool))
+        try:
+            with self._arenas.waiting_for_room(pool, waits_for, names) if waits_for else contextlib.nullcontext():
+                handles = [engine.handle for engine in engines]
+                self._reservation.wait_for(names, handles, config.num_cpus, config.num_gpus)
+            starts = [
+                engine.handle.start.remote(
+                    model, config, engine.name, 0, self._config.seed + index, self._config.sync.channel
+                )
+                for index, engine in enumerate(engines)
+            ]
+            self._wait_until_up(engines, starts)
+        except BaseException:
+            for engine in engines:
+                ray.kill(engine.handle)
+                self._reservation.leave(engine.name)
+            raise
+        return engines
+
+    def _wait_until_up(self, engines: Sequence[Engine], starts: Sequence[Ref[int]]) -> None:
+        """Raises EngineError when that takes too long, an engine stops in the middle of it, or the run ends."""
+        start_timeout_s = self._config.engine.start_timeout_s
+        silent_s = self._config.supervision.heartbeat_timeout_s
+        deadline = time.monotonic() + start_timeout_s
+        pulses = [Pulse(engine.handle, silent_s) for engine in engines]
+        pending = list(starts)
+        while pending:
+            done, pending = ray.wait(pending, num_returns=len(pending), timeout=0.5)
+            get(done)
+            if self.watch.is_stopped:
+                raise EngineError("the run ends while an engine starts")
+            if pending and time.monotonic() > deadline:
+                raise EngineError(
+                    f"no engine after engine.start_timeout_s ({start_timeout_s:.0f} s); see {self._folder}/logs"
+                )
+            for engine, pulse in zip(engines, pulses, strict=True):
+                if not pulse.is_felt():
+                    raise EngineError(f"{engine.name} has not answered a heartbeat for {silent_s:g} s while it started")
+
+    def _place(self, placed: Placed) -> None:
+        self._placed.append(placed)
+        self.watch.watch(placed)
+
+    def _takes_leave(self, placed: Placed) -> None:
+        self._placed.remove(placed)
+        self.watch.forget(placed.engine)
+        self._reservation.leave(placed.engine.name)
+        self._arenas.drop(placed.engine)
+        if placed.learner is not None:
+            placed.learner.leave(placed.engine)
+
+    def _replace(self, placed: Placed, fault: BaseException | str) -> None:
+        """Called by the watch: this engine is dead, or is to be."""
+        ray.kill(placed.engine.handle)  # before the lock: whoever has it may wait for this very engine
+        with self.lock:
+            if placed not in self._placed:
+                return
+            self._restarts.count(placed.engine.name, fault)
+            self._takes_leave(placed)
+            if self.are_asleep:
+                self._missing.append(placed)
+                return
+        self._bring_back(placed)
+
+    def _bring_back(self, placed: Placed) -> None:
+        """Another engine in its place; one that does not get as far as playing is tried again, as often as restarts
+        may be."""
+        pool = placed.engine.pool
+        while pool not in self._ended and not self.watch.is_stopped:
+            lives = placed.lives + 1
+            name = f"{placed.engine.name.split('.')[0]}.{lives}"
+            placed = replace(placed, lives=lives)
+            try:
+                (engine,) = self._start(placed.model, pool, [name], placed.policy)
+                placed = replace(placed, engine=engine)
+                saved = None
+                while not self._comes_in(placed, saved):
+                    saved = self._load_saved(engine)
+            except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError, EngineError) as error:
+                self._forsake(placed, name)
+                if not self.watch.is_stopped:
+                    self._restarts.count(name, error)
+                continue
+            return
+
+    def _load_saved(self, engine: Engine) -> tuple[str, int]:
+        """What the pool was given last, also if that changes meanwhile."""
+        while True:
+            saved = self._saved[engine.pool]
+            try:
+                get(engine.handle.load_saved.remote(*saved), self._config.sync.timeout_s)
+            except (ray.exceptions.RayTaskError, SpagError):
+                if self._saved[engine.pool] == saved:
+                    raise
+                continue  # its folder may be gone: the next one is there
+            return saved
+
+    def _comes_in(self, placed: Placed, saved: tuple[str, int] | None = None) -> bool:
+        """It may play from now on. Returns False where its pool plays another saved version than it has loaded."""
+        with self.lock:
+            if self._saved.get(placed.engine.pool) != saved:
+                return False
+            if placed.engine.pool in self._ended or self.are_asleep:
+                self._forsake(placed, placed.engine.name)
+                if self.are_asleep:
+                    self._missing.append(placed)  # it comes when the others wake
+                return True
+            self._place(placed)
+            if placed.learner is None:
+                self._joins(placed.engine, placed.policy, saved[1] if saved else 0)
+            elif placed.learner.catch_up(placed.engine):
+                self.joined(placed.learner, placed.engine)
+            return True
+
+    def _forsake(self, placed: Placed, name: str) -> None:
+        """An engine that did not come in leaves no trace."""
+        if placed.engine.name == name:
+            ray.kill(placed.engine.handle)
+        self._reservation.leave(name)
+
+    def _engine_config(self) -> EngineConfig:
+        lora = self._config.learner.lora
+        if lora is None or lora.export == "merged":
+            return self._config.engine
+        return self._config.engine.model_copy(update={"max_lora_rank": lora.rank})

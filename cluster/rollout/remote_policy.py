@@ -1,0 +1,137 @@
+"""A policy whose engine lives in another actor.
+
+    RemotePolicy (in an arena)                                EngineActor (owns the engine)
+      generate ──> what all games ask ── exchange(requests) ──>  one task per request -> policy.generate
+               <── futures ──────────── everything that has finished since the last exchange
+
+One exchange is under way at a time and takes at most TICK_S: requests travel together and come back in the order in
+which they finish, so a request waits for nobody but itself, and a thousand turns a second are a few dozen calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import ray
+
+from actors.policy import Completion, Request, Score, WakePart
+from cluster.handles import EngineHandle
+from cluster.rollout.request_queue import pack_request
+from spag_ray.errors import EngineError, EngineGoneError
+from spag_ray.weights.snapshot import Snapshot
+
+
+@dataclass
+class Pace:
+    """How long an exchange gathers answers: the more engines one arena talks to, the longer, because each call costs
+    it (and the engine) a quarter of a millisecond of CPU; a turn takes a second or more."""
+
+    num_engines: int = 1
+
+    @property
+    def gather_s(self) -> float:
+        return min(0.003 * self.num_engines, 0.04)
+
+
+class RemotePolicy:
+    """Policy over an EngineActor's handle."""
+
+    def __init__(self, handle: EngineHandle, name: str, version: int = 0, pace: Pace | None = None) -> None:
+        self.name = name
+        self._pace = pace or Pace()
+        self._handle = handle
+        self._version = version
+        self._client = uuid.uuid4().hex
+        self._unsent: list[Request] = []
+        self._pending: dict[str, asyncio.Future[Completion]] = {}
+        self._cancelled: list[str] = []
+        self._exchanging: asyncio.Task[None] | None = None
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def is_dead(self) -> bool:
+        return False
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        loop = asyncio.get_running_loop()
+        futures = []
+        for request in requests:
+            if request.request_id in self._pending:
+                raise EngineError(f"request {request.request_id} was asked twice at once")
+            future = loop.create_future()
+            self._pending[request.request_id] = future
+            futures.append(future)
+        self._unsent.extend(requests)
+        if self._exchanging is None or self._exchanging.done():
+            self._exchanging = loop.create_task(self._exchange())
+        try:
+            return [await future for future in futures]
+        except asyncio.CancelledError:
+            for request in requests:
+                if self._pending.pop(request.request_id, None) is not None:
+                    self._cancelled.append(request.request_id)
+            raise
+
+    async def _exchange(self) -> None:
+        await asyncio.sleep(0)  # what other games ask in this tick of the loop goes along
+        try:
+            while self._pending:
+                requests, self._unsent = [pack_request(request) for request in self._unsent], []
+                cancelled, self._cancelled = self._cancelled, []
+                gather_s = self._pace.gather_s
+                for request_id, *answer in await self._handle.exchange.remote(
+                    self._client, requests, cancelled, gather_s
+                ):
+                    future = self._pending.pop(request_id, None)
+                    if future is None or future.done():
+                        continue
+                    if len(answer) == 1:
+                        future.set_exception(EngineError(f"engine {self.name}: {answer[0]}"))
+                    else:
+                        future.set_result(Completion(request_id, *answer))
+                await asyncio.sleep(0)  # games that got their answer ask for their next turn now: it goes along
+        except ray.exceptions.RayError as error:
+            self._fail(self._fault(error))
+
+    def _fault(self, error: ray.exceptions.RayError) -> EngineError:
+        """What Ray says of a call to the engine, as this policy's error."""
+        first_line = str(error).splitlines()[0]
+        if isinstance(error, ray.exceptions.RayActorError):
+            return EngineGoneError(f"engine {self.name} is gone: {first_line}")
+        cause = getattr(error, "cause", None)
+        return EngineError(f"engine {self.name}: {cause or first_line}")
+
+    def _fail(self, error: EngineError) -> None:
+        lost, self._pending, self._unsent = self._pending, {}, []
+        for future in lost.values():
+            if not future.done():
+                future.set_exception(error)
+
+    async def score(
+        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0
+    ) -> list[Score]:
+        try:
+            return await self._handle.score.remote(sequences, temperature)
+        except ray.exceptions.RayError as error:
+            raise self._fault(error) from error
+
+    async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
+        refs = [ray.put(bucket) async for bucket in snapshot.buckets()]
+        self._version, _ = await self._handle.load.remote(
+            snapshot.version, snapshot.num_tensors, refs, snapshot.adapter, in_flight
+        )
+
+    async def sleep(self) -> None:
+        await self._handle.sleep.remote()
+
+    async def wake(self, part: WakePart = "all") -> None:
+        await self._handle.wake.remote(part)
+
+    async def close(self) -> None:
+        await self._handle.close.remote()

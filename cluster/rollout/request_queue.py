@@ -1,0 +1,127 @@
+"""An engine's requests: where they come in, and where its answers wait to be fetched."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from actors.policy import Completion, Policy, Request, Sampling, Score
+from cluster.handles import Packed
+
+TICK_S = 0.06  # an exchange returns after this, also with nothing
+
+
+def pack_request(request: Request) -> Packed:
+    """What an engine needs of a request; not `view`, which is for players in the arena's own process."""
+    sampling = request.sampling
+    fields = (
+        sampling.temperature,
+        sampling.max_new_tokens,
+        sampling.top_k,
+        sampling.top_p,
+        sampling.seed,
+        sampling.stop_token_ids,
+    )
+    return request.request_id, request.prompt_ids, fields
+
+
+def unpack_request(packed: Packed) -> Request:
+    request_id, prompt_ids, sampling = packed
+    return Request(request_id, prompt_ids, Sampling(*sampling))
+
+
+def pack_completion(completion: Completion) -> Packed:
+    return (
+        completion.request_id,
+        completion.token_ids,
+        completion.logprobs,
+        completion.first_version,
+        completion.last_version,
+        completion.finish_reason,
+    )
+
+
+class RequestQueue:
+    """Where a policy's requests come in and its answers wait to be fetched, each client's apart."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._finished: dict[str, list[Packed]] = {}
+        self._arrivals: dict[str, asyncio.Event] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._num_scores = 0
+        self._answered = time.monotonic()
+
+    @property
+    def num_pending(self) -> int:
+        return len(self._tasks) + self._num_scores
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the last answer, or since something was first asked after a silence."""
+        return time.monotonic() - self._answered
+
+    def touch(self) -> None:
+        """Nothing could be answered until now."""
+        self._answered = time.monotonic()
+
+    async def exchange(
+        self, client: str, requests: list[Packed], cancelled: list[str], gather_s: float
+    ) -> list[Packed]:
+        """Begin to answer `requests`, stop answering `cancelled`; all answers since the last exchange. Returns
+        `gather_s` after the first of them has come, with what has come by then."""
+        for request_id in cancelled:
+            if (task := self._tasks.get(request_id)) is not None:
+                task.cancel()
+        if requests and not self.num_pending:
+            self.touch()
+        for packed in requests:
+            request = unpack_request(packed)
+            task = asyncio.create_task(self._answer(client, request))
+            self._tasks[request.request_id] = task
+            task.add_done_callback(partial(self._forget, request.request_id))
+        arrival = self._arrivals.setdefault(client, asyncio.Event())
+        try:
+            async with asyncio.timeout(TICK_S):
+                await arrival.wait()
+                await asyncio.sleep(gather_s)
+        except TimeoutError:
+            pass
+        arrival.clear()
+        return self._finished.pop(client, [])
+
+    async def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float) -> list[Score]:
+        """What the policy says; until then one thing more is pending."""
+        if not self.num_pending:
+            self.touch()
+        self._num_scores += 1
+        try:
+            return await self._policy.score(sequences, temperature)
+        except Exception:
+            self._end_if_dead()
+            raise
+        finally:
+            self._num_scores -= 1
+            self.touch()
+
+    def _end_if_dead(self) -> None:
+        """Of a process that has lost the one behind it: it will answer nobody any more."""
+        if self._policy.is_dead:
+            os._exit(1)
+
+    def _forget(self, request_id: str, task: asyncio.Task[None]) -> None:
+        del self._tasks[request_id]
+
+    async def _answer(self, client: str, request: Request) -> None:
+        try:
+            (completion,) = await self._policy.generate([request])
+            answer = pack_completion(completion)
+        except Exception as error:  # goes to the arena that asked, which raises it
+            answer = (request.request_id, f"{type(error).__name__}: {error}")
+            self._end_if_dead()
+        self.touch()
+        self._finished.setdefault(client, []).append(answer)
+        self._arrivals.setdefault(client, asyncio.Event()).set()

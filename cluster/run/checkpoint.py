@@ -1,0 +1,247 @@
+"""Checkpoints: everything a run needs to go on, written so that one is there whole or not at all.
+
+    checkpoints/NAME/   state.json    the loop's place, words, league, baselines, results (RunState)
+                        POLICY/       DeepSpeed's own files, one folder a policy
+                        COMPLETE      last: the size of every other file, and the seconds that writing took
+
+One is written under another name, synced, renamed, and then marked; one without its mark, or with a file that is not
+as long as the mark says, does not count. One that is written again stays, as .NAME.replaced, until the new one is
+marked: there is never less than one complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from spag_ray.config.parts import CheckpointConfig
+from spag_ray.config.run import RunConfig
+from spag_ray.episodes.log import sync_file, sync_folder
+from spag_ray.episodes.stage_logs import stage_of
+from spag_ray.errors import LeaseLostError, RunFolderError
+from spag_ray.results.matches import read_matches, write_matches
+from spag_ray.stages import Stage, StageKind
+
+FORMAT = 1
+_MARK = "COMPLETE"
+_STATE = "state.json"
+_REPLACED = ".replaced"
+
+
+@dataclass
+class RunState:
+    """Where the loop is, as plain JSON. `order` counts checkpoints; `stage` is the last stage that was learned ("" for
+    none), `rounds` and `parts` how many rounds, or versions of a stream, are behind it. `role_wins`: RoleWindow's."""
+
+    order: int = 0
+    stage: str = ""
+    rounds: int = 0
+    parts: int = 0
+    words: dict[str, Any] | None = None
+    baselines: dict[str, float] | None = None
+    role_wins: str = ""
+    league: dict[str, Any] | None = None
+    stream: dict[str, Any] | None = None
+    results: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Checkpoints:
+    """Those of one run folder. `check` raises LeaseLostError when the folder is another run's by now; nothing is
+    marked or removed then."""
+
+    def __init__(self, folder: Path, config: CheckpointConfig, check: Callable[[], None] = lambda: None) -> None:
+        self._folder = folder / "checkpoints"
+        self._check = check
+        self._keep_last = config.keep_last
+        self._max_bytes = None if config.max_gib is None else int(config.max_gib * 2**30)
+
+    def newest(self) -> tuple[Path, RunState] | None:
+        """The newest complete one, or None."""
+        found = [(state.order, path, state) for path, state in self._complete()]
+        if not found:
+            return None
+        _, path, state = max(found, key=lambda each: each[0])
+        return path, state
+
+    def newest_bytes(self) -> int:
+        """The size of the newest complete one; 0 if there is none."""
+        found = self.newest()
+        return sum(file.stat().st_size for file in _files(found[0])) if found else 0
+
+    def newest_seconds(self) -> float:
+        """How long the newest complete one took to write; 0 if there is none."""
+        found = self.newest()
+        return float(json.loads((found[0] / _MARK).read_text(encoding="utf-8"))["seconds"]) if found else 0.0
+
+    @contextlib.contextmanager
+    def writing(self, name: str, state: RunState) -> Iterator[Path]:
+        """A folder for the block to write its files into; complete under `name` when the block has ended.
+
+        Raises RunFolderError when the disk or the budget has no room; those written before are left as they were.
+        """
+        self._check()
+        partial = self._folder / f".{name}.{uuid.uuid4().hex[:8]}.partial"  # whoever lost the folder may still write
+        target = self._folder / name
+        began = time.perf_counter()
+        try:
+            self._folder.mkdir(exist_ok=True)
+            self.settle()
+            partial.mkdir()
+            self._make_room()
+            yield partial
+            (partial / _STATE).write_text(json.dumps({"format": FORMAT, **asdict(state)}, indent=1), encoding="utf-8")
+            sizes = {path.relative_to(partial).as_posix(): path.stat().st_size for path in _files(partial)}
+            self._check_budget(sum(sizes.values()))
+            for path in _files(partial):
+                sync_file(path)
+            for path in [partial, *(path for path in partial.rglob("*") if path.is_dir())]:
+                sync_folder(path)
+            self._check()
+            if target.exists():
+                target.rename(self._folder / f".{name}{_REPLACED}")
+            partial.rename(target)
+            sync_folder(self._folder)
+            self._check()
+            mark = {"seconds": round(time.perf_counter() - began, 3), "sizes": sizes}
+            (target / _MARK).write_text(json.dumps(mark, indent=1), encoding="utf-8")
+            sync_file(target / _MARK)
+            sync_folder(target)
+        except LeaseLostError:
+            raise
+        except (OSError, RunFolderError) as error:
+            self._check()  # if it is lost, that is why
+            self.settle()
+            reason = getattr(error, "strerror", None) or str(error)
+            raise RunFolderError(self._no_room(name, reason)) from error
+        except BaseException:
+            with contextlib.suppress(LeaseLostError):
+                self._check()
+                self.settle()
+            raise
+        self._prune(keep=target)
+
+    def settle(self) -> None:
+        """What a writer that was killed, or has failed, left: a complete one gets its name back if the one that was to
+        replace it is not complete; what is not complete goes."""
+        complete = {path for path, _ in self._complete()}
+        for path in sorted(complete):
+            if path.name.endswith(_REPLACED):
+                target = self._folder / path.name[1:].removesuffix(_REPLACED)
+                if target in complete:
+                    _remove(path)
+                else:
+                    shutil.rmtree(target, ignore_errors=True)
+                    path.rename(target)
+        kept = {path for path, _ in self._complete()}
+        for path in self._folder.iterdir() if self._folder.is_dir() else []:
+            if path not in kept:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _no_room(self, name: str, reason: str) -> str:
+        last = self.newest()
+        left = f"the newest complete one is {last[0].name}" if last else "there is none before it"
+        return (
+            f"{self._folder}: checkpoint {name} could not be written ({reason}); {left}; make room and go on with "
+            "--resume"
+        )
+
+    def _make_room(self) -> None:
+        """Refuse before writing what the disk cannot take; the last one's size says how much it will be."""
+        free, needed = shutil.disk_usage(self._folder).free, self.newest_bytes()
+        if free < needed:
+            raise OSError(28, f"it needs {needed / 2**30:.2f} GiB, the disk has {free / 2**30:.2f} GiB left")
+
+    def _check_budget(self, num_bytes: int) -> None:
+        if self._max_bytes is not None and num_bytes > self._max_bytes:
+            raise OSError(
+                122,
+                f"it is {num_bytes / 2**30:.3f} GiB, checkpoint.max_gib allows {self._max_bytes / 2**30:.3f}",
+            )
+
+    def _prune(self, keep: Path) -> None:
+        """Old ones beyond `keep_last` and the budget go."""
+        self.settle()
+        complete = sorted(self._complete(), key=lambda each: -each[1].order)
+        total = 0
+        for place, (path, _) in enumerate(complete):
+            total += sum(file.stat().st_size for file in _files(path))
+            over_budget = self._max_bytes is not None and total > self._max_bytes
+            if path != keep and (place >= self._keep_last or over_budget):
+                _remove(path)
+
+    def _complete(self) -> list[tuple[Path, RunState]]:
+        found = []
+        for path in sorted(self._folder.glob("*")) if self._folder.is_dir() else []:
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+                sizes = json.loads((path / _MARK).read_text(encoding="utf-8"))["sizes"]
+                if any((path / name).stat().st_size != size for name, size in sizes.items()):
+                    continue
+                state = json.loads((path / _STATE).read_text(encoding="utf-8"))
+                if state.pop("format") != FORMAT:
+                    continue
+                found.append((path, RunState(**state)))
+        return found
+
+
+def set_aside(episodes: Path, state: RunState, config: RunConfig) -> list[str]:
+    """Rename the logs of stages that `state` knows nothing of, but for the one that comes next: their games were played
+    by weights of a life of the run that is given up. Returns their names."""
+    moved = []
+    for path in sorted(episodes.glob("*.log")) if episodes.is_dir() else []:
+        if not belongs(stage_of(path), state, config):
+            target = path.with_name(f"{path.name}.given-up-{state.order}")
+            path.replace(target)
+            moved.append(path.name)
+    return moved
+
+
+def keep_matches(path: Path, state: RunState, config: RunConfig) -> None:
+    """In a run's matches.json, those of players that a run at `state` still has: its own stages until then, and guests.
+    Raises InputError for a file that is none."""
+    matches = read_matches(path) if path.exists() else []
+    kept = [
+        match
+        for match in matches
+        if all(has_weights_of(name, state, config) for name in (match.attacker, match.defender))
+    ]
+    if kept != matches:
+        write_matches(path, kept)
+
+
+def belongs(stage: Stage, state: RunState, config: RunConfig) -> bool:
+    """Whether a run that is at `state` has been where games of this stage are played, or comes there next."""
+    match stage.kind:
+        case StageKind.MATCH:
+            return state.rounds >= config.self_play.rounds
+        case StageKind.EVALUATION:
+            return has_weights_of(stage.players[0], state, config)
+        case StageKind.ROUND:
+            return has_weights_of(str(stage), replace(state, rounds=state.rounds + 1), config)
+    return True
+
+
+def has_weights_of(player: str, state: RunState, config: RunConfig) -> bool:
+    """Whether a run that is at `state` has learned the weights that this player plays with, or has them of others."""
+    stage = Stage.parse(player)
+    match stage.kind:
+        case StageKind.ROUND:
+            return stage.round <= state.rounds and (bool(state.stage) or not config.imitation.enabled)
+        case StageKind.IMITATED:
+            return bool(state.stage)
+    return True
+
+
+def _remove(path: Path) -> None:
+    (path / _MARK).unlink()  # from here on it does not count
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != _MARK)

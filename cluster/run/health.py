@@ -1,0 +1,67 @@
+"""Whether everything that a run owns is well: looked at by whoever waits for play."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cluster.buffer.buffer_actor import BufferHandle, BufferHealth
+from cluster.buffer.buffer_metrics import BufferMetrics
+from cluster.learning.learning_policy import LearningPolicy
+from cluster.rollout.engines import Engines
+from cluster.rollout.publisher import Publisher
+from cluster.run.control import RunControl
+from cluster.runtime.ray_session import ClusterError, get
+from cluster.supervision.actor_watch import ActorWatch
+from cluster.supervision.restart_budget import RestartBudget
+from cluster.tracking.recorder import Recorder
+from spag_ray.results.lines import LogDamageLine
+
+
+class Health:
+    """Of one run. `watch`: of its arenas and its buffer; engines have one of their own."""
+
+    def __init__(
+        self,
+        control: RunControl,
+        policies: Sequence[LearningPolicy],
+        engines: Engines,
+        publisher: Publisher,
+        buffer: BufferHandle,
+        watch: ActorWatch,
+        buffer_metrics: BufferMetrics,
+        restarts: RestartBudget,
+        recorder: Recorder,
+    ) -> None:
+        self._control = control
+        self._policies = policies
+        self._engines = engines
+        self._publisher = publisher
+        self._buffer = buffer
+        self._watch = watch
+        self._buffer_metrics = buffer_metrics
+        self._restarts = restarts
+        self._recorder = recorder
+        self._last: BufferHealth | None = None
+
+    def poll(self) -> None:
+        """Raises what the watches could not mend, LearnersLostError, and StopRequestedError; engines that wait for
+        weights may get them."""
+        self._control.check_stop()
+        self._engines.watch.check()
+        self._watch.check()
+        self._poll_buffer()
+        self._buffer_metrics.look()
+        for policy in self._policies:
+            policy.check_learners()
+        self._publisher.admit()
+
+    def _poll_buffer(self) -> None:
+        """Ray starts it again by itself, and it reads its logs by itself: what came of that is counted here."""
+        before, health = self._last, get(self._buffer.health.remote())
+        self._last = health
+        if before is not None and before.pid != health.pid:
+            ended = ClusterError("its process ended, and Ray has started another")
+            self._restarts.count("buffer", self._watch.reason("buffer") or ended)
+        for stage, damage in health.damage.items():
+            if before is None or before.damage.get(stage) != damage:
+                self._recorder.record(LogDamageLine(stage, damage))

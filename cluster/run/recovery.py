@@ -1,0 +1,167 @@
+"""What a run writes down to be gone on with, and how it goes on: checkpoints, and other learners for lost ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cluster.buffer.buffer_actor import BufferHandle
+from cluster.learning.learning_policy import LearningPolicy
+from cluster.learning.training_stage import TrainingStage
+from cluster.monitor.status_board import StatusBoard
+from cluster.rollout.publisher import Publisher
+from cluster.run.checkpoint import Checkpoints, RunState, has_weights_of, keep_matches, set_aside
+from cluster.run.control import RunControl
+from cluster.runtime.ray_session import get
+from cluster.schedules.held_out import HeldOutMatches
+from cluster.schedules.league import LeaguePlay
+from cluster.schedules.task_evaluation import TaskEvaluation
+from cluster.supervision.restart_budget import RestartBudget
+from cluster.tracking.recorder import Recorder
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import LearnersLostError
+from spag_ray.game.words import WordStream
+from spag_ray.results.lines import CheckpointLine, ResumedLine, SetAsideLine
+from spag_ray.stages import STREAM
+
+
+class Recovery:
+    """Of one run: `words`, `league`, `matches`, `tasks` and the policies are saved, and go back to what was saved."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        control: RunControl,
+        policies: Sequence[LearningPolicy],
+        publisher: Publisher,
+        buffer: BufferHandle,
+        words: WordStream,
+        league: LeaguePlay,
+        matches: HeldOutMatches,
+        tasks: TaskEvaluation,
+        restarts: RestartBudget,
+        recorder: Recorder,
+        status: StatusBoard,
+    ) -> None:
+        self._config = config
+        self._control = control
+        self._folder = control.lease.folder
+        self._policies = policies
+        self._publisher = publisher
+        self._buffer = buffer
+        self._words = words
+        self._league = league
+        self._matches = matches
+        self._tasks = tasks
+        self._restarts = restarts
+        self._recorder = recorder
+        self._status = status
+        self._checkpoints = Checkpoints(self._folder, config.checkpoint, lambda: control.lease.check(now=True))
+        self._save_seconds = 0.0
+        self._last = RunState()  # as it was saved, or restored
+        self._saved_at = time.monotonic()
+        self.is_wanted = False  # by somebody who asked for one
+
+    def measure_checkpoint(self) -> None:
+        """At the start, so that a notice to stop finds it measured."""
+        if not self._config.checkpoint.enabled:
+            return
+        self._publisher.wake_learners()
+        self.checkpoint("start", RunState())
+        self._publisher.wake_engines()
+        left, num_gib = self._config.checkpoint.stop_within_s, self._checkpoints.newest_bytes() / 2**30
+        fits = "one is saved then" if 1.5 * self._save_seconds < left else "which may be too short for one"
+        self._status.note(
+            f"a checkpoint takes {self._save_seconds:.1f} s and {num_gib:.2f} GiB while the optimiser has no state; "
+            f"SIGTERM leaves {left:g} s, {fits}"
+        )
+
+    def checkpoint(self, name: str, state: RunState) -> RunState:
+        """`state` and all that it does not say itself, on disk; returns it as it was written."""
+        if not self._config.checkpoint.enabled:
+            return state
+        words, league = self._words.state(), self._league.league.as_json()
+        return self._write(name, replace(state, words=words, league=league))
+
+    def between_steps(self, stage: TrainingStage) -> None:
+        """In a stage, steps are saved every `checkpoint.every_s` seconds, and when the run is to stop and time is left;
+        a stream comes first to where it is saved anyway. Raises StopRequestedError."""
+        control = self._control
+        if stage.part_of is not None:
+            if not self.time_to_save():
+                control.check_stop()
+            return
+        self._save_in_stage(stage)
+        if control.is_waiting:
+            while control.is_waiting:
+                time.sleep(0.1)
+                if self.is_wanted:
+                    self._save_in_stage(stage)
+            self._save_in_stage(stage)  # told to stop meanwhile, perhaps
+        control.check_stop()
+
+    def _save_in_stage(self, stage: TrainingStage) -> None:
+        """If somebody wants it, or it is due, or the run is to stop and time is left."""
+        num_done = sum(policy.stage_progress.num_steps_done for policy in self._policies if policy.stage_progress)
+        is_due = self.is_wanted or time.monotonic() - self._saved_at > self._config.checkpoint.every_s
+        if self._config.checkpoint.enabled and num_done and (is_due or self.time_to_save()):
+            # Words and league as they were when the stage began: it is begun again, and comes to the same games.
+            self._write(f"{stage.stage}-step-{num_done}", self._last)
+
+    def _write(self, name: str, state: RunState) -> RunState:
+        began = time.perf_counter()
+        state = replace(state, order=self._last.order + 1, results=self._matches.as_json())
+        with self._checkpoints.writing(name, state) as folder:
+            for policy in self._policies:
+                policy.save_state(folder)
+        self._save_seconds = time.perf_counter() - began
+        self._last, self._saved_at, self.is_wanted = state, time.monotonic(), False
+        num_bytes = self._checkpoints.newest_bytes()
+        self._recorder.record(CheckpointLine(name, state.stage, round(self._save_seconds, 3), num_bytes))
+        return state
+
+    def time_to_save(self) -> bool:
+        """Whether the run is to stop, and a checkpoint fits into the time that is left, by what the last one took."""
+        return 0 < 1.5 * self._save_seconds < self._control.seconds_left
+
+    def restore(self) -> RunState:
+        """Where to go on: at the newest checkpoint, which is then what learners hold and engines play; or at the
+        beginning. Logs of games that were played beyond it, by weights that are not there any more, are set aside."""
+        self._control.lease.check(now=True)
+        published = self._publisher.published()
+        for policy in self._policies:
+            policy.version = max(policy.version, published.get(policy.name, 0))
+        self._checkpoints.settle()
+        found = self._checkpoints.newest()
+        state = self._last = found[1] if found is not None else RunState()
+        self._save_seconds = self._checkpoints.newest_seconds()
+        for log in set_aside(self._folder / "episodes", state, self._config):
+            self._recorder.record(SetAsideLine(log))
+        get(self._buffer.reread.remote())
+        self._words.go_back_to(state.words)
+        self._matches.go_back_to(state.results)
+        keep_matches(self._folder / "matches.json", state, self._config)
+        self._tasks.keep(lambda stage: has_weights_of(stage, state, self._config))
+        self._league.restore(state.league)
+        is_new = found is None and not any(policy.version for policy in self._policies)
+        if is_new:  # engines play what learners begin with
+            return state
+        self._publisher.wake_learners()
+        if found is not None:
+            self._status.set_status(f"going on from {state.stage or 'the beginning'}")
+            for policy in self._policies:
+                policy.load_state(found[0], str(STREAM) if state.parts else None)
+            version = self._policies[0].version
+            self._recorder.record(ResumedLine(state.stage, found[0].name, version))
+        self._publisher.publish()
+        return state
+
+    def restart_learners(self, error: LearnersLostError) -> None:
+        """Other ranks in the place of a group that lost one; `restore` then says where to go on."""
+        self._restarts.count("learners", error)
+        self._status.set_status("starting the learners again")
+        for policy in self._policies:
+            policy.close_learners()
+            policy.forget_export()
+        self._publisher.start_learners()

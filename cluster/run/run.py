@@ -1,0 +1,351 @@
+"""The Run: one actor that owns every other actor of a run, wires them, and answers commands and sessions.
+
+Run ── engines (EngineActor)   play ──> arenas (ArenaActor) ──> buffer (ReplayBuffer)
+    └─ learners (LearnerActor) learn <── buffer;  publish ──> engines
+
+What is done with them: training.py (the loop), training_verbs.py (its verbs), recovery.py, ../schedules/ (play).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from actors.arena import Rules
+from actors.league import Opponents
+from actors.models import load_tokenizer
+from cluster.buffer.buffer_actor import BufferActor, BufferHandle
+from cluster.buffer.buffer_metrics import BufferMetrics
+from cluster.learning.learning_policy import LearningPolicy
+from cluster.learning.stage_samples import StageSamples
+from cluster.learning.training_stage import TrainingStage
+from cluster.learning.weight_sync import Probe
+from cluster.monitor.status_board import StatusBoard
+from cluster.planning.bundles import Bundle
+from cluster.planning.reservation import Reservation, reservation_of
+from cluster.rollout.arenas import Arenas
+from cluster.rollout.engines import Engines
+from cluster.rollout.publisher import Publisher
+from cluster.run.control import RunControl
+from cluster.run.health import Health
+from cluster.run.recovery import Recovery
+from cluster.run.session_api import MAX_ASKED, GameWithUser, last_episodes
+from cluster.run.training import train
+from cluster.run.training_verbs import Trainer
+from cluster.runtime.ray_session import redirect_output
+from cluster.schedules.held_out import HeldOutMatches
+from cluster.schedules.league import LeaguePlay
+from cluster.schedules.playground import Playground
+from cluster.schedules.rounds import play_round
+from cluster.schedules.seating import Cards, Seating
+from cluster.schedules.task_evaluation import TaskEvaluation
+from cluster.schedules.tournament import Entrant, Tournament
+from cluster.supervision.actor_watch import ActorWatch
+from cluster.supervision.restart_budget import RestartBudget
+from cluster.tracking.recorder import Recorder
+from cluster.types import Progress
+from spag_ray.config.loading import without_environment
+from spag_ray.config.run import RunConfig
+from spag_ray.episodes.log import write_atomically
+from spag_ray.errors import InputError, StopRequestedError
+from spag_ray.game.prompts import Renderer, load_template, make_renderer
+from spag_ray.game.rules import Role
+from spag_ray.game.words import WordStream
+from spag_ray.host.folder_lease import FolderLease, Heartbeat
+from spag_ray.results.evaluations import Evaluation
+from spag_ray.results.matches import Match
+from spag_ray.stages import LEARN, PLAY
+from spag_ray.training_data.samples import GameSample, TurnSample
+
+# A turn that no game played: what learner and engines say of it is compared after every sync.
+PROBE = "It is something that most people have seen, though few could say when they last looked at it closely."
+
+
+class Run:
+    """`lease`: of the run folder, held by this process from here on. `words` are trained on, `held_out` only evaluated
+    on; `model` is a folder."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        lease: FolderLease,
+        model: str,
+        words: Sequence[str],
+        held_out: Sequence[str],
+        cards: Cards,
+    ) -> None:
+        lease.adopt()
+        redirect_output(str(lease.folder / "logs" / "run.log"))
+        self._config = config
+        self._lease = lease
+        self._folder = folder = lease.folder
+        self._control = control = RunControl(lease)
+        self._status = status = StatusBoard(lambda: self._policies[0].version)
+        Heartbeat(lease, status.note)  # until this process ends
+        self._recorder = recorder = Recorder(folder, config.tracking, status.note, lease.check)
+        self._restarts = restarts = RestartBudget(config.supervision, recorder, status.note)
+        self._reservation = Reservation(config.cluster, reservation_of(folder), status.note, control.check_stop)
+
+        tokenizer, template = load_tokenizer(model), load_template(config.prompts)
+        renderer = make_renderer(template, tokenizer, config.game.max_turns)
+        self._policies = self._learning_policies(model, _probe(renderer, held_out[0]))
+        self._buffer = self._start_buffer()
+        self._watch = ActorWatch(config.supervision.heartbeat_timeout_s)
+        self._watch.watch("buffer", self._buffer, is_restarted=True)
+        self._watch.start()
+        self._buffer_metrics = BufferMetrics(self._buffer, recorder, config.stream.max_lag)
+        self._arenas = Arenas(
+            folder.name,
+            str(folder / "logs"),
+            config.self_play.num_arenas,
+            self._watch,
+            restarts,
+            template,
+            Rules(config.game.max_turns, config.game.rules),
+            config.engine.turn_timeout_s,
+            config.engine.start_timeout_s,
+            self._buffer,
+        )
+        self._engines = Engines(config, folder, self._arenas, recorder, restarts, self._reservation)
+        self._publisher = Publisher(config, lease, self._policies, self._engines, self._arenas)
+        self._ground = self._make_ground()
+
+        self._seating = Seating(config, self._policies, model, cards)
+        self._matches = HeldOutMatches(self._ground, lease, held_out)
+        poll_health = self._ground.poll_health
+        self._tasks = TaskEvaluation(config, lease, self._policies, restarts, recorder, status, poll_health)
+        league = LeaguePlay(config, lease, self._policies, self._engines, self._seating, recorder)
+        # Against other players each word comes twice: the learner attacks with it once, and defends once.
+        stream = WordStream(list(words), config.seed, attacker_seats=2 if league.league.is_open else 1)
+        self._recovery = Recovery(
+            config,
+            control,
+            self._policies,
+            self._publisher,
+            self._buffer,
+            stream,
+            league,
+            self._matches,
+            self._tasks,
+            restarts,
+            recorder,
+            status,
+        )
+        learning = {policy.name for policy in self._policies}
+        self._trainer = Trainer(
+            control,
+            self._ground,
+            self._policies,
+            self._engines,
+            self._publisher,
+            self._reservation,
+            self._seating,
+            stream,
+            cards,
+            StageSamples(config, tokenizer, renderer, learning, recorder),
+            league,
+            self._matches,
+            self._tasks,
+            self._recovery,
+            self._watch,
+        )
+
+    def __repr__(self) -> str:
+        """What Ray's pages and messages call it."""
+        return f"run-{self._folder.name}"
+
+    # What commands ask for.
+
+    def train(self) -> list[Match]:
+        """The whole of SPAG; see training.py."""
+        with self._ending():
+            return train(self._trainer)
+
+    def train_alone(self) -> None:
+        """Of a Run that nobody waits for (console.launch): it ends itself, and with it all that it owns."""
+        try:
+            self.train()
+        finally:
+            with contextlib.suppress(OSError):  # on a full disk: it is dead with this process
+                self._lease.release()
+            ray.actor.exit_actor()
+
+    def play_only(self, attacker: str, defender: str, words: Sequence[str]) -> list[dict[str, Any]]:
+        """One game a word between two model folders (which may be the same); games in the published format."""
+        with self._ending():
+            temperature = self._config.sampling.temperature
+            self._reserve_engines(len({attacker, defender}))
+            self._status.set_status("starting engines")
+            self._engines.start(attacker, "attacker", "attacker", 1)
+            seat = other = self._seating.engines_of("attacker", "attacker", attacker, temperature)
+            if defender != attacker:
+                self._engines.start(defender, "defender", "defender", 1)
+                other = self._seating.engines_of("defender", "defender", defender, temperature)
+            seats = {"attacker": seat, "defender": other}
+            episodes = play_round(self._ground, str(PLAY), words, seats, Opponents(self._config.seed))
+            return [episode.as_published() for episode in episodes]
+
+    def match_only(self, entrants: Sequence[Entrant], against: str | None, played: Sequence[Match]) -> list[Match]:
+        """Matches between players that do not learn, beside those that were `played` already."""
+        with self._ending():
+            self._matches.results = list(played)
+            if any(entrant.folder for entrant in entrants):
+                self._reserve_engines(2 * self._config.engine.num_engines)  # of either seat
+            tournament = Tournament(self._config, self._matches, self._engines, self._seating, self._status)
+            return tournament.play(entrants, against)
+
+    def learn_only(self, method: str, games: Sequence[GameSample], sft: Sequence[TurnSample], out: str) -> None:
+        """One pass over samples from a file; the model is written to `out`."""
+        with self._ending():
+            config = self._config
+            rank = Bundle("learner", config.learner.num_cpus, config.learner.num_gpus)
+            self._reservation.reserve([rank] * config.learner.num_ranks)
+            self._status.set_status("starting the learner")
+            (policy,) = self._policies
+            policy.start_learners()
+            imitating = method == "imitation"
+            part = config.imitation if imitating else config.self_play
+            kl_coeff = config.imitation.kl_coeff if imitating else config.objective.kl_coeff
+            stage = TrainingStage(LEARN, method, games, sft, part.batch_games, part.learning_rate, kl_coeff)
+            self._trainer.learn(stage)
+            policy.save_to(Path(out))
+
+    def evaluate_only(self, model: str, stage: str) -> list[Evaluation]:
+        """The configured tasks, of a model folder; `stage` is what its rows are called."""
+        with self._ending():
+            self._reserve_engines(self._config.engine.num_engines)
+            self._status.set_status("starting engines")
+            self._engines.start(model, "evaluated", "evaluated", self._config.engine.num_engines)
+            self._tasks.evaluate(stage, "evaluated", model, lambda: self._engines.of("evaluated"))
+            return self._tasks.rows
+
+    # What sessions ask for while it goes on, and whoever shows or stops it.
+
+    def status(self) -> Progress:
+        return self._status.progress(self._control.is_paused)
+
+    def described(self) -> dict[str, Any]:
+        """The configuration without the values of environment variables, and where the run is."""
+        return {"config": without_environment(self._config.model_dump(mode="json")), "folder": str(self._folder)}
+
+    def episodes(self, count: int, outcome: str | None, stage: str | None) -> list[dict[str, Any]]:
+        """See last_episodes."""
+        return last_episodes(self._folder, count, outcome, stage)
+
+    def metrics(self, kind: str | None, count: int) -> list[dict[str, Any]]:
+        """The last `count` lines of metrics.jsonl; of one kind."""
+        return self._recorder.last(kind, min(count, MAX_ASKED))
+
+    def play_turn(self, word: str, texts: list[str], human: str) -> dict[str, Any]:
+        """See GameWithUser."""
+        return GameWithUser(self._config, self._engines, self._arenas, self._seating).turn(word, texts, human)
+
+    def pause(self) -> None:
+        """Begin no game and no learner step until `resume`; what is under way comes to its end."""
+        self._control.is_paused = True
+        self._arenas.pause(True)
+
+    def resume(self) -> None:
+        self._control.is_paused = False
+        self._arenas.pause(False)
+
+    def save_soon(self) -> None:
+        """Write a checkpoint at the next place where one can be written."""
+        self._recovery.is_wanted = True
+
+    def stop_soon(self, seconds: float) -> None:
+        """Stop at the next place where nothing is lost by it; `seconds` are left until the end of this process."""
+        self._control.stop_soon(seconds)
+
+    def add_engine(self, policy_name: str = "policy") -> str:
+        """One more engine for a policy that learns, while it plays; see Engines.add. Raises InputError for another."""
+        by_name = {policy.name: policy for policy in self._policies}
+        if policy_name not in by_name:
+            raise InputError(f"no policy {policy_name!r} learns; there are {', '.join(by_name)}")
+        return self._engines.add(by_name[policy_name])
+
+    def remove_engine(self, name: str) -> None:
+        self._engines.remove(name)
+
+    def close(self) -> None:
+        """End every actor of the run; engines first close their child processes."""
+        self._engines.close()
+        self._watch.stop()
+        for policy in self._policies:
+            policy.close_learners()
+        self._reservation.close()
+        self._arenas.close()
+        ray.kill(self._buffer)
+        self._recorder.close()
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """After the block everything is closed, and ended.json says how it ended; unless the folder is another run's by
+        now."""
+        end = {"ended": "finished"}
+        try:
+            yield
+        except BaseException as error:
+            end = {"ended": "stopped" if isinstance(error, StopRequestedError) else "failed", "reason": str(error)}
+            raise
+        finally:
+            self.close()
+            with contextlib.suppress(OSError):  # on a full disk, which is then what is raised
+                if self._lease.is_ours():
+                    write_atomically(self._folder / "ended.json", json.dumps(end, indent=1) + "\n")
+
+    def _learning_policies(self, model: str, probe: Probe) -> list[LearningPolicy]:
+        config = self._config
+        seats = {"policy": tuple(Role)} if config.policies == "shared" else {str(role): (role,) for role in Role}
+        return [
+            LearningPolicy(name, roles, config, self._folder, model, self._recorder, probe, self._reservation)
+            for name, roles in seats.items()
+        ]
+
+    def _start_buffer(self) -> BufferHandle:
+        actor = ray.remote(BufferActor).options(
+            name=f"buffer-{self._folder.name}",
+            num_cpus=0,
+            max_concurrency=1024,
+            max_restarts=self._config.supervision.max_restarts,
+            max_task_retries=-1,
+        )
+        handle: BufferHandle = actor.remote(str(self._folder / "episodes"), self._lease)
+        return handle
+
+    def _make_ground(self) -> Playground:
+        health = Health(
+            self._control,
+            self._policies,
+            self._engines,
+            self._publisher,
+            self._buffer,
+            self._watch,
+            self._buffer_metrics,
+            self._restarts,
+            self._recorder,
+        )
+        return Playground(
+            self._config,
+            self._folder,
+            self._arenas,
+            self._buffer,
+            self._buffer_metrics,
+            self._recorder,
+            self._status,
+            health.poll,
+            lambda: {policy.name: policy.version for policy in self._policies},
+        )
+
+    def _reserve_engines(self, count: int) -> None:
+        engine = self._config.engine
+        self._reservation.reserve([Bundle("engine", engine.num_cpus, engine.num_gpus)] * count)
+
+
+def _probe(renderer: Renderer, word: str) -> Probe:
+    return Probe(renderer.prompt((), Role.ATTACKER, word), renderer.reply_ids(PROBE))

@@ -1,0 +1,70 @@
+"""What a session asks of a run while it goes on (console.py): plain values out, nothing that a client has to import."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from actors.arena import GameTask
+from cluster.rollout.arenas import Arenas
+from cluster.rollout.engines import Engines
+from cluster.runtime.ray_session import get
+from cluster.schedules.seating import Seating
+from spag_ray.config.run import RunConfig
+from spag_ray.episodes.log import read_segment
+from spag_ray.episodes.stage_logs import stage_of
+from spag_ray.episodes.wire import decode
+from spag_ray.errors import InputError
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.stages import Stage
+
+MAX_ASKED = 1000  # episodes or records in one answer
+
+
+class GameWithUser:
+    """One game after another between the newest weights and whoever sits at the session."""
+
+    def __init__(self, config: RunConfig, engines: Engines, arenas: Arenas, seating: Seating) -> None:
+        self._config = config
+        self._engines = engines
+        self._arenas = arenas
+        self._seating = seating
+
+    def turn(self, word: str, texts: list[str], human: str) -> dict[str, Any]:
+        """A game on `word`, `texts` its turns so far: the same with their next turn, how the game ended if it has, and
+        the version that played."""
+        if self._engines.are_asleep:
+            raise InputError("the engines sleep while the learner learns on their devices; ask again when it plays")
+        role = Role(human).other
+        task = GameTask(0, word, "visit", self._config.seed)
+        seat = self._seating.newest(role, self._config.sampling.temperature)
+        engine = self._config.engine  # a turn is tried three times, perhaps after a wait for an engine
+        timeout_s = 3 * engine.turn_timeout_s + engine.start_timeout_s
+        answered, verdict = get(self._arenas.handles[0].answer.remote(task, texts, seat), timeout_s)
+        over = None if verdict is None else {"outcome": str(verdict.outcome), "reason": verdict.reason}
+        return {"turns": answered, "verdict": over, "version": self._seating.policy_of(role).version}
+
+
+def last_episodes(folder: Path, count: int, outcome: str | None, stage: str | None) -> list[dict[str, Any]]:
+    """The last `count` judged episodes of a run in the published format with `stage` and `number`, the newest last; of
+    one outcome, of one stage. Raises InputError for an outcome that there is not."""
+    known = [str(each) for each in Outcome]
+    if outcome is not None and outcome not in known:
+        raise InputError(f"outcome {outcome!r}: there are {', '.join(known)}")
+    count = min(count, MAX_ASKED)
+    found: list[dict[str, Any]] = []
+    # Segment by segment, the newest first: those that are older than what was asked for are not read.
+    segments = (folder / "episodes").glob("*.log")
+    for path in sorted(segments, key=lambda path: path.stat().st_mtime, reverse=True):
+        if len(found) < count and (stage is None or stage_of(path) == Stage.parse(stage)):
+            found = _last_of(path, count - len(found), outcome) + found
+    return found
+
+
+def _last_of(path: Path, count: int, outcome: str | None) -> list[dict[str, Any]]:
+    kept: deque[dict[str, Any]] = deque(maxlen=count)
+    for episode in map(decode, read_segment(path)):
+        if outcome is None or str(episode.verdict.outcome) == outcome:
+            kept.append({"stage": episode.stage, "number": episode.number, **episode.as_published()})
+    return list(kept)

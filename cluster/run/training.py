@@ -1,0 +1,215 @@
+"""The whole of SPAG on one page.
+
+    base model ──> evaluate                                                       on held-out words
+        │
+        v          expert games ──> winner's turns ──> learner ──> weights v1 ──> evaluate        imitation
+        │
+        └─> round n: self-play ──> judged episodes ──> buffer ──> winner's turns, shares, role weights
+                        ^                                              │
+                        └──── weights v(n+1), every engine <──── learner, one pass                evaluate
+
+    last, the newest weights against the imitated model, in both seats.
+
+Every stage ends with a checkpoint, before its weights are played: what is on disk is then enough to go on from there
+(RunState says where), and games that were played since are in the log and are not played again.
+
+What waits for what, in schedule `rounds`: play waits for the weights of the round before to be on every engine; the
+learner waits for the round's last game. In schedule `stream` a round is several versions long:
+
+        ┌─ play, as far as permits go ──> judged episodes ──> buffer ──> games_per_version of them, none too old ─┐
+        └─ weights, each engine when sync.update lets it <── learner, one pass <─────────────────────────────────┘
+
+play waits for permits alone (cluster/buffer/stream.py), the learner for a version's games. Nothing else blocks.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Protocol
+
+from cluster.learning.stage_samples import StageSamples, nothing_to_learn
+from cluster.learning.training_stage import TrainingStage
+from cluster.run.checkpoint import RunState
+from cluster.schedules.stream import Stream
+from spag_ray.config.parts import ObjectiveConfig
+from spag_ray.config.run import RunConfig
+from spag_ray.episodes.episode import Episode
+from spag_ray.errors import LearnersLostError, StopRequestedError
+from spag_ray.game.rules import Role
+from spag_ray.results.matches import Match
+from spag_ray.stages import BASE, IMITATED, STREAM, Stage
+from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
+from spag_ray.training_data.samples import TurnSample
+
+MAX_UNDECIDED = 5  # versions of a stream in a row without a decided game
+
+
+class Training(Protocol):
+    """What the loop asks for; training_verbs.py does it with a run's parts."""
+
+    config: RunConfig
+    samples: StageSamples
+
+    def start(self) -> None:
+        """Engines and learners, once there is room for all of them."""
+
+    def restore(self) -> RunState:
+        """Where to go on; learners and engines are there when this returns."""
+        ...
+
+    def restart_learners(self, error: LearnersLostError) -> None: ...
+    def measure_checkpoint(self) -> None: ...
+    def checkpoint(self, name: str, state: RunState) -> RunState: ...
+    def checkpoint_is_due(self, num_versions: int) -> bool:
+        """Of a stream that has published so many versions."""
+        ...
+
+    def time_to_save(self) -> bool:
+        """Whether the run is to stop, and there is time for a checkpoint."""
+        ...
+
+    def play_expert(self) -> list[Episode]: ...
+    def self_play(self, stage: Stage) -> list[Episode]: ...
+    def streaming(self, state: RunState) -> AbstractContextManager[Stream]: ...
+    def learn(self, stage: TrainingStage) -> None: ...
+    def save(self, stage: Stage) -> None:
+        """The learners' weights as model folders of the run."""
+
+    def publish(self) -> None: ...
+    def start_league(self) -> None: ...
+    def new_version(self) -> None:
+        """Published weights: the league may keep them, and gives its engines others."""
+
+    def record_opponents(self, episodes: list[Episode]) -> None:
+        """Who won against whom."""
+
+    def evaluate(self, stage: Stage) -> None: ...
+    def match_with(self, stage: Stage) -> None:
+        """The newest weights against those of an earlier stage, in both seats."""
+
+    def end_learning(self) -> None: ...
+    def end(self) -> list[Match]: ...
+
+
+def train(run: Training) -> list[Match]:
+    run.start()
+    lost: LearnersLostError | None = None
+    while True:
+        try:
+            if lost is not None:
+                run.restart_learners(lost)
+            return go_on(run, run.restore())
+        except LearnersLostError as error:
+            lost = error
+
+
+def go_on(run: Training, state: RunState) -> list[Match]:
+    """From where `state` says to the end."""
+    config = run.config
+    if not state.order:
+        run.measure_checkpoint()
+    if not state.stage:
+        run.evaluate(BASE)
+        if config.imitation.enabled:
+            state = imitate(run, state)
+    if state.stage:
+        run.evaluate(Stage.parse(state.stage))
+
+    baselines = role_baselines(config.objective, state)
+    sft = run.samples.sft()
+    run.start_league()
+    if config.schedule == "stream" and state.rounds < config.self_play.rounds:
+        state = stream_rounds(run, state, sft, baselines)
+    for number in range(state.rounds + 1, config.self_play.rounds + 1):
+        state = spag_round(run, number, state, sft, baselines)
+        run.publish()
+        run.new_version()
+        run.evaluate(Stage.parse(state.stage))
+
+    run.end_learning()
+    if config.self_play.rounds and config.evaluation.games:
+        run.match_with(IMITATED if config.imitation.enabled else BASE)
+    return run.end()
+
+
+def imitate(run: Training, state: RunState) -> RunState:
+    """Learn the winner's turns of a stronger player's games, or rows of training data, and SFT rows beside them."""
+    is_scripted = run.config.imitation.source == "scripted"
+    run.learn(run.samples.imitation(run.play_expert() if is_scripted else None))
+    run.save(IMITATED)
+    state = run.checkpoint(str(IMITATED), replace(state, stage=str(IMITATED)))
+    run.publish()
+    return state
+
+
+def spag_round(
+    run: Training, number: int, state: RunState, sft: list[TurnSample], baselines: RoleBaselines | None
+) -> RunState:
+    """Self-play with the newest weights, then one pass over what was decided."""
+    stage = Stage.of_round(number)
+    episodes = run.self_play(stage)
+    run.record_opponents(episodes)
+    run.learn(run.samples.self_play(stage, episodes, f"round {number}", sft, baselines))
+    run.save(stage)
+    return run.checkpoint(str(stage), replace(state, stage=str(stage), rounds=number, baselines=as_json(baselines)))
+
+
+def stream_rounds(run: Training, state: RunState, sft: list[TurnSample], baselines: RoleBaselines | None) -> RunState:
+    """All rounds while play goes on: a version of the weights for every `games_per_version` games."""
+    config = run.config
+    per_version = config.stream.games_per_version
+    steps_per_version = max(1, per_version // config.self_play.batch_games)
+    versions_per_round = config.self_play.games_per_round // per_version
+    num_parts = config.self_play.rounds * versions_per_round
+    num_undecided = 0
+    window = RoleWindow(config.stream.role_weight_window, state.role_wins)
+    with run.streaming(state) as stream:
+        for part in range(state.parts, num_parts):
+            round_number, place = part // versions_per_round + 1, part % versions_per_round + 1
+            stage = Stage.of_round(round_number)
+            try:
+                episodes = stream.next_batch(f"{stage}, version {place} of {versions_per_round}: play")
+            except StopRequestedError:  # here the learner is where `state` says
+                if run.time_to_save():
+                    run.checkpoint(f"version-{part}", state)
+                raise
+            run.record_opponents(episodes)
+            learned = run.samples.self_play(stage, episodes, str(stage), sft, baselines, window)
+            num_undecided = 0 if learned.games else num_undecided + 1
+            if num_undecided == MAX_UNDECIDED:
+                raise nothing_to_learn(f"{MAX_UNDECIDED} versions in a row", MAX_UNDECIDED * per_version)
+            learned = replace(
+                learned,
+                batch_games=max(1, -(-len(learned.games) // steps_per_version)),
+                part_of=str(STREAM),
+                stage_steps=num_parts * steps_per_version,
+                part=place - 1,
+                after=Stage.parse(state.stage) if state.stage else None,
+            )
+            run.learn(learned)
+            run.publish()
+            state = replace(state, parts=part + 1, stream=stream.learned(), baselines=as_json(baselines))
+            state = replace(state, role_wins=window.as_text())
+            run.new_version()
+            if place == versions_per_round:
+                state = replace(state, stage=str(stage), rounds=round_number)
+                run.save(stage)
+            if place == versions_per_round or run.checkpoint_is_due(part + 1):
+                state = run.checkpoint(f"version-{part + 1}", state)
+            if place == versions_per_round:
+                run.evaluate(stage)
+    return state
+
+
+def role_baselines(objective: ObjectiveConfig, state: RunState) -> RoleBaselines | None:
+    if objective.baseline != "moving":
+        return None
+    baselines = RoleBaselines(objective.baseline_decay)
+    if state.baselines is not None:
+        baselines.values = {role: state.baselines[str(role)] for role in Role}
+    return baselines
+
+
+def as_json(baselines: RoleBaselines | None) -> dict[str, float] | None:
+    return None if baselines is None else {str(role): value for role, value in baselines.values.items()}

@@ -1,0 +1,186 @@
+"""The verbs of the loop (training.py), done with the parts of a run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+from actors.league import Opponents
+from cluster.learning.learning_policy import LearningPolicy
+from cluster.learning.stage_samples import StageSamples
+from cluster.learning.training_stage import TrainingStage
+from cluster.planning.bundles import bundles_of
+from cluster.planning.reservation import Reservation
+from cluster.rollout.engines import Engines
+from cluster.rollout.publisher import Publisher
+from cluster.run.checkpoint import RunState
+from cluster.run.control import RunControl
+from cluster.run.recovery import Recovery
+from cluster.schedules.held_out import HeldOutMatches
+from cluster.schedules.league import LeaguePlay
+from cluster.schedules.playground import Playground
+from cluster.schedules.rounds import play_round
+from cluster.schedules.seating import Cards, Seating
+from cluster.schedules.stream import Stream, streaming
+from cluster.schedules.task_evaluation import TaskEvaluation
+from cluster.supervision.actor_watch import ActorWatch
+from spag_ray.episodes.episode import Episode
+from spag_ray.errors import LearnersLostError
+from spag_ray.game.rules import Role
+from spag_ray.game.words import WordStream
+from spag_ray.results.matches import Match
+from spag_ray.stages import BASE, EXPERT, Stage
+
+
+class Trainer:
+    """Of one run, which owns what is given here."""
+
+    def __init__(
+        self,
+        control: RunControl,
+        ground: Playground,
+        policies: Sequence[LearningPolicy],
+        engines: Engines,
+        publisher: Publisher,
+        reservation: Reservation,
+        seating: Seating,
+        words: WordStream,
+        cards: Cards,
+        samples: StageSamples,
+        league: LeaguePlay,
+        matches: HeldOutMatches,
+        tasks: TaskEvaluation,
+        recovery: Recovery,
+        watch: ActorWatch,
+    ) -> None:
+        self.config = ground.config
+        self.samples = samples
+        self._control = control
+        self._ground = ground
+        self._status = ground.status
+        self._policies = policies
+        self._engines = engines
+        self._publisher = publisher
+        self._reservation = reservation
+        self._seating = seating
+        self._words = words
+        self._cards = cards
+        self._league = league
+        self._matches = matches
+        self._tasks = tasks
+        self._recovery = recovery
+        self._watch = watch
+
+    def start(self) -> None:
+        self._status.set_status("waiting for room")
+        self._reservation.reserve(bundles_of(self.config))
+        self._status.set_status("starting engines and learner")
+        for policy in self._policies:
+            count = self.config.engine.num_engines
+            policy.engines = self._engines.start(policy.model, policy.name, policy.name, count, policy)
+        self._publisher.start_learners()
+
+    def restore(self) -> RunState:
+        return self._recovery.restore()
+
+    def restart_learners(self, error: LearnersLostError) -> None:
+        self._recovery.restart_learners(error)
+
+    def measure_checkpoint(self) -> None:
+        self._recovery.measure_checkpoint()
+
+    def checkpoint(self, name: str, state: RunState) -> RunState:
+        return self._recovery.checkpoint(name, state)
+
+    def checkpoint_is_due(self, num_versions: int) -> bool:
+        return num_versions % self.config.checkpoint.every_versions == 0 or self._recovery.is_wanted
+
+    def time_to_save(self) -> bool:
+        return self._recovery.time_to_save()
+
+    def play_expert(self) -> list[Episode]:
+        words = list(self._cards)
+        random.Random(self.config.seed).shuffle(words)
+        played = [words[index % len(words)] for index in range(self.config.imitation.games)]
+        seats = dict.fromkeys(("attacker", "defender"), self._seating.expert())
+        return play_round(self._ground, str(EXPERT), played, seats, Opponents(self.config.seed))
+
+    def self_play(self, stage: Stage) -> list[Episode]:
+        """One game a word by the newest weights, against themselves and whom the league has drawn."""
+        leases = [self._words.lease() for _ in range(self.config.self_play.games_per_round)]
+        seats, opponents = self._seating.self_play(self._league.seats), self._league.opponents()
+        episodes = play_round(self._ground, str(stage), [lease.word for lease in leases], seats, opponents)
+        for lease in leases:
+            self._words.done(lease)
+        return episodes
+
+    def streaming(self, state: RunState) -> AbstractContextManager[Stream]:
+        seats, opponents = self._seating.self_play(self._league.seats), self._league.opponents()
+        return streaming(self._ground, self._words, seats, opponents, self._watch, state.stream)
+
+    def learn(self, stage: TrainingStage) -> None:
+        """Every policy learns its part."""
+        self._publisher.wake_learners()
+
+        def show(name: str, done: int, total: int, loss: float | None) -> None:
+            self._status.show_steps(name, done, total, loss)
+            self._ground.buffer_metrics.look()
+            self._recovery.between_steps(stage)
+
+        for policy in self._policies:
+            policy.learn(stage, show)
+        for policy in self._policies:
+            policy.stage_progress = None
+
+    def save(self, stage: Stage) -> None:
+        self._control.lease.check(now=True)
+        for policy in self._policies:
+            policy.save(stage)
+
+    def publish(self) -> None:
+        self._publisher.publish()
+
+    def start_league(self) -> None:
+        self._league.start()
+        # Weights on the way from one version to the next are nobody's opponents.
+        if not any(policy.is_in_stage for policy in self._policies):
+            self._league.new_version()
+
+    def new_version(self) -> None:
+        self._league.new_version()
+
+    def record_opponents(self, episodes: list[Episode]) -> None:
+        self._league.record(episodes)
+
+    def evaluate(self, stage: Stage) -> None:
+        """The stage's policies, each in its seat, on held-out words; and on tasks of lm-evaluation-harness."""
+        if self.config.evaluation.games:
+            attacker, defender = (self._seating.newest(role, self.config.evaluation.temperature) for role in Role)
+            self._matches.play(attacker, defender, Stage.evaluation(str(stage)))
+        self._tasks.stage(stage)
+
+    def match_with(self, stage: Stage) -> None:
+        self._status.set_status(f"starting an engine for {stage}")
+        temperature = self.config.evaluation.temperature
+        earlier = {}
+        for policy in self._policies:
+            pool = f"{stage}-{policy.name}"
+            model = policy.model if stage == BASE else str(policy.saved(stage))
+            self._engines.start(model, pool, pool, 1)
+            earlier[policy.name] = self._seating.engines_of(pool, pool, model, temperature)
+        newest = {role: self._seating.newest(role, temperature) for role in Role}
+        attacker, defender = (self._seating.policy_of(role).name for role in Role)
+        last, anchor = str(Stage.of_round(self.config.self_play.rounds)), str(stage)
+        self._matches.play(newest[Role.ATTACKER], earlier[defender], Stage.match(last, anchor))
+        self._matches.play(earlier[attacker], newest[Role.DEFENDER], Stage.match(anchor, last))
+
+    def end_learning(self) -> None:
+        """Everything is learned: engines may have the learners' places."""
+        for policy in self._policies:
+            policy.close_learners()
+        self._reservation.learners_are_done()
+
+    def end(self) -> list[Match]:
+        self._status.set_status("done")
+        return self._matches.results

@@ -1,0 +1,193 @@
+"""Connect to Ray, or start one here that listens on loopback only."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import os
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import ray
+
+from cluster.handles import R, Ref
+from cluster.runtime.ray_token import ClusterError, check_answer, no_token
+from spag_ray.config.parts import ClusterConfig
+from spag_ray.errors import SpagError
+
+# Set before the first `import vllm`, `transformers` or `datasets` anywhere below: nothing is fetched at run time.
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+NAMESPACE = "spag_ray"  # of runs that belong to no session
+
+
+@contextlib.contextmanager
+def ray_session(config: ClusterConfig) -> Iterator[None]:
+    """Ray for the time of the block: a local one is stopped at its end, a cluster is only left.
+
+    Raises ClusterError when the address does not answer.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    os.environ.update(OFFLINE)
+    address = config.address or _address_of_job()
+    environment = {"env_vars": {**OFFLINE, "PYTHONPATH": _import_path()}}
+    try:
+        if address:
+            check_answer(address)
+            ray.init(
+                address=address,
+                runtime_env=environment,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+        else:
+            _stay_on_loopback()
+            _check_free(config.metrics_port)
+            ray.init(
+                address="local",  # its own, whatever cluster is up on this machine
+                num_cpus=config.num_cpus,
+                object_store_memory=int(config.object_store_gib * 2**30),
+                include_dashboard=False,
+                runtime_env=environment,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _node_ip_address="127.0.0.1",
+                _metrics_export_port=config.metrics_port,  # Ray binds it to the node's address, like all else
+            )
+    except (ConnectionError, ValueError, RuntimeError, ray.exceptions.AuthenticationError) as error:
+        where = address or "a local Ray"
+        if _is_about_a_token(error):
+            raise no_token(where) from error
+        raise ClusterError(f"cannot use {where}: {error}; is the cluster up, and the address right?") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _is_about_a_token(error: BaseException | None) -> bool:
+    """Ray gives a refused token as text in the error behind the one that it raises."""
+    while error is not None:
+        if isinstance(error, ray.exceptions.AuthenticationError) or "InvalidAuthToken" in str(error):
+            return True
+        error = error.__cause__
+    return False
+
+
+@overload
+def get(refs: Ref[R], timeout_s: float | None = None) -> R: ...
+
+
+@overload
+def get(refs: Sequence[Ref[R]], timeout_s: float | None = None) -> list[R]: ...
+
+
+def get(refs: Any, timeout_s: float | None = None) -> Any:
+    """`ray.get`, but an error of the user's raised in another process comes out as it was raised there."""
+    try:
+        return ray.get(refs, timeout=timeout_s)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, SpagError):
+            raise error.cause from None
+        raise
+
+
+def own_environment(env: Mapping[str, str]) -> dict[str, Any] | None:
+    """An actor's runtime_env: the session's, and these variables. Ray writes their values to its logs."""
+    return {"env_vars": dict(env)} if env else None
+
+
+def set_environment(env: Mapping[str, str]) -> None:
+    """Of this process, an engine's or a rank's, before it loads its libraries. Not by a runtime_env, because Ray writes
+    the values of one to its logs. What the variables do not say, the node's address does."""
+    os.environ.update(env)
+    use_own_interface(ray.util.get_node_ip_address())
+
+
+def use_own_interface(address: str) -> None:
+    """Make gloo listen where Ray does on this node, not where the host's name leads; and NCCL too where that is
+    loopback. On a cluster NCCL keeps its own choice: the fastest interface may be another."""
+    import psutil  # of a run; a session has none
+
+    interfaces = {each.address: name for name, addresses in psutil.net_if_addrs().items() for each in addresses}
+    if (interface := interfaces.get(address)) is None:
+        return
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    if ipaddress.ip_address(address).is_loopback:
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether an actor that was asked has died or does not answer. A method that failed because of another actor's
+    death comes as a RayActorError too, but is a RayTaskError as well: the one that was asked lives."""
+    is_late = isinstance(error, ray.exceptions.GetTimeoutError)
+    is_dead = isinstance(error, ray.exceptions.RayActorError) and not isinstance(error, ray.exceptions.RayTaskError)
+    return is_late or is_dead
+
+
+def first_line(error: BaseException | str) -> str:
+    """What an error says, without Ray's stack traces."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def is_job() -> bool:
+    """Whether this process is the driver of a Ray job."""
+    return "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
+
+
+def _address_of_job() -> str | None:
+    """The cluster that this process is a job of; outside a job nothing is assumed."""
+    return os.environ.get("RAY_ADDRESS") if is_job() else None
+
+
+def redirect_output(log_path: str) -> None:
+    """This process's output, and that of the processes it starts, goes to the end of a file."""
+    path = Path(log_path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def _stay_on_loopback() -> None:
+    """Make this process and those that Ray starts from it take 127.0.0.1 for this node's address.
+
+    Ray replaces a loopback address by a reachable one and then listens on every interface; the switch that keeps it
+    is named after the systems where it is the default, and is read when ray is imported.
+    """
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
+
+
+def _check_free(port: int | None) -> None:
+    """Ray does not say so when it cannot have its port; it ends the node."""
+    if port is None:
+        return
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ClusterError(
+                f"cluster.metrics_port: {port} cannot be used: {error.strerror}; choose another"
+            ) from error
+
+
+def _import_path() -> str:
+    """Where workers find `actors`, `learners`, `cluster` and `spag_ray`: the folder this file's package is in."""
+    here = str(Path(__file__).resolve().parents[2])
+    others = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != here]
+    return os.pathsep.join([here, *others])

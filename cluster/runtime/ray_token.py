@@ -1,0 +1,74 @@
+"""Ray's token: whether this process uses one, and whether a cluster takes it.
+
+`ray start --head` uses the token that it finds (RAY_AUTH_TOKEN, the file that RAY_AUTH_TOKEN_PATH names, or
+~/.ray/auth_token, which a local Ray leaves behind) unless RAY_AUTH_MODE is set. So does every command here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+import grpc
+from ray._private import ray_constants
+from ray._private.authentication import authentication_token_setup
+from ray._private.grpc_utils import init_grpc_channel
+from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
+from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
+
+from spag_ray.errors import SpagError
+
+ANSWER_WITHIN_S = 10.0
+
+
+class ClusterError(SpagError):
+    """Ray could not be reached or has not what the run needs."""
+
+
+def no_token(address: str) -> ClusterError:
+    """For a session whose token was none or another than the cluster's."""
+    return ClusterError(
+        f"{address} asks for a token and was given none, or another: put it in the file that RAY_AUTH_TOKEN_PATH "
+        "names (or in RAY_AUTH_TOKEN), and set RAY_AUTH_MODE=token"
+    )
+
+
+def use_token() -> None:
+    """From here on in this process and those that it starts, where there is a token and RAY_AUTH_MODE is not set."""
+    if authentication_token_setup.AUTH_MODE_ENV_VAR in os.environ:
+        return
+    if AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True):
+        authentication_token_setup._enable_token_auth()
+
+
+def check_answer(address: str) -> None:
+    """Ask the GCS at host:port for its name before Ray does, which would retry for half a minute and warn each time.
+
+    The token is used where the cluster asks for one: a driver that uses one cannot be called by a cluster that does
+    not. Raises ClusterError when nobody answers, or the token is wrong.
+    """
+    if not re.fullmatch(r"[^/]+:\d+", address):  # `auto` and the like are Ray's to find
+        return
+    if _code(address) != grpc.StatusCode.UNAUTHENTICATED:
+        return
+    use_token()
+    if _code(address) == grpc.StatusCode.UNAUTHENTICATED:
+        raise no_token(address)
+
+
+def _code(address: str) -> grpc.StatusCode:
+    """OK or UNAUTHENTICATED. Raises ClusterError for any other."""
+    channel = init_grpc_channel(address, ray_constants.GLOBAL_GRPC_OPTIONS)
+    try:
+        stub = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
+        stub.GetClusterId(gcs_service_pb2.GetClusterIdRequest(), timeout=ANSWER_WITHIN_S, wait_for_ready=True)
+    except grpc.RpcError as error:
+        if error.code() == grpc.StatusCode.UNAUTHENTICATED:
+            return error.code()
+        raise ClusterError(
+            f"cannot use {address}: nobody answers there within {ANSWER_WITHIN_S:g} s ({error.details()}); is the "
+            "cluster up, and the address right?"
+        ) from error
+    finally:
+        channel.close()
+    return grpc.StatusCode.OK

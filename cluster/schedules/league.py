@@ -1,0 +1,99 @@
+"""The league of a run: engines for its opponents, the versions they play, and what is written down of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from actors.league import PAST, League, Opponents, PastVersion, seat_of
+from actors.models import resolve_model
+from cluster.learning.learning_policy import LearningPolicy
+from cluster.rollout.engines import Engines
+from cluster.schedules.seating import Seating
+from cluster.tracking.recorder import Recorder
+from cluster.types import Seat
+from spag_ray.config.run import RunConfig
+from spag_ray.episodes.episode import Episode
+from spag_ray.game.rules import Role
+from spag_ray.host.folder_lease import FolderLease
+from spag_ray.results.lines import OpponentLine
+
+
+class LeaguePlay:
+    """Opponents are started by `start`; `seats` are then what an arena knows them as."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        lease: FolderLease,
+        policies: Sequence[LearningPolicy],
+        engines: Engines,
+        seating: Seating,
+        recorder: Recorder,
+    ) -> None:
+        self.league = League(config.league, config.seed)
+        self.seats: dict[str, Seat] = {}
+        self._config = config.league
+        self._temperature = config.sampling.temperature
+        self._lease = lease
+        self._folder = lease.folder
+        self._policies = policies
+        self._engines = engines
+        self._seating = seating
+        self._recorder = recorder
+        self._num_past = self._config.num_engines if self._config.past_share else 0
+        self._past_pools: set[str] = set()
+
+    def opponents(self) -> Opponents:
+        return self.league.opponents(self._num_past)
+
+    def start(self) -> None:
+        """Engines for everybody that the configuration names."""
+        if not self.league.is_open or self.seats:
+            return
+        temperature, seat = self._temperature, self._seating.engines_of
+        for role in Role:
+            policy = self._seating.policy_of(role)
+            for number in range(self._num_past):
+                pool = f"{policy.name}-past-{number}"
+                if pool not in self._past_pools:
+                    # Under the policy's own name its turns would be learned.
+                    self._engines.start(policy.model, pool, PAST + policy.name, 1)
+                    self._past_pools.add(pool)
+                past = seat(pool, PAST + policy.name, policy.model, temperature)
+                self.seats[seat_of(f"past-{number}", role)] = past
+        for number, fixed in enumerate(self._config.fixed):
+            pool, model = f"fixed-{number}", resolve_model(fixed.model)
+            self._engines.start(model, pool, fixed.model, 1)
+            for role in Role:
+                self.seats[seat_of(pool, role)] = seat(pool, fixed.model, model, temperature)
+
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        """Be as a checkpoint says; None is the beginning."""
+        empty: dict[str, Any] = {"kept": [], "games": [], "draws": 0}
+        self.league.restore(state or empty, lambda past: all(Path(folder).is_dir() for folder in past.folders.values()))
+
+    def new_version(self) -> None:
+        """Keep the newest version if it is wanted, and give the engines of past versions others to play."""
+        if not self.league.is_open:
+            return
+        self._lease.check(now=True)
+        version = self._policies[0].version
+        folder, dropped = self._folder / "league", []
+        if self.league.wants(version):
+            folders = {p.name: p.save_to(folder / f"v{version}" / p.name) for p in self._policies}
+            dropped = self.league.keep(PastVersion(version, folders))
+        for number, past in enumerate(self.league.draw(self._num_past)):
+            for policy in self._policies:
+                self._engines.give(f"{policy.name}-past-{number}", past.folders[policy.name], past.version)
+            self._recorder.record(OpponentLine(f"past-{number}", past.version))
+        for old in dropped:  # nobody is to load it any more
+            shutil.rmtree(folder / f"v{old.version}")
+        found = json.dumps(self.league.as_json(), indent=1) + "\n"
+        (self._folder / "league.json").write_text(found, encoding="utf-8")
+
+    def record(self, episodes: Iterable[Episode]) -> None:
+        self.league.record(episodes)

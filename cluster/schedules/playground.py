@@ -1,0 +1,35 @@
+"""What play needs, whatever its schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.buffer.buffer_actor import BufferHandle
+from cluster.buffer.buffer_metrics import BufferMetrics
+from cluster.monitor.status_board import StatusBoard
+from cluster.rollout.arenas import Arenas
+from cluster.tracking.recorder import Recorder
+from spag_ray.config.run import RunConfig
+
+
+@dataclass(frozen=True)
+class Playground:
+    """`poll_health` is called by whoever waits for games, and raises what ends the play. `versions`: {policy: the
+    version of its weights that is played}."""
+
+    config: RunConfig
+    folder: Path
+    arenas: Arenas
+    buffer: BufferHandle
+    buffer_metrics: BufferMetrics
+    recorder: Recorder
+    status: StatusBoard
+    poll_health: Callable[[], None]
+    versions: Callable[[], dict[str, int]]
+
+    @property
+    def version(self) -> int:
+        """Of the first policy: what lines of metrics.jsonl are stamped with."""
+        return next(iter(self.versions().values()), 0)

@@ -1,0 +1,89 @@
+"""Play in turns with learning: a round of games, every one of them played and in the log before it is learned from."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+
+import ray
+
+from actors.arena import GameTask
+from actors.league import Opponents
+from cluster.runtime.ray_session import get
+from cluster.schedules.playground import Playground
+from cluster.types import Seat
+from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.wire import decode
+from spag_ray.errors import RunFolderError
+from spag_ray.results.lines import PlayLine
+
+
+def play_round(
+    ground: Playground, stage: str, words: Sequence[str], seats: Mapping[str, Seat], opponents: Opponents
+) -> list[Episode]:
+    """One game a word; the judged episodes, in the order of the words. Games that an earlier life of this run played
+    are taken from the log. `opponents`: who sits where in each game. Raises RunFolderError when words have changed."""
+    all_tasks = [
+        GameTask(number, word, stage, ground.config.seed, *opponents(number)) for number, word in enumerate(words)
+    ]
+    there = get(ground.buffer.played.remote(stage))  # by an earlier life of this run
+    for task in all_tasks:
+        if there.get(task.number, task.target_word) != task.target_word:
+            raise RunFolderError(
+                f"{ground.folder}: game {task.number} of {stage} was played with the word "
+                f"{there[task.number]!r}, now it would be {task.target_word!r}: the words are others; go on with "
+                "those that the run was begun with, or begin another"
+            )
+    tasks = [task for task in all_tasks if task.number not in there]
+    began = time.perf_counter()
+    _play_all(ground, stage, len(all_tasks), tasks, seats)
+    seconds = time.perf_counter() - began
+    ground.buffer_metrics.look(now=True)
+    count = get(ground.buffer.count.remote(stage))
+    ground.recorder.record(
+        PlayLine(
+            stage=stage,
+            version=ground.version,
+            games=count.num_games,
+            turns=count.num_turns,
+            tokens=count.num_tokens,
+            seconds=round(seconds, 3),
+            games_per_s=round(count.num_games / seconds, 3),
+            tokens_per_s=round(count.num_tokens / seconds, 1),
+            outcomes={str(outcome): number for outcome, number in count.outcomes.items()},
+        )
+    )
+    return [decode(data) for data in get(ground.buffer.take.remote(stage))]
+
+
+def _play_all(ground: Playground, stage: str, total: int, tasks: Sequence[GameTask], seats: Mapping[str, Seat]) -> None:
+    """Every game played and in the log, whichever arenas that takes."""
+    games_in_flight = ground.config.self_play.games_in_flight
+    handles = ground.arenas.handles
+    shares = [tasks[index :: len(handles)] for index in range(len(handles))]
+    plays = {
+        handle.play.remote(share, seats, games_in_flight): (index, ground.arenas.name(index))
+        for index, (handle, share) in enumerate(zip(handles, shares, strict=True))
+        if share
+    }
+    try:
+        while plays:
+            ended, _ = ray.wait(list(plays), timeout=0.5)
+            ground.status.show_games(stage, total, get(ground.buffer.count.remote(stage)))
+            ground.poll_health()
+            for play in ended:
+                index, name = plays.pop(play)
+                try:
+                    get(play)
+                except ray.exceptions.RayActorError as error:
+                    arena = ground.arenas.replace(index, name, error)
+                    there = get(ground.buffer.played.remote(stage))
+                    left = [task for task in shares[index] if task.number not in there]
+                    plays[arena.play.remote(left, seats, games_in_flight)] = index, ground.arenas.name(index)
+    except BaseException:
+        for play, (index, _) in plays.items():  # or they would go on with games that are given out again
+            with contextlib.suppress(ray.exceptions.RayActorError):
+                get(ground.arenas.handles[index].stop.remote(stage))
+                get(play)
+        raise

@@ -1,0 +1,52 @@
+"""Who sits where: every Seat of a run is made here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from actors.endpoint_policy import Endpoint
+from actors.policy import Sampling
+from cluster.learning.learning_policy import LearningPolicy
+from cluster.types import Seat
+from spag_ray.config.run import RunConfig
+from spag_ray.game.rules import Role
+
+Cards = dict[str, tuple[str, ...]]
+
+
+class Seating:
+    """`model`: the folder of the tokenizer of those who have no model; `cards`: what the scripted expert knows."""
+
+    def __init__(self, config: RunConfig, policies: Sequence[LearningPolicy], model: str, cards: Cards) -> None:
+        self._config = config
+        self._policies = policies
+        self._model = model
+        self._cards = cards
+
+    def policy_of(self, role: Role) -> LearningPolicy:
+        """That learns to play `role`."""
+        return next(policy for policy in self._policies if role in policy.roles)
+
+    def engines_of(self, pool: str, policy: str, model: str, temperature: float) -> Seat:
+        """The engines of a pool, whose turns are stamped with `policy`."""
+        sampling = self._config.sampling
+        return Seat(pool, policy, Sampling(temperature, sampling.max_new_tokens, sampling.top_k, sampling.top_p), model)
+
+    def newest(self, role: Role, temperature: float) -> Seat:
+        """The newest weights of the policy that learns to play `role`."""
+        policy = self.policy_of(role)
+        return self.engines_of(policy.name, policy.name, policy.model, temperature)
+
+    def self_play(self, opponents: Mapping[str, Seat]) -> dict[str, Seat]:
+        """The newest weights in both seats, and whom else the league may draw."""
+        temperature = self._config.sampling.temperature
+        return {str(role): self.newest(role, temperature) for role in Role} | dict(opponents)
+
+    def expert(self) -> Seat:
+        """The scripted one, as imitation plays it."""
+        return Seat("expert", "scripted", Sampling(), self._model, self._cards)
+
+    def guest(self, name: str, endpoint: Endpoint | None) -> Seat:
+        """A chat endpoint, or the scripted expert, in a match."""
+        sampling = Sampling(self._config.evaluation.temperature, self._config.sampling.max_new_tokens)
+        return Seat(name, name, sampling, self._model, None if endpoint else self._cards, endpoint)

@@ -1,0 +1,118 @@
+"""Play that goes on beside the learner, as the loop (training.py) sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import ray
+
+from actors.league import Opponents
+from cluster.buffer.buffer_actor import StreamSpec
+from cluster.buffer.stream import STAGE
+from cluster.handles import Ref
+from cluster.runtime.ray_session import get
+from cluster.schedules.playground import Playground
+from cluster.supervision.actor_watch import ActorWatch
+from cluster.types import Seat
+from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.wire import decode
+from spag_ray.game.words import WordStream
+from spag_ray.results.lines import StreamLine
+
+
+@contextlib.contextmanager
+def streaming(
+    ground: Playground,
+    words: WordStream,
+    seats: Mapping[str, Seat],
+    opponents: Opponents,
+    watch: ActorWatch,
+    cursor: Mapping[str, Any] | None = None,
+) -> Iterator[Stream]:
+    """Arenas that play without end, as far as permits go, while the block learns. `cursor`: of a stream that goes
+    on."""
+    config, versions = ground.config, ground.versions()
+    spec = StreamSpec(words, config.stream, config.seed, opponents, versions)
+    with watch.patience("buffer"):  # it reads the stream's log
+        get(ground.buffer.open_stream.remote(spec, None if cursor is None else {**cursor, "versions": versions}))
+    ground.buffer_metrics.look(now=True)
+    stream = Stream(ground, seats)
+    try:
+        yield stream
+    finally:
+        with contextlib.suppress(ray.exceptions.RayActorError):  # gone for good: then that is what is raised
+            get(ground.buffer.close_stream.remote())
+        stream.stop()
+
+
+class Stream:
+    """What the learner sees of play that goes on beside it."""
+
+    def __init__(self, ground: Playground, seats: Mapping[str, Seat]) -> None:
+        self._ground = ground
+        self._buffer = ground.buffer
+        self._seats = seats
+        self._began = time.perf_counter()
+        self._plays: dict[Ref[int], tuple[int, str]] = {}  # of which arena, and what it is called
+        for index in range(len(ground.arenas.handles)):
+            self._play(index)
+
+    def next_batch(self, what: str) -> list[Episode]:
+        """The episodes that the next version learns from. Raises what ended an arena, and
+        StopRequestedError."""
+        self._ground.poll_health()
+        waited = time.perf_counter()
+        while (records := get(self._buffer.batch.remote(0.5))) is None:
+            self._ground.status.show_games(what, 0, get(self._buffer.count.remote(STAGE)))
+            self._ground.poll_health()
+            self._look_after_arenas()
+        counts = get(self._buffer.stream_counts.remote())
+        total = get(self._buffer.count.remote(STAGE))
+        seconds = time.perf_counter() - self._began
+        self._ground.recorder.record(
+            StreamLine(
+                version=self._ground.version,
+                waited_s=round(time.perf_counter() - waited, 3),
+                games=total.num_games,
+                tokens_per_s=round(total.num_tokens / seconds, 1),
+                games_per_s=round(total.num_games / seconds, 3),
+                begun=counts.begun,
+                waiting=counts.waiting,
+                evicted=counts.evicted,
+                lost=counts.lost,
+                repeated=counts.repeated,
+                permits_free=counts.permits_free,
+                lags=dict(sorted(counts.lag.items())),
+            )
+        )
+        return [decode(data) for data in records]
+
+    def learned(self) -> dict[str, Any]:
+        """The batch has been learned and the new weights are published; returns the buffer's cursor."""
+        return get(self._buffer.advance.remote(self._ground.versions()))
+
+    def stop(self) -> None:
+        """Arenas leave the games that are under way; one that is gone has left them."""
+        for play, (index, _) in self._plays.items():
+            with contextlib.suppress(ray.exceptions.RayActorError):
+                get(self._ground.arenas.handles[index].stop.remote(STAGE))
+                get(play)
+
+    def _play(self, index: int) -> None:
+        games_in_flight = self._ground.config.self_play.games_in_flight
+        play = self._ground.arenas.handles[index].play_stream.remote(self._seats, games_in_flight)
+        self._plays[play] = index, self._ground.arenas.name(index)
+
+    def _look_after_arenas(self) -> None:
+        """One that is gone leaves its games to others and is replaced; what else ended one is raised."""
+        for ended in ray.wait(list(self._plays), num_returns=len(self._plays), timeout=0)[0]:
+            index, name = self._plays.pop(ended)
+            try:
+                get(ended)
+            except ray.exceptions.RayActorError as error:
+                get(self._buffer.give_up.remote(name))
+                self._ground.arenas.replace(index, name, error)
+                self._play(index)

@@ -1,0 +1,209 @@
+"""Tasks of lm-evaluation-harness after each stage, asked of the engines that a run has anyway.
+
+    Run ── TaskEvaluation ──> EvaluationActor: the harness ──> the policy's engines: score, generate
+                 └── rows ──> evaluations.json, metrics
+
+The harness lives in an actor of its own while a stage is evaluated: its memory is gone before the learner's need comes,
+and what it does to a process (seeds, caches, threads) happens elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from actors.lm_eval_tasks import Shelf, evaluate, harness_environment
+from actors.models import load_tokenizer
+from cluster.handles import ActorHandle, remote_method
+from cluster.learning.learning_policy import LearningPolicy
+from cluster.monitor.status_board import StatusBoard
+from cluster.rollout.remote_policy import RemotePolicy
+from cluster.runtime.ray_session import get, own_environment, redirect_output
+from cluster.supervision.restart_budget import RestartBudget
+from cluster.tracking.recorder import Recorder
+from cluster.types import Engine
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import EngineError, EngineGoneError
+from spag_ray.host.folder_lease import FolderLease
+from spag_ray.results.evaluations import FILE, Evaluation, read_evaluations, task_names, write_evaluations
+from spag_ray.results.lines import EvaluationLine
+from spag_ray.stages import Stage
+
+if TYPE_CHECKING:
+    from actors.lm_eval_model import PolicyModel
+
+
+class EvaluationActor:
+    """Hosts the harness; asks engines itself. `progress` may be called meanwhile."""
+
+    def __init__(self, log_path: str, model: str, config: RunConfig) -> None:
+        redirect_output(log_path)
+        self._config = config
+        self._tokenizer = load_tokenizer(model)
+        self._shelf: Shelf | None = None
+        self._model: PolicyModel | None = None
+
+    def __repr__(self) -> str:
+        """What Ray's pages and messages call it."""
+        return "evaluation"
+
+    def evaluate(self, task: str, stage: str, engines: Sequence[Engine]) -> tuple[list[Evaluation], int]:
+        """(rows, how many contexts were cut to fit)."""
+        from actors.lm_eval_model import PolicyModel
+
+        config, engine = self._config.evaluation, self._config.engine
+        if self._shelf is None:
+            self._shelf = Shelf(config.include_path)
+        loaded = self._shelf.load(task, config.num_fewshot)
+        policies = [RemotePolicy(each.handle, each.name) for each in engines]
+        with asyncio.Runner() as runner:
+            model = PolicyModel(policies, self._tokenizer, engine.max_model_len, engine.max_num_seqs, runner.run)
+            self._model = model
+            rows = evaluate(model, loaded, stage, config.task_limit, config.apply_chat_template)
+        return rows, model.num_cut
+
+    def progress(self) -> tuple[int, int]:
+        """(answers that have come, answers asked for) of the task that is evaluated."""
+        return (0, 0) if self._model is None else (self._model.num_done, self._model.num_asked)
+
+
+class EvaluationHandle(ActorHandle, Protocol):
+    """An EvaluationActor's."""
+
+    @remote_method
+    def evaluate(self, task: str, stage: str, engines: Sequence[Engine]) -> tuple[list[Evaluation], int]: ...
+
+    @remote_method
+    def progress(self) -> tuple[int, int]: ...
+
+
+class HarnessStuckError(EngineError):
+    """The harness's process is there, and does not answer."""
+
+
+class TaskEvaluation:
+    """Of one run. What an earlier life of the run has evaluated is not evaluated again."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        lease: FolderLease,
+        policies: Sequence[LearningPolicy],
+        restarts: RestartBudget,
+        recorder: Recorder,
+        status: StatusBoard,
+        poll_health: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._lease = lease
+        self._folder = lease.folder
+        self._policies = policies
+        self._restarts = restarts
+        self._recorder = recorder
+        self._status = status
+        self._poll_health = poll_health
+        self._path = self._folder / FILE
+        self.rows = read_evaluations(self._path) if self._path.exists() else []
+
+    def stage(self, stage: Stage) -> None:
+        """The newest weights of every policy; where two learn side by side, a row's stage names the policy too."""
+        for policy in self._policies:
+            own = stage if len(self._policies) == 1 else stage.of_policy(policy.name)
+            self.evaluate(str(own), policy.name, policy.model, partial(getattr, policy, "engines"))
+
+    def evaluate(self, stage: str, policy: str, model: str, engines: Callable[[], Sequence[Engine]]) -> None:
+        """On every task that there are no rows of. `engines`: those that there are now; `model` has their tokenizer. A
+        task is begun again when the harness dies or hangs, or every engine that it asks dies."""
+        actor = None
+        try:
+            for name in self.missing(stage):
+                rows = None
+                while rows is None:
+                    actor = actor or self._start(model)
+                    try:
+                        rows = self._ask(actor, name, stage, engines)
+                    except (ray.exceptions.RayActorError, EngineGoneError, HarnessStuckError) as error:
+                        is_stuck = isinstance(error, HarnessStuckError)
+                        self._restarts.count("evaluation", str(error) if is_stuck else error)
+                        ray.kill(actor)
+                        actor = None
+                self._take(rows, policy)
+        finally:
+            if actor is not None:
+                ray.kill(actor)
+
+    def missing(self, stage: str) -> list[str]:
+        """Tasks that are still to be evaluated."""
+        done = {row.task for row in self.rows if row.stage == stage}
+        return [name for name in task_names(self._config.evaluation.tasks) if name not in done]
+
+    def keep(self, belongs: Callable[[str], bool]) -> None:
+        """Only rows of these stages: others are of a life of the run that is given up."""
+        kept = [row for row in self.rows if belongs(row.stage)]
+        if kept != self.rows:
+            self.rows = kept
+            write_evaluations(self._path, kept)
+
+    def _start(self, model: str) -> EvaluationHandle:
+        """On this node: data sets were looked for here."""
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        handle: EvaluationHandle = (
+            ray.remote(EvaluationActor)
+            .options(
+                name=f"evaluation-{self._folder.name}",
+                num_cpus=0,
+                max_concurrency=2,
+                scheduling_strategy=here,
+                runtime_env=own_environment(harness_environment(self._config.evaluation.download)),
+            )
+            .remote(str(self._folder / "logs" / "evaluation.log"), model, self._config)
+        )
+        return handle
+
+    def _ask(
+        self, actor: EvaluationHandle, name: str, stage: str, engines: Callable[[], Sequence[Engine]]
+    ) -> list[Evaluation]:
+        asked = actor.evaluate.remote(name, stage, self._wait_for(engines))
+        progress, found = actor.progress.remote(), (0, 0)
+        # It takes its time while the harness is imported; after that it answers whatever it does.
+        answered, patience_s = time.monotonic(), self._config.engine.start_timeout_s
+        while not ray.wait([asked], timeout=0.5)[0]:
+            self._status.show_answers(f"{Stage.evaluation(stage)}: {name}", *found)
+            self._poll_health()
+            if ray.wait([progress], timeout=0)[0]:
+                found, progress = get(progress), actor.progress.remote()
+                answered, patience_s = time.monotonic(), self._config.supervision.heartbeat_timeout_s
+            if time.monotonic() - answered > patience_s:
+                raise HarnessStuckError(f"the evaluation of {name} has not answered a heartbeat for {patience_s:g} s")
+        rows, num_cut = get(asked)
+        if num_cut:
+            length = self._config.engine.max_model_len
+            self._status.note(
+                f"{stage}: {name}: {num_cut} contexts were cut from the left to engine.max_model_len {length}"
+            )
+        return rows
+
+    def _wait_for(self, engines: Callable[[], Sequence[Engine]]) -> list[Engine]:
+        """There is none while one that died is being replaced."""
+        deadline = time.monotonic() + self._config.engine.start_timeout_s
+        while not (found := list(engines())):
+            if time.monotonic() > deadline:
+                raise EngineError(f"no engine to evaluate with; see {self._folder}/logs")
+            self._poll_health()
+            time.sleep(0.5)
+        return found
+
+    def _take(self, rows: Sequence[Evaluation], policy: str) -> None:
+        """A tag's tasks may be there already, of a life before: their rows are replaced."""
+        new = {(row.stage, row.task) for row in rows}
+        self.rows = [*(row for row in self.rows if (row.stage, row.task) not in new), *rows]
+        self._lease.check(now=True)
+        write_evaluations(self._path, self.rows)
+        for row in rows:
+            self._recorder.record(EvaluationLine(policy, row))

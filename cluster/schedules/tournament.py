@@ -1,0 +1,162 @@
+"""Every attacker against every defender on the same words: `spag-ray match`.
+
+Each seat has engines of its own. From match to match they are given other weights where the next player is of the same
+shape, and are started anew where it is not, so two models are in memory at a time, however many players there are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from actors.endpoint_policy import Endpoint
+from actors.models import resolve_model
+from cluster.monitor.status_board import StatusBoard
+from cluster.rollout.engines import Engines
+from cluster.schedules.held_out import HeldOutMatches
+from cluster.schedules.seating import Seating
+from cluster.types import Seat
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import ConfigError
+from spag_ray.game.rules import Role
+from spag_ray.results.matches import Match
+from spag_ray.stages import BASE, PLAYER_NAME, Stage, order_of
+
+SCRIPTED = "scripted"
+# What a model's config.json says of where it came from, not of its shape.
+_NOT_SHAPE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A player of a tournament: a model folder, a chat endpoint, or the scripted expert (neither)."""
+
+    name: str
+    folder: str | None = None
+    endpoint: Endpoint | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Entrant:
+        """NAME=MODEL; MODEL is a folder, the built-in model's name, `scripted`, or http://HOST:PORT/v1#MODEL.
+
+        Raises ConfigError, and ModelError for a folder that holds no model.
+        """
+        name, equals, model = (part.strip() for part in text.partition("="))
+        if not (name and equals and model):
+            raise ConfigError(f"--player {text}: write it as NAME=MODEL, for example new=runs/quickstart/models/spag-2")
+        if not PLAYER_NAME.fullmatch(name):
+            raise ConfigError(f"--player {text}: games are kept in files of the players' names: letters, digits, . _ -")
+        if model == SCRIPTED:
+            return cls(name)
+        if not model.startswith(("http://", "https://")):
+            return cls(name, resolve_model(model))
+        url, hash_sign, served = model.partition("#")
+        if not (hash_sign and served):
+            raise ConfigError(
+                f"--player {text}: which of the server's models? Write http://HOST:PORT/v1#MODEL, with the name that "
+                f"{url.rstrip('/')}/models lists"
+            )
+        return cls(name, endpoint=Endpoint(url.rstrip("/"), served))
+
+
+def entrants_of_run(folder: Path, base: str) -> list[Entrant]:
+    """The base model and every stage's model of a run of one policy, the oldest first. Raises ConfigError where there
+    are none."""
+    stages = [path for path in (folder / "models").glob("*") if (path / "config.json").is_file()]
+    if not stages:
+        raise ConfigError(f"{folder}: no stage's model in its models/ that could play; is it a run folder?")
+    order = sorted(stages, key=lambda path: order_of(path.name))
+    return [Entrant(str(BASE), resolve_model(base)), *(Entrant(path.name, str(path.resolve())) for path in order)]
+
+
+def check_entrants(entrants: Sequence[Entrant], against: str | None) -> None:
+    """Raises ConfigError where nobody plays, two have one name, or `against` is nobody's."""
+    names = [entrant.name for entrant in entrants]
+    twice = [name for name in names if names.count(name) > 1]
+    if not names:
+        raise ConfigError("nobody plays: name players with --player NAME=MODEL, or a run's stages with --stages")
+    if twice:
+        raise ConfigError(f"--player {twice[0]}: two players have this name; give each one of its own")
+    if against is not None and against not in names:
+        raise ConfigError(f"--against {against}: no player of this name; there are {', '.join(names)}")
+
+
+def pairings(names: Sequence[str], against: str | None = None) -> Iterator[tuple[str, str]]:
+    """(attacker, defender): all, each seat's next differing from its last as seldom as can be; or those alone in which
+    `against` plays another, in both seats.
+
+    >>> list(pairings("ab"))
+    [('a', 'a'), ('a', 'b'), ('b', 'b'), ('b', 'a')]
+    >>> list(pairings("abc", against="b"))
+    [('b', 'a'), ('b', 'c'), ('c', 'b'), ('a', 'b')]
+    """
+    if against is not None:
+        others = [name for name in names if name != against]
+        yield from ((against, other) for other in others)
+        yield from ((other, against) for other in reversed(others))
+        return
+    for row, attacker in enumerate(names):
+        yield from ((attacker, defender) for defender in (names if row % 2 == 0 else reversed(names)))
+
+
+class Tournament:
+    """`engines` are started and given models as players take their seats."""
+
+    def __init__(
+        self, config: RunConfig, matches: HeldOutMatches, engines: Engines, seating: Seating, status: StatusBoard
+    ) -> None:
+        self._matches = matches
+        self._status = status
+        self._seats = {role: _SeatOfMany(role, config, engines, seating) for role in Role}
+
+    def play(self, entrants: Sequence[Entrant], against: str | None = None) -> list[Match]:
+        """`evaluation.games` of every pairing on held-out words; what has been played is not played again."""
+        by_name = {entrant.name: entrant for entrant in entrants}
+        for stage in [Stage.match(*names) for names in pairings(list(by_name), against)]:
+            if self._matches.of(stage) is not None:
+                continue
+            self._status.set_status(f"{stage.title}: engines")
+            players = zip(Role, stage.seats, strict=True)
+            first, second = (self._seats[role].taken_by(by_name[name]) for role, name in players)
+            self._matches.play(first, second, stage)
+        return self._matches.results
+
+
+class _SeatOfMany:
+    """One seat, and the engines that play it for whoever's turn it is."""
+
+    def __init__(self, role: Role, config: RunConfig, engines: Engines, seating: Seating) -> None:
+        self._role = str(role)
+        self._config = config
+        self._engines = engines
+        self._seating = seating
+        self._pool = ""
+        self._folder: str | None = None
+        self._num_taken = 0
+
+    def taken_by(self, entrant: Entrant) -> Seat:
+        if entrant.folder is None:
+            return self._seating.guest(entrant.name, entrant.endpoint)
+        self._give_engines(entrant.folder)
+        return self._seating.engines_of(self._pool, self._role, entrant.folder, self._config.evaluation.temperature)
+
+    def _give_engines(self, folder: str) -> None:
+        if folder == self._folder:
+            return
+        self._num_taken += 1
+        if self._folder is not None and shape_of(folder) == shape_of(self._folder):
+            self._engines.give(self._pool, folder, self._num_taken)
+        else:
+            if self._folder is not None:
+                self._engines.remove_pool(self._pool)
+            self._pool = f"{self._role}-{self._num_taken}"
+            self._engines.start(folder, self._pool, self._role, self._config.engine.num_engines)
+        self._folder = folder
+
+
+def shape_of(folder: str) -> str:
+    """What engines of two models have to share for one to take the other's weights."""
+    config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    return json.dumps({key: value for key, value in config.items() if key not in _NOT_SHAPE}, sort_keys=True)

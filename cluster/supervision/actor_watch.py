@@ -1,0 +1,151 @@
+"""Finds arenas and a buffer that hang, and kills them. What waits for one then finds it dead, and replaces it:
+
+    arena     its unfinished calls fail; play starts another one (arenas.py)
+    buffer    Ray restarts it and makes the unfinished calls again (buffer_actor.py)
+
+Engines have a watch of their own (EngineWatch), which also replaces them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import ray
+
+from cluster.handles import ActorHandle, Ref, remote_method
+from cluster.supervision.engine_watch import BEAT_S
+
+START_WITHIN_S = 60.0  # a process, and what it imports
+READ_WITHIN_S = 900.0  # a log of several million episodes
+
+
+class WatchedHandle(ActorHandle, Protocol):
+    """Of an actor that answers while its event loop turns."""
+
+    @remote_method
+    def heartbeat(self) -> None: ...
+
+
+class RestartedHandle(WatchedHandle, Protocol):
+    """Of one that Ray restarts: `live` never returns."""
+
+    @remote_method
+    def live(self) -> None: ...
+
+
+@dataclass(eq=False)
+class _Watched:
+    """`beat` is waited for since `asked`. `is_up`: it has answered since it was started last. `life` is a call that
+    only the end of the process ends: a heartbeat that is asked for once Ray has begun a restart does not fail, but
+    waits for the new process, and alone would not tell a slow restart from a hang."""
+
+    name: str
+    handle: WatchedHandle
+    start_within_s: float
+    is_restarted: bool
+    is_up: bool = False
+    is_busy: bool = False
+    beat: Ref[None] | None = None
+    asked: float = 0.0
+    life: Ref[None] | None = None
+
+    def ask(self) -> None:
+        if self.is_restarted and self.life is None:
+            self.life = cast(RestartedHandle, self.handle).live.options(max_task_retries=0).remote()
+        self.beat = self.handle.heartbeat.options(max_task_retries=0).remote()
+        self.asked = time.monotonic()
+
+
+class ActorWatch:
+    """A thread that asks every actor for one heartbeat after another; who has not answered for `timeout_s` hangs."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._watched: list[_Watched] = []
+        self._killed: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="actor-watch", daemon=True)
+        self._failure: BaseException | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=5)
+
+    def watch(self, name: str, handle: WatchedHandle, is_restarted: bool = False) -> None:
+        """`is_restarted`: by Ray, when it dies. Reading its logs may take it long, and it has a method `live` that
+        never returns."""
+        start_within_s = max(READ_WITHIN_S if is_restarted else START_WITHIN_S, self._timeout_s)
+        with self._lock:
+            self._watched.append(_Watched(name, handle, start_within_s, is_restarted))
+
+    def forget(self, name: str) -> None:
+        with self._lock:
+            self._watched = [each for each in self._watched if each.name != name]
+
+    @contextlib.contextmanager
+    def patience(self, name: str) -> Iterator[None]:
+        """While the block lasts the actor may be as long without an answer as when it starts."""
+        with self._lock:
+            (watched,) = (each for each in self._watched if each.name == name)
+            watched.is_busy = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                watched.is_busy, watched.asked = False, time.monotonic()
+
+    def reason(self, name: str) -> str | None:
+        """Why the actor was killed, said once; None if nobody here has killed it."""
+        return self._killed.pop(name, None)
+
+    def check(self) -> None:
+        """Raises what has ended the watch."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.wait(BEAT_S):
+                with self._lock:
+                    for each in list(self._watched):
+                        self._look(each)
+        except BaseException as error:
+            if not self._stopped.is_set():
+                self._failure = error
+
+    def _look(self, each: _Watched) -> None:
+        if each.life is not None and ray.wait([each.life], timeout=0)[0]:
+            with contextlib.suppress(ray.exceptions.RayActorError):  # those who wait for it see that too
+                ray.get(each.life)
+            self._is_dead(each)
+        if each.beat is None:
+            each.ask()
+            return
+        limit_s = self._timeout_s if each.is_up and not each.is_busy else each.start_within_s
+        if ray.wait([each.beat], timeout=0)[0]:
+            try:
+                ray.get(each.beat)
+            except ray.exceptions.RayActorError:  # those who wait for it see that too
+                self._is_dead(each)
+            else:
+                each.is_up = True
+                each.ask()
+        elif time.monotonic() - each.asked > limit_s:
+            self._killed[each.name] = f"{each.name} has not answered a heartbeat for {limit_s:g} s"
+            ray.kill(each.handle, no_restart=not each.is_restarted)
+            self._is_dead(each)
+
+    def _is_dead(self, each: _Watched) -> None:
+        each.beat, each.life, each.is_up = None, None, False
+        if not each.is_restarted:
+            self._watched.remove(each)

@@ -1,0 +1,111 @@
+"""Finds engines that are dead or hang."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+import ray
+
+from cluster.handles import Ref
+from cluster.types import Engine
+from spag_ray.config.parts import SupervisionConfig
+
+BEAT_S = 1.0
+
+
+class HasEngine(Protocol):
+    """What is watched: an engine, and whatever its owner knows of it."""
+
+    engine: Engine
+
+
+Watched = TypeVar("Watched", bound=HasEngine)
+
+
+class EngineWatch(Generic[Watched]):
+    """A thread that looks at every engine's heartbeat. Those that are dead or stuck are given to `replace`, each in a
+    thread of its own: a new engine takes minutes to come up, and the others are watched meanwhile."""
+
+    def __init__(self, config: SupervisionConfig, replace: Callable[[Watched, BaseException | str], None]) -> None:
+        self._config = config
+        self._replace = replace
+        self._placed: list[Watched] = []
+        self._beats: dict[Watched, tuple[Ref[tuple[int, float]], float]] = {}
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.failure: BaseException | None = None
+
+    def start(self) -> None:
+        self._in_thread("engine-watch", self._run)
+
+    def stop(self) -> None:
+        """Nothing more is replaced; what is being replaced sees `is_stopped`."""
+        self._stopped.set()
+        deadline = time.monotonic() + 5
+        for thread in list(self._threads):
+            thread.join(timeout=max(0.0, deadline - time.monotonic()))
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped.is_set()
+
+    def watch(self, placed: Watched) -> None:
+        with self._lock:
+            self._placed.append(placed)
+
+    def forget(self, engine: Engine) -> None:
+        with self._lock:
+            self._placed = [placed for placed in self._placed if placed.engine is not engine]
+
+    def check(self) -> None:
+        """Raises what the watch could not mend."""
+        if self.failure is not None:
+            raise self.failure
+
+    def _run(self) -> None:
+        while not self._stopped.wait(BEAT_S):
+            with self._lock:
+                placed = list(self._placed)
+            self._beats = {each: beat for each, beat in self._beats.items() if each in placed}
+            for each in placed:
+                if (fault := self._look(each)) is not None and not self.is_stopped:
+                    self.forget(each.engine)
+                    self._in_thread(f"replace-{each.engine.name}", partial(self._replace, each, fault))
+
+    def _in_thread(self, name: str, work: Callable[[], None]) -> None:
+        """What it raises ends the run (`check`), unless the run ends anyway."""
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                if not self.is_stopped:
+                    self.failure = self.failure or error
+
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        self._threads.append(threading.Thread(target=run, name=name, daemon=True))
+        self._threads[-1].start()
+
+    def _look(self, placed: Watched) -> BaseException | str | None:
+        """What is wrong with an engine, if anything."""
+        if placed not in self._beats:
+            self._beats[placed] = placed.engine.handle.heartbeat.remote(), time.monotonic()
+            return None
+        beat, asked = self._beats[placed]
+        if not ray.wait([beat], timeout=0)[0]:
+            if time.monotonic() - asked > self._config.heartbeat_timeout_s:
+                return f"{placed.engine.name} has not answered a heartbeat for {self._config.heartbeat_timeout_s:g} s"
+            return None
+        del self._beats[placed]
+        try:
+            num_pending, idle_s = ray.get(beat)
+        except ray.exceptions.RayError as error:
+            return error
+        if num_pending and idle_s > self._config.engine_stall_s:
+            return f"{placed.engine.name} has {num_pending} turns to answer and has answered none for {idle_s:.0f} s"
+        return None

@@ -1,0 +1,85 @@
+"""Who died or hangs, what is begun again, from what.
+
+    engine    found by its heartbeat: dead, or silent, or with turns to answer and none answered for too long.
+              A new one takes the newest published weights, then plays; lost turns are asked of others meanwhile.
+              One that is starting has a heartbeat too, on a thread that loading a model does not hold up.
+    arena     found by its unfinished call, or killed for its silence (actor_watch.py); a new one plays what the log has
+              not got.
+    buffer    Ray starts it again, also when it was killed for its silence; it reads its log, cursor and leases.
+    learner   found by its unfinished call or its deadline; the group begins again at the newest checkpoint.
+
+All of it is bounded: more than `max_restarts` within `within_s` end the run, with the reasons.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import ray
+
+from cluster.runtime.ray_session import first_line
+from cluster.tracking.recorder import Recorder
+from spag_ray.config.parts import SupervisionConfig
+from spag_ray.errors import SpagError
+from spag_ray.results.lines import RestartLine
+
+
+class TooManyRestartsError(SpagError):
+    """What ran kept dying."""
+
+
+class RestartBudget:
+    """Counts them, writes each down with its cause, and says it."""
+
+    def __init__(
+        self, config: SupervisionConfig, recorder: Recorder, note: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self._config = config
+        self._recorder = recorder
+        self._note = note
+        self._recent: deque[tuple[float, str]] = deque()
+        self._lock = threading.Lock()
+        self._oom_kills = oom_kills()
+
+    def count(self, what: str, error: BaseException | str) -> None:
+        """`what` is about to be begun again. Raises TooManyRestartsError when that happened too often."""
+        with self._lock:
+            cause = self._cause(error)
+        reason = first_line(error)
+        self._recorder.record(RestartLine(what, cause, reason))
+        self._note(f"{what} is begun again ({cause}): {reason}")
+        now = time.monotonic()
+        with self._lock:
+            self._recent.append((now, f"{what}: {cause}"))
+            while self._recent and now - self._recent[0][0] > self._config.within_s:
+                self._recent.popleft()
+            if len(self._recent) > self._config.max_restarts:
+                last = "; ".join(reason for _, reason in list(self._recent)[-3:])
+                raise TooManyRestartsError(
+                    f"{len(self._recent)} restarts within {self._config.within_s:g} s, supervision.max_restarts is "
+                    f"{self._config.max_restarts}; the last: {last}; see the logs/ of the run folder"
+                )
+
+    def _cause(self, error: BaseException | str) -> str:
+        """out of memory, stuck, or crash: by what Ray says, and by the kernel's count of processes it has killed."""
+        before, self._oom_kills = self._oom_kills, oom_kills()
+        text = str(error).lower()
+        if isinstance(error, ray.exceptions.OutOfMemoryError) or "out of memory" in text or "outofmemory" in text:
+            return "out of memory"
+        if self._oom_kills > before:
+            return "out of memory"
+        is_late = isinstance(error, str) or isinstance(error.__cause__, ray.exceptions.GetTimeoutError)
+        return "stuck" if is_late else "crash"
+
+
+def oom_kills() -> int:
+    """Processes that this machine's kernel has killed for memory since it was started; 0 where it does not say."""
+    try:
+        lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

@@ -1,0 +1,5 @@
+"""What is measured, and where it is written: metrics.jsonl, Prometheus, TensorBoard, W&B, Grafana.
+
+Tests of other names: curves, tensorboard, wandb in test_tracking.py; grafana in test_dashboard.py; metric_registry,
+prometheus, recorder in test_metrics.py.
+"""

@@ -1,0 +1,228 @@
+"""The registry's metrics as a Grafana dashboard: rows of panels, the query of each a function of its metrics' kind.
+
+    counter    how fast it rises, per second; or, of rare events, by how much within the window
+    gauge      its value
+    histogram  median and 95th percentile within the window
+
+Grafana's classic JSON model. The data source, the runs and the window can be chosen on the page.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.tracking.metric_registry import METRICS, Metric
+
+UID = "spag-ray"
+WINDOWS = ("1m", "5m", "15m", "1h", "6h")
+WIDTH, HEIGHT, PER_ROW = 8, 8, 3  # of a page that is 24 wide
+QUANTILES = (0.5, 0.95)
+_UNITS = {"seconds": "s", "bytes": "bytes", "ratio": "none", "": "none", "versions": "none"}
+_RATES = {"seconds": "percentunit", "bytes": "Bps"}  # seconds per second are a share of the time
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Metrics of one kind and unit, named without `spag_ray_`. `by`: labels that are told apart (all if None); `rare`:
+    events to be counted, not rates; `shares`: stacked, as shares of their sum."""
+
+    title: str
+    metrics: tuple[str, ...]
+    by: tuple[str, ...] | None = None
+    rare: bool = False
+    shares: bool = False
+
+
+PANELS: dict[str, tuple[Panel, ...]] = {
+    "Play": (
+        Panel("Games", ("games_total",), ("phase",)),
+        Panel("Games by seat and result", ("games_total",), ("phase", "seat", "result"), shares=True),
+        Panel("Games by reason", ("games_total",), ("seat", "result", "reason"), shares=True),
+        Panel("Turns", ("turns_total",)),
+        Panel("Tokens sampled", ("tokens_total",)),
+    ),
+    "Buffer": (
+        Panel("Waiting episodes", ("buffer_episodes",)),
+        Panel("Age of the oldest", ("buffer_age_seconds",)),
+        Panel("Staleness: versions behind when learned", ("episodes_learned_total",), shares=True),
+        Panel("Permits", ("permits",)),
+        Panel("Games of the stream begun", ("stream_games_begun_total",)),
+        Panel("Games lost", ("stream_games_lost_total",), rare=True),
+        Panel("Episodes evicted, repeated", ("episodes_evicted_total", "episodes_repeated_total"), rare=True),
+        Panel("Learner waits for games", ("learner_wait_seconds_total",)),
+    ),
+    "Learner": (
+        Panel("Loss terms", ("loss", "policy_loss", "kl_loss", "sft_loss")),
+        Panel("KL and entropy", ("kl_nats", "entropy_nats")),
+        Panel("Importance ratio", ("importance_mean_ratio", "importance_max_ratio")),
+        Panel("Clipped", ("clipped_ratio",)),
+        Panel("Gradient norm", ("gradient_norm",)),
+        Panel("Learning rate", ("learning_rate",)),
+        Panel("Role weights", ("role_weight",)),
+        Panel("Steps", ("learner_steps_total", "learner_skipped_steps_total"), rare=True),
+        Panel("Seconds a step", ("learner_step_seconds",)),
+        Panel("Forward and backward", ("learner_compute_seconds_total",)),
+        Panel("Tokens learned, computed", ("learner_target_tokens_total", "learner_computed_tokens_total")),
+    ),
+    "Engines and learner": (
+        Panel("Mismatch", ("mismatch_ratio",)),
+        Panel("Mismatch in nats", ("mismatch_mean_nats", "mismatch_max_nats", "mismatch_k3_nats")),
+        Panel("Probe after a sync", ("probe_mean_nats", "probe_max_nats")),
+        Panel("Version", ("policy_version",)),
+        Panel("Seconds a sync", ("sync_seconds",)),
+        Panel("Bytes to each engine", ("sync_bytes_total",), rare=True),
+        Panel("Engines in the newest sync", ("sync_engines",)),
+    ),
+    "Tasks": (Panel("Scores", ("task_score",)),),
+    "Faults and checkpoints": (
+        Panel("RestartBudget", ("restarts_total",), rare=True),
+        Panel("Engines", ("engines_joined_total", "engines_lost_total", "engines_left_total"), rare=True),
+        Panel("Went on from a checkpoint", ("resumes_total",), rare=True),
+        Panel("Logs damaged", ("log_damage_total",), rare=True),
+        Panel("Logs set aside", ("logs_set_aside_total",), rare=True),
+        Panel("Seconds a checkpoint", ("checkpoint_seconds",)),
+        Panel("Bytes of the newest checkpoint", ("checkpoint_bytes",)),
+    ),
+}
+
+
+def dashboard() -> dict[str, Any]:
+    """As Grafana imports it."""
+    panels: list[dict[str, Any]] = []
+    top = 0
+    for row, members in PANELS.items():
+        panels.append(_row(row, top, len(panels) + 1))
+        top += 1
+        for place, panel in enumerate(members):
+            at = {"x": WIDTH * (place % PER_ROW), "y": top + HEIGHT * (place // PER_ROW), "w": WIDTH, "h": HEIGHT}
+            panels.append(_panel(panel, at, len(panels) + 1))
+        top += HEIGHT * -(-len(members) // PER_ROW)
+    return {
+        "id": None,
+        "uid": UID,
+        "title": "spag_ray",
+        "description": "Runs of adversarial self-play: what they play, learn, send and lose.",
+        "tags": ["spag_ray", "ray"],
+        "timezone": "browser",
+        "editable": True,
+        "graphTooltip": 1,
+        "schemaVersion": 41,
+        "version": 1,
+        "refresh": "10s",
+        "time": {"from": "now-30m", "to": "now"},
+        "timepicker": {},
+        "annotations": {"list": []},
+        "links": [],
+        "templating": {"list": _variables()},
+        "panels": panels,
+    }
+
+
+def as_text() -> str:
+    return json.dumps(dashboard(), indent=1) + "\n"
+
+
+def queries(panel: Panel) -> list[tuple[str, str]]:
+    """(PromQL, legend) of a panel's lines."""
+    found = []
+    for metric in _metrics(panel):
+        labels = ("run", *(metric.labels if panel.by is None else panel.by))
+        series = f'{metric.exported_name}%s{{run=~"$run"}}'
+        short = metric.name.removeprefix("spag_ray_").removesuffix("_total")
+        legend = " ".join(f"{{{{{label}}}}}" for label in labels)
+        if len(panel.metrics) > 1:
+            legend = f"{short} {legend}"
+        by = ", ".join(labels)
+        if metric.kind == "gauge":
+            found.append((f"max by ({by}) ({series % ''})", legend))
+        elif metric.kind == "counter":
+            rise = "increase" if panel.rare else "rate"
+            found.append((f"sum by ({by}) ({rise}({series % ''}[$window]))", legend))
+        else:
+            for quantile in QUANTILES:
+                buckets = f"sum by (le, {by}) (rate({series % '_bucket'}[$window]))"
+                found.append((f"histogram_quantile({quantile}, {buckets})", f"{quantile:.0%} {legend}"))
+    return found
+
+
+def _metrics(panel: Panel) -> list[Metric]:
+    return [_BY_NAME[f"spag_ray_{name}"] for name in panel.metrics]
+
+
+def _panel(panel: Panel, at: dict[str, int], number: int) -> dict[str, Any]:
+    metrics = _metrics(panel)
+    # Nulls are spanned: a value that comes once a version is a line too.
+    custom: dict[str, Any] = {"drawStyle": "line", "lineWidth": 1, "fillOpacity": 10, "spanNulls": True}
+    if panel.shares:
+        custom |= {"stacking": {"mode": "percent", "group": "A"}, "fillOpacity": 60}
+    return {
+        "id": number,
+        "type": "timeseries",
+        "title": panel.title,
+        "description": "; ".join(metric.help for metric in metrics),
+        "datasource": _SOURCE,
+        "gridPos": at,
+        "fieldConfig": {"defaults": {"unit": _unit(panel, metrics[0]), "custom": custom}, "overrides": []},
+        "options": {
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+            "tooltip": {"mode": "multi", "sort": "desc"},
+        },
+        "targets": [
+            {
+                "refId": chr(ord("A") + place),
+                "datasource": _SOURCE,
+                "expr": query,
+                "legendFormat": legend,
+                "range": True,
+            }
+            for place, (query, legend) in enumerate(queries(panel))
+        ],
+    }
+
+
+def _unit(panel: Panel, metric: Metric) -> str:
+    """Grafana's name for it."""
+    if metric.kind == "counter" and not panel.rare:
+        return _RATES.get(metric.unit, f"suffix: {metric.unit}/s")
+    return _UNITS.get(metric.unit, f"suffix: {metric.unit}")
+
+
+def _row(title: str, top: int, number: int) -> dict[str, Any]:
+    at = {"x": 0, "y": top, "w": WIDTH * PER_ROW, "h": 1}
+    return {"id": number, "type": "row", "title": title, "collapsed": False, "gridPos": at, "panels": []}
+
+
+def _variables() -> list[dict[str, Any]]:
+    of_runs = f"label_values({METRICS[0].exported_name}, run)"
+    return [
+        {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "hide": 0},
+        {
+            "name": "run",
+            "label": "Run",
+            "type": "query",
+            "datasource": _SOURCE,
+            "definition": of_runs,
+            "query": {"query": of_runs, "refId": "runs"},
+            "refresh": 2,
+            "sort": 2,
+            "multi": True,
+            "includeAll": True,
+            "allValue": ".+",
+            "current": {"text": ["All"], "value": ["$__all"]},
+        },
+        {
+            "name": "window",
+            "label": "Window",
+            "type": "interval",
+            "query": ",".join(WINDOWS),
+            "options": [{"text": each, "value": each, "selected": each == WINDOWS[0]} for each in WINDOWS],
+            "current": {"text": WINDOWS[0], "value": WINDOWS[0]},
+            "auto": False,
+        },
+    ]
+
+
+_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+_BY_NAME = {metric.name: metric for metric in METRICS}

@@ -1,0 +1,264 @@
+"""Every metric that a run exports: its name, unit and labels, and which line of metrics.jsonl feeds it.
+
+>>> [(update.metric.name, update.labels, update.value) for update in updates("engine_lost", {"engine": "engine-0"})]
+[('spag_ray_engines_lost_total', {}, 1.0)]
+
+Names follow Prometheus: base units, counters end in `_total`; Ray puts `ray_` in front. Every series has the label
+`run` besides. cluster/tracking/recorder.py hands the updates to Ray, cluster/tracking/grafana.py draws the metrics.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from spag_ray.game.game_end import GAME_ENDS
+from spag_ray.stages import Stage
+
+Kind = Literal["counter", "gauge", "histogram"]
+Labels = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """`line` is the kind of line that feeds it, `value` a pattern for the names of the values taken from there; what
+    its groups catch are labels. Without a pattern each line counts 1. `is_sum`: the lines hold the sum so far, and what
+    it has risen by is counted. `at_start`: label sets that are there from the beginning, at 0."""
+
+    kind: Kind
+    name: str
+    unit: str
+    help: str
+    line: str
+    value: str = ""
+    labels: tuple[str, ...] = ()
+    is_sum: bool = False
+    buckets: tuple[float, ...] = ()
+    at_start: tuple[Labels, ...] = ()
+
+    @property
+    def exported_name(self) -> str:
+        return f"ray_{self.name}"
+
+
+@dataclass(frozen=True)
+class Update:
+    """Of one series: what a counter goes up by (or its sum so far), a gauge's value, an observation."""
+
+    metric: Metric
+    labels: dict[str, str]
+    value: float
+
+
+def updates(line: str, values: Mapping[str, Any]) -> list[Update]:
+    """What a line of metrics.jsonl says of the metrics; a value that is not finite says nothing."""
+    found = []
+    for metric in METRICS:
+        if metric.line == line:
+            for caught, value in _values(metric, values):
+                if isinstance(value, int | float) and math.isfinite(value):
+                    labels = {label: caught.get(label) or _label(label, values) for label in metric.labels}
+                    found.append(Update(metric, labels, float(value)))
+    return found
+
+
+def _values(metric: Metric, values: Mapping[str, Any]) -> list[tuple[dict[str, str], Any]]:
+    if not metric.value:
+        return [({}, 1)]
+    matches = {name: re.fullmatch(metric.value, name) for name in values}
+    return [(match.groupdict(), values[name]) for name, match in matches.items() if match is not None]
+
+
+def _label(label: str, values: Mapping[str, Any]) -> str:
+    if label == "phase" and "stage" in values:
+        return Stage.parse(values["stage"]).phase
+    if label == "part":
+        return re.split(r"[-.]", values["what"])[0]  # engine-policy-0.2 is an engine
+    return str(values[label])
+
+
+_PLAYED = [{"phase": phase} for phase in ("imitation", "self_play", "evaluation")]
+_PARTS = ("engine", "arena", "buffer", "learners", "evaluation")
+_CAUSES = ("crash", "stuck", "out of memory")
+
+_ENDING = r"(?P<seat>attacker|defender|none) (?P<result>win|breach|tie): (?P<reason>.+)"
+_ONCE: tuple[Labels, ...] = ({},)
+_IN_PHASE: dict[str, Any] = {"labels": ("phase",), "is_sum": True, "at_start": tuple(_PLAYED)}
+_POLICY = ("policy",)
+_LEARNS = ("policy", "phase")
+_SHORT_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+_LONG_S = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
+
+
+def _counter(name: str, unit: str, help: str, line: str, value: str = "", **more: Any) -> Metric:
+    return Metric("counter", name, unit, help, line, value, **more)
+
+
+def _of_stream(name: str, unit: str, help: str, value: str) -> Metric:
+    return Metric("counter", name, unit, help, "buffer", value, is_sum=True)
+
+
+def _gauge(name: str, unit: str, help: str, line: str, value: str, labels: tuple[str, ...] = ()) -> Metric:
+    return Metric("gauge", name, unit, help, line, value, labels)
+
+
+def _seconds(name: str, help: str, line: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Metric:
+    return Metric("histogram", name, "seconds", help, line, "seconds", labels, buckets=buckets)
+
+
+METRICS: tuple[Metric, ...] = (
+    # play, as the buffer counts it
+    _counter(
+        "spag_ray_games_total",
+        "games",
+        "games played to their end; `seat` won or broke the rules, `reason` is why",
+        "games",
+        _ENDING,
+        labels=("phase", "seat", "result", "reason"),
+        is_sum=True,
+        at_start=tuple({**phase, **end.labels} for phase in _PLAYED for end in GAME_ENDS),
+    ),
+    _counter("spag_ray_turns_total", "turns", "turns played in these games", "games", "turns", **_IN_PHASE),
+    _counter("spag_ray_tokens_total", "tokens", "tokens sampled in these games", "games", "tokens", **_IN_PHASE),
+    # the buffer
+    _gauge("spag_ray_buffer_episodes", "episodes", "episodes that wait for the learner", "buffer", "waiting"),
+    _gauge("spag_ray_buffer_age_seconds", "seconds", "how long the oldest of them has waited", "buffer", "oldest_s"),
+    _gauge("spag_ray_permits", "games", "games of a stream that may be begun now", "buffer", "permits_free"),
+    _of_stream("spag_ray_stream_games_begun_total", "games", "games of a stream given to arenas", "begun"),
+    _of_stream("spag_ray_stream_games_lost_total", "games", "of these, lost with their arena", "lost"),
+    _of_stream("spag_ray_episodes_repeated_total", "episodes", "episodes that came twice, kept once", "repeated"),
+    _of_stream("spag_ray_episodes_evicted_total", "episodes", "episodes too old to be learned", "evicted"),
+    _counter(
+        "spag_ray_episodes_learned_total",
+        "episodes",
+        "episodes of a stream given to the learner; `lag` is how many versions old they were",
+        "buffer",
+        r"lag_(?P<lag>\d+)",
+        labels=("lag",),
+        is_sum=True,
+    ),
+    _counter(
+        "spag_ray_learner_wait_seconds_total",
+        "seconds",
+        "time that the learner has waited for a stream's games",
+        "stream",
+        "waited_s",
+        at_start=_ONCE,
+    ),
+    # the learner
+    _counter("spag_ray_learner_steps_total", "steps", "optimiser steps", "step", labels=_LEARNS),
+    _counter(
+        "spag_ray_learner_skipped_steps_total",
+        "steps",
+        "steps without a finite gradient",
+        "step",
+        "skipped",
+        labels=_LEARNS,
+    ),
+    _seconds("spag_ray_learner_step_seconds", "time of one step", "step", _LEARNS, _LONG_S),
+    _counter(
+        "spag_ray_learner_compute_seconds_total",
+        "seconds",
+        "time in forward and backward, of the busiest rank",
+        "step",
+        "compute_s",
+        labels=_LEARNS,
+    ),
+    _counter(
+        "spag_ray_learner_target_tokens_total",
+        "tokens",
+        "sampled tokens that were learned",
+        "step",
+        "num_target_tokens",
+        labels=_LEARNS,
+    ),
+    _counter(
+        "spag_ray_learner_computed_tokens_total",
+        "tokens",
+        "tokens computed for it, shared prefixes once",
+        "step",
+        "num_unique_tokens",
+        labels=_LEARNS,
+    ),
+    _gauge("spag_ray_loss", "", "the whole loss of the newest step", "step", "loss", _POLICY),
+    _gauge("spag_ray_policy_loss", "", "its policy term, coefficient included", "step", "policy_loss", _POLICY),
+    _gauge("spag_ray_kl_loss", "", "its KL term, coefficient included", "step", "kl_loss", _POLICY),
+    _gauge("spag_ray_sft_loss", "", "its SFT term, coefficient included", "step", "sft_loss", _POLICY),
+    _gauge("spag_ray_kl_nats", "nats", "divergence from the reference, per token", "step", "kl", _POLICY),
+    _gauge("spag_ray_entropy_nats", "nats", "entropy per target token", "step", "entropy", _POLICY),
+    _gauge("spag_ray_gradient_norm", "", "norm of the gradient before clipping", "step", "gradient_norm", _POLICY),
+    _gauge("spag_ray_learning_rate", "", "learning rate of the newest step", "step", "learning_rate", _POLICY),
+    _gauge("spag_ray_clipped_ratio", "ratio", "share of tokens that were clipped", "step", "clip_fraction", _POLICY),
+    _gauge("spag_ray_importance_mean_ratio", "ratio", "importance ratio, mean", "step", "ratio_mean", _POLICY),
+    _gauge("spag_ray_importance_max_ratio", "ratio", "importance ratio, largest", "step", "ratio_max", _POLICY),
+    _gauge("spag_ray_role_weight", "", "weight of a role's games", "step", r"(?P<seat>\w+)_weight", ("policy", "seat")),
+    # engine against learner
+    _gauge(
+        "spag_ray_mismatch_ratio",
+        "ratio",
+        "a token's probability, learner over engine",
+        "step",
+        "mismatch_mean",
+        _POLICY,
+    ),
+    _gauge("spag_ray_mismatch_mean_nats", "nats", "difference of log-probabilities, mean", "step", "gap_mean", _POLICY),
+    _gauge(
+        "spag_ray_mismatch_max_nats", "nats", "difference of log-probabilities, largest", "step", "gap_max", _POLICY
+    ),
+    _gauge("spag_ray_mismatch_k3_nats", "nats", "divergence of learner and engine (k3)", "step", "gap_k3", _POLICY),
+    _gauge(
+        "spag_ray_probe_mean_nats",
+        "nats",
+        "difference for the probe after a sync, mean",
+        "sync",
+        "probe_gap_mean",
+        _POLICY,
+    ),
+    _gauge(
+        "spag_ray_probe_max_nats",
+        "nats",
+        "difference for the probe after a sync, largest",
+        "sync",
+        "probe_gap_max",
+        _POLICY,
+    ),
+    # weights
+    _gauge("spag_ray_policy_version", "versions", "newest version that engines play", "sync", "version", _POLICY),
+    _gauge("spag_ray_sync_engines", "engines", "engines that took it", "sync", "num_engines", _POLICY),
+    _seconds(
+        "spag_ray_sync_seconds", "from publishing a version to every engine being on it", "sync", _POLICY, _SHORT_S
+    ),
+    _counter("spag_ray_sync_bytes_total", "bytes", "weights sent to each engine", "sync", "num_bytes", labels=_POLICY),
+    # tasks of lm-evaluation-harness
+    _gauge(
+        "spag_ray_task_score", "", "newest stage's score in a task", "evaluation", "value", ("policy", "task", "metric")
+    ),
+    # what breaks, and what is kept
+    _counter(
+        "spag_ray_restarts_total",
+        "restarts",
+        "parts of the run that were begun again, by cause",
+        "restart",
+        labels=("part", "cause"),
+        at_start=tuple({"part": part, "cause": cause} for part in _PARTS for cause in _CAUSES),
+    ),
+    _counter("spag_ray_engines_joined_total", "engines", "engines that joined", "engine_joined", at_start=_ONCE),
+    _counter("spag_ray_engines_lost_total", "engines", "engines lost in a sync", "engine_lost", at_start=_ONCE),
+    _counter("spag_ray_engines_left_total", "engines", "engines taken out", "engine_left", at_start=_ONCE),
+    _counter("spag_ray_resumes_total", "resumes", "times it went on from a checkpoint", "resumed", at_start=_ONCE),
+    _counter("spag_ray_log_damage_total", "faults", "episode logs found damaged", "log_damage", at_start=_ONCE),
+    _counter("spag_ray_logs_set_aside_total", "logs", "episode logs given up", "set_aside", at_start=_ONCE),
+    _seconds("spag_ray_checkpoint_seconds", "time to save a checkpoint", "checkpoint", (), _LONG_S),
+    _gauge("spag_ray_checkpoint_bytes", "bytes", "size of the newest checkpoint", "checkpoint", "num_bytes"),
+)
+
+# Kinds of lines that feed no metric, and why.
+NOT_EXPORTED = {
+    "play": "a stage's sums; `games` says the same while it is played",
+    "samples": "what is learned comes with each `step`",
+    "opponent": "league.json has the league",
+    "reference": "a stream that is resumed says where its reference came from, once",
+}

@@ -1,0 +1,144 @@
+"""One `record()` for everything that is measured: a line of JSON in the run folder, curves for TensorBoard and W&B,
+metrics for Prometheus."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import ray
+
+from cluster.tracking.curves import Curves, Points
+from cluster.tracking.metric_registry import updates
+from cluster.tracking.prometheus import Exporter
+from cluster.tracking.wandb import WandbRun
+from spag_ray.config.parts import TrackingConfig
+from spag_ray.errors import RunFolderError
+from spag_ray.results.lines import Line
+from spag_ray.results.metric_lines import MetricLines
+
+MAX_KEPT = 1000  # lines of each kind, for who asks for the last ones
+
+
+class Recorder:
+    """Appends to metrics.jsonl; each line has `time` (seconds since the epoch), `kind`, and the values. Ray, if there
+    is one, is told what the line says of the registry's metrics, and whoever draws curves is given what it draws. Any
+    thread may call. `note`: told who draws no more, and why. `check` raises LeaseLostError when the folder is another
+    run's by now; nothing is written then."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tracking: TrackingConfig | None = None,
+        note: Callable[[str], None] = lambda text: None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        check()
+        self._check = check
+        self._path = folder / "metrics.jsonl"
+        self._lock = threading.Lock()
+        self._note = note
+        self._exporter = Exporter(folder.name) if ray.is_initialized() else None
+        self._kept: dict[str | None, deque[str]] = defaultdict(lambda: deque(maxlen=MAX_KEPT))
+        self._curves = Curves()
+        self._drawers: dict[str, Drawer] = {}
+        tracking = tracking or TrackingConfig(tensorboard=False)
+        if tracking.tensorboard:
+            self._open("TensorBoard", lambda: _event_files(folder))
+        for line in MetricLines(self._path).new():  # of earlier lives of this run
+            self._keep(line["kind"], json.dumps(line))
+            self._draw(line)
+        if (wandb := tracking.wandb) is not None:  # it had those
+            self._open("Weights & Biases", lambda: WandbRun(folder, wandb))
+        self._file = self._path.open("a", encoding="utf-8")
+        self._end_torn_line()
+
+    def record(self, line: Line) -> None:
+        """A number that is not finite is written as null: JSON has no word for it. Raises RunFolderError when the disk
+        takes no more."""
+        kind, values = line.kind, {key: _finite(value) for key, value in line.values().items()}
+        written = {"time": round(time.time(), 3), "kind": kind, **values}
+        text = json.dumps(written)
+        self._check()
+        with self._lock:
+            try:
+                self._file.write(text + "\n")
+                self._file.flush()
+            except OSError as error:
+                raise RunFolderError(
+                    f"{self._path}: cannot be written ({error.strerror}); make room, and go on with --resume"
+                ) from error
+            self._keep(kind, text)
+            self._draw(written)
+            if self._exporter is not None:
+                for update in updates(kind, values):
+                    self._exporter.take(update)
+
+    def last(self, kind: str | None, count: int) -> list[dict[str, Any]]:
+        """The last `count` lines (at most MAX_KEPT), the newest last; of one kind."""
+        with self._lock:
+            texts = list(self._kept[kind]) if kind in self._kept else []
+        return [json.loads(text) for text in texts[max(0, len(texts) - count) :]]
+
+    def close(self) -> None:
+        with self._lock:
+            for name in list(self._drawers):
+                self._given_to(name, lambda drawer: drawer.close())
+            self._drawers = {}
+            self._file.close()
+
+    def _open(self, name: str, make: Callable[[], Drawer]) -> None:
+        try:
+            self._drawers[name] = make()
+        except OSError as error:
+            self._note(f"{name} is given nothing: {error}; metrics.jsonl has all of it")
+
+    def _keep(self, kind: str, text: str) -> None:
+        self._kept[kind].append(text)
+        self._kept[None].append(text)
+
+    def _draw(self, line: Mapping[str, Any]) -> None:
+        if (points := self._curves.points(line)) is not None:
+            for name in list(self._drawers):
+                self._given_to(name, lambda drawer: drawer.write(points))
+
+    def _given_to(self, name: str, give: Callable[[Drawer], None]) -> None:
+        """Curves can be drawn again from metrics.jsonl: who cannot take them is left out, and the run goes on."""
+        try:
+            give(self._drawers[name])
+        except OSError as error:
+            del self._drawers[name]
+            self._note(f"{name} is given nothing more: {error}; metrics.jsonl has all of it")
+
+    def _end_torn_line(self) -> None:
+        """What a crash left of a line is not to spoil the next."""
+        with self._path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - 1))
+            is_torn = size > 0 and file.read(1) != b"\n"
+        if is_torn:
+            self._file.write("\n")
+
+
+class Drawer(Protocol):
+    """Draws curves: TensorBoard's files, W&B. Both raise OSError when they can no more."""
+
+    def write(self, points: Points) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _event_files(folder: Path) -> Drawer:
+    from cluster.tracking.tensorboard import EventFiles  # imports torch, which only a run's own process has
+
+    return EventFiles(folder)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

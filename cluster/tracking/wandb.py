@@ -1,0 +1,100 @@
+"""A run on Weights & Biases, for who asks for it: `tracking.wandb` in the configuration, and wandb installed.
+
+    tracking: {wandb: {project: taboo}}                    # offline: RUN_DIR/wandb, sent by hand with `wandb sync`
+    tracking: {wandb: {project: taboo, mode: online}}      # sent as it is drawn
+
+It is given the curves of curves.py, and config.yaml; neither code, nor the machine's name and load, nor what is
+printed. A run that goes on is the same run there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cluster.tracking.curves import Points
+from spag_ray.config.files import shown_config
+from spag_ray.config.parts import TrackingConfig, WandbConfig
+from spag_ray.errors import ConfigError
+
+
+def check_tracking(config: TrackingConfig) -> None:
+    """Raises ConfigError where W&B is asked for and not there."""
+    if config.wandb is not None and importlib.util.find_spec("wandb") is None:
+        raise ConfigError(
+            "tracking.wandb asks for Weights & Biases, but wandb is not installed here; pip install wandb, or leave "
+            "tracking.wandb out"
+        )
+
+
+class WandbRun:
+    """`write` hands over and returns; wandb's own process writes or sends. Raises ConnectionError where that cannot be,
+    from the start on too: nobody has logged in, or the network is not there."""
+
+    def __init__(self, folder: Path, config: WandbConfig) -> None:
+        os.environ["WANDB_ERROR_REPORTING"] = "false"  # read when wandb is imported
+        try:
+            import wandb
+        except ImportError as error:
+            raise ConnectionError(f"wandb is not installed where the run runs ({error})") from error
+        self._error = wandb.Error
+        self._named: set[str] = set()
+        settings = wandb.Settings(
+            console="off",
+            silent=True,
+            disable_git=True,
+            disable_code=True,
+            disable_job_creation=True,
+            x_disable_stats=True,
+            x_disable_meta=True,
+            x_disable_machine_info=True,
+            x_save_requirements=False,
+            init_timeout=30,
+        )
+        with self._said():
+            self._run: Any = wandb.init(
+                project=config.project,
+                name=folder.name,
+                id=_id(folder),
+                resume="allow",
+                dir=str(folder),
+                mode=config.mode,
+                config=shown_config(folder),
+                settings=settings,
+            )
+
+    def write(self, points: Points) -> None:
+        """Numbers; what is text stays in metrics.jsonl."""
+        values = {name: value for name, value in points.values.items() if not isinstance(value, str)}
+        if not values:
+            return
+        with self._said():
+            for name in values.keys() - self._named:
+                self._run.define_metric(name, step_metric=points.axis)
+                self._named.add(name)
+            self._run.log({**values, points.axis: points.x})
+
+    def close(self) -> None:
+        with self._said():
+            self._run.finish()
+
+    @contextlib.contextmanager
+    def _said(self) -> Iterator[None]:
+        try:
+            yield
+        except self._error as error:
+            raise ConnectionError(" ".join(str(error).split())) from error
+
+
+def _id(folder: Path) -> str:
+    """The same in every life of a run: a project may have runs of many folders of one name."""
+    path = folder / "wandb" / "id.txt"
+    path.parent.mkdir(exist_ok=True)
+    if not path.exists():
+        path.write_text(secrets.token_hex(8) + "\n", encoding="utf-8")
+    return path.read_text(encoding="utf-8").strip()

@@ -1,0 +1,72 @@
+"""Types that several rooms of this floor share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cluster.handles import EngineHandle
+
+if TYPE_CHECKING:  # a session (console.py) imports this, and has little installed
+    from actors.endpoint_policy import Endpoint
+    from actors.policy import Sampling
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine as others speak of it: its actor's handle, and the pool (a policy's engines) that it plays in."""
+
+    handle: EngineHandle
+    name: str
+    pool: str
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Who plays a seat: the engines of a pool, the scripted expert (its cards), or a chat endpoint. `policy` is what
+    turns are stamped with, `model` the folder of the tokenizer."""
+
+    pool: str
+    policy: str
+    sampling: Sampling
+    model: str
+    cards: dict[str, tuple[str, ...]] | None = None
+    endpoint: Endpoint | None = None
+
+
+@dataclass(frozen=True)
+class NodeResources:
+    """What Ray says that a node has."""
+
+    name: str
+    num_cpus: float
+    num_gpus: float
+
+
+@dataclass(frozen=True)
+class Node:
+    """One of Ray's. `object_store_bytes` is its share of the object store."""
+
+    node_id: str
+    address: str
+    resources: NodeResources
+    object_store_bytes: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a run is doing now, for whoever shows it. `notes`: the last of `num_notes` lines that were worth
+    one of their own."""
+
+    stage: str = "starting"
+    done: int = 0
+    total: int = 0
+    unit: str = ""
+    seconds: float = 0.0
+    num_tokens: int = 0
+    outcomes: dict[str, int] = field(default_factory=dict)
+    loss: float | None = None
+    version: int = 0
+    notes: tuple[str, ...] = ()
+    num_notes: int = 0
+    is_paused: bool = False

@@ -1,0 +1,134 @@
+"""Weights straight from learner ranks to engines, through vLLM's weight-transfer interface.
+
+    every rank: sender = open_sender(channel, exporter, client, ...)      once for a set of engines
+                sender.send_weights()                                     once a version; collective
+
+vLLM's trainer twins do the sending: rank 0 drives the engines through `client` (start, update x N, finish) and every
+rank takes part in what is collective. `nccl` and `ipc` are vLLM's own twins; `shared_memory`, for one machine, is the
+twin of the engine in actors/vllm_weights.py. This is the one file of this floor that imports vllm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+from vllm.distributed.weight_transfer.base import (
+    ParamMeta,
+    TrainerInitInfo,
+    TrainerWeightTransferEngine,
+    VLLMWeightSyncClient,
+    WeightSource,
+)
+from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+
+from learners.export import Exporter
+from spag_ray.config.parts import Channel
+from spag_ray.errors import LearnerError
+from spag_ray.weights.shared_memory import in_shared_memory
+from spag_ray.weights.snapshot import make_bucket, plan_buckets
+
+
+class LearnerWeights(WeightSource):
+    """What a learner publishes, as vLLM's twins want it: declared by `metadata`, handed over tensor by tensor."""
+
+    def __init__(self, exporter: Exporter) -> None:
+        self._exporter = exporter
+
+    def metadata(self) -> list[ParamMeta]:
+        return [ParamMeta(name, self._exporter.dtype, shape) for name, shape in self._exporter.shapes().items()]
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        return self._exporter.each()
+
+
+@dataclass
+class SharedMemoryTrainerInit(TrainerInitInfo):
+    """`bucket_bytes`: size cap of one update."""
+
+    backend: ClassVar[str] = "shared_memory"
+
+    bucket_bytes: int
+
+
+class SharedMemoryTrainer(TrainerWeightTransferEngine[SharedMemoryTrainerInit]):
+    """Rank 0 writes bucket after bucket to shared memory; the engines read each, check it and load it."""
+
+    init_info_cls = SharedMemoryTrainerInit
+
+    def __init__(self, client: VLLMWeightSyncClient, source: WeightSource, is_sender: bool, bucket_bytes: int) -> None:
+        super().__init__(client=client, source=source, is_sender=is_sender)
+        sizes = [(meta.name, torch.Size(meta.shape).numel() * meta.dtype.itemsize) for meta in source.metadata()]
+        self._plan = plan_buckets(sizes, bucket_bytes)
+
+    @classmethod
+    def trainer_init(
+        cls,
+        init_info: SharedMemoryTrainerInit,
+        *,
+        client: VLLMWeightSyncClient,
+        source: WeightSource | None = None,
+    ) -> Self:
+        assert source is not None
+        if init_info.is_sender:
+            client.init_weight_transfer_engine({})
+        return cls(client, source, init_info.is_sender, init_info.bucket_bytes)
+
+    def send_weights(self) -> None:
+        assert self.source is not None
+        tensors = iter(self.source)
+        if not self.is_sender:
+            for _ in tensors:
+                pass
+            return
+        self.client.start_weight_update()
+        for index, names in enumerate(self._plan):
+            bucket = make_bucket(index, (_part(*next(tensors)) for _ in names))
+            with in_shared_memory(bucket) as update:
+                self.client.update_weights(update)
+        self.client.finish_weight_update()
+
+
+def _part(name: str, tensor: Tensor) -> tuple[str, str, tuple[int, ...], Any]:
+    contents = tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy()
+    return name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), contents
+
+
+def init_info(channel: Channel, rank: int, address: str, world_size: int, bucket_bytes: int) -> TrainerInitInfo:
+    """`address` is host:port where an NCCL group of `world_size` (this sender and every engine's workers) meets."""
+    if channel == "shared_memory":
+        return SharedMemoryTrainerInit(bucket_bytes, rank=rank)
+    if channel == "nccl":
+        from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+
+        host, port = address.rsplit(":", 1)
+        return NCCLTrainerInitInfo(host, int(port), world_size, packed_buffer_size_bytes=bucket_bytes, rank=rank)
+    if channel == "ipc":
+        from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
+
+        return IPCTrainerInitInfo(packed=True, packed_buffer_size_bytes=bucket_bytes, rank=rank)
+    raise LearnerError(f"channel {channel} has no sender in a learner")
+
+
+def open_sender(
+    channel: Channel,
+    rank: int,
+    exporter: Exporter,
+    client: VLLMWeightSyncClient,
+    address: str,
+    world_size: int,
+    bucket_bytes: int,
+) -> TrainerWeightTransferEngine[Any]:
+    """Every rank calls it; rank 0 and the engines meet here. Raises LearnerError where the channel needs a GPU."""
+    if channel != "shared_memory" and not torch.cuda.is_available():
+        raise LearnerError(f"sync.channel: {channel} needs a GPU under every learner rank; this rank has none")
+    return WeightTransferTrainerFactory.trainer_init(
+        init_info(channel, rank, address, world_size, bucket_bytes), client=client, source=LearnerWeights(exporter)
+    )
+
+
+if "shared_memory" not in WeightTransferTrainerFactory._registry:
+    WeightTransferTrainerFactory.register_engine("shared_memory", SharedMemoryTrainer)

@@ -1,0 +1,78 @@
+"""The weights that a stage began with, kept on the host to score turns with: the reference of a stream's KL term.
+
+    start = StageStart(engine)
+    start.take()                            # the weights as they are now
+    with start.in_place():                  # on every rank: the model is that of the stage's start in the block
+        logprobs = token_logprobs(engine.module, micro_batch)
+
+Each rank keeps its own share of the trained weights in the learner's dtype: all of them, its part of each under ZeRO-3,
+the adapters with LoRA. Nothing is kept until `take`, `read` or `load`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from learners.engine import TrainingEngine
+from spag_ray.errors import RunFolderError
+
+
+class StageStart:
+    """See the module's docstring."""
+
+    def __init__(self, engine: TrainingEngine) -> None:
+        self._engine = engine
+        self._held: dict[str, Tensor] = {}
+
+    @property
+    def is_held(self) -> bool:
+        return bool(self._held)
+
+    def forget(self) -> None:
+        self._held = {}
+
+    def take(self) -> None:
+        """Keep the weights as they are now. Calls nothing collective."""
+        self._held = {name: own.to("cpu", copy=True) for name, own in self._engine.own_weights().items()}
+
+    def read(self, whole: Mapping[str, Tensor]) -> None:
+        """Keep these: {name of a parameter: all of it}."""
+        self._held = {
+            name: self._engine.own_part(name, whole[name]).to(own.dtype, copy=True)
+            for name, own in self._engine.own_weights().items()
+        }
+
+    def save(self, file: Path) -> None:
+        """This rank's share, for `load`. Raises RunFolderError when the disk does not take it."""
+        try:
+            save_file({name: held.contiguous() for name, held in self._held.items()}, file)
+        except (OSError, SafetensorError) as error:
+            raise RunFolderError(f"{file}: the weights of the stage's start could not be written: {error}") from error
+
+    def load(self, file: Path) -> None:
+        self._held = load_file(file)
+
+    @contextlib.contextmanager
+    def in_place(self) -> Iterator[None]:
+        """In the block the model has the weights of the stage's start, and those of now lie on the host. Every rank has
+        to enter it: passes through the model are collective."""
+        assert self._held, "there is no stage's start to go back to"
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for name, own in self._engine.own_weights().items():
+            now = own.to("cpu", copy=True)
+            own.copy_(self._held[name])
+            self._held[name] = now

@@ -1,0 +1,44 @@
+"""Defaults that have changed: a run folder that was made under a former default keeps it.
+
+>>> from spag_ray.config.run import parse_config
+>>> before = parse_config({"objective": {"role_weight_cap": None}})     # all keys are written out in a run folder
+>>> kept, changed = keep_former_defaults(parse_config({}), before)
+>>> kept.objective.role_weight_cap, changed
+(None, ['objective.role_weight_cap'])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from spag_ray.config.run import RunConfig
+
+# {key: what its default was in earlier versions}
+FORMER_DEFAULTS: Mapping[str, tuple[Any, ...]] = {"objective.role_weight_cap": (None,)}
+
+
+def keep_former_defaults(config: RunConfig, before: RunConfig) -> tuple[RunConfig, list[str]]:
+    """`config` with the values of `before` where both merely hold a default, the one of today and a former one; and the
+    keys of these values.
+
+    A value that equals today's default counts as one that was not chosen: files that are sent as a job write out
+    every key.
+    """
+    settings = config.model_dump(mode="json")
+    then = before.model_dump(mode="json")
+    today = RunConfig.model_validate({"preset": config.preset}).model_dump(mode="json")
+    changed = []
+    for key, former in FORMER_DEFAULTS.items():
+        *parents, leaf = key.split(".")
+        ours, old, default = (_part(each, parents) for each in (settings, then, today))
+        if ours[leaf] == default[leaf] and old[leaf] != ours[leaf] and old[leaf] in former:
+            ours[leaf] = old[leaf]
+            changed.append(key)
+    return (RunConfig.model_validate(settings) if changed else config), changed
+
+
+def _part(settings: dict[str, Any], parents: list[str]) -> dict[str, Any]:
+    for name in parents:
+        settings = settings[name]
+    return settings

@@ -1,0 +1,94 @@
+"""YAML -> RunConfig, with `-o a.b=c` overrides, and back.
+
+config = load_config("configs/quickstart.yaml", overrides=["self_play.rounds=1"])
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from spag_ray.config.run import RunConfig
+from spag_ray.config.shipped import find_config
+from spag_ray.errors import ConfigError
+
+
+def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a YAML file (a path, or the name of a shipped one) and apply `key.path=value` overrides.
+
+    Raises ConfigError that names the file, the key, and the nearest known key.
+    """
+    path = find_config(name)
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: a run is a mapping of keys to values, this is a {type(data).__name__}")
+    for override in overrides:
+        _apply_override(data, override)
+    return parse_config(data, str(path))
+
+
+def parse_config(data: Mapping[str, Any], where: str = "config") -> RunConfig:
+    """A mapping -> RunConfig; the first fault becomes one line of ConfigError."""
+    try:
+        return RunConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {_first_fault(error)}") from error
+
+
+def to_yaml(config: RunConfig) -> str:
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+
+
+def without_environment(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A dumped RunConfig without the values of environment variables, which may be secrets."""
+    parts = {name: dict(settings[name]) for name in ("engine", "learner")}
+    for part in parts.values():
+        part["env"] = dict.fromkeys(part["env"], "...")
+    return {**settings, **parts}
+
+
+def _apply_override(data: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"-o {override}: write it as key=value, for example -o self_play.rounds=1")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"-o {override}: the value is not valid YAML") from error
+    *parents, leaf = key.strip().split(".")
+    for parent in parents:
+        child = data.setdefault(parent, {})
+        if not isinstance(child, dict):
+            raise ConfigError(f"-o {override}: {parent} is a value, not a group of keys")
+        data = child
+    data[leaf] = value
+
+
+def _first_fault(error: ValidationError) -> str:
+    fault = error.errors()[0]
+    key = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "extra_forbidden":
+        known = list(_known_keys(RunConfig.model_fields))
+        nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+        same_leaf = [other for other in known if other.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
+        return f"unknown key {key!r}; the nearest known one is {(same_leaf or nearest)[0]!r}"
+    message = fault["msg"].removeprefix("Value error, ")
+    if fault["loc"][1:2] == ("env",):  # its values may be secrets
+        return f"{key}: {message}"
+    return f"{key}: {message} (got {fault['input']!r})" if key else message
+
+
+def _known_keys(fields: Mapping[str, FieldInfo], prefix: str = "") -> Iterator[str]:
+    for name, field in fields.items():
+        yield prefix + name
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _known_keys(kind.model_fields, f"{prefix}{name}.")

@@ -1,0 +1,333 @@
+"""The parts of a RunConfig: what each room of the program is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+RulesName = Literal["strict", "published"]
+
+
+ReplayOrder = Literal["fifo", "recent", "prioritized"]
+
+
+BreachRule = Literal["discard", "penalise"]
+
+
+Channel = Literal["object_store", "shared_memory", "nccl", "ipc"]
+
+
+class Part(BaseModel):
+    """A part of a run's configuration: unknown keys are refused, values do not change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class GameConfig(Part):
+    max_turns: int = Field(5, ge=1, description="turns of each player")
+    rules: RulesName = Field("strict", description="the referee")
+    breach: BreachRule = Field(
+        "discard", description="games that end in a breach: left out of learning, or the offending turn is pushed down"
+    )
+
+
+class WordsConfig(Part):
+    source: str = Field("textarena", description="a words file (one word a line), or `textarena`: its Taboo cards")
+    num_held_out: int = Field(40, ge=1, description="words kept for evaluation, never trained on")
+    num_train: int | None = Field(None, ge=1, description="use only this many training words (all if empty)")
+
+
+class SamplingConfig(Part):
+    temperature: float = Field(1.0, ge=0.0, description="0 is greedy")
+    top_k: int | None = Field(None, ge=1, description="refused for learning under the objective `spag`")
+    top_p: float | None = Field(None, gt=0.0, le=1.0, description="refused for learning under the objective `spag`")
+    max_new_tokens: int = Field(256, ge=1, description="tokens of one turn")
+
+
+class EngineConfig(Part):
+    kind: Literal["vllm", "transformers"] = "vllm"
+    num_engines: int = Field(1, ge=1, description="engines that play the newest weights")
+    max_model_len: int = Field(2048, ge=16, description="tokens of a prompt and its reply together")
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    max_num_seqs: int = Field(64, ge=1, description="sequences decoded at once in one engine")
+    kv_cache_gib: float = Field(1.0, gt=0, description="GiB of KV cache (CPU)")
+    gpu_memory_utilization: float = Field(0.85, gt=0, lt=1, description="share of a GPU's memory (GPU)")
+    tensor_parallel_size: int = Field(1, ge=1, description="GPUs of one engine")
+    max_lora_rank: int | None = Field(None, ge=1, description="room for adapters; a run with lora sets it")
+    num_gpus: float = Field(0, ge=0, description="GPUs Ray reserves for one engine")
+    num_cpus: float = Field(1, ge=0, description="CPU cores Ray reserves for one engine")
+    env: dict[str, str] = Field(
+        {},
+        description="environment of every engine, set before it loads its libraries (NCCL_SOCKET_IFNAME, ...)",
+    )
+    turn_timeout_s: float = Field(600, gt=0, description="a turn that takes longer is asked of another engine")
+    start_timeout_s: float = Field(
+        600, gt=0, description="an engine that is not up by then is an error; games wait as long where there is none"
+    )
+
+
+class LoraConfig(Part):
+    rank: int = Field(16, ge=1)
+    alpha: int = Field(32, ge=1, description="adapters count alpha / rank")
+    targets: tuple[str, ...] = Field((), description="names of the layers that get one (all linear layers if empty)")
+    export: Literal["merged", "adapter"] = Field(
+        "merged", description="what engines are sent: whole weights with the adapters in them, or the adapters alone"
+    )
+
+
+class LearnerConfig(Part):
+    num_ranks: int = Field(1, ge=1, description="ranks of the DeepSpeed learner group")
+    zero_stage: int = Field(1, ge=0, le=3, description="DeepSpeed ZeRO stage; bfloat16 needs at least 1")
+    deepspeed: str | None = Field(None, description="a DeepSpeed JSON of your own, or one of configs/deepspeed/")
+    dtype: Literal["bfloat16", "float32"] = Field("bfloat16", description="bfloat16 keeps float32 master weights")
+    packing: Literal["trees", "none"] = Field("trees", description="`none`: a row per sample, for any causal LM")
+    max_tokens_per_microbatch: int = Field(2048, ge=16, description="distinct tokens of one packed token tree")
+    gradient_checkpointing: bool = Field(False, description="less memory for a third more time")
+    reference: Literal["recompute", "engine", "none"] = Field(
+        "recompute",
+        description="log-probabilities at a stage's start: recomputed by the learner; `engine`: those that came with "
+        "self-play's turns (not in a stream with a KL term); `none`: the same, and no KL term (kl_coeff: 0)",
+    )
+    lora: LoraConfig | None = Field(None, description="train low-rank adapters (peft) instead of all weights")
+    max_skipped_steps: int = Field(3, ge=1, description="steps in a row without a finite gradient that end a run")
+    max_grad_norm: float = Field(1.0, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    warmup_share: float = Field(0.03, ge=0, le=1, description="share of a stage's steps with a rising learning rate")
+    num_threads: int | None = Field(None, ge=1, description="CPU threads of a rank (all cores / ranks if empty)")
+    num_gpus: float = Field(0, ge=0, description="GPUs Ray reserves for one rank")
+    num_cpus: float = Field(1, ge=0, description="CPU cores Ray reserves for one rank")
+    env: dict[str, str] = Field(
+        {}, description="environment of every rank, set before it loads its libraries (NCCL_SOCKET_IFNAME, ...)"
+    )
+    bucket_bytes: int = Field(64 * 2**20, ge=1024, description="size cap of one bucket of a weight snapshot")
+    timeout_s: float = Field(1800, gt=0, description="deadline of one learner call")
+
+
+class ObjectiveConfig(Part):
+    name: Literal["spag", "published"] = "spag"
+    decay: float = Field(0.8, gt=0, le=1, description="turn t of n gets decay^-t / sum_i decay^-i")
+    kl_coeff: float = Field(0.2, ge=0)
+    sft_coeff: float = Field(0.5, ge=0)
+    clip_range: float = Field(0.2, gt=0, lt=1)
+    mismatch_cap: float = Field(2.0, gt=0, description="cap of the engine/learner importance weight")
+    length_norm: Literal["mean", "constant"] = Field("mean", description="a turn's tokens are divided by their number")
+    constant_length: int | None = Field(None, ge=1, description="or by this, with length_norm: constant")
+    learn_from: Literal["winners", "both"] = Field("winners", description="`both`: losers get minus their share")
+    loser_coeff: float = Field(1.0, gt=0, le=1, description="what a loser's share is multiplied with")
+    loser_turns: Literal["all", "deciding"] = Field(
+        "all",
+        description="with learn_from: both: a loser's turns each get minus their share, or minus 1 for the turn "
+        "alone that lost the game (a wrong guess, the word said), if one did",
+    )
+    ties: Literal["discard", "learn"] = Field(
+        "discard", description="`learn`: a tie counts 0 for both; above its baseline, for the side that mostly loses"
+    )
+    baseline: Literal["none", "moving", "mean"] = Field(
+        "none", description="taken from a result: the role's moving average, or its mean over the games learned with it"
+    )
+    baseline_decay: float = Field(0.95, gt=0, lt=1, description="of that average, per decided game")
+    breach_penalty: float = Field(0.2, gt=0, le=1, description="with breach: penalise, minus the turn's advantage")
+    role_weights: Literal["balanced", "none"] = Field(
+        "balanced", description="`none`: every game counts 1, for results whose mean a baseline takes out"
+    )
+    role_weight_cap: float | None = Field(
+        4.0,
+        gt=0,
+        description="cap of a role's weight when wins are lopsided (none if empty, as with name: published by default)",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _published_has_no_cap(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("name") == "published":
+            return {"role_weight_cap": None, **data}
+        return data
+
+    @model_validator(mode="after")
+    def _check(self) -> ObjectiveConfig:
+        if self.length_norm == "constant" and self.constant_length is None:
+            raise ValueError("length_norm: constant needs constant_length, for example sampling.max_new_tokens")
+        if self.ties == "learn" and (self.baseline == "none" or self.learn_from == "winners"):
+            raise ValueError(
+                "ties: learn gives a tie the value 0, from which something follows only with a baseline "
+                "(baseline: mean or moving) and learn_from: both"
+            )
+        return self
+
+
+class ImitationConfig(Part):
+    enabled: bool = True
+    source: str = Field(
+        "scripted", description="`scripted`, or a file of games or of training rows in the published JSON formats"
+    )
+    sft_file: str | None = Field(None, description="instruction/input/output JSON, each row a sample of weight 1")
+    games: int = Field(120, ge=1, description="games the scripted expert plays")
+    batch_games: int = Field(6, ge=1, description="games of one optimiser step")
+    learning_rate: float = Field(5e-6, gt=0)
+    kl_coeff: float = Field(0.1, ge=0)
+
+
+class SelfPlayConfig(Part):
+    rounds: int = Field(3, ge=0)
+    games_per_round: int = Field(150, ge=1)
+    games_in_flight: int = Field(64, ge=1, description="games one arena plays at once")
+    num_arenas: int = Field(1, ge=1)
+    batch_games: int = Field(16, ge=1, description="decided games of one optimiser step")
+    learning_rate: float = Field(2e-6, gt=0)
+    sft_file: str | None = Field(None, description="instruction/input/output JSON learned beside the games")
+    sft_rows_per_step: int = Field(8, ge=1)
+
+
+class StreamConfig(Part):
+    """Of `schedule: stream`: play and learning at the same time."""
+
+    games_per_version: int = Field(32, ge=1, description="games that a version of the weights learns from")
+    max_lag: int = Field(2, ge=0, description="versions that an episode may be older than what learns it")
+    replay: ReplayOrder = Field("fifo", description="which of the waiting episodes come first")
+    reuse: int = Field(1, ge=1, description="how often each episode is learned")
+    role_weight_window: int = Field(
+        512, ge=1, description="last decided games over which the weights of the roles are counted"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> StreamConfig:
+        if self.reuse > self.max_lag + 1:
+            raise ValueError(
+                f"reuse {self.reuse} learns an episode under {self.reuse} versions, but max_lag {self.max_lag} keeps "
+                f"it for {self.max_lag + 1}; set max_lag to at least {self.reuse - 1}"
+            )
+        return self
+
+
+class FixedOpponent(Part):
+    model: str = Field(description="a model folder, or `smollm2-135m-instruct`")
+    share: float = Field(gt=0, le=1, description="of the games")
+
+
+class LeagueConfig(Part):
+    """Who else is played in self-play; without shares the learner plays itself alone."""
+
+    past_share: float = Field(0.0, ge=0, le=1, description="share of games against earlier versions of itself")
+    choose: Literal["uniform", "hard"] = Field("uniform", description="which earlier versions: any, or hard ones more")
+    fixed: tuple[FixedOpponent, ...] = Field((), description="models that never change, each with engines of its own")
+    num_engines: int = Field(1, ge=1, description="engines for earlier versions, one version each at a time")
+    snapshot_every: int = Field(1, ge=1, description="versions from one that is kept to the next")
+    max_snapshots: int = Field(8, ge=1, description="versions kept on disk")
+
+    @model_validator(mode="after")
+    def _check(self) -> LeagueConfig:
+        total = self.past_share + sum(opponent.share for opponent in self.fixed)
+        if total > 1 + 1e-9:
+            raise ValueError(f"the shares of past_share and fixed add up to {total:g}; they may be 1 at most")
+        return self
+
+
+class SyncConfig(Part):
+    channel: Channel = Field(
+        "object_store",
+        description="how weights travel: Ray's object store (any machines), shared_memory (one machine), nccl (from "
+        "GPU to GPU), ipc (learner and engine on the same GPU; placement: colocated)",
+    )
+    update: Literal["between_games", "between_turns", "in_flight"] = Field(
+        "between_turns",
+        description="when an engine that plays takes new weights: once its games have ended, once the turns under way "
+        "have, or at once (they are paused, and go on under the new weights); adapters come at once, for new turns",
+    )
+    max_probe_gap: float = Field(
+        0.3,
+        ge=0,
+        description="mean gap of a fixed turn's log-probabilities, engine to learner, above which an engine is "
+        "replaced (the run ends when no engine is below it); nats",
+    )
+    timeout_s: float = Field(300, gt=0, description="an engine that has not taken a version by then is stopped")
+
+
+class SupervisionConfig(Part):
+    """What is begun again when it dies or hangs."""
+
+    max_restarts: int = Field(10, ge=0, description="restarts within `within_s`; one more ends the run")
+    within_s: float = Field(3600, gt=0)
+    heartbeat_timeout_s: float = Field(
+        120, gt=0, description="an engine, an arena or a buffer that says nothing for so long is stuck"
+    )
+    engine_stall_s: float = Field(
+        600, gt=0, description="an engine with turns to answer that answers none for so long is stuck"
+    )
+
+
+class CheckpointConfig(Part):
+    """What a run goes on from with --resume: one at the end of every stage, and more often on the way."""
+
+    enabled: bool = True
+    keep_last: int = Field(2, ge=1, description="complete checkpoints kept")
+    max_gib: float | None = Field(
+        None, gt=0, description="disk that they may take; one alone that is larger is an error"
+    )
+    every_versions: int = Field(4, ge=1, description="versions of a stream from one checkpoint to the next")
+    every_s: float = Field(
+        1800,
+        gt=0,
+        description="seconds after which one is saved in the midst of a stage, between two steps",
+    )
+    stop_within_s: float = Field(
+        30, gt=0, description="time between a notice to stop (SIGTERM) and the end; a checkpoint is saved if it fits"
+    )
+
+
+class ModelShape(Part):
+    """A model as its config.json describes it, for plans on machines that do not have the model."""
+
+    model_type: Literal["llama", "mistral", "qwen2", "qwen3", "gpt_neox"] = "llama"
+    vocab_size: int = Field(ge=1)
+    hidden_size: int = Field(ge=1)
+    intermediate_size: int = Field(ge=1)
+    num_hidden_layers: int = Field(ge=1)
+    num_attention_heads: int = Field(ge=1)
+    num_key_value_heads: int | None = Field(None, ge=1, description="all heads if empty")
+    head_dim: int | None = Field(None, ge=1, description="hidden_size / num_attention_heads if empty")
+    tie_word_embeddings: bool = False
+
+
+class EvaluationConfig(Part):
+    games: int = Field(80, ge=0, description="games of each stage on held-out words")
+    temperature: float = Field(1.0, ge=0)
+    tasks: tuple[str, ...] = Field(
+        (), description="tasks of lm-evaluation-harness, evaluated after each stage; `paper` stands for the paper's"
+    )
+    task_limit: int | None = Field(None, ge=1, description="samples of each task (all if empty)")
+    num_fewshot: int | None = Field(None, ge=0, description="examples before a question (the task's own if empty)")
+    apply_chat_template: bool = Field(False, description="ask in the form of the model's chats")
+    include_path: str | None = Field(None, description="a folder with tasks of your own in the harness's YAML format")
+    download: bool = Field(False, description="data sets may be fetched from the Hugging Face hub")
+
+
+class WandbConfig(Part):
+    project: str = Field(min_length=1)
+    mode: Literal["offline", "online"] = Field(
+        "offline", description="in the run's folder, to be sent with `wandb sync`; or sent as it goes"
+    )
+
+
+class TrackingConfig(Part):
+    """Who draws what metrics.jsonl says."""
+
+    tensorboard: bool = Field(True, description="TensorBoard's event files in the run's folder")
+    wandb: WandbConfig | None = Field(None, description="a project on Weights & Biases, if wandb is installed")
+
+
+class ClusterConfig(Part):
+    address: str | None = Field(None, description="a running Ray cluster; empty starts one here, on loopback only")
+    num_cpus: int | None = Field(None, ge=1, description="cores of a local Ray (all if empty)")
+    object_store_gib: float = Field(1.0, gt=0, description="object store of a local Ray")
+    metrics_port: int | None = Field(
+        None, ge=1024, le=65535, description="port on 127.0.0.1 where a local Ray has metrics for Prometheus"
+    )
+    strategy: Literal["pack", "spread"] = Field(
+        "pack", description="engines and learner ranks on as few nodes as hold them, or on as many as there are"
+    )
+    placement_timeout_s: float = Field(
+        1800, gt=0, description="how long a run waits for room that others hold, before it gives up"
+    )
+    gpu_gib: float = Field(79, gt=0, description="memory of one GPU, for plans; a card of 80 GB has about 79 GiB")

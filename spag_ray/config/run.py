@@ -1,0 +1,156 @@
+"""A run, as data: every value has a default that works."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from spag_ray.config.parts import (
+    CheckpointConfig,
+    ClusterConfig,
+    EngineConfig,
+    EvaluationConfig,
+    GameConfig,
+    ImitationConfig,
+    LeagueConfig,
+    LearnerConfig,
+    ModelShape,
+    ObjectiveConfig,
+    Part,
+    SamplingConfig,
+    SelfPlayConfig,
+    StreamConfig,
+    SupervisionConfig,
+    SyncConfig,
+    TrackingConfig,
+    WordsConfig,
+)
+from spag_ray.config.presets import PUBLISHED, merged
+
+
+class RunConfig(Part):
+    """Everything a run needs. `preset: published` sets referee, sampling and objective as the published code has
+    them, wherever the file itself says nothing."""
+
+    name: str = "run"
+    seed: int = 0
+    preset: Literal["published"] | None = None
+    model: str = Field("smollm2-135m-instruct", description="a model folder, or `smollm2-135m-instruct` (from PyPI)")
+    model_shape: ModelShape | None = Field(
+        None, description="what the model's config.json says, for `train --dry-run` where the model is not there"
+    )
+    prompts: str = Field("chat", description="`chat`, `flat`, or a prompt file of your own")
+    render: Literal["exact", "varied"] = Field(
+        "exact", description="what is learned: the sampled token ids, or the turns under prompts drawn at random"
+    )
+    varied_prompts: str = Field("varied", description="what `render: varied` draws from: the shipped file or your own")
+    policies: Literal["shared", "separate"] = Field(
+        "shared", description="one policy plays both seats, or an attacker and a defender learn side by side"
+    )
+    schedule: Literal["rounds", "stream"] = Field(
+        "rounds", description="play a round, learn it, play the next; or play and learn at the same time"
+    )
+    placement: Literal["separate", "colocated"] = Field(
+        "separate",
+        description="engines and learners each on their own devices, or in turns on the same: one sleeps while the "
+        "other works",
+    )
+    game: GameConfig = GameConfig()
+    words: WordsConfig = WordsConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    engine: EngineConfig = EngineConfig()
+    learner: LearnerConfig = LearnerConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
+    imitation: ImitationConfig = ImitationConfig()
+    self_play: SelfPlayConfig = SelfPlayConfig()
+    stream: StreamConfig = StreamConfig()
+    league: LeagueConfig = LeagueConfig()
+    sync: SyncConfig = SyncConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    supervision: SupervisionConfig = SupervisionConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    cluster: ClusterConfig = ClusterConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_preset(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("preset") == "published":
+            return merged(PUBLISHED, data)
+        return data
+
+    @model_validator(mode="after")
+    def _check(self) -> RunConfig:
+        truncated = self.sampling.top_k is not None or self.sampling.top_p is not None
+        if truncated and self.objective.name == "spag" and self.self_play.rounds > 0:
+            raise ValueError(
+                "sampling.top_k / sampling.top_p cut the distribution, which biases the importance ratio of the "
+                "objective `spag`; take them out, or set objective.name: published"
+            )
+        self._check_reference()
+        self._check_channel()
+        if self.schedule == "stream" and self.placement == "colocated":
+            raise ValueError(
+                "schedule: stream plays while it learns, placement: colocated lets them take turns; drop one of them"
+            )
+        if self.schedule == "stream" and self.self_play.games_per_round % self.stream.games_per_version:
+            raise ValueError(
+                f"self_play.games_per_round ({self.self_play.games_per_round}) has to be a multiple of "
+                f"stream.games_per_version ({self.stream.games_per_version}): a round is evaluated at its end"
+            )
+        return self
+
+    @property
+    def keeps_stage_start(self) -> bool:
+        """Whether learners keep the weights of a stage's start: only in a stream do games come that later weights take,
+        and only the KL term of `spag` compares with the start."""
+        return self.schedule == "stream" and self.objective.name == "spag" and self.objective.kl_coeff > 0
+
+    def _check_channel(self) -> None:
+        """Refuse a channel on which these weights cannot travel between these processes."""
+        channel = self.sync.channel
+        if channel == "object_store":
+            return
+        reason = None
+        on_gpus = self.engine.num_gpus > 0 and self.learner.num_gpus > 0
+        if self.engine.kind != "vllm":
+            reason = f"engine.kind: {self.engine.kind} takes weights from the object store alone"
+        elif self.learner.lora is not None and self.learner.lora.export == "adapter":
+            reason = "learner.lora.export: adapter sends adapters, which travel by the object store"
+        elif channel == "ipc" and not (on_gpus and self.placement == "colocated"):
+            reason = "it shares one GPU's memory: set placement: colocated, engine.num_gpus and learner.num_gpus"
+        elif channel == "nccl" and not (on_gpus and self.placement == "separate"):
+            reason = "it sends from GPU to GPU: set placement: separate, engine.num_gpus and learner.num_gpus"
+        if reason:
+            raise ValueError(f"sync.channel: {channel}: {reason}; or set sync.channel: object_store")
+
+    def _check_reference(self) -> None:
+        """Refuse a source of reference log-probabilities that would not be those of the learner's own weights."""
+        if self.learner.reference == "none" and (self.objective.name == "published" or self.objective.kl_coeff > 0):
+            raise ValueError(
+                "learner.reference: none leaves nothing to stay close to; set objective.kl_coeff: 0 (with the "
+                "objective `spag`), or reference: recompute"
+            )
+        if self.learner.reference == "recompute":
+            return
+        if self.keeps_stage_start:
+            raise ValueError(
+                "learner.reference: engine takes the log-probabilities of the version that played, but the KL term of "
+                "a stream compares with the weights of the stage's start; set learner.reference: recompute, or "
+                "objective.kl_coeff: 0"
+            )
+        plain = self.sampling.temperature == 1.0 and self.sampling.top_k is None and self.sampling.top_p is None
+        reason = None
+        if self.render == "varied":
+            reason = "render: varied learns other prompts than were played"
+        elif self.sampling.temperature == 0:
+            reason = "sampling.temperature is 0"
+        elif self.objective.name == "published" and not plain:
+            reason = "the objective `published` computes on the plain softmax, sampling was on another"
+        if reason:
+            raise ValueError(
+                f"learner.reference: {self.learner.reference} takes the log-probabilities that came with the turns, "
+                f"but {reason}; set learner.reference: recompute"
+            )

@@ -1,0 +1,81 @@
+"""A judged game.
+
+Made by an arena (actors/arena.py), carried by wire.py, kept by the replay buffer; samples.py says what is learned
+from it.
+
+    >>> turn = Turn(Role.ATTACKER, "It purrs.", (1, 5), token_ids=(7, 2), logprobs=(-0.5, -0.1), policy="base")
+    >>> turn.num_tokens
+    2
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from spag_ray.errors import InputError
+from spag_ray.game.rules import Verdict, next_role
+from spag_ray.game.turn import Turn
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A finished game with its verdict. `stage` names the part of the run that played it; `number` is its place in
+    the order in which words were given out, so a set of episodes sorts the same whatever finished first."""
+
+    episode_id: str
+    number: int
+    stage: str
+    target_word: str
+    max_turns: int
+    rules: str
+    temperature: float
+    turns: tuple[Turn, ...]
+    verdict: Verdict
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise InputError(f"episode {self.episode_id}: the temperature is {self.temperature}; it must be at least 0")
+        for index, turn in enumerate(self.turns):
+            if turn.role is not next_role(index):
+                raise InputError(
+                    f"episode {self.episode_id}: turn {index} is by the {turn.role}, but turns alternate and it is "
+                    f"the {next_role(index)}'s; check the source of this game"
+                )
+        if len(self.turns) > 2 * self.max_turns:
+            raise InputError(
+                f"episode {self.episode_id}: {len(self.turns)} turns, at most {2 * self.max_turns} allowed"
+            )
+
+    @property
+    def history(self) -> list[dict[str, str]]:
+        """The dialogue as the referee reads it: [{"role", "content"}, ...]."""
+        return [{"role": str(turn.role), "content": turn.text} for turn in self.turns]
+
+    @property
+    def num_turns(self) -> int:
+        return len(self.turns)
+
+    @property
+    def oldest_versions(self) -> dict[str, int]:
+        """{policy: the oldest version of it that began a turn}."""
+        oldest: dict[str, int] = {}
+        for turn in self.turns:
+            oldest[turn.policy] = min(oldest.get(turn.policy, turn.first_version), turn.first_version)
+        return oldest
+
+    @property
+    def num_tokens(self) -> int:
+        """Sampled tokens of both seats."""
+        return sum(turn.num_tokens for turn in self.turns)
+
+    def as_published(self) -> dict[str, Any]:
+        """The game as the published tools write it, with the verdict beside it."""
+        return {
+            "history": self.history,
+            "target_word": self.target_word,
+            "max_turns": self.max_turns,
+            "outcome": str(self.verdict.outcome),
+            "reason": self.verdict.reason,
+        }

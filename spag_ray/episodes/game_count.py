@@ -1,0 +1,30 @@
+"""How many games there were, and how they ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from spag_ray.episodes.head import Counted
+from spag_ray.game.game_end import GameEnd, end_of
+from spag_ray.game.rules import Outcome
+
+
+@dataclass
+class GameCount:
+    """Games and how they ended, their turns and sampled tokens."""
+
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    ends: Counter[GameEnd] = field(default_factory=Counter)
+    num_turns: int = 0
+    num_tokens: int = 0
+
+    @property
+    def num_games(self) -> int:
+        return self.outcomes.total()
+
+    def add(self, game: Counted) -> None:
+        self.outcomes[game.verdict.outcome] += 1
+        self.ends[end_of(game.verdict)] += 1
+        self.num_turns += game.num_turns
+        self.num_tokens += game.num_tokens

@@ -1,0 +1,215 @@
+"""The episode log: what was judged, on disk before it is acknowledged.
+
+A log is a run of segments, `NAME.log`, `NAME.1.log`, `NAME.2.log` ..., each a run of records: 4 bytes of mark, 4 of
+length, 4 of CRC-32 of what follows (big-endian), then that many bytes of msgpack (wire.py).
+
+What a crash or a disk leaves behind: a torn tail, without a whole record after it, is cut when the log is opened to
+write; damage with whole records after it is skipped, counted and said. Reading holds one record at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.wire import MAX_RECORD_BYTES, decode
+
+MARK = b"\xf0SPG"  # 0xf0 begins a character of four bytes, which "SPG" does not go on with: no text holds this
+SEGMENT_BYTES = 256 * 2**20
+_HEADER = struct.Struct(">4sII")
+_say = logging.getLogger("spag_ray")
+
+
+@dataclass
+class LogFaults:
+    """What a log holds besides whole records: damage between them, and bytes after the last one."""
+
+    num_gaps: int = 0
+    gap_bytes: int = 0
+    torn_bytes: int = 0
+
+    def __str__(self) -> str:
+        parts = []
+        if self.num_gaps:
+            parts.append(f"{self.num_gaps} damaged places ({self.gap_bytes} bytes) skipped")
+        if self.torn_bytes:
+            parts.append(f"a torn tail of {self.torn_bytes} bytes cut")
+        return ", ".join(parts)
+
+    def __bool__(self) -> bool:
+        return bool(self.num_gaps or self.torn_bytes)
+
+
+class EpisodeLog:
+    """A log open to write, at its end; `faults` is what opening it found. A segment that has reached `segment_bytes` is
+    closed, and a new one begun."""
+
+    def __init__(self, path: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
+        self.path = path
+        self.faults = LogFaults()
+        self._segment_bytes = segment_bytes
+        path.parent.mkdir(parents=True, exist_ok=True)
+        existing = segments(path)
+        self._number = max(len(existing) - 1, 0)
+        if existing:
+            last = existing[-1]
+            good = _end_of_last_record(last, self.faults)
+            if self.faults.torn_bytes:
+                os.truncate(last, good)
+                _say.warning("%s: %s", last, self.faults)
+        self._file = self._open()
+
+    def append(self, *records: bytes) -> None:
+        """The records are on the disk when this returns. One that could not be written whole is cut again."""
+        if self._file.tell() >= self._segment_bytes:
+            self._file.close()
+            self._number += 1
+            self._file = self._open()
+        before = self._file.tell()
+        try:
+            self._file.write(b"".join(_HEADER.pack(MARK, len(data), zlib.crc32(data)) + data for data in records))
+            self._file.sync()
+        except OSError:
+            self._file.truncate(before)
+            raise
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _open(self) -> _Unbuffered:
+        return _Unbuffered(segment_path(self.path, self._number))
+
+
+class _Unbuffered:
+    """Appends to a file, without a buffer that a failed write would leave half full."""
+
+    def __init__(self, path: Path) -> None:
+        is_new = not path.exists()
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._size = os.fstat(self._descriptor).st_size
+        if is_new:
+            sync_folder(path.parent)
+
+    def tell(self) -> int:
+        return self._size
+
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.write(self._descriptor, view)
+            self._size += written
+            view = view[written:]
+
+    def sync(self) -> None:
+        os.fsync(self._descriptor)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+        self._size = size
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def segment_path(path: Path, number: int) -> Path:
+    return path if number == 0 else path.with_name(f"{path.stem}.{number}{path.suffix}")
+
+
+def segments(path: Path) -> list[Path]:
+    """The segments of a log that are there, in order."""
+    found: list[Path] = []
+    while (segment := segment_path(path, len(found))).exists():
+        found.append(segment)
+    return found
+
+
+def read_records(path: Path, faults: LogFaults | None = None) -> Iterator[bytes]:
+    """Every whole record of a log as bytes, in order. What was skipped is added to `faults` and logged."""
+    for segment in segments(path):
+        yield from read_segment(segment, faults)
+
+
+def read_segment(segment: Path, faults: LogFaults | None = None) -> Iterator[bytes]:
+    """`read_records` of one segment."""
+    here = LogFaults()
+    yield from scan(segment, here)
+    if here:
+        _say.warning("%s: %s", segment, here)
+    if faults is not None:
+        faults.num_gaps += here.num_gaps
+        faults.gap_bytes += here.gap_bytes
+        faults.torn_bytes += here.torn_bytes
+
+
+def read_log(path: Path, faults: LogFaults | None = None) -> Iterator[Episode]:
+    """Every whole episode of a log, one at a time."""
+    for data in read_records(path, faults):
+        yield decode(data)
+
+
+def sync_file(path: Path) -> None:
+    """Its contents are on the disk when this returns."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """A new, renamed or removed name in `folder` is on the disk when this returns."""
+    sync_file(folder)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """A small file that is there whole or not at all."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    sync_file(partial)
+    partial.rename(path)
+    sync_folder(path.parent)
+
+
+def _end_of_last_record(segment: Path, faults: LogFaults) -> int:
+    for _ in scan(segment, faults):
+        pass
+    return segment.stat().st_size - faults.torn_bytes
+
+
+def scan(segment: Path, faults: LogFaults) -> Iterator[bytes]:
+    """`read_segment` that adds to `faults` and says nothing."""
+    size = segment.stat().st_size
+    if size == 0:
+        return
+    with segment.open("rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as view:
+        end = 0  # of the last whole record
+        place = 0
+        while place >= 0:
+            data = _record_at(view, place, size)
+            if data is None:
+                place = view.find(MARK, place + 1)
+                continue
+            if place > end:
+                faults.num_gaps += 1
+                faults.gap_bytes += place - end
+            end = place = place + _HEADER.size + len(data)
+            yield data
+        faults.torn_bytes += size - end
+
+
+def _record_at(view: mmap.mmap, place: int, size: int) -> bytes | None:
+    if place + _HEADER.size > size:
+        return None
+    mark, length, crc = _HEADER.unpack_from(view, place)
+    begin = place + _HEADER.size
+    if mark != MARK or length > MAX_RECORD_BYTES or begin + length > size:
+        return None
+    data = view[begin : begin + length]
+    return data if zlib.crc32(data) == crc else None

@@ -1,0 +1,211 @@
+"""Episode <-> msgpack.
+
+`decode` takes bytes from anywhere: their size, depth and types are checked, and what they would grow to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+
+from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.former_wire import end_reason_of
+from spag_ray.episodes.head import EpisodeHead
+from spag_ray.errors import InputError
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.game.turn import Turn
+
+WIRE_VERSION = 3
+MAX_RECORD_BYTES = 16 * 2**20
+MAX_PROMPT_TOKENS = 2**22  # of an episode's prompts together: what is small may grow, as each turn may name another
+_SEATS = tuple(Role)
+_IDS = "I"  # of the array module: 4 bytes, unsigned
+assert sys.byteorder == "little", "records are written in the machine's byte order, which has to be little-endian"
+
+
+def encode(episode: Episode) -> bytes:
+    """An episode as msgpack. Token ids are packed as 4 bytes each, log-probabilities as 8; of a prompt that begins with
+    all that its seat read and said before, only the rest is written."""
+    verdict = episode.verdict
+    # What a later prompt of the same seat may begin with: (index of the turn, its prompt and reply).
+    read: dict[Role, tuple[int, tuple[int, ...]]] = {}
+    turns = []
+    for index, turn in enumerate(episode.turns):
+        base, prompt = -1, turn.prompt_ids
+        if turn.role in read:
+            before, ids = read[turn.role]
+            if prompt[: len(ids)] == ids:
+                base, prompt = before, prompt[len(ids) :]
+        read[turn.role] = (index, turn.prompt_ids + turn.token_ids)
+        turns.append(
+            (
+                _SEATS.index(turn.role),
+                turn.text,
+                base,
+                array(_IDS, prompt).tobytes(),
+                array(_IDS, turn.token_ids).tobytes(),
+                array("d", turn.logprobs).tobytes(),
+                turn.policy,
+                turn.first_version,
+                turn.last_version,
+                turn.finish_reason,
+            )
+        )
+    record = {
+        "v": WIRE_VERSION,
+        "id": episode.episode_id,
+        "number": episode.number,
+        "stage": episode.stage,
+        "target_word": episode.target_word,
+        "max_turns": episode.max_turns,
+        "rules": episode.rules,
+        "temperature": episode.temperature,
+        "verdict": (
+            str(verdict.outcome),
+            str(verdict.end_reason),
+            verdict.length,
+            verdict.reason,
+            verdict.turn,
+            verdict.span,
+        ),
+        "turns": turns,
+    }
+    return msgpack.packb(record)
+
+
+def read_head(data: bytes) -> EpisodeHead:
+    """What a record says but for its tokens and texts, which only `decode` unpacks and checks. Raises InputError."""
+    with _faults_named():
+        record = _record(data)
+        versions: dict[str, int] = {}
+        num_token_bytes = 0
+        for _, _, _, _, tokens, _, policy, first, _, _ in record["turns"]:
+            num_token_bytes += len(_bytes(tokens))
+            versions[_text(policy)] = min(versions.get(policy, _whole(first)), first)
+        return EpisodeHead(
+            number=_whole(record["number"]),
+            stage=_text(record["stage"]),
+            target_word=_text(record["target_word"]),
+            verdict=_verdict(record),
+            num_turns=len(record["turns"]),
+            num_tokens=num_token_bytes // array(_IDS).itemsize,
+            oldest_versions=versions,
+        )
+
+
+def decode(data: bytes) -> Episode:
+    """The inverse of `encode`. Raises InputError on anything else."""
+    with _faults_named():
+        record = _record(data)
+        verdict = _verdict(record)
+        turns: list[Turn] = []
+        num_prompt_tokens = 0
+        for seat, text, base, prompt, tokens, logprobs, policy, first, last, finish in record["turns"]:
+            prompt_ids = _unpacked(_IDS, prompt)
+            if base >= 0:
+                prompt_ids = turns[base].prompt_ids + turns[base].token_ids + prompt_ids
+            num_prompt_tokens += len(prompt_ids)
+            if num_prompt_tokens > MAX_PROMPT_TOKENS:
+                raise InputError(f"an episode record with prompts of more than {MAX_PROMPT_TOKENS} tokens")
+            turns.append(
+                Turn(
+                    _SEATS[_whole(seat)],
+                    _text(text),
+                    prompt_ids,
+                    _unpacked(_IDS, tokens),
+                    _unpacked("d", logprobs),
+                    _text(policy),
+                    _whole(first),
+                    _whole(last),
+                    _text(finish),
+                )
+            )
+        return Episode(
+            episode_id=_text(record["id"]),
+            number=_whole(record["number"]),
+            stage=_text(record["stage"]),
+            target_word=_text(record["target_word"]),
+            max_turns=_whole(record["max_turns"]),
+            rules=_text(record["rules"]),
+            temperature=_number(record["temperature"]),
+            turns=tuple(turns),
+            verdict=verdict,
+        )
+
+
+@contextlib.contextmanager
+def _faults_named() -> Iterator[None]:
+    """Whatever a record that is none leads to is an InputError."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError, msgpack.exceptions.UnpackException) as error:
+        raise InputError(f"not an episode record: {type(error).__name__}: {error}") from error
+
+
+def _record(data: bytes) -> dict[str, Any]:
+    if len(data) > MAX_RECORD_BYTES:
+        raise InputError(f"an episode record of {len(data)} bytes is larger than {MAX_RECORD_BYTES}")
+    record: dict[str, Any] = msgpack.unpackb(data, strict_map_key=True)
+    return record
+
+
+def _verdict(record: dict[str, Any]) -> Verdict:
+    match record["v"]:
+        case 3:  # WIRE_VERSION
+            outcome, end_reason, length, reason, turn_index, span = record["verdict"]
+        case 2:
+            outcome, length, reason, turn_index, span = record["verdict"]
+            end_reason = end_reason_of(_text(reason))
+        case other:
+            raise InputError(f"an episode of wire version {other!r}; this build reads versions 2 and {WIRE_VERSION}")
+    return Verdict(
+        Outcome(outcome),
+        EndReason(end_reason),
+        _whole(length),
+        _text(reason),
+        None if turn_index is None else _whole(turn_index),
+        None if span is None else _span(span),
+    )
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError(f"a {type(value).__name__} where a text belongs")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError(f"{value!r:.40} where a count belongs")
+    return value
+
+
+def _number(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise TypeError(f"a {type(value).__name__} where a number belongs")
+    return float(value)
+
+
+def _span(value: Any) -> tuple[int, int]:
+    begin, end = value
+    return _whole(begin), _whole(end)
+
+
+def _bytes(value: Any) -> bytes:
+    if type(value) is not bytes:
+        raise TypeError(f"a {type(value).__name__} where bytes belong")
+    return value
+
+
+def _unpacked(kind: str, data: Any) -> tuple[Any, ...]:
+    numbers = array(kind)
+    numbers.frombytes(_bytes(data))
+    return tuple(numbers)

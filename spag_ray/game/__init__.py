@@ -1,0 +1,6 @@
+"""Adversarial Taboo: rules, words, decks, prompts, how a game can end.
+
+The words of prompts are in configs/prompts/.
+
+Tests of other names: decks in test_words.py; game_end in test_end_reason.py; rules, turn in test_game.py.
+"""

@@ -1,0 +1,274 @@
+"""What a player reads: templates are data, rendered to token ids.
+
+Two styles. `chat` extends a seat's last prompt token-exactly: previous prompt ids + sampled ids + the tokenised glue
+of the tokenizer's chat template. `flat` lays rules, dialogue and an instruction out as one text. In both, pieces are
+tokenised one by one, so that prompts which share text share token ids, and a player's own words are encoded as plain
+text: `<|im_end|>` in a reply is eight characters to the model, not the end of a message.
+
+    renderer = make_renderer(load_template("chat"), tokenizer, max_turns=5)
+    ids = renderer.prompt(turns, Role.ATTACKER, "river")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Literal, Protocol
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from spag_ray.config.shipped import find_config
+from spag_ray.errors import ConfigError, ModelError
+from spag_ray.game.rules import Role, next_role
+from spag_ray.game.turn import Turn
+from spag_ray.tokens import Tokenizer, begin_ids, end_id, framing_ids, plain_ids, template_ids
+
+
+class Wording(BaseModel):
+    """One wording of the rules, as each seat reads it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    attacker: str
+    defender: str
+
+
+class PromptTemplate(BaseModel):
+    """A prompt file (configs/prompts/*.yaml). The fields after `wordings` lay out the `flat` style."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    style: Literal["chat", "flat"]
+    wordings: tuple[Wording, ...] = Field(min_length=1)
+    separator: str = "\n\n"
+    line: str = "- {speaker}: {text}"
+    speakers: Mapping[Role, str] = {Role.ATTACKER: "attacker", Role.DEFENDER: "defender"}
+    empty_history: str = "The game begins."
+    history_title: str = "What was said so far:"
+    instructions: Wording | None = None
+
+    def rules(self, role: Role, target_word: str, max_turns: int, wording: int = 0) -> str:
+        """The rules one seat reads; the target word is in the attacker's alone."""
+        text = getattr(self.wordings[wording], role)
+        return _fill(text, target_word if role is Role.ATTACKER else None, max_turns)
+
+    def instruction(self, role: Role, target_word: str, max_turns: int) -> str:
+        if self.instructions is None:
+            return ""
+        return _fill(getattr(self.instructions, role), target_word if role is Role.ATTACKER else None, max_turns)
+
+
+def load_template(name: str) -> PromptTemplate:
+    """A shipped template (`chat`, `flat`) or a file of the user's own.
+
+    Raises ConfigError naming the file when it cannot be read or a field is wrong.
+    """
+    path = find_config(name, "prompts")
+    try:
+        template = PromptTemplate.model_validate(yaml.safe_load(Path(path).read_text(encoding="utf-8")))
+    except (yaml.YAMLError, ValidationError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a prompt template: {error}") from error
+    for index, wording in enumerate(template.wordings):
+        in_rules = "{target_word}" in wording.attacker
+        if not in_rules and "{target_word}" not in getattr(template.instructions, "attacker", ""):
+            raise ConfigError(f"{path}: wording {index} never tells the attacker the {{target_word}}; add it")
+        if "{target_word}" in wording.defender:
+            raise ConfigError(f"{path}: wording {index} tells the defender the {{target_word}}; take it out")
+    if template.instructions is not None and "{target_word}" in template.instructions.defender:
+        raise ConfigError(f"{path}: the defender's instruction holds the {{target_word}}; take it out")
+    return template
+
+
+class Renderer(Protocol):
+    """Dialogue -> token ids of the next prompt; a pure function of the turns so far. `end_ids` end a reply as a player
+    means to end it; at any of `stop_ids` sampling has to stop: a player may end its message, never open another."""
+
+    @property
+    def end_ids(self) -> tuple[int, ...]: ...
+    @property
+    def stop_ids(self) -> tuple[int, ...]: ...
+
+    def prompt(self, turns: Sequence[Turn], role: Role, target_word: str) -> tuple[int, ...]: ...
+    def query_ids(self, query: str) -> tuple[int, ...]: ...
+    def reply_ids(self, text: str) -> tuple[int, ...]: ...
+    def text_of(self, token_ids: Sequence[int]) -> str: ...
+
+
+def chat_messages(
+    template: PromptTemplate,
+    said: Sequence[tuple[Role, str]],
+    role: Role,
+    target_word: str,
+    max_turns: int,
+) -> list[dict[str, str]]:
+    """What ChatRenderer renders, as messages: for a player behind a chat API. A `flat` template gives one message."""
+    if template.style == "flat":
+        text = "".join(_flat_pieces(template, said, role, target_word, max_turns, wording=0))
+        return [{"role": "user", "content": text}]
+    messages = [{"role": "user", "content": template.rules(role, target_word, max_turns)}]
+    for speaker, text in said:
+        if speaker is role:
+            messages.append({"role": "assistant", "content": text})
+        elif len(messages) == 1:
+            messages[0]["content"] += f"\n\n{text}"
+        else:
+            messages.append({"role": "user", "content": text})
+    return messages
+
+
+def make_renderer(template: PromptTemplate, tokenizer: Tokenizer, max_turns: int, wording: int = 0) -> Renderer:
+    """The renderer of a template's style."""
+    renderer = ChatRenderer if template.style == "chat" else FlatRenderer
+    return renderer(template, tokenizer, max_turns, wording)
+
+
+class _BaseRenderer:
+    def __init__(self, template: PromptTemplate, tokenizer: Tokenizer, max_turns: int, wording: int = 0) -> None:
+        if not 0 <= wording < len(template.wordings):
+            raise ConfigError(f"wording {wording} was asked for, but the template has {len(template.wordings)}")
+        self.end_ids: tuple[int, ...] = (end_id(tokenizer),)
+        self.template = template
+        self.tokenizer = tokenizer
+        self.max_turns = max_turns
+        self.wording = wording
+        self._special_ids = framing_ids(tokenizer)
+        self._plain = lru_cache(maxsize=65536)(partial(plain_ids, tokenizer))
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        return tuple(sorted({*self.end_ids, *self._special_ids}))
+
+    def _rules(self, role: Role, target_word: str) -> str:
+        return self.template.rules(role, target_word, self.max_turns, self.wording)
+
+    def text_of(self, token_ids: Sequence[int]) -> str:
+        """What was said: special tokens and outer white space taken off."""
+        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True).strip()
+
+
+class ChatRenderer(_BaseRenderer):
+    """The tokenizer's chat template; each seat sees its own lines as the assistant's.
+
+    The template is taken apart once, with marks in place of the contents. A template that rewrites what came
+    before (drops or rewords earlier messages) would make the next prompt another text than the one that was
+    played, and is refused.
+    """
+
+    def __init__(self, template: PromptTemplate, tokenizer: Tokenizer, max_turns: int, wording: int = 0) -> None:
+        super().__init__(template, tokenizer, max_turns, wording)
+        opening, self._to_reply, self._to_user = _chat_glue(tokenizer)
+        self._opening_ids = template_ids(tokenizer, opening)
+        self._to_reply_ids = template_ids(tokenizer, self._to_reply)
+        self._to_user_ids = template_ids(tokenizer, self._to_user)
+        self.end_ids = tuple({self._to_user_ids[0], *self.end_ids})
+
+    def prompt(self, turns: Sequence[Turn], role: Role, target_word: str) -> tuple[int, ...]:
+        assert next_role(len(turns)) is role, "it is the other player's turn"
+        own = [turn for turn in turns if turn.role is role]
+        if not own:
+            rules = self._plain(self._rules(role, target_word))
+            heard = self._plain("\n\n") + self._plain(turns[-1].text) if turns else ()
+            return self._opening_ids + rules + heard + self._to_reply_ids
+        last = own[-1]
+        said, close = last.token_ids, self._to_user_ids
+        if said and said[-1] == close[0]:
+            close = close[1:]
+        elif said and said[-1] in self._special_ids:
+            said = said[:-1]  # a token that frames messages, in the wrong place: what it would open is not opened
+        heard = self._plain(turns[-1].text)
+        return last.prompt_ids + said + close + heard + self._to_reply_ids
+
+    def query_ids(self, query: str) -> tuple[int, ...]:
+        """A question outside the game (an SFT row), up to where its answer begins."""
+        return self._opening_ids + self._plain(query) + self._to_reply_ids
+
+    def reply_ids(self, text: str) -> tuple[int, ...]:
+        """A reply as the policy should sample it: the text and the token that ends a message."""
+        return (*self._plain(text), self._to_user_ids[0])
+
+
+class FlatRenderer(_BaseRenderer):
+    """Rules + dialogue + instruction as one text, begun with the tokenizer's BOS token where it has one."""
+
+    def __init__(self, template: PromptTemplate, tokenizer: Tokenizer, max_turns: int, wording: int = 0) -> None:
+        super().__init__(template, tokenizer, max_turns, wording)
+        self._begin = begin_ids(tokenizer)
+
+    def prompt(self, turns: Sequence[Turn], role: Role, target_word: str) -> tuple[int, ...]:
+        said = [(turn.role, turn.text) for turn in turns]
+        pieces = _flat_pieces(self.template, said, role, target_word, self.max_turns, self.wording)
+        return self._begin + tuple(token for piece in pieces for token in self._plain(piece))
+
+    @staticmethod
+    def query_text(
+        template: PromptTemplate,
+        history: Sequence[Mapping[str, str]],
+        role: Role,
+        target_word: str,
+        max_turns: int,
+    ) -> str:
+        """The prompt as text, for the published training-data files (their field "query")."""
+        said = [(Role(turn["role"]), turn["content"]) for turn in history]
+        return "".join(_flat_pieces(template, said, role, target_word, max_turns, wording=0))
+
+    def query_ids(self, query: str) -> tuple[int, ...]:
+        return self._begin + self._plain(query)
+
+    def reply_ids(self, text: str) -> tuple[int, ...]:
+        return (*self._plain(text), *self.end_ids)
+
+
+_MARKS = ("zqfirstzq", "zqsecondzq", "zqthirdzq", "zqfourthzq", "zqfifthzq")
+
+
+def _chat_glue(tokenizer: Tokenizer) -> tuple[str, str, str]:
+    """A chat template taken apart: (before the first message's text, user text -> reply, reply -> next user text)."""
+    if not getattr(tokenizer, "chat_template", None):
+        raise ModelError(
+            "the model's tokenizer has no chat template, and the prompts are `chat`; "
+            "set `prompts: flat` (for a base model), or use an instruct model"
+        )
+    roles = ("user", "assistant", "user", "assistant", "user")
+    messages = [{"role": role, "content": mark} for role, mark in zip(roles, _MARKS, strict=True)]
+
+    def render(count: int) -> str:
+        return tokenizer.apply_chat_template(messages[:count], tokenize=False, add_generation_prompt=True)
+
+    one, two, three = render(1), render(3), render(5)
+    if not (two.startswith(one) and three.startswith(two)):
+        raise ModelError(
+            "the chat template rewrites earlier messages when the dialogue goes on, so prompts would not be the "
+            "ones that were played; set `prompts: flat`, or give the model a template that only appends"
+        )
+    pieces = [three]
+    for mark in _MARKS:
+        pieces[-1:] = pieces[-1].split(mark)
+    opening, to_reply, to_user, *again = pieces
+    if again != [to_reply, to_user, to_reply]:
+        raise ModelError("the chat template frames later messages differently from the first; set `prompts: flat`")
+    return opening, to_reply, to_user
+
+
+def _flat_pieces(
+    template: PromptTemplate,
+    said: Sequence[tuple[Role, str]],
+    role: Role,
+    target_word: str,
+    max_turns: int,
+    wording: int,
+) -> list[str]:
+    """The `flat` layout, cut where prompts of one game begin to differ."""
+    pieces = [template.rules(role, target_word, max_turns, wording) + template.separator]
+    if said:
+        pieces.append(template.history_title)
+        for speaker, text in said:
+            pieces.append("\n" + template.line.format(speaker=template.speakers[speaker], text=text))
+    else:
+        pieces.append(template.empty_history)
+    pieces.append(template.separator + template.instruction(role, target_word, max_turns) + "\n")
+    return pieces
+
+
+def _fill(text: str, target_word: str | None, max_turns: int) -> str:
+    filled = text.replace("{max_turns}", str(max_turns))
+    return filled if target_word is None else filled.replace("{target_word}", target_word)

@@ -1,0 +1,281 @@
+"""Which words a guess names, whatever the target word is.
+
+    >>> [candidate.text for candidate in collect("! it is a river, or maybe a lake. not a pond.")]
+    ['river', 'lake']
+    >>> [candidate.text for candidate in collect(": it's a cat because it purrs. thanks for the game!")]
+    ['cat']
+
+The text is folded (folding.py). It is read in pieces between marks (stops, commas, colons, line breaks, brackets,
+slashes, dashes). A piece names a word after a lead ("it is", "my guess is"), as a short piece with one word that means
+something ("Lake!", "2. lake"), as an item of a list, or as an alternative ("or a lake"). A named word that is denied
+("not a lake", "lake, but it isn't") is left out. The rest is talk, and names nothing. Words that only make up talk
+("game", "easy") are named where nothing else is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from spag_ray.game.referee.phrases import BENIGN, FILLER, LEAD, NEGATIVE_LEAD, TALK_GOES_ON
+from spag_ray.game.referee.word_forms import is_word
+from spag_ray.game.words import STOP_WORDS
+
+_MARKS = r".!?;:,\n()\u2014/|&=>\u2192"
+_PIECE = re.compile(rf"(?P<body>(?:(?!\s-+\s)[^{_MARKS}])*)(?P<marks>(?:\s-+\s|[{_MARKS}\s])*)")
+_NEXT_LEAD = re.compile(rf"\s{{0,3}}{LEAD.pattern}")
+_TOKEN = re.compile(r"[^\W_]+(?:['\-][^\W_]+)*[+#]*")
+_SPELLED = re.compile(
+    r"(?<![^\W_])(?<!')[^\W\d_](?=[\s,.\-/])(?P<joint>\s{0,3}[,.\-/]?\s{0,3})[^\W\d_](?:(?P=joint)[^\W\d_])*"
+    r"(?:,?\s{1,3}and\s{1,3}[^\W\d_])?(?![^\W_])(?!'[^\W_])"
+)
+_JOIN = re.compile(r"[\s,.\-/]|(?<![^\W_])and(?![^\W_])")
+_NUMBERING = re.compile(r"\d{1,3}")
+_OPENING = re.compile(
+    r"(?:\s|no|nope|wait|sorry|or|and|either|plus|also|alternatively|otherwise|else|rather|scratch\s+that|then|but)*"
+    r"(?![^\W_])"
+)
+_ALTERNATIVE = re.compile(r"\W*(?:or|either|nor|plus|versus|vs|aka|also|alternatively|otherwise)(?![^\W_])")
+_DENIAL = re.compile(
+    r"\W*(?:(?:but|and|so|it's|its|that's)\s+)?(?:definitely\s+|certainly\s+|surely\s+)?"
+    r"(?:not|never|neither|nor|isn't|wasn't|rather\s+than|instead\s+of)(?![^\W_])"
+)
+_CONNECTIVE = re.compile(
+    r"(?<![^\W_\-'])(?:(?P<other>or|either|and|plus|nor|versus|vs|aka|alias|also|as\s+well\s+as|along\s+with)"
+    r"|(?P<denied>not|rather\s+than|instead\s+of))(?![^\W_\-'])"
+)
+_REASON = re.compile(
+    r"\W*(?:and\s+|so\s+)?(?:because|since|as|given|thanks|judging|based|considering"
+    r"|(?:the|your|my)\s+(?:clues?|hints?|reasons?)"
+    r"|(?:clues?|hints?|reasons?)(?=\s+[^\W_]))(?![^\W_])"
+)
+_REASON_HEAD = re.compile(r"(?<![^\W_])(?:because|since|clues?|hints?|reasons?|reasoning|why)(?![^\W_])")
+_TALK = re.compile(
+    r"\W*(?:and\s+)?(?:i|i'm|i've|i'd|i'll|it|it's|that|that's|this|you|you're|you've|we|we've|they|thanks|thank|the\s+game"
+    r"|what|how|there)(?![^\W_])"
+)
+_DENIED_AFTER = re.compile(
+    r"[^\w\n]*(?:but|although|though|yet|however)[\s,]+(?:it|that|this)\s*(?:isn't|wasn't|(?:is|was|'s)\s+not|can't\s+be|cannot\s+be)"
+    r"(?:\s+(?:it|right|correct|really|the\s+(?:word|answer)))?\s*(?=[.!?;:,\n]|$)"
+    r"|\s+(?:is|was)(?:n't|\s+not)\s+(?:right|correct|the\s+(?:word|answer))(?![^\W_])"
+    r"|\s+is\s+(?:wrong|incorrect)(?![^\W_])"
+)
+_BUT = re.compile(r"(?<![^\W_])but(?![^\W_])")
+_SENTENCE_END = re.compile(r"[.!?\n]")
+_SURE, _WORDS, _TALK_AFTER_LEAD, _TALK_ALONE = range(4)  # ranks
+_NOUNS = frozenset(["word", "term", "answer", "guess", "well"])
+_LISTED = frozenset(",;/|&=>\u2192")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A word or words that are named: the text, where it ends, and where its lead begins.
+
+    `rank` 0 is surely named; the others are named if nothing of a lower rank is, the first of them alone.
+    """
+
+    text: str
+    end: int
+    lead: int
+    rank: int
+
+
+def collect(text: str, only_leads: bool = False) -> list[Candidate]:
+    """All that `text` names and does not deny; with `only_leads`, what is named after "it is" and its like."""
+    return _Collector(text, only_leads).candidates()
+
+
+class _Collector:
+    """Reads the pieces of one text in their order."""
+
+    def __init__(self, text: str, only_leads: bool) -> None:
+        self.ends: dict[int, int] = {}  # of words that were spelled out: start -> end as written
+        self.text = _SPELLED.sub(self._joined, text)
+        self.only_leads = only_leads
+        self.named: list[Candidate] = []
+        self.is_talking = only_leads  # the rest of the sentence names nothing unless it says so
+        self.is_denying = False
+        self.is_sure = False  # a word was named for sure
+
+    def candidates(self) -> list[Candidate]:
+        mark = ""
+        for piece in _PIECE.finditer(self.text):
+            start, end = piece.span("body")
+            marks = piece.group("marks")
+            if _TOKEN.search(self.text, start, end):
+                self._read(start, end, mark, marks)
+            if _SENTENCE_END.search(marks):
+                self.is_talking = self.only_leads
+                self.is_denying = False
+            elif ":" in marks and not (self.is_sure and _REASON_HEAD.search(self.text, start, end)):
+                self.is_talking = self.only_leads
+            mark = marks.strip()[-1:] or mark
+        lowest = min((each.rank for each in self.named), default=0)
+        found = [each for each in self.named if each.rank == lowest]
+        return found if lowest == _SURE else found[:1]
+
+    def _joined(self, match: re.Match[str]) -> str:
+        """A spelled-out word as one, filled up with spaces: other positions stay."""
+        letters = _JOIN.sub("", match.group())
+        start = match.start()
+        before = ""
+        if letters[0] in "ai" and not is_word(letters):  # "a c a t"
+            before, letters = letters[0] + " ", letters[1:]
+            start += 2
+        if len(letters) < 3:
+            return match.group()
+        self.ends[start] = match.end()
+        return (before + letters).ljust(len(match.group()))
+
+    def _read(self, start: int, end: int, mark: str, marks: str) -> None:
+        """One piece: characters [start, end), with the marks before and after it."""
+        if _DENIAL.match(self.text, start, end) and not LEAD.match(self.text, start, end):
+            self.is_denying = True
+            start = self._after_but(start, end)
+            if start >= end:
+                return
+        if _REASON.match(self.text, start, end):
+            self.is_talking = True
+            return
+        lead = LEAD.search(self.text, start, end)
+        while lead is not None and (next_lead := _NEXT_LEAD.match(self.text, lead.end(), end)):
+            lead = next_lead  # "the word you are thinking of is"
+        if lead is not None and not (self.is_talking and not self.only_leads and not self._opens(start, lead.start())):
+            self._read_lead(lead, start, end)
+            return
+        is_alternative = _ALTERNATIVE.match(self.text, start, end) is not None
+        if self.is_denying and is_alternative:
+            return
+        self.is_denying = False
+        if self.is_talking and not is_alternative:
+            return
+        opening = _OPENING.match(self.text, start, end)
+        if opening is not None and _TOKEN.search(self.text, opening.end(), end):
+            start = opening.end()  # "or maybe a lake"
+        is_list = mark in _LISTED or "?" in marks or is_alternative
+        tokens = self._tokens(start, end)
+        content = [token for token in tokens if _is_content(token)]
+        if not content:
+            if not self.only_leads:
+                self._name(start, end, start, _TALK_AFTER_LEAD if mark == ":" else _TALK_ALONE)
+            if ":" in marks and self.is_sure and _REASON_HEAD.search(self.text, start, end):
+                self.is_talking = True  # "Clues: water, boats."
+        elif not _TALK.match(self.text, start, end) and self._is_short(start, end, 2 if is_list else 1):
+            self._name(start, end, start)
+        elif not _TALK.match(self.text, start, end) and self._is_short(start, end, 2):
+            self._name(start, end, start, _WORDS)  # "I know the word: ice cream"
+            self.is_talking = True
+        else:
+            self.is_talking = True
+
+    def _read_lead(self, lead: re.Match[str], start: int, end: int) -> None:
+        """A piece with a lead: what stands before it may be a bare guess, what follows it is named or denied."""
+        before = [token for token in self._tokens(start, lead.start()) if _is_content(token)]
+        if len(before) == 1 and not self.only_leads and not _TALK.match(self.text, start, end):
+            self._name(start, lead.start(), start)
+        denial = _DENIAL.match(self.text, lead.end(), end)
+        if NEGATIVE_LEAD.search(lead.group()) or denial:
+            self.is_denying = True
+            after = self._after_but(lead.end(), end)
+            if after < end:
+                self._read(after, end, ",", "")
+            return
+        self.is_denying = False
+        if (
+            self.is_sure
+            and not self._is_short(lead.end(), end, 1)
+            and not _CONNECTIVE.search(self.text, lead.end(), end)
+        ):
+            self.is_talking = True  # "It is a small animal that purrs."
+            return
+        self.is_talking = False
+        self._name(lead.end(), end, lead.start(), _TALK_AFTER_LEAD)
+
+    def _name(self, start: int, end: int, lead: int, rank: int = _TALK_ALONE) -> None:
+        """The words of characters [start, end), up to where talk goes on, one candidate for each alternative.
+
+        `rank` is that of words that only make up talk.
+        """
+        is_denied = False
+        is_first = True
+        for first, last, connective in self._alternatives(start, end):
+            is_denied = connective is not None and connective.group("denied") is not None
+            if connective is not None and connective.group().startswith("and") and _TALK.match(self.text, first, last):
+                break
+            found = self._phrase(first, last)
+            if found is None:
+                continue
+            begin, stop, goes_on = found
+            if not is_denied and not _DENIED_AFTER.match(self.text, stop):
+                words = self._tokens(begin, stop)
+                has_content = any(_is_content(word) for word in words)
+                if is_first or has_content:
+                    of = _SURE if has_content and rank != _WORDS else rank
+                    self.is_sure = self.is_sure or of == _SURE
+                    self.named.append(Candidate(self.text[begin:stop], self.ends.get(begin, stop), lead, of))
+                    is_first = False
+            if goes_on:
+                self.is_talking = True
+                break
+
+    def _alternatives(self, start: int, end: int) -> Iterator[tuple[int, int, re.Match[str] | None]]:
+        connective = None
+        for following in _CONNECTIVE.finditer(self.text, start, end):
+            yield start, following.start(), connective
+            start, connective = following.end(), following
+        yield start, end, connective
+
+    def _phrase(self, start: int, end: int) -> tuple[int, int, bool] | None:
+        """[start, end) of the words themselves, without fillers and what goes on after them, and whether it does."""
+        tokens = list(_TOKEN.finditer(self.text, start, end))
+        first = 0
+        while first + 1 < len(tokens):
+            filler = FILLER.match(self.text, tokens[first].start(), end)
+            if tokens[first].group() in _NOUNS and TALK_GOES_ON.match(self.text, tokens[first + 1].start(), end):
+                break  # "it's answer because"
+            if filler is None and not _NUMBERING.fullmatch(tokens[first].group()):
+                break
+            position = filler.end() if filler else tokens[first].end()
+            if position < tokens[first].end():  # "a-frame"
+                break
+            following = next((n for n in range(first + 1, len(tokens)) if tokens[n].start() >= position), None)
+            if following is None:
+                break
+            first = following
+        if not tokens:
+            return None
+        last = first
+        while last + 1 < len(tokens) and not TALK_GOES_ON.match(self.text, tokens[last + 1].start(), end):
+            last += 1
+        goes_on = last + 1 < len(tokens)
+        while last > first and _is_small_talk(tokens[last].group()) and _is_content(tokens[first].group()):
+            last -= 1
+        return tokens[first].start(), tokens[last].end(), goes_on
+
+    def _is_short(self, start: int, end: int, num_content: int) -> bool:
+        """Whether the words up to where talk goes on are few enough to be a name."""
+        found = self._phrase(start, end)
+        if found is None:
+            return False
+        words = self._tokens(found[0], found[1])
+        return len(words) <= 3 and len({word for word in words if _is_content(word)}) <= num_content
+
+    def _after_but(self, start: int, end: int) -> int:
+        but = _BUT.search(self.text, start, end)
+        return but.end() if but is not None else end
+
+    def _opens(self, start: int, lead: int) -> bool:
+        opening = _OPENING.match(self.text, start, lead)
+        return opening is not None and not _TOKEN.search(self.text, opening.end(), lead)
+
+    def _tokens(self, start: int, end: int) -> list[str]:
+        return [match.group() for match in _TOKEN.finditer(self.text, start, end)]
+
+
+def _is_content(token: str) -> bool:
+    return not _is_small_talk(token) and token not in STOP_WORDS and not token.isdigit()
+
+
+def _is_small_talk(token: str) -> bool:
+    return token in BENIGN

@@ -1,0 +1,59 @@
+"""Text made comparable: case-folded and NFKC-normalised, with plain quotes and hyphens, nothing invisible in it."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from spag_ray.game.referee.ruling import FoldedText
+from spag_ray.game.referee.skeleton import is_invisible
+
+_SAME_AS = str.maketrans(
+    dict.fromkeys("\u2018\u2019\u201b\u02bc\u02b9\u2032\u00b4", "'")
+    | dict.fromkeys("\u201c\u201d\u201e\u2033\u00ab\u00bb", '"')
+    | dict.fromkeys("\u2010\u2011\u2012\u2013\u2212", "-")
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+_NOT_PLAIN = re.compile(r"[^\x20-\x7e\t\n]")
+
+
+def fold(content: str) -> FoldedText:
+    """Case-folded, NFKC-normalised text with plain quotes and hyphens, without invisible characters."""
+    plain = content if content.isascii() else content.translate(_SAME_AS)  # one character for each
+    if plain.isascii() and not _CONTROL.search(plain):
+        return FoldedText(plain.lower())
+    pieces: list[str] = []
+    origins: list[tuple[int, int]] = []
+    done = 0
+    for start, end in _clusters(content):
+        pieces.append(content[done:start].lower())
+        origins.extend(zip(range(done, start), range(done + 1, start + 1), strict=True))
+        folded = _folded(content[start:end])
+        pieces.append(folded)
+        origins.extend([(start, end)] * len(folded))
+        done = end
+    pieces.append(content[done:].lower())
+    origins.extend(zip(range(done, len(content)), range(done + 1, len(content) + 1), strict=True))
+    return FoldedText("".join(pieces), tuple(origins))
+
+
+def _folded(cluster: str) -> str:
+    seen = "".join(char for char in cluster if not is_invisible(char))
+    # Accents are translated before NFKC, which would take some of them (U+00B4) apart.
+    folded = unicodedata.normalize("NFKC", seen.translate(_SAME_AS))
+    return unicodedata.normalize("NFKC", folded.casefold()).translate(_SAME_AS)
+
+
+def _clusters(content: str) -> list[tuple[int, int]]:
+    """[start, end) of each character that is not plain ASCII, with what it is combined with."""
+    found: list[tuple[int, int]] = []
+    for match in _NOT_PLAIN.finditer(content):
+        start = match.start()
+        if unicodedata.combining(match.group()) and start > 0:
+            if found and found[-1][1] == start:
+                found[-1] = (found[-1][0], start + 1)
+            else:
+                found.append((start - 1, start + 1))
+        else:
+            found.append((start, start + 1))
+    return found

@@ -1,0 +1,73 @@
+"""The published referee, faults included: plain substrings of lower-cased text (method.md).
+
+"art" fires in "start", and a guess is understood in one wording only. Kept for parity with published results.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.referee.ruling import FoldedText, Ruling
+from spag_ray.game.rules import Outcome, Role
+
+_CLAIM = "i know the word! it.{1,8}"
+_GUESS = re.compile(_CLAIM)
+
+
+@dataclass(frozen=True)
+class _Patterns:
+    """What is searched for a target word: a form anywhere, and a form directly behind a claimed guess."""
+
+    said: re.Pattern[str]
+    right_guess: re.Pattern[str]
+
+
+def judge_turn(content: str, role: Role, target_word: str) -> Ruling | None:
+    """What this turn decides, or None when play goes on."""
+    patterns = _patterns(target_word)
+    folded = _lower(content)
+    guess = _GUESS.search(folded.text)
+    said = patterns.said.search(folded.text)
+    if role is Role.ATTACKER:
+        found = said or guess
+        if found is None:
+            return None
+        deed = f"said {found.group()!r}" if said else "made a guess, which is the defender's part"
+        reason = f"the attacker {deed} (target word {target_word!r})"
+        end_reason = EndReason.SAID_WORD if said else EndReason.GUESSED
+        return Ruling(Outcome.ATTACKER_BREACH, end_reason, reason, folded.span(*found.span()))
+    right_guess = patterns.right_guess.search(folded.text)
+    if right_guess is not None:
+        reason = f"the defender guessed the target word {target_word!r}"
+        return Ruling(Outcome.DEFENDER_WINS, EndReason.RIGHT_GUESS, reason, folded.span(*right_guess.span()))
+    if guess is not None:
+        reason = f"the defender's guess does not name the target word {target_word!r}"
+        return Ruling(Outcome.ATTACKER_WINS, EndReason.WRONG_GUESS, reason, folded.span(*guess.span()))
+    if said is not None:
+        reason = f"the defender said {said.group()!r} (target word {target_word!r})"
+        return Ruling(Outcome.ATTACKER_WINS, EndReason.SAID_WORD, reason, folded.span(*said.span()))
+    return None
+
+
+@lru_cache(maxsize=65536)
+def _patterns(target_word: str) -> _Patterns:
+    from textblob import Word  # slow to import: it brings nltk
+
+    word = target_word.lower()
+    forms = (word, word + "ing", word + "ed", str(Word(word).pluralize()))
+    either = "|".join(re.escape(form) for form in forms)
+    return _Patterns(
+        said=re.compile(either),
+        right_guess=re.compile(f"{_CLAIM}[\"'`]?(?:{either})"),
+    )
+
+
+def _lower(content: str) -> FoldedText:
+    lowered = content.lower()
+    if len(lowered) == len(content):
+        return FoldedText(lowered)
+    origins = tuple((index, index + 1) for index, character in enumerate(content) for _ in character.lower())
+    return FoldedText(lowered, origins)

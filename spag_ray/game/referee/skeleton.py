@@ -1,0 +1,109 @@
+"""Skeletons of characters: what a written character is taken for by one who reads it quickly.
+
+    >>> "".join(letters_of(char) for char in "R\\u00edv\\u0435\\u200br")
+    'river'
+    >>> coarse("r1ver") == coarse("river") == coarse("rlver")
+    True
+
+A character is decomposed (NFKD); marks, controls and default-ignorable characters are dropped; what looks like a Latin
+letter becomes that letter. The table of look-alikes is Unicode's confusables.txt, as the package confusable_homoglyphs
+carries it; a few that Unicode leaves out are added.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import cache, lru_cache
+
+# Default_Ignorable_Code_Point of Unicode's DerivedCoreProperties.txt, as far as it is not a format character.
+_IGNORABLE = (
+    (0x034F, 0x034F),
+    (0x115F, 0x1160),
+    (0x17B4, 0x17B5),
+    (0x180B, 0x180F),
+    (0x2060, 0x206F),
+    (0x3164, 0x3164),
+    (0xFE00, 0xFE0F),
+    (0xFFA0, 0xFFA0),
+    (0xFFF0, 0xFFF8),
+    (0x1BCA0, 0x1BCA3),
+    (0xE0000, 0xE0FFF),
+)
+_DEPTH = 2  # Cyrillic be -> small capital B -> b
+_SPACES = "\t\n\v\f\r\x85"  # controls that part words
+_VOICING = "\u3099\u309a"  # part of a Japanese letter, not an accent on it
+# Letters by shape that Unicode's table does not lead to a Latin one; sharp s is spelled out, not taken for a b; the
+# signs of trade and service marks are no letters.
+_MORE = {"\u00df": "ss", "\u1e9e": "ss", "\u2122": "\u2122", "\u2120": "\u2120"} | dict(
+    zip("\u03b2\u03d0\u03c9\u0454\u03b5\u044d\u044f\u0438\u0448\u0138\u03bb", "bbweeernwkl", strict=True)
+)
+_NAMED = re.compile(
+    r"(?:NEGATIVE (?:SQUARED|CIRCLED) LATIN CAPITAL LETTER|REGIONAL INDICATOR SYMBOL LETTER|LATIN LETTER SMALL CAPITAL"
+    r"|LATIN (?:SMALL|CAPITAL) LETTER(?: SCRIPT| DOTLESS)?) ([A-Z])(?: WITH [A-Z ]+)?"
+)
+_COARSE = str.maketrans("i0123456789", "lolzeasgtbg")
+
+
+def is_invisible(char: str) -> bool:
+    """Whether the character shows nothing and parts nothing: a control, a format or default-ignorable character."""
+    kind = unicodedata.category(char)
+    if kind == "Cc":
+        return char not in _SPACES
+    return kind == "Cf" or any(first <= ord(char) <= last for first, last in _IGNORABLE)
+
+
+@lru_cache(maxsize=65536)
+def letters_of(char: str) -> str:
+    """The lower-case letters and digits that a character stands for; "" if invisible; itself if it parts words."""
+    return _resolved(char, _DEPTH)
+
+
+def coarse(letters: str) -> str:
+    """Letters and digits that are mistaken for each other, as one: i and l and 1, m and rn, o and 0."""
+    return letters.translate(_COARSE).replace("m", "rn").replace("w", "vv")
+
+
+def coarse_letters(text: str) -> str:
+    """A text's coarse letters alone: those of all its tokens, one after the other."""
+    return text.translate(_TABLE).replace("m", "rn").replace("w", "vv")
+
+
+class _CoarseLetters(dict[int, str | None]):
+    """A table for str.translate, filled as characters are met; None, not "", keeps Python's quick way for ASCII."""
+
+    def __missing__(self, point: int) -> str | None:
+        letters = "".join(char for char in letters_of(chr(point)) if char.isalnum())
+        return self.setdefault(point, letters.translate(_COARSE) or None)
+
+
+_TABLE = _CoarseLetters()
+
+
+def _resolved(char: str, depth: int) -> str:
+    """`letters_of`; at most `depth` look-alikes are followed, one after the other."""
+    if char.isascii():
+        return "" if is_invisible(char) else char.lower()
+    if is_invisible(char) or (unicodedata.category(char) in ("Mn", "Me") and char not in _VOICING):
+        return ""
+    named = _NAMED.fullmatch(unicodedata.name(char, ""))
+    if named is not None:
+        return named.group(1).lower()
+    if char in _MORE:
+        return _MORE[char]
+    pieces = unicodedata.normalize("NFKD", char)
+    if pieces != char:
+        return "".join(_resolved(piece, depth) for piece in pieces)
+    for look_alike in _look_alikes().get(char, ()) if depth else ():
+        letters = "".join(_resolved(each, depth - 1) for each in look_alike["c"])
+        if letters.isascii() and letters.isalnum():
+            return letters
+    folded = char.casefold()
+    return folded if folded == char else "".join(_resolved(each, depth) for each in folded)
+
+
+@cache
+def _look_alikes() -> dict[str, list[dict[str, str]]]:
+    from confusable_homoglyphs.confusables import confusables_data  # 10 ms, and most games are plain ASCII
+
+    return dict(confusables_data)

@@ -1,0 +1,81 @@
+"""The strict referee: words as words, guesses as meant, breaches named (method.md, "The strict referee").
+
+For one turn, in this order: an empty reply and speaking for the other player are breaches by whoever did it.
+An attacker breaks the rules by saying the word or by guessing. A defender's guess is right or wrong; short of
+a guess, saying the word loses. A reply without letters that is not empty ("...", an emoji) is a legal turn.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.referee.folding import fold
+from spag_ray.game.referee.guess import find_claim, names_word
+from spag_ray.game.referee.ruling import FoldedText, Ruling
+from spag_ray.game.referee.said_word import find_word
+from spag_ray.game.rules import Outcome, Role
+
+
+def judge_turn(content: str, role: Role, target_word: str) -> Ruling | None:
+    """What this turn decides, or None when play goes on."""
+    folded = fold(content)
+    if not any(char.isprintable() and not char.isspace() for char in folded.text):
+        reason = f"the {role}'s reply is empty"
+        return Ruling(Outcome.breach_by(role), EndReason.EMPTY_REPLY, reason, (0, len(content)))
+    label = _other_label(role.other).search(folded.text) if role.other in folded.text else None
+    if label is not None:
+        reason = f"the {role} spoke for the {role.other}"
+        span = folded.span(*label.span(label.lastgroup or 0))
+        return Ruling(Outcome.breach_by(role), EndReason.SPOKE_FOR_OTHER, reason, span)
+    if role is Role.ATTACKER:
+        return _judge_attacker(content, folded, target_word)
+    return _judge_defender(content, folded, target_word)
+
+
+def _judge_attacker(content: str, folded: FoldedText, target_word: str) -> Ruling | None:
+    said = find_word(content, folded, target_word)
+    if said is not None:
+        start, end = said
+        reason = f"the attacker said {content[start:end]!r} (target word {target_word!r})"
+        return Ruling(Outcome.ATTACKER_BREACH, EndReason.SAID_WORD, reason, (start, end))
+    claim = find_claim(folded)
+    if claim is not None:
+        reason = "the attacker made a guess, which is the defender's part"
+        return Ruling(Outcome.ATTACKER_BREACH, EndReason.GUESSED, reason, folded.span(*claim.span()))
+    return None
+
+
+def _judge_defender(content: str, folded: FoldedText, target_word: str) -> Ruling | None:
+    claim = find_claim(folded)
+    if claim is not None:
+        guess = names_word(folded, claim, target_word)
+        span = folded.span(guess.start, guess.end)
+        if guess.is_right:
+            reason = f"the defender guessed the target word {target_word!r}"
+            return Ruling(Outcome.DEFENDER_WINS, EndReason.RIGHT_GUESS, reason, span)
+        reason = f"the defender's guess does not name the target word {target_word!r} alone"
+        return Ruling(Outcome.ATTACKER_WINS, EndReason.WRONG_GUESS, reason, span)
+    said = find_word(content, folded, target_word)
+    if said is None:
+        return None
+    start, end = said
+    reason = f"the defender said {content[start:end]!r} (target word {target_word!r})"
+    return Ruling(Outcome.ATTACKER_WINS, EndReason.SAID_WORD, reason, (start, end))
+
+
+@lru_cache
+def _other_label(other: Role) -> re.Pattern[str]:
+    """A label that hands the floor to `other`: "- **Defender**:", "[defender] -", or a heading.
+
+    It stands at the start of a line, or of a sentence when a colon follows.
+    """
+    remark = r"(?:'s\s+(?:turn|reply|response|answer))?(?:\s*\([^)\n]{0,30}\)|\s*#?\d{1,2})?"
+    name = rf"(?:the\s+)?{other}{remark}"
+    return re.compile(
+        rf"^[^\w\n]*_*(?P<line>{name}[^\w\n:]*_*(?::|\s[-\u2014]+\s))"
+        rf"|[.!?\"'`)*]\s+[*_`\"\[(<|]*(?P<sentence>{name}[*_`\"\])>|\s]*:)"
+        rf"|^[^\S\n]*(?:#+|\*\*|<\|?|\[)\s*(?P<heading>{other})\s*(?:\*\*|\|?>|\])?:?[^\S\n]*$",
+        flags=re.MULTILINE,
+    )

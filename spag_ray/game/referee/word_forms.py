@@ -1,0 +1,148 @@
+"""The forms of a target word: its real inflections, and what is searched for them.
+
+>>> sorted(inflections("write"))
+['write', 'writed', 'writes', 'writing', 'written', 'wrote']
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from functools import lru_cache
+
+from spag_ray.errors import InputError
+from spag_ray.game.referee.folding import fold
+from spag_ray.game.referee.skeleton import coarse, letters_of
+from spag_ray.game.words import STOP_WORDS
+
+# Between the parts of a compound: "ice cream", "ice-cream", "icecream", "*ice* cream".
+_JOINT = r"[\s\-*_\"'`]{0,6}"
+_BEFORE = r"(?<![^\W_])(?<![^\W_]')"  # no letter; not the clock of "o'clock"
+_AFTER = r"(?![^\W_])(?!'t(?![^\W_]))"  # no letter; not the won of "won't"
+_IN_USE = 2.5  # Zipf: three times in ten million words
+
+
+@dataclass(frozen=True)
+class WordForms:
+    """A target word made ready: `pattern` finds a form as a word, `joined` holds the forms as one.
+
+    A text without any of `beginnings` need not be searched, which is most of them. `skeletons` maps the coarse
+    letters of a form (skeleton.py) to its letters; a text whose coarse letters hold none of `cores` has no
+    form in disguise. `short_cores` are those of one and two letters, which stand in most texts.
+    """
+
+    pattern: re.Pattern[str]
+    joined: frozenset[str]
+    beginnings: tuple[str, ...]
+    skeletons: dict[str, frozenset[str]]
+    cores: tuple[str, ...]
+    short_cores: tuple[str, ...]
+
+
+@lru_cache(maxsize=65536)
+def word_forms(word: str) -> WordForms:
+    """The word with all its inflections; of a compound the first or the last part is inflected."""
+    folded = fold(word.strip()).text
+    if not folded:
+        raise InputError(f"the target word {word!r} has no visible character; choose another")
+    parts = [part for part in re.split(r"[\s\-]+", folded) if part] or [folded]
+    variants = {tuple(parts)}
+    for index in {0, len(parts) - 1}:
+        for form in inflections(parts[index]):
+            variants.add((*parts[:index], form, *parts[index + 1 :]))
+    variants |= {tuple(_without_accents(part) or part for part in variant) for variant in variants}
+    ordered = sorted(variants, key=lambda variant: (-len("".join(variant)), variant))
+    either = "|".join(_JOINT.join(re.escape(part) for part in variant) for variant in ordered)
+    joined = frozenset("".join(variant) for variant in variants)
+    skeletons = _skeletons(joined)
+    return WordForms(
+        pattern=re.compile(f"{_BEFORE}(?:{either}){_AFTER}"),
+        joined=joined,
+        beginnings=_shortest({variant[0] for variant in variants}),
+        skeletons=skeletons,
+        cores=_shortest({form for form in skeletons if len(form) >= 3}),
+        short_cores=_shortest({form for form in skeletons if len(form) < 3}),
+    )
+
+
+@lru_cache(maxsize=65536)
+def is_word(letters: str) -> bool:
+    """Whether the dictionary has these letters as a word or as a form of one."""
+    import lemminflect
+
+    return letters in STOP_WORDS or bool(lemminflect.getAllLemmas(letters))
+
+
+@lru_cache(maxsize=65536)
+def is_in_use(letters: str) -> bool:
+    """Whether people write this: a word of the dictionary, a name, an abbreviation."""
+    from wordfreq import zipf_frequency
+
+    return is_word(letters) or zipf_frequency(letters, "en") >= _IN_USE
+
+
+@lru_cache(maxsize=65536)
+def inflections(word: str) -> frozenset[str]:
+    """All inflections of a single folded word, itself included.
+
+    A word that only exists as an inflection ("went", "knives") stands for its dictionary form too; one that
+    is also a word of its own ("saw", "evening") does not, but for a plural ("glasses"). Very common words
+    that happen to be an inflection ("does" of "doe") are left out.
+    """
+    import lemminflect
+
+    lemmas_by_kind: dict[str, tuple[str, ...]] = lemminflect.getAllLemmas(word)
+    lemmas = _lemmas(word)
+    bases = {word} if word in lemmas else lemmas | {word}
+    for lemma in lemmas_by_kind.get("NOUN", ()):
+        if word in lemminflect.getAllInflections(lemma, "NOUN").get("NNS", ()):
+            bases.add(lemma)
+    forms = set(bases)
+    for base in bases:
+        for found in lemminflect.getAllInflections(base).values():
+            forms.update(found)
+    forms |= {form for form in _regular_forms(word) if word in _lemmas(form) or not _lemmas(form)}
+    forms = {form.lower() for form in forms}
+    return frozenset(forms if word in STOP_WORDS else forms - STOP_WORDS) | {word}
+
+
+def _regular_forms(word: str) -> set[str]:
+    """What rules make of the word as noun and verb: the dictionary lacks "cans", "leaped" and new words."""
+    import lemminflect
+
+    if len(word) < 2 or not word.isalpha() or (_lemmas(word) and word not in _lemmas(word)):
+        return set()
+    by_kind = [lemminflect.getAllInflectionsOOV(word, kind) for kind in ("NOUN", "VERB")]
+    forms = {form for found in by_kind for group in found.values() for form in group}
+    if not _lemmas(word):
+        from textblob import Word
+
+        forms.add(str(Word(word).pluralize()))  # "oxen"
+    return forms
+
+
+def _lemmas(word: str) -> set[str]:
+    import lemminflect
+
+    return {lemma for found in lemminflect.getAllLemmas(word).values() for lemma in found}
+
+
+def _shortest(forms: set[str]) -> tuple[str, ...]:
+    """Those that hold no other: a text without any of these has none of `forms`."""
+    return tuple(sorted(form for form in forms if not any(other != form and other in form for other in forms)))
+
+
+def _skeletons(joined: frozenset[str]) -> dict[str, frozenset[str]]:
+    """Coarse letters -> letters of the forms that have them."""
+    found: dict[str, set[str]] = {}
+    for form in joined:
+        letters = "".join(char for each in form for char in letters_of(each) if char.isalnum())
+        if letters:
+            found.setdefault(coarse(letters), set()).add(letters)
+    return {form: frozenset(letters) for form, letters in found.items()}
+
+
+def _without_accents(word: str) -> str:
+    """`naive` for `naïve`: how the word is often typed."""
+    return "".join(char for char in unicodedata.normalize("NFD", word) if not unicodedata.combining(char))

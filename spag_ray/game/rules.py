@@ -1,0 +1,108 @@
+"""The rules of Adversarial Taboo as pure functions: who speaks, how a game can end, who scored.
+
+>>> next_role(0), next_role(1)
+(<Role.ATTACKER: 'attacker'>, <Role.DEFENDER: 'defender'>)
+>>> Outcome.DEFENDER_BREACH.winner, Outcome.DEFENDER_BREACH.score(Role.ATTACKER)
+(None, 1.0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from spag_ray.errors import InputError
+from spag_ray.game.end_reason import EndReason
+
+# A dialogue as the published files hold it: [{"role": "attacker", "content": "..."}, ...].
+History: TypeAlias = Sequence[Mapping[str, str]]
+
+
+class Role(StrEnum):
+    """A seat of the game; only the attacker knows the target word."""
+
+    ATTACKER = "attacker"
+    DEFENDER = "defender"
+
+    @property
+    def other(self) -> Role:
+        return Role.DEFENDER if self is Role.ATTACKER else Role.ATTACKER
+
+
+class Outcome(StrEnum):
+    """How a game ended. A breach has no winner: it is not learned from, but it counts in scores."""
+
+    ATTACKER_WINS = "attacker wins"
+    DEFENDER_WINS = "defender wins"
+    ATTACKER_BREACH = "attacker breaks the rules"
+    DEFENDER_BREACH = "defender breaks the rules"
+    TIED = "tied game"
+
+    @property
+    def winner(self) -> Role | None:
+        """The role that won by play; None for a tie or a breach."""
+        return {Outcome.ATTACKER_WINS: Role.ATTACKER, Outcome.DEFENDER_WINS: Role.DEFENDER}.get(self)
+
+    @property
+    def breaker(self) -> Role | None:
+        """The role that broke the rules."""
+        return {Outcome.ATTACKER_BREACH: Role.ATTACKER, Outcome.DEFENDER_BREACH: Role.DEFENDER}.get(self)
+
+    @property
+    def is_decided(self) -> bool:
+        """One side won, and nobody broke the rules."""
+        return self.winner is not None
+
+    def score(self, role: Role) -> float:
+        """1 for a win or the other's breach, 0.5 for a tie, else 0 (method.md, "Score of a player")."""
+        if self is Outcome.TIED:
+            return 0.5
+        return 1.0 if self.winner is role or self.breaker is role.other else 0.0
+
+    @classmethod
+    def win_of(cls, role: Role) -> Outcome:
+        return cls.ATTACKER_WINS if role is Role.ATTACKER else cls.DEFENDER_WINS
+
+    @classmethod
+    def breach_by(cls, role: Role) -> Outcome:
+        return cls.ATTACKER_BREACH if role is Role.ATTACKER else cls.DEFENDER_BREACH
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A referee's word on a game: how it ended and why, once to count (`end_reason`) and once in words (`reason`).
+
+    `length` turns were read. `turn` is the index of the turn that decided and `span` the characters
+    [start, end) of its content that did; both are None when nothing decided.
+    """
+
+    outcome: Outcome
+    end_reason: EndReason
+    length: int
+    reason: str
+    turn: int | None
+    span: tuple[int, int] | None
+
+
+def next_role(num_turns: int) -> Role:
+    """Whose turn it is after `num_turns` turns; the attacker opens."""
+    return Role.ATTACKER if num_turns % 2 == 0 else Role.DEFENDER
+
+
+def check_history(history: object) -> None:
+    """Raise InputError unless `history` is a list of turns that alternate, the attacker first."""
+    if not isinstance(history, Sequence) or isinstance(history, str | bytes):
+        raise InputError(f"a history must be a list of turns, not {type(history).__name__}")
+    for index, turn in enumerate(history):
+        if not isinstance(turn, Mapping):
+            raise InputError(f'turn {index} must be an object with "role" and "content", not {type(turn).__name__}')
+        for key in ("role", "content"):
+            if not isinstance(turn.get(key), str):
+                raise InputError(f"turn {index} needs a text under {key!r}, found {turn.get(key)!r}")
+        if turn["role"] != next_role(index):
+            raise InputError(
+                f"turn {index} is by {turn['role']!r}, but turns alternate from the attacker on and it is "
+                f"the {next_role(index)}'s; put the turns in order or leave this game out"
+            )

@@ -1,0 +1,41 @@
+"""One turn of a game: what a player read, and what it said."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from spag_ray.errors import InputError
+from spag_ray.game.rules import Role
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one player read and said, token by token.
+
+    `prompt_ids` [P] is what the policy read, `token_ids` [L] what it sampled (with the end token, if it sampled
+    one), `logprobs` [L] their log-probabilities under the sampling distribution, temperature included.
+    `first_version` and `last_version` are the weights that sampled the first and the last token.
+    """
+
+    role: Role
+    text: str
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    policy: str
+    first_version: int = 0
+    last_version: int = 0
+    finish_reason: str = "stop"
+
+    def __post_init__(self) -> None:
+        if len(self.logprobs) != len(self.token_ids):
+            raise InputError(
+                f"a turn has {len(self.token_ids)} sampled tokens but {len(self.logprobs)} log-probabilities"
+            )
+        if not math.isfinite(sum(self.logprobs)):
+            raise InputError(f"a turn by policy {self.policy!r} has a log-probability that is not finite")
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)

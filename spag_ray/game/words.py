@@ -1,0 +1,202 @@
+"""Target words: word lists on disk, and the seeded, resumable stream that gives them out to games.
+
+>>> stream = WordStream(["river", "cat"], seed=0)
+>>> lease = stream.lease()      # a game is to be played with lease.word
+>>> stream.give_back(lease)     # its arena died: the word is given out again first
+>>> stream.lease() == lease
+True
+>>> stream.done(lease)          # the game was played
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spag_ray.errors import InputError
+
+# English function words: too common to be a target, and never counted as a form of another word.
+STOP_WORDS = frozenset(
+    # A list of its own line per word would be pages long.
+    """
+    a about above across after again against ago all almost along already also although always am among
+    an and another any anybody anyone anything anywhere are around as at away be because been before
+    behind being below beneath beside between beyond both but by can cannot could did do does doing done
+    down during each either else enough even ever every everybody everyone everything everywhere few for
+    from further had has have having he hence her here hers herself him himself his how however i if in
+    indeed instead into is it its itself just least less let many may maybe me might mine more most much
+    must my myself near neither never nevertheless no nobody none nor not nothing now nowhere of off
+    often on once one only onto or other others otherwise ought our ours ourselves out over own per
+    perhaps quite rather really same shall she should since so some somebody somehow someone something
+    sometimes somewhere still such than that the their theirs them themselves then there therefore these
+    they this those though through throughout thus till to together too toward towards under unless
+    until up upon us very was we were what whatever when whenever where wherever whether which while who
+    whoever whole whom whose why will with within without would yes yet you your yours yourself
+    yourselves ain aren couldn didn doesn don hadn hasn haven isn mustn needn shan shouldn wasn weren
+    won wouldn gonna gotta wanna
+    """.split()  # noqa: SIM905
+) - {"won"}
+
+
+def read_words(path: str | Path) -> list[str]:
+    """The words of a file, one a line; blank lines at its end are ignored; raises InputError."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").rstrip().split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        remedy = "give a UTF-8 file, one word a line"
+        raise InputError(f"{path}: cannot read the word list ({error}); {remedy}") from error
+    words = [line.strip() for line in lines]
+    if words == [""]:
+        raise InputError(f"{path}: the word list is empty; write one word a line")
+    first_line: dict[str, int] = {}
+    for number, word in enumerate(words, start=1):
+        if not word:
+            raise InputError(f"{path}, line {number}: blank; remove the line")
+        if len(word.split()) > 1:
+            raise InputError(f"{path}, line {number}: {word!r} is more than one word; write one word a line")
+        earlier = first_line.setdefault(word.casefold(), number)
+        if earlier != number:
+            raise InputError(f"{path}: {word!r} stands on lines {earlier} and {number}; remove one of them")
+    return words
+
+
+def write_words(path: str | Path, words: Sequence[str]) -> None:
+    """One word a line, UTF-8; refuses to overwrite."""
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.writelines(f"{word}\n" for word in words)
+    except FileExistsError:
+        raise InputError(f"{path} exists and is not overwritten; remove it or choose another name") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot write the word list ({error}); check the folder") from error
+
+
+def top_words(count: int) -> list[str]:
+    """The `count` most frequent words of wordfreq: 3 or more letters a-z, lower-case, no stop word."""
+    if count < 1:
+        raise InputError(f"{count} words were asked for; ask for at least one")
+    import wordfreq
+
+    # Most candidates stay: a list somewhat longer than needed is read, the whole of it if that falls short.
+    for num_candidates in (2 * count + 1000, 10**7):
+        candidates = wordfreq.top_n_list("en", num_candidates, ascii_only=True)
+        words = [word for word in dict.fromkeys(candidates) if _is_target(word)]
+        if len(words) >= count:
+            return words[:count]
+    raise InputError(f"{count} words were asked for, but the frequency list has {len(words)}; ask for fewer")
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A word given out for one game; `index` counts the words given out and is never used twice."""
+
+    word: str
+    index: int
+
+
+class WordStream:
+    """Words in seeded, shuffled passes, each word equally often; every lease ends in `done` or `give_back`.
+
+    The lease with index i is the same word whatever happened to the others: a function of words, seed and i.
+    With `attacker_seats` = n each word comes n times in a row, once for every player that attacks with it.
+    """
+
+    def __init__(self, words: Sequence[str], seed: int, attacker_seats: int = 1) -> None:
+        if not words:
+            raise InputError("the word stream has no words; give it at least one")
+        if len(set(words)) != len(words):
+            raise InputError("the word stream was given a word twice; every word must be there once")
+        if attacker_seats < 1:
+            raise InputError(f"attacker_seats is {attacker_seats}; it must be at least 1")
+        self._words = tuple(words)
+        self._seed = seed
+        self._attacker_seats = attacker_seats
+        self._next_index = 0
+        self._out: dict[int, str] = {}
+        self._returned: list[int] = []
+        self._pass = (-1, self._words)
+
+    def lease(self) -> Lease:
+        """The next word; one that was given back comes first, the oldest of them."""
+        if self._returned:
+            index = min(self._returned)
+            self._returned.remove(index)
+        else:
+            index = self._next_index
+            self._next_index += 1
+        lease = Lease(self._word_at(index), index)
+        self._out[index] = lease.word
+        return lease
+
+    def done(self, lease: Lease) -> None:
+        """The game was played. Raises InputError for a lease that is not out."""
+        self._take_in(lease)
+
+    def give_back(self, lease: Lease) -> None:
+        """The game was lost; its word is given out again. Raises InputError for a lease that is not out."""
+        self._take_in(lease)
+        self._returned.append(lease.index)
+
+    def state(self) -> dict[str, Any]:
+        """What `from_state` needs, as plain JSON. Leases that are out count as given back."""
+        return {
+            "words": list(self._words),
+            "seed": self._seed,
+            "attacker_seats": self._attacker_seats,
+            "next_index": self._next_index,
+            "unfinished": sorted([*self._returned, *self._out]),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> WordStream:
+        stream = cls(state["words"], state["seed"], state["attacker_seats"])
+        stream._next_index = state["next_index"]
+        stream._returned = list(state["unfinished"])
+        return stream
+
+    def resumed(self, next_index: int, unfinished: Sequence[int]) -> WordStream:
+        """This stream as it is when leases below `next_index` were given out and all but `unfinished` came back."""
+        return WordStream.from_state(self.state() | {"next_index": next_index, "unfinished": list(unfinished)})
+
+    def go_back_to(self, state: Mapping[str, Any] | None) -> None:
+        """Be the stream that `state` was taken of; None: this one at its beginning."""
+        vars(self).update(vars(self.resumed(0, []) if state is None else WordStream.from_state(state)))
+
+    def played(self, index: int) -> None:
+        """A game came in whose lease is not known to be out: its word is not given out again, nor those before it that
+        nobody brings lost."""
+        if index in self._returned:
+            self._returned.remove(index)
+        elif index >= self._next_index:
+            self._returned += range(self._next_index, index)
+            self._next_index = index + 1
+
+    def lease_again(self, index: int) -> Lease:
+        """A lease that was out when the stream ended that this one resumes: it is out here too."""
+        self.played(index)
+        lease = Lease(self._word_at(index), index)
+        self._out[index] = lease.word
+        return lease
+
+    def _take_in(self, lease: Lease) -> None:
+        if self._out.get(lease.index) != lease.word:
+            raise InputError(
+                f"the word {lease.word!r} (lease {lease.index}) is not out: returned before or never given"
+            )
+        del self._out[lease.index]
+
+    def _word_at(self, index: int) -> str:
+        number, place = divmod(index // self._attacker_seats, len(self._words))
+        if self._pass[0] != number:
+            shuffled = list(self._words)
+            # A string seed is hashed with SHA-512, so passes of nearby seeds are unrelated.
+            random.Random(f"{self._seed}/{number}").shuffle(shuffled)
+            self._pass = (number, tuple(shuffled))
+        return self._pass[1][place]
+
+
+def _is_target(word: str) -> bool:
+    return len(word) >= 3 and word.isascii() and word.isalpha() and word.islower() and word not in STOP_WORDS

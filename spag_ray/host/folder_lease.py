@@ -1,0 +1,314 @@
+"""The lease of a run folder: one run at a time writes into it, and whoever comes next sees which.
+
+    lease = FolderLease.take(folder)   raises RunFolderError when a run is alive in it
+    Heartbeat(lease, note)             in the process that it names
+    lease.check()                      before anything is written; raises LeaseLostError
+    lease.release()
+
+    FOLDER/lease/N            who took it, written once; the highest N is the lease
+    FOLDER/lease/TOKEN.M.beat who holds it now, and a count that every heartbeat raises; replaced as one. M rises when
+                              another process of the same run adopts the lease; each writes its own, the highest holds
+
+It needs no locks and no common clock, so any shared file system will do. A file N is made exclusively, with the number
+after the highest: of several takers one succeeds. Nobody writes to a file of another's. A holder is dead at once if
+its process has ended on this host, and else when its count stood still for DEAD_AFTER_S of the taker's own clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from spag_ray.errors import LeaseLostError, RunFolderError
+from spag_ray.host.processes import Process, has_ended, this_process
+
+HEARTBEAT_S = 5.0
+DEAD_AFTER_S = 60.0
+LOOK_EVERY_S = 0.25
+CHECK_EVERY_S = 1.0  # `check` without `now` reads the folder at most so often
+END_WITHIN_S = 5.0  # a process that was killed is waited for so long
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a lease, as its files say it."""
+
+    token: str
+    run: str
+    process: Process
+    count: int = 0
+    is_released: bool = False
+
+    @classmethod
+    def from_text(cls, text: str) -> Holder:
+        """Raises ValueError, KeyError or TypeError for what is not whole."""
+        found = json.loads(text)
+        return cls(**{**found, "process": Process(**found["process"])})
+
+    def __str__(self) -> str:
+        return f"run {self.run}, process {self.process.pid} on {self.process.host}"
+
+
+class FolderLease:
+    """One that was taken. It may be sent to other processes of the run; any of them may check it."""
+
+    def __init__(self, folder: Path, number: int, token: str) -> None:
+        self.folder = folder
+        self._number = number
+        self._token = token
+        self._term = 0  # of the beats that this process writes
+        self._writing = threading.Lock()
+        self._checked_at: float | None = None
+
+    def __reduce__(self) -> tuple[type[FolderLease], tuple[Path, int, str]]:
+        return FolderLease, (self.folder, self._number, self._token)  # another process has another clock
+
+    @classmethod
+    def take(
+        cls,
+        folder: Path,
+        say: Callable[[str], None] = lambda text: None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> FolderLease:
+        """The lease of a folder that exists. `say` is told what is waited for.
+
+        Raises RunFolderError when somebody alive holds it, or the folder takes no files.
+        """
+        folder = folder.resolve()
+        place = folder / "lease"
+        try:
+            while True:
+                place.mkdir(exist_ok=True)
+                before = _newest(place)
+                if before and not _is_free(place, before, say, clock, sleep):
+                    continue  # another has taken it meanwhile
+                lease = cls(folder, before + 1, secrets.token_hex(8))
+                if lease._make():
+                    return lease
+        except OSError as error:
+            raise RunFolderError(f"{place}: the lease cannot be taken: {error.strerror}") from error
+
+    def adopt(self) -> None:
+        """From here on it names this process: of the same run, which goes on when the other ends."""
+        self.check(now=True)
+        try:
+            with self._writing:
+                self._term = _newest_term(self._place, self._token) + 1
+                self._write(Holder(self._token, self.folder.name, this_process()))
+        except OSError as error:
+            raise RunFolderError(f"{self._place}: the lease cannot be written: {error.strerror}") from error
+
+    def renew(self) -> bool:
+        """A heartbeat; False, and nothing is written, when it names another process by now, or was released."""
+        self.check(now=True)
+        with self._writing:
+            holder = self._holder()
+            if holder.is_released or holder.process != this_process():
+                return False
+            self._write(replace(holder, count=holder.count + 1))
+        return True
+
+    def check(self, now: bool = False) -> None:
+        """Raises LeaseLostError when it is another's; looks at most every CHECK_EVERY_S, or `now`."""
+        if not now and self._checked_at is not None and time.monotonic() - self._checked_at < CHECK_EVERY_S:
+            return
+        if not self.is_ours():
+            raise LeaseLostError(
+                f"{self.folder}: this run has lost the lease of its folder ({_who_now(self._place)}), so it ends and "
+                "leaves the folder as it is; a run loses it when it gave no sign of life for "
+                f"{DEAD_AFTER_S:g} s, or when {self._place} was deleted"
+            )
+        self._checked_at = time.monotonic()
+
+    def is_ours(self) -> bool:
+        return _newest(self._place) == self._number and _token_of(self._place / str(self._number)) == self._token
+
+    def release(self) -> None:
+        """The next one has it at once. A process of the run that was killed is waited for. Nothing if it is lost."""
+        if not self.is_ours():
+            return
+        holder = self._holder()
+        deadline = time.monotonic() + END_WITHIN_S
+        while holder.process.is_elsewhere_here() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        with self._writing:
+            self._term = _newest_term(self._place, self._token)
+            self._write(replace(self._holder(), is_released=True))
+
+    @property
+    def _place(self) -> Path:
+        return self.folder / "lease"
+
+    def _make(self) -> bool:
+        """False when another was quicker."""
+        holder = Holder(self._token, self.folder.name, this_process())
+        path = self._place / str(self._number)
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(_as_text(holder))
+        except FileExistsError:
+            return False
+        if _newest(self._place) != self._number:  # this number was free because it is long over
+            path.unlink(missing_ok=True)
+            return False
+        self._write(holder)
+        self._remove_older()
+        return True
+
+    def _remove_older(self) -> None:
+        """Nothing else: whoever sleeps in here for long may wake up with a newer one beside it."""
+        for old in self._place.iterdir():
+            if old.name.isdecimal() and int(old.name) < self._number:
+                for file in self._place.glob(f"{_token_in(_read(old)) or old.name}.*"):
+                    file.unlink(missing_ok=True)
+                old.unlink(missing_ok=True)
+
+    def _holder(self) -> Holder:
+        term = _newest_term(self._place, self._token)
+        return Holder.from_text(_beat_of(self._place, self._token, term).read_text(encoding="utf-8"))
+
+    def _write(self, holder: Holder) -> None:
+        partial = self._place / f"{self._token}.{os.getpid()}.{threading.get_ident()}.partial"
+        partial.write_text(_as_text(holder), encoding="utf-8")
+        partial.replace(_beat_of(self._place, self._token, self._term))
+
+
+class Heartbeat:
+    """Renews a lease from a thread of its own, until it is stopped or the lease names another process. A folder that
+    cannot be written is tried again; `note` is told once."""
+
+    def __init__(self, lease: FolderLease, note: Callable[[str], None], every_s: float = HEARTBEAT_S) -> None:
+        self._lease = lease
+        self._note = note
+        self._every_s = every_s
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        said = False
+        while not self._is_over.wait(self._every_s):
+            try:
+                if not self._lease.renew():
+                    return
+            except LeaseLostError:
+                return  # whoever writes next finds it out
+            except OSError as error:
+                if not said:
+                    self._note(f"the lease of the run folder could not be renewed ({error}); it is tried again")
+                said = True
+
+
+@contextlib.contextmanager
+def held(folder: Path, say: Callable[[str], None] = lambda text: None) -> Iterator[FolderLease]:
+    """The lease for the time of the block. Raises as `FolderLease.take` does."""
+    lease = FolderLease.take(folder, say)
+    heartbeat = Heartbeat(lease, say)
+    try:
+        yield lease
+    finally:
+        heartbeat.stop()
+        try:
+            lease.release()
+        except OSError as error:  # of a full disk, say; what the block raised is not to be lost by it
+            say(f"the lease of {folder} could not be released ({error}); it is taken for dead {DEAD_AFTER_S:g} s later")
+
+
+def _is_free(
+    place: Path,
+    number: int,
+    say: Callable[[str], None],
+    clock: Callable[[], float],
+    sleep: Callable[[float], None],
+) -> bool:
+    """Whether lease `number` was released or its holder is dead; False when it is not the newest any more.
+
+    Raises RunFolderError as soon as its holder is seen alive.
+    """
+    first, since, said = _texts(place, number), clock(), False
+    while _newest(place) == number:
+        texts = _texts(place, number)
+        holder = _parsed(texts)
+        if holder is not None and (holder.is_released or has_ended(holder.process)):
+            return True
+        if texts != first:
+            raise RunFolderError(
+                f"{place.parent}: {holder or 'another run'} is alive in it; stop that one first, or choose another "
+                f"--run-dir; one that dies is taken over without being asked, at once on its own host, elsewhere after "
+                f"{DEAD_AFTER_S:g} s; to take it from a live one, delete {place}: that run then ends itself"
+            )
+        if clock() - since >= DEAD_AFTER_S:
+            return True
+        if not said:
+            say(f"{place.parent}: {holder or 'another run'} holds it; looking for up to {DEAD_AFTER_S:g} s if it lives")
+            said = True
+        sleep(LOOK_EVERY_S)
+    return False
+
+
+def _newest(place: Path) -> int:
+    """The highest number; 0 if there is none."""
+    try:
+        return max((int(name) for name in os.listdir(place) if name.isdecimal()), default=0)
+    except FileNotFoundError:
+        return 0
+
+
+def _texts(place: Path, number: int) -> tuple[str, str]:
+    """What a lease's two files hold; empty for one that is not there."""
+    taken = _read(place / str(number))
+    token = _token_in(taken)
+    return taken, _read(_beat_of(place, token, _newest_term(place, token))) if token else ""
+
+
+def _beat_of(place: Path, token: str, term: int) -> Path:
+    return place / f"{token}.{term}.beat"
+
+
+def _newest_term(place: Path, token: str) -> int:
+    return max((int(path.name.split(".")[1]) for path in place.glob(f"{token}.*.beat")), default=0)
+
+
+def _parsed(texts: tuple[str, str]) -> Holder | None:
+    for text in reversed(texts):
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # it is being written, or its writer has died
+            return Holder.from_text(text)
+    return None
+
+
+def _who_now(place: Path) -> str:
+    holder = _parsed(_texts(place, _newest(place)))
+    return f"{holder} has it now" if holder else "it is not there any more"
+
+
+def _token_of(path: Path) -> str | None:
+    return _token_in(_read(path))
+
+
+def _token_in(text: str) -> str | None:
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        return Holder.from_text(text).token
+    return None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+
+
+def _as_text(holder: Holder) -> str:
+    return json.dumps(asdict(holder)) + "\n"

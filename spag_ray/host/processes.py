@@ -1,0 +1,66 @@
+"""Processes named so that another one can tell later, on the same machine, whether they have ended."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class Process:
+    """`machine` is the running kernel and the process numbers that hold there (a container has its own); None where
+    that cannot be told. `started`: in the kernel's ticks since it started, so that a number that was given again is
+    noticed."""
+
+    host: str
+    machine: str | None
+    pid: int
+    started: int | None
+
+    def is_elsewhere_here(self) -> bool:
+        """Whether it is another process than this one, runs on this machine, and has not ended."""
+        here = this_process()
+        return self != here and self.machine is not None and self.machine == here.machine and not has_ended(self)
+
+
+def this_process() -> Process:
+    return Process(socket.gethostname(), _machine(), os.getpid(), _started(os.getpid()))
+
+
+def has_ended(process: Process) -> bool:
+    """Whether it has, for sure: False for one of another machine, or where nothing can be said."""
+    if process.machine is None or process.machine != _machine():
+        return False
+    try:
+        os.kill(process.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # another user's
+        pass
+    started = _started(process.pid)
+    return started is not None and process.started is not None and started != process.started
+
+
+def _machine() -> str | None:
+    """A name that two processes share only if they see the same processes under the same numbers."""
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        if int(os.readlink(_PROC / "self")) != os.getpid():  # /proc is of other numbers than this process's
+            return None
+        return f"{socket.gethostname()} {boot} {os.readlink(_PROC / 'self/ns/pid')}"
+    except (OSError, ValueError):
+        return None
+
+
+def _started(pid: int) -> int | None:
+    """Ticks since the machine started; -1 for one that has ended and was not waited for; None if it cannot be read."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+        state, *fields = text.rpartition(")")[2].split()
+        return -1 if state in "ZX" else int(fields[18])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,122 @@
+"""What tasks of lm-evaluation-harness say of a run's stages: rows of evaluations.json, and the paper's own numbers.
+
+>>> row = Evaluation("spag-1", "arc_easy", "acc", 0.763, 0.0087, 2376, 0)
+>>> Evaluation.from_json(row.as_json()) == row
+True
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from spag_ray.episodes.log import write_atomically
+from spag_ray.errors import InputError
+
+FILE = "evaluations.json"
+
+# The paper's tasks, and the metric of the harness that its numbers are held against; it does not name them itself.
+PAPER_METRICS = {
+    "bbh": "exact_match",
+    "mutual": "r@1",
+    "arc_easy": "acc",
+    "arc_challenge": "acc",
+    "logiqa2": "acc",
+    "winogrande": "acc",
+    "piqa": "acc",
+    "mmlu": "acc",
+}
+# Per cent, arXiv 2404.10642; what was said of MMLU elsewhere is in docs/evaluation.md.
+PAPER_SCORES: dict[str, dict[str, float]] = {
+    "LLaMA-2-7B, paper": {
+        "bbh": 32.5,
+        "mutual": 50.9,
+        "arc_easy": 76.3,
+        "arc_challenge": 43.3,
+        "logiqa2": 25.3,
+        "winogrande": 69.1,
+        "piqa": 78.1,
+    },
+    "SPAG-3, paper": {
+        "bbh": 34.9,
+        "mutual": 55.3,
+        "arc_easy": 78.5,
+        "arc_challenge": 47.5,
+        "logiqa2": 31.0,
+        "winogrande": 69.9,
+        "piqa": 79.4,
+    },
+}
+_SETS = {"paper": tuple(PAPER_METRICS)}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One metric of one task for one stage. `value` as the harness gives it (a share for accuracies); `stderr` is None
+    where there is none, as with a single sample."""
+
+    stage: str
+    task: str
+    metric: str
+    value: float
+    stderr: float | None
+    num_samples: int
+    num_fewshot: int
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Evaluation:
+        """The inverse of `as_json`. Raises KeyError, TypeError or ValueError for what is not one."""
+        value = float(row["value"])
+        stderr = None if row["stderr"] is None else float(row["stderr"])
+        if not math.isfinite(value) or not math.isfinite(stderr or 0.0):
+            raise ValueError(f"a value or stderr of {row['task']!r} is not finite")
+        stage, task, metric = (str(row[key]) for key in ("stage", "task", "metric"))
+        return cls(stage, task, metric, value, stderr, int(row["num_samples"]), int(row["num_fewshot"]))
+
+
+def write_evaluations(path: Path, evaluations: Sequence[Evaluation]) -> None:
+    """A JSON list, a row a line; what is there already is replaced as one."""
+    rows = ",\n".join(json.dumps(each.as_json(), ensure_ascii=False) for each in evaluations)
+    write_atomically(path, f"[\n{rows}\n]\n")
+
+
+def read_evaluations(path: Path) -> list[Evaluation]:
+    """Raises InputError that names the file when it is not one that `write_evaluations` wrote."""
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(rows, list):
+            raise TypeError("a list of rows is expected")
+        return [Evaluation.from_json(row) for row in rows]
+    except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InputError(f"{path}: no evaluations can be read from it ({type(error).__name__}: {error})") from error
+
+
+def task_names(given: Iterable[str]) -> list[str]:
+    """The names with sets of tasks written out, each once.
+
+    >>> task_names(["piqa", "paper"])[:3]
+    ['piqa', 'bbh', 'mutual']
+    """
+    return list(dict.fromkeys(name for each in given for name in _SETS.get(each, (each,))))
+
+
+def scale_of(metric: str, values: Iterable[float]) -> float:
+    """What values of a metric are multiplied with to be read: 100 for shares; perplexities, bits and points are shown
+    as they are."""
+    is_share = all(0 <= value <= 1 for value in values) and not metric.endswith(("perplexity", "bits_per_byte"))
+    return 100.0 if is_share else 1.0
+
+
+def score_text(row: Evaluation | None, scale: float) -> str:
+    """The value and its standard error; nothing where there is no row."""
+    if row is None:
+        return ""
+    error = "" if row.stderr is None else f" ± {scale * row.stderr:.1f}"
+    return f"{scale * row.value:.1f}{error}"

@@ -1,0 +1,280 @@
+"""The lines of metrics.jsonl, one type for each kind: whoever measures makes one, whoever reads gets the same again.
+
+>>> line = BufferLine(waiting=3, oldest_s=1.5, permits_free=8, lags={0: 4, 1: 2})
+>>> line.values()
+{'waiting': 3, 'oldest_s': 1.5, 'permits_free': 8, 'lag_0': 4, 'lag_1': 2}
+>>> parse_line({"time": 9.0, "kind": "buffer", **line.values()}) == line
+True
+
+A field with a default may be missing: older versions have not written it, or there was nothing to say. None is left
+out; a number that is not finite is null in the file and nan here. line_codec.py turns lines into JSON and back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from spag_ray.game.game_end import GAME_ENDS
+from spag_ray.game.rules import Outcome
+from spag_ray.results.evaluations import Evaluation
+from spag_ray.results.line_codec import parsed, spread, written
+
+NOT_SAID = math.nan
+
+
+@dataclass(frozen=True)
+class Line:
+    """`unknown`: what another version of spag_ray has written besides."""
+
+    kind: ClassVar[str]
+    unknown: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    def values(self) -> dict[str, Any]:
+        """As the file has them, after `time` and `kind`."""
+        return written(self) | dict(self.unknown)
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One optimiser step, over all ranks. Losses hold their coefficients; means are over learned turns.
+
+    `ratio`: exp(theta - old). `gap`: |old - mu|, learner against engine, over the turns that an engine sampled, k3 its
+    divergence; `mismatch`: exp(old - mu). `entropy`: nats per target token. `gradient_norm` is before clipping.
+    `compute_s`: the part of `seconds` inside forward and backward on the busiest rank. `skipped`: loss or gradient was
+    not finite and the weights were left as they were.
+    """
+
+    step: int
+    loss: float = NOT_SAID
+    policy_loss: float = NOT_SAID
+    kl_loss: float = NOT_SAID
+    sft_loss: float = NOT_SAID
+    gradient_norm: float = NOT_SAID
+    learning_rate: float = NOT_SAID
+    kl: float = NOT_SAID
+    clip_fraction: float = NOT_SAID
+    ratio_mean: float = NOT_SAID
+    ratio_max: float = NOT_SAID
+    mismatch_mean: float = NOT_SAID
+    gap_mean: float = NOT_SAID
+    gap_max: float = NOT_SAID
+    gap_k3: float = NOT_SAID
+    entropy: float = NOT_SAID
+    attacker_weight: float = NOT_SAID
+    defender_weight: float = NOT_SAID
+    num_target_tokens: int = 0
+    num_unique_tokens: int = 0
+    num_flat_tokens: int = 0
+    unique_share: float = NOT_SAID
+    tokens_per_s: float = NOT_SAID
+    seconds: float = NOT_SAID
+    compute_s: float = NOT_SAID
+    skipped: bool = False
+
+
+@dataclass(frozen=True)
+class StepLine(Line):
+    kind = "step"
+    stage: str
+    policy: str
+    report: StepReport
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """One published version. `seconds`: from the call to every engine being on it; `num_bytes`: to each of them.
+    `probe_gap_mean` and `probe_gap_max`: of the engine that is furthest from the learner, the mean and the largest
+    difference of the probe's log-probabilities, in nats; 0 without a probe."""
+
+    version: int
+    seconds: float
+    num_engines: int = 0
+    num_bytes: int = 0
+    probe_gap_mean: float = 0.0
+    probe_gap_max: float = 0.0
+    probe_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class SyncLine(Line):
+    kind = "sync"
+    policy: str
+    report: SyncReport
+
+
+@dataclass(frozen=True)
+class PlayLine(Line):
+    """A stage that was played; `outcomes`: games."""
+
+    kind = "play"
+    stage: str
+    version: int
+    games: int
+    turns: int
+    tokens: int
+    seconds: float
+    games_per_s: float
+    tokens_per_s: float
+    outcomes: Mapping[str, int] = spread("{}", Outcome)
+
+
+@dataclass(frozen=True)
+class GamesLine(Line):
+    """Sums of a phase since the buffer's process began; `ends`: games, by GameEnd."""
+
+    kind = "games"
+    phase: str
+    turns: int
+    tokens: int
+    ends: Mapping[str, int] = spread("{}", GAME_ENDS)
+
+
+@dataclass(frozen=True)
+class BufferLine(Line):
+    """What waits in the buffer now. All but that is a stream's, sums since it began; `lags`: episodes, by how many
+    versions older they were than what learned from them."""
+
+    kind = "buffer"
+    waiting: int
+    oldest_s: float
+    permits_free: int | None = None
+    begun: int | None = None
+    lost: int | None = None
+    repeated: int | None = None
+    evicted: int | None = None
+    lags: Mapping[int, int] = spread("lag_{}")
+
+
+@dataclass(frozen=True)
+class StreamLine(Line):
+    """A version's games have come, after the learner had waited `waited_s` for them; the rest as in BufferLine."""
+
+    kind = "stream"
+    version: int
+    waited_s: float
+    games: int
+    tokens_per_s: float
+    games_per_s: float
+    begun: int
+    waiting: int
+    evicted: int
+    lost: int
+    repeated: int
+    permits_free: int
+    lags: Mapping[int, int] = spread("lag_{}")
+
+
+@dataclass(frozen=True)
+class SamplesLine(Line):
+    """What is learned in a stage: `decided` games, each with the weight of its winner's role."""
+
+    kind = "samples"
+    what: str
+    decided: int
+    weights: Mapping[str, float] = spread("{}_weight")
+
+
+@dataclass(frozen=True)
+class EvaluationLine(Line):
+    kind = "evaluation"
+    policy: str
+    row: Evaluation
+
+
+@dataclass(frozen=True)
+class OpponentLine(Line):
+    """A place of the league, and the version that plays there from now on."""
+
+    kind = "opponent"
+    place: str
+    version: int
+
+
+@dataclass(frozen=True)
+class ReferenceLine(Line):
+    """A stream that is resumed: where the weights of its stage's start came from."""
+
+    kind = "reference"
+    policy: str
+    stage: str
+    saved: str
+    is_exact: bool
+
+
+@dataclass(frozen=True)
+class CheckpointLine(Line):
+    kind = "checkpoint"
+    name: str
+    stage: str
+    seconds: float
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class ResumedLine(Line):
+    kind = "resumed"
+    stage: str
+    checkpoint: str
+    version: int
+
+
+@dataclass(frozen=True)
+class SetAsideLine(Line):
+    """The log of a stage's games that were played beyond the checkpoint."""
+
+    kind = "set_aside"
+    log: str
+
+
+@dataclass(frozen=True)
+class RestartLine(Line):
+    kind = "restart"
+    what: str
+    cause: str
+    reason: str = "found dead"
+
+
+@dataclass(frozen=True)
+class EngineJoinedLine(Line):
+    kind = "engine_joined"
+    engine: str
+    policy: str
+    version: int
+
+
+@dataclass(frozen=True)
+class EngineLostLine(Line):
+    kind = "engine_lost"
+    engine: str
+    policy: str = ""
+    reason: str = "found dead"
+
+
+@dataclass(frozen=True)
+class EngineLeftLine(Line):
+    kind = "engine_left"
+    engine: str
+    policy: str = ""
+
+
+@dataclass(frozen=True)
+class LogDamageLine(Line):
+    kind = "log_damage"
+    stage: str
+    damage: str
+
+
+LINES: dict[str, type[Line]] = {line.kind: line for line in Line.__subclasses__()}
+
+
+def parse_line(line: Mapping[str, Any]) -> Line | None:
+    """A line of the file; None for a kind that this version does not write. Raises TypeError, ValueError or
+    ArithmeticError for one that is not what its kind should be."""
+    if (of_kind := LINES.get(line["kind"])) is None:
+        return None
+    values = {name: value for name, value in line.items() if name not in ("time", "kind")}
+    found, unknown = parsed(of_kind, values)
+    return of_kind(**found, unknown=unknown)

@@ -1,0 +1,90 @@
+"""Games between named players, word by word: what a run's evaluation and `spag-ray match` play, and matches.json keeps.
+
+>>> match = Match("spag-1", "imitated", (Game("river", Outcome.ATTACKER_WINS, 4), Game("piano", Outcome.TIED, 8)))
+>>> match.outcomes[Outcome.TIED], match.score(Role.ATTACKER)
+(1, 0.75)
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.log import write_atomically
+from spag_ray.errors import InputError
+from spag_ray.game.rules import Outcome, Role
+
+
+@dataclass(frozen=True)
+class Game:
+    """One game's word, end, and number of turns of both players that were read until then."""
+
+    target_word: str
+    outcome: Outcome
+    num_turns: int
+
+
+@dataclass(frozen=True)
+class Match:
+    """Games of one attacker against one defender, in the order of their words; a stage that plays itself has its name
+    in both seats."""
+
+    attacker: str
+    defender: str
+    games: tuple[Game, ...]
+
+    @property
+    def outcomes(self) -> Counter[Outcome]:
+        return Counter(game.outcome for game in self.games)
+
+    def score(self, role: Role) -> float:
+        """The seat's mean score (method.md); 0.5 without games."""
+        if not self.games:
+            return 0.5
+        return sum(game.outcome.score(role) for game in self.games) / len(self.games)
+
+    @classmethod
+    def of(cls, attacker: str, defender: str, episodes: Iterable[Episode]) -> Match:
+        games = (Game(each.target_word, each.verdict.outcome, each.verdict.length) for each in episodes)
+        return cls(attacker, defender, tuple(games))
+
+    def as_json(self) -> dict[str, Any]:
+        """`games` are rows of word, outcome and number of turns."""
+        games = [[game.target_word, str(game.outcome), game.num_turns] for game in self.games]
+        return {"attacker": self.attacker, "defender": self.defender, "games": games}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Match:
+        """The inverse of `as_json`. Raises KeyError, TypeError or ValueError for what is not one."""
+        games = (Game(str(word), Outcome(outcome), int(length)) for word, outcome, length in row["games"])
+        return cls(str(row["attacker"]), str(row["defender"]), tuple(games))
+
+
+def write_matches(path: Path, matches: Sequence[Match]) -> None:
+    """A JSON list, a match a line; what is there already is replaced as one."""
+    rows = ",\n".join(json.dumps(match.as_json(), ensure_ascii=False) for match in matches)
+    write_atomically(path, f"[\n{rows}\n]\n")
+
+
+def others_in(path: Path, matches: Sequence[Match]) -> list[Match]:
+    """Those that the file holds now, of other players than `matches`: a run and `spag-ray match` write into the same
+    one. Raises InputError as `read_matches` does."""
+    ours = {(match.attacker, match.defender) for match in matches}
+    found = read_matches(path) if path.exists() else []
+    return [match for match in found if (match.attacker, match.defender) not in ours]
+
+
+def read_matches(path: Path) -> list[Match]:
+    """Raises InputError that names the file when it is not one that `write_matches` wrote."""
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(rows, list):
+            raise TypeError("it is no list")
+        return [Match.from_json(row) for row in rows]
+    except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InputError(f"{path}: no matches can be read from it ({type(error).__name__}: {error})") from error

@@ -1,0 +1,100 @@
+"""Shares of outcomes with intervals; who won against whom, and the ratings that follow.
+
+>>> low, high = wilson_interval(8, 10)
+>>> round(low, 3), round(high, 3)
+(0.49, 0.943)
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from statistics import NormalDist
+from typing import Any
+
+from spag_ray.game.rules import Outcome, Role
+
+
+def wilson_interval(successes: float, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+    """The Wilson score interval of a share (E. B. Wilson, 1927); (0, 1) when nothing was tried."""
+    if trials == 0:
+        return 0.0, 1.0
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    share = successes / trials
+    centre = (share + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z / (1 + z * z / trials) * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials**2))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def mean_score(outcomes: Mapping[Outcome, int], role: Role) -> float:
+    """The seat's score, method.md: (wins + the other's breaches + half the ties) / games; 0.5 without games."""
+    games = sum(outcomes.values())
+    if games == 0:
+        return 0.5
+    points = 0.0
+    for outcome, count in outcomes.items():
+        if outcome is Outcome.TIED:
+            points += 0.5 * count
+        elif outcome.winner is role or outcome.breaker is role.other:
+            points += count
+    return points / games
+
+
+class WinMatrix:
+    """Outcomes of games by (attacker, defender), for players of any name."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[tuple[str, str], Counter[Outcome]] = {}
+
+    def add(self, attacker: str, defender: str, outcome: Outcome) -> None:
+        self._outcomes.setdefault((attacker, defender), Counter())[outcome] += 1
+
+    def outcomes(self, attacker: str, defender: str) -> Counter[Outcome]:
+        return self._outcomes.get((attacker, defender), Counter())
+
+    def losses_against(self, player: str) -> tuple[float, int]:
+        """(points, games) of `player` in either seat against others; half a point for a tie."""
+        points, games = 0.0, 0
+        for (attacker, defender), outcomes in self._outcomes.items():
+            if attacker != defender and player in (attacker, defender):
+                role = Role.ATTACKER if player == attacker else Role.DEFENDER
+                points += mean_score(outcomes, role) * outcomes.total()
+                games += outcomes.total()
+        return points, games
+
+    def ratings(self) -> dict[tuple[str, Role], float]:
+        """Bradley-Terry ratings of every player in each seat it has sat in, on Elo's scale (400 points are odds of 10
+        to 1), with mean 0; by maximum likelihood with a slight pull to 0, so that who won everything has one too."""
+        import choix
+        import numpy as np
+
+        seats = sorted(
+            {(a, Role.ATTACKER) for a, _ in self._outcomes} | {(d, Role.DEFENDER) for _, d in self._outcomes}
+        )
+        place = {seat: number for number, seat in enumerate(seats)}
+        if not seats:
+            return {}
+        wins = np.zeros((len(seats), len(seats)))
+        for (attacker, defender), outcomes in self._outcomes.items():
+            us, them = place[attacker, Role.ATTACKER], place[defender, Role.DEFENDER]
+            points = mean_score(outcomes, Role.ATTACKER) * outcomes.total()
+            wins[us, them] += points
+            wins[them, us] += outcomes.total() - points
+        strengths = choix.ilsr_pairwise_dense(wins, alpha=0.1)
+        return {seat: round(float(400 / math.log(10) * value), 1) for seat, value in zip(seats, strengths, strict=True)}
+
+    @classmethod
+    def from_json(cls, rows: Iterable[Mapping[str, Any]]) -> WinMatrix:
+        """The inverse of `as_json`."""
+        matrix = cls()
+        for row in rows:
+            counts = {Outcome(name): n for name, n in row.items() if name not in ("attacker", "defender")}
+            matrix._outcomes[row["attacker"], row["defender"]] = Counter(counts)
+        return matrix
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [
+            {"attacker": attacker, "defender": defender, **{str(outcome): n for outcome, n in sorted(outcomes.items())}}
+            for (attacker, defender), outcomes in sorted(self._outcomes.items())
+        ]

@@ -1,0 +1,13 @@
+"""A run folder -> one self-contained HTML page.
+
+    files.py          config, versions, matches, evaluations ─┐
+    measurements.py   metrics.jsonl, thinned ─────────────────┼─> headline.py, sections.py, *_figures.py ─> page.py
+    transcripts.py    episodes/*.log, counted ────────────────┘                                                │
+        └─> packing.py   each game as it is read, in packed blocks ────────────────────────────────────────────┴─> HTML
+
+What is missing or damaged is said on the page; a run that goes on, or was killed, has a report too. In the browser,
+base.js unpacks, charts.js draws, filters.js, games.js and game.js are the list of games and the one that is looked at.
+
+Tests of other names: figure, files, headline, outcome_figures, pace_figures, page, sections, step_figures in
+test_report.py; tokens, packing in test_report_tokens.py; transcripts in test_report_page.py.
+"""

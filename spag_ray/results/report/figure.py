@@ -1,0 +1,65 @@
+"""A figure: plain data in the form that plotly.js reads.
+
+A colour is the name of a variable of the page's style sheet (`--attacker`): the page puts its value in, of the theme
+that it is shown in.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spag_ray.results.report.thinned import Row
+
+SERIES = ("--series-1", "--series-2", "--series-3", "--series-4")
+MOST_MARKS = 12
+
+
+@dataclass(frozen=True)
+class Figure:
+    """`title`, `note` and `legend` (name, colour) are shown with it; `summary` is read to who does not see it; `height`
+    in pixels."""
+
+    name: str
+    title: str
+    summary: str
+    data: list[dict[str, Any]]
+    layout: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
+    height: int = 220
+    legend: tuple[tuple[str, str], ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return {"data": self.data, "layout": {**self.layout, "height": self.height}}
+
+
+def as_label(text: str) -> str:
+    """A name as plotly.js shows it: what it would read as a tag stays text."""
+    return html.escape(text, quote=False)
+
+
+def line(x: Sequence[float | None], y: Sequence[float | None], name: str, colour: str) -> dict[str, Any]:
+    """A curve; None is a gap."""
+    return {
+        "type": "scatter",
+        "mode": "lines" if len(x) > 1 else "markers",
+        "name": name,
+        "x": list(x),
+        "y": [None if value is None else float(f"{value:.5g}") for value in y],
+        "line": {"color": colour, "width": 1.75},
+        "marker": {"color": colour},
+        "hovertemplate": "%{x}: %{y:.4g}<extra>" + as_label(name) + "</extra>",
+    }
+
+
+def numbered(title: str, numbers: Iterable[float | None]) -> dict[str, Any]:
+    """An axis of whole numbers: no marks between them where there are few."""
+    there = [number for number in numbers if number is not None]
+    few = bool(there) and max(there) - min(there) <= MOST_MARKS
+    return {"title": {"text": title}, **({"dtick": 1} if few else {})}
+
+
+def column(rows: Iterable[Row], place: int) -> list[float | None]:
+    return [row[place] for row in rows]

@@ -1,0 +1,106 @@
+"""The small files of a run folder, as far as they are there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from spag_ray.config.loading import parse_config
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import RunFolderError, SpagError
+from spag_ray.results.evaluations import FILE as EVALUATIONS
+from spag_ray.results.evaluations import Evaluation, read_evaluations
+from spag_ray.results.matches import Match, read_matches
+from spag_ray.results.ratings import WinMatrix
+
+_Read = TypeVar("_Read")
+_FAULTS = (
+    OSError,
+    SpagError,
+    yaml.YAMLError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """`damaged`: {name of a file that is there but cannot be read: why}. What is missing is None or empty. `ended`:
+    (finished, stopped or failed; why), None of one that goes on or was killed."""
+
+    folder: Path
+    config: RunConfig | None = None
+    versions: Mapping[str, Any] = field(default_factory=dict)
+    matches: tuple[Match, ...] = ()
+    league: WinMatrix = field(default_factory=WinMatrix)
+    evaluations: tuple[Evaluation, ...] = ()
+    ended: tuple[str, str] | None = None
+    damaged: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+
+def read_files(folder: Path) -> RunFiles:
+    """Raises RunFolderError for what is no run folder at all."""
+    if not folder.is_dir():
+        raise RunFolderError(f"{folder}: no such folder; give the folder of a run (train's --run-dir)")
+    if not any((folder / name).exists() for name in ("config.yaml", "metrics.jsonl", "episodes")):
+        raise RunFolderError(
+            f"{folder}: no run folder: no config.yaml, metrics.jsonl or episodes/ in it; give train's --run-dir"
+        )
+    damaged: dict[str, str] = {}
+
+    def read(name: str, how: Callable[[Path], _Read], otherwise: _Read) -> _Read:
+        path = folder / name
+        if not path.exists():
+            return otherwise
+        try:
+            return how(path)
+        except _FAULTS as error:
+            damaged[name] = " ".join(str(error).replace(f"{folder}/", "").split())[:300]
+            return otherwise
+
+    return RunFiles(
+        folder,
+        config=read("config.yaml", _config, None),
+        versions=read("versions.json", _mapping, {}),
+        matches=read("matches.json", lambda path: tuple(read_matches(path)), ()),
+        league=read("league.json", lambda path: WinMatrix.from_json(_mapping(path)["games"]), WinMatrix()),
+        evaluations=read(EVALUATIONS, lambda path: tuple(read_evaluations(path)), ()),
+        ended=read("ended.json", _ended, None),
+        damaged=damaged,
+    )
+
+
+def _config(path: Path) -> RunConfig | None:
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.MarkedYAMLError as error:  # whose text quotes the file, which may hold secrets
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ValueError(f"it is not valid YAML (line {line}: {error.problem})") from None
+    if not isinstance(data, Mapping):
+        raise ValueError("it is no mapping of keys to values")
+    return parse_config(data, path.name)
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    data = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(data, dict):
+        raise ValueError("it is no JSON object")
+    return data
+
+
+def _ended(path: Path) -> tuple[str, str] | None:
+    data = _mapping(path)
+    return str(data["ended"]), str(data.get("reason", ""))

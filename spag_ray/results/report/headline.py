@@ -1,0 +1,127 @@
+"""The page's top: what ran, on what, for how long; and what is missing."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from spag_ray.config.parts import EngineConfig, LearnerConfig
+from spag_ray.config.run import RunConfig
+from spag_ray.results.report.files import RunFiles
+from spag_ray.results.report.markup import duration, escape, in_words, paragraph
+from spag_ray.results.report.measurements import Measurements
+from spag_ray.results.report.packing import Packer
+from spag_ray.results.report.transcripts import Transcripts
+from spag_ray.results.standings import score
+from spag_ray.stages import IMITATED, Stage
+
+_ENGINES = {"vllm": "vLLM", "transformers": "transformers"}
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """All that is known of a run. `made_at`: seconds since the epoch."""
+
+    files: RunFiles
+    measured: Measurements
+    transcripts: Transcripts
+    packer: Packer
+    made_at: float
+
+
+def headline(run: Gathered) -> str:
+    numbers = "".join(
+        f"<div><dt>{escape(name)}<small>{escape(more)}</small></dt><dd>{escape(value)}</dd></div>"
+        for name, value, more in _numbers(run)
+    )
+    config = run.files.config
+    text = [paragraph(_state(run), "state")]
+    if config is not None:
+        text += [paragraph(_what(config), "lede"), paragraph(_where(config), "where")]
+    return "".join(text) + f'<dl class="numbers">{numbers}</dl>'
+
+
+def notices(run: Gathered) -> str:
+    """One line for each thing that is missing or damaged; nothing when all is well."""
+    lines = "".join(f"<li>{escape(line)}</li>" for line in _amiss(run))
+    return f'<ul class="notices" aria-label="What is missing">{lines}</ul>' if lines else ""
+
+
+def _state(run: Gathered) -> str:
+    made = f"{_utc(run.made_at):%d %B %Y, %H:%M} UTC"
+    last = f"{_utc(run.measured.clock.ended):%d %B %Y, %H:%M} UTC" if run.measured.num_lines else "never"
+    how, why = run.files.ended or ("not known to be finished", "it goes on, or was cut off")
+    return f"{how.capitalize()}{f': {why}' if why else ''}. Last measured {last}; this page was made {made}."
+
+
+def _what(config: RunConfig) -> str:
+    model = config.model.rstrip("/").rsplit("/", 1)[-1]
+    parts = []
+    if config.imitation.enabled:
+        parts.append(f"imitates {'a scripted expert' if config.imitation.source == 'scripted' else 'given games'}")
+    if (rounds := config.self_play.rounds) > 0:
+        how = "play and learning at the same time" if config.schedule == "stream" else "play and learning in turns"
+        number = "1 round" if rounds == 1 else f"{rounds} rounds"
+        parts.append(f"plays itself: {number} of {config.self_play.games_per_round} games, {how}")
+    seats = "" if config.policies == "shared" else ", as an attacker and a defender with weights of their own,"
+    return f"{model}{seats} {', then '.join(parts) or 'is evaluated'}."
+
+
+def _where(config: RunConfig) -> str:
+    engine, learner = config.engine, config.learner
+    return (
+        f"{_devices(engine, engine.num_engines, f'{_ENGINES[engine.kind]} engine')}, {engine.dtype}; "
+        f"{_devices(learner, learner.num_ranks, 'learner rank')}, {learner.dtype}, ZeRO {learner.zero_stage}; "
+        f"objective {config.objective.name}, referee {config.game.rules}, up to {config.game.max_turns} turns a player."
+    )
+
+
+def _devices(part: EngineConfig | LearnerConfig, count: int, name: str) -> str:
+    plural = "" if count == 1 else "s"
+    each = f"{part.num_gpus:g} GPU" if part.num_gpus else f"{part.num_cpus:g} CPU"
+    return f"{count} {name}{plural} with {each}{' each' if plural else ''}"
+
+
+def _numbers(run: Gathered) -> Iterator[tuple[str, str, str]]:
+    """(name, value, what is to be said of it)."""
+    yield "games", in_words(run.transcripts.num_games), ""
+    yield "sampled tokens", in_words(run.transcripts.num_tokens), ""
+    yield "learner steps", in_words(run.measured.num_steps), ""
+    yield "newest version", str(run.measured.newest_version), ""
+    pauses = len(run.measured.clock.pauses)
+    yield "time", duration(run.measured.clock.seconds), f"in {pauses + 1} parts" if pauses else ""
+    yield from _last_score(run.files)
+
+
+def _last_score(files: RunFiles) -> Iterator[tuple[str, str, str]]:
+    """The newest stage against the imitated one, or whom else it met last in both seats; of guests, the last two."""
+    met = {(match.attacker, match.defender): None for match in files.matches if match.games}
+    pairs = [(newest, other) for other, newest in reversed(met) if newest != other and (newest, other) in met]
+    if not pairs:
+        return
+    newest, other = max(pairs, key=_place)
+    found = score([files.matches], newest, other)
+    yield f"{newest} against {other}", f"{found.value:.2f}", f"{found.low:.2f} to {found.high:.2f}; 0.5 is even"
+
+
+def _place(pair: tuple[str, str]) -> tuple[bool, int, int, bool]:
+    newest, other = map(Stage.parse, pair)
+    return (newest.is_player, *newest.order[:2], other == IMITATED)
+
+
+def _amiss(run: Gathered) -> Iterator[str]:
+    files = run.files
+    for name, why in files.damaged.items():
+        yield f"{name} cannot be read: {why}"
+    for name in ("config.yaml", "metrics.jsonl", "episodes"):
+        if not (files.folder / name).exists():
+            yield f"{name} is not there; what follows from it is left out"
+    if run.measured.num_unreadable:
+        yield f"metrics.jsonl: {run.measured.num_unreadable} lines cannot be read and are left out"
+    for log, fault in run.transcripts.faults.items():
+        yield f"episodes/{log}: {fault}"
+
+
+def _utc(time: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(time, datetime.UTC)

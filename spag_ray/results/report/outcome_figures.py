@@ -1,0 +1,153 @@
+"""How games ended, by stage and by who met whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spag_ray.episodes.game_count import GameCount
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.results.ratings import WinMatrix, mean_score
+from spag_ray.results.report.figure import Figure, as_label, numbered
+from spag_ray.results.report.transcripts import Transcripts
+from spag_ray.stages import Stage, order_of
+
+# In the order of the bars: what is good for the attacker to the left, for the defender to the right.
+COLOURS = {
+    Outcome.ATTACKER_WINS: "--attacker",
+    Outcome.DEFENDER_BREACH: "--defender-breach",
+    Outcome.TIED: "--tie",
+    Outcome.ATTACKER_BREACH: "--attacker-breach",
+    Outcome.DEFENDER_WINS: "--defender",
+}
+LEGEND = tuple((str(outcome), colour) for outcome, colour in COLOURS.items())
+FEW_STAGES = 20
+MOST_VERSION_BARS = 100
+MOST_NUMBERED_CELLS = 144
+
+
+def outcome_figures(transcripts: Transcripts) -> list[Figure]:
+    """Shares by stage: of games that were learned from or played for it, and of games on held-out words."""
+    found = []
+    trained: dict[str, GameCount] = {}
+    held_out: dict[str, GameCount] = {}
+    for stage, count in transcripts.counts.items():
+        (held_out if Stage.parse(stage).phase == "evaluation" else trained)[stage] = count
+    for name, title, counts in (
+        ("outcomes-trained", "Games that were learned from", trained),
+        ("outcomes-held-out", "Held-out words", held_out),
+    ):
+        if counts:
+            found.append(_shares(name, title, counts))
+    if len(transcripts.by_version) > 1:
+        found.append(_shares_by_version(transcripts.by_version))
+    return found
+
+
+def _shares(name: str, title: str, counts: Mapping[str, GameCount]) -> Figure:
+    stages = [as_label(Stage.parse(stage).title) for stage in counts]
+    data = []
+    for outcome, colour in COLOURS.items():
+        numbers = [count.outcomes[outcome] for count in counts.values()]
+        shares = [100 * number / count.num_games for number, count in zip(numbers, counts.values(), strict=True)]
+        data.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": str(outcome),
+                "x": shares,
+                "y": stages,
+                "customdata": numbers,
+                "marker": {"color": colour, "line": {"color": "--surface", "width": 1}},
+                "hovertemplate": "%{y}: " + str(outcome) + " %{x:.1f}% (%{customdata} games)<extra></extra>",
+            }
+        )
+    layout = {
+        "barmode": "stack",
+        "bargap": 0.35,
+        "xaxis": {"range": [0, 100], "ticksuffix": "%", "dtick": 25},
+        "yaxis": {"autorange": "reversed", "type": "category", "showgrid": False},
+        "hovermode": "closest",
+    }
+    summary = "; ".join(
+        f"{stage}: "
+        + ", ".join(f"{outcome} {100 * count.outcomes[outcome] / count.num_games:.0f}%" for outcome in COLOURS)
+        for stage, count in zip(stages, counts.values(), strict=True)
+    )
+    bar_height = 34 if len(stages) <= FEW_STAGES else 14
+    return Figure(name, title, summary, data, layout, height=60 + bar_height * len(stages), legend=LEGEND)
+
+
+def _shares_by_version(by_version: Mapping[int, Mapping[Outcome, int]]) -> Figure:
+    versions = sorted(by_version)
+    width = -(-len(versions) // MOST_VERSION_BARS)
+    groups = [versions[place : place + width] for place in range(0, len(versions), width)]
+    totals = [sum(sum(by_version[version].values()) for version in group) for group in groups]
+    data = [
+        {
+            "type": "bar",
+            "name": str(outcome),
+            "x": [group[0] for group in groups],
+            "y": [
+                100 * sum(by_version[version].get(outcome, 0) for version in group) / total
+                for group, total in zip(groups, totals, strict=True)
+            ],
+            "marker": {"color": colour},
+            "hovertemplate": "version %{x}: " + str(outcome) + " %{y:.1f}%<extra></extra>",
+        }
+        for outcome, colour in COLOURS.items()
+    ]
+    layout = {
+        "barmode": "stack",
+        "bargap": 0.1,
+        "xaxis": {**numbered("version of the weights that played", versions), "showgrid": False},
+        "yaxis": {"range": [0, 100], "ticksuffix": "%", "dtick": 25},
+        "hovermode": "closest",
+    }
+    summary = f"Shares of outcomes of the stream's games for {len(versions)} versions of the weights."
+    return Figure("outcomes-by-version", "The stream, by version", summary, data, layout, height=280, legend=LEGEND)
+
+
+def matrix_figure(name: str, title: str, matrix: WinMatrix) -> Figure | None:
+    """The attacker's score by attacker (rows) and defender (columns)."""
+    met = {(row["attacker"], row["defender"]) for row in matrix.as_json()}
+    if not met:
+        return None
+    attackers, defenders = (sorted({pair[place] for pair in met}, key=_player_order) for place in (0, 1))
+    counts = [[matrix.outcomes(attacker, defender) for defender in defenders] for attacker in attackers]
+    games = [[outcomes.total() for outcomes in row] for row in counts]
+    scores = [[round(mean_score(each, Role.ATTACKER), 3) if each else None for each in row] for row in counts]
+    is_small = len(attackers) * len(defenders) <= MOST_NUMBERED_CELLS
+    heat = {
+        "type": "heatmap",
+        "x": [as_label(name) for name in defenders],
+        "y": [as_label(name) for name in attackers],
+        "z": scores,
+        "customdata": games,
+        "zmin": 0,
+        "zmax": 1,
+        "xgap": 2,
+        "ygap": 2,
+        "hoverongaps": False,
+        "colorscale": [[0, "--defender"], [0.5, "--middle"], [1, "--attacker"]],
+        "colorbar": {"thickness": 10, "outlinewidth": 0, "tickvals": [0, 0.5, 1], "len": 0.9},
+        "hovertemplate": "%{y} attacks %{x}: %{z:.2f} of %{customdata} games<extra></extra>",
+        **({"texttemplate": "%{z:.2f}"} if is_small else {}),
+    }
+    layout = {
+        "xaxis": {"title": {"text": "defender"}, "type": "category", "showgrid": False, "side": "bottom"},
+        "yaxis": {"title": {"text": "attacker"}, "type": "category", "showgrid": False, "autorange": "reversed"},
+        "hovermode": "closest",
+    }
+    summary = "; ".join(
+        f"{attacker} against {defender}: {score:.2f}"
+        for attacker, row in zip(attackers, scores, strict=True)
+        for defender, score in zip(defenders, row, strict=True)
+        if score is not None
+    )
+    return Figure(name, title, summary, [heat], layout, height=130 + max(44 * min(len(attackers), 10), 90))
+
+
+def _player_order(name: str) -> tuple[tuple[int, int, bool, str], int]:
+    """Stages as a run comes to them; a league's players, policy@version, by their version."""
+    policy, _, version = name.partition("@")
+    return order_of(policy), int(version) if version.isdecimal() else 0

@@ -1,0 +1,95 @@
+"""Throughput by time, how old what was learned was, and how long weights travelled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from spag_ray.results.report.figure import SERIES, Figure, column, line, numbered
+from spag_ray.results.report.measurements import NUM_BINS, Measurements
+from spag_ray.results.report.thinned import Row
+
+PHASE_COLOURS = {"imitation": "--series-2", "self_play": "--series-1", "evaluation": "--series-4", "learned": "--ink"}
+PHASE_NAMES = {"self_play": "self-play"}
+
+
+def pace_figures(measured: Measurements) -> list[Figure]:
+    """Those that the run has anything for."""
+    found = (_throughput(measured), _staleness(measured), _syncs(measured))
+    return [figure for figure in found if figure is not None]
+
+
+def _throughput(measured: Measurements) -> Figure | None:
+    rates = measured.activity.rates
+    if not rates:
+        return None
+    middles = [(place + 0.5) * measured.activity.bin_s / 60 for place in range(NUM_BINS)]
+    minutes = [round(minute, 3) for minute in middles]
+    data: list[dict[str, Any]] = []
+    for what, colour in PHASE_COLOURS.items():
+        if what in rates:
+            is_play = what != "learned"
+            name = f"sampled: {PHASE_NAMES.get(what, what)}" if is_play else "learned"
+            trace = line(minutes, [round(rate, 1) for rate in rates[what]], name, colour)
+            trace["line"] = {"color": colour, "width": 1 if is_play else 1.5, "shape": "hvh"}
+            trace["hovertemplate"] = "%{y:.0f} tokens/s<extra>" + name + "</extra>"
+            data.append(trace | {"stackgroup": "sampled"} if is_play else trace)
+    layout = {
+        "xaxis": {"title": {"text": "minutes"}, "rangemode": "tozero"},
+        "yaxis": {"rangemode": "tozero"},
+    }
+    most = max((max(values) for what, values in rates.items() if what != "learned"), default=0.0)
+    summary = f"Tokens per second over the time of the run; at most {most:.0f} sampled."
+    legend = tuple((trace["name"], trace["line"]["color"]) for trace in data)
+    return Figure("throughput", "Tokens per second", summary, data, layout, legend=legend)
+
+
+def _staleness(measured: Measurements) -> Figure | None:
+    rows = measured.lags.rows()
+    if not rows:
+        return None
+    shades = ("--lag-0", "--lag-1", "--lag-2", "--lag-3")
+    data: list[dict[str, Any]] = [
+        {
+            "type": "bar",
+            "name": f"{lag} version{'' if lag == 1 else 's'}",
+            "x": column(rows, 0),
+            "y": [100 * (value or 0.0) for value in column(rows, 1 + lag)],
+            "marker": {"color": shades[min(lag, len(shades) - 1)]},
+            "hovertemplate": "%{y:.0f}%<extra>" + str(lag) + "</extra>",
+        }
+        for lag in range(measured.max_lag + 1)
+    ]
+    layout = {
+        "barmode": "stack",
+        "bargap": 0.1,
+        "xaxis": {**numbered("version", column(rows, 0)), "showgrid": False},
+        "yaxis": {"range": [0, 100], "ticksuffix": "%"},
+    }
+    mean = _mean_lag(rows)
+    summary = f"Episodes were {mean:.2f} versions old on average when they were learned."
+    legend = tuple((str(trace["name"]), str(trace["marker"]["color"])) for trace in data)
+    note = "versions between playing and learning"
+    return Figure("staleness", "Staleness", summary, data, layout, note, legend=legend)
+
+
+def _syncs(measured: Measurements) -> Figure | None:
+    data = [
+        line(column(curve.rows(), 0), column(curve.rows(), 1), policy, SERIES[place % len(SERIES)])
+        for place, (policy, curve) in enumerate(measured.syncs.items())
+    ]
+    seconds = [value for trace in data for value in trace["y"] if value is not None]
+    if not seconds:
+        return None
+    versions = [version for trace in data for version in trace["x"]]
+    layout = {"xaxis": numbered("version", versions), "yaxis": {"rangemode": "tozero"}}
+    legend = tuple((trace["name"], trace["line"]["color"]) for trace in data)
+    summary = f"Seconds to give a version to every engine: {min(seconds):.2f} to {max(seconds):.2f}."
+    note = "seconds until every engine has a version"
+    shown = legend if len(legend) > 1 else ()
+    return Figure("syncs", "Weights to the engines", summary, data, layout, note, legend=shown)
+
+
+def _mean_lag(rows: Sequence[Row]) -> float:
+    lags = [sum(lag * (share or 0.0) for lag, share in enumerate(row[1:])) for row in rows]
+    return sum(lags) / len(lags)

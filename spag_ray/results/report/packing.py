@@ -1,0 +1,165 @@
+"""Games as the page has them: an index of numbers to filter by, and packed blocks that are unpacked when looked at."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from array import array
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from spag_ray.config.run import RunConfig
+from spag_ray.episodes.episode import Episode
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.turn import Turn
+from spag_ray.results.report.tokens import Aligner
+from spag_ray.stages import Stage
+from spag_ray.training_data.samples import advantages, imitation_objective
+
+BLOCK_GAMES = 64
+SURPRISE_STEPS_PER_NAT = 20  # what log-probabilities are rounded to
+MOST_SURPRISE = 400
+OUTCOMES = tuple(Outcome)
+_COLUMNS = ("stage", "number", "outcome", "word", "attacker", "defender", "turns")
+
+
+def packed(data: Any) -> str:
+    """JSON as base64 of gzip: no character of it means anything in HTML."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return packed_bytes(text.encode())
+
+
+def packed_bytes(data: bytes) -> str:
+    return base64.b64encode(gzip.compress(data, mtime=0)).decode("ascii")
+
+
+class Names:
+    """Texts by number, in the order in which they first came."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}
+
+    def place(self, name: str) -> int:
+        return self._places.setdefault(name, len(self._places))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+
+class Packer:
+    """Takes games one by one; full blocks go to `put`. Held in memory: the index, and the block that is being filled.
+
+    `num_shaded`: turns whose tokens can be told apart in their text.
+    """
+
+    def __init__(self, config: RunConfig | None, aligner: Aligner | None, put: Callable[[str], None]) -> None:
+        self.num_shaded = 0
+        self._config = config
+        self._aligner = aligner
+        self._put = put
+        self._block: list[dict[str, Any]] = []
+        self._columns = {name: array("Q") for name in _COLUMNS}
+        self._stages, self._words, self._players = Names(), Names(), Names()
+
+    @property
+    def num_games(self) -> int:
+        return len(self._columns["stage"])
+
+    def add(self, stage: str, episode: Episode) -> None:
+        attacker, defender = (_player(episode, role) for role in Role)
+        row = {
+            "stage": self._stages.place(stage),
+            "number": episode.number,
+            "outcome": OUTCOMES.index(episode.verdict.outcome),
+            "word": self._words.place(episode.target_word),
+            "attacker": self._players.place(attacker),
+            "defender": self._players.place(defender),
+            "turns": len(episode.turns),
+        }
+        for name, column in self._columns.items():
+            column.append(row[name])
+        self._block.append(self._game(stage, episode))
+        if len(self._block) == BLOCK_GAMES:
+            self.close()
+
+    def close(self) -> None:
+        """The last block may have fewer games."""
+        if self._block:
+            self._put(packed(self._block))
+            self._block = []
+
+    def index(self) -> dict[str, Any]:
+        """What all games are filtered by, as columns; numbers stand for the names."""
+        return {
+            "stages": list(self._stages),
+            "outcomes": [str(outcome) for outcome in OUTCOMES],
+            "words": list(self._words),
+            "players": list(self._players),
+            "blockGames": BLOCK_GAMES,
+            "stepsPerNat": SURPRISE_STEPS_PER_NAT,
+            **{name: column.tolist() for name, column in self._columns.items()},
+        }
+
+    def _game(self, stage: str, episode: Episode) -> dict[str, Any]:
+        verdict = episode.verdict
+        rewards = learned_from(stage, episode, self._config)
+        return {
+            "id": episode.episode_id,
+            "reason": verdict.reason,
+            "decided": verdict.turn,
+            "span": verdict.span,
+            "maxTurns": episode.max_turns,
+            "rules": episode.rules,
+            "temperature": episode.temperature,
+            "turns": [
+                self._turn(turn) | ({"reward": rewards[index]} if index in rewards else {})
+                for index, turn in enumerate(episode.turns)
+            ],
+        }
+
+    def _turn(self, turn: Turn) -> dict[str, Any]:
+        """`surprise`: minus the log-probability of each token, in steps; `lengths`: characters that each wrote. They
+        are there where a text can be told apart into tokens, `mean` where there are log-probabilities."""
+        found: dict[str, Any] = {
+            "text": turn.text,
+            "player": self._players.place(turn.policy),
+            "versions": [turn.first_version, turn.last_version],
+            "finish": turn.finish_reason,
+            "tokens": turn.num_tokens,
+        }
+        if any(turn.logprobs):  # a scripted player's are all 0: it draws nothing
+            found["mean"] = round(sum(turn.logprobs) / turn.num_tokens, 3)
+            lengths = self._aligner.lengths(turn.token_ids, turn.text) if self._aligner is not None else None
+            if lengths is not None:
+                self.num_shaded += 1
+                steps = (-value * SURPRISE_STEPS_PER_NAT for value in turn.logprobs)
+                found |= {"lengths": lengths, "surprise": [round(min(max(step, 0), MOST_SURPRISE)) for step in steps]}
+        return found
+
+
+def learned_from(stage: str, episode: Episode, config: RunConfig | None) -> dict[int, float | None]:
+    """{index of a turn that a run learns from: its reward, before a baseline is taken off; None where it is imitated}.
+    Of games on held-out words there is none."""
+    phase = Stage.parse(stage).phase
+    if config is None or phase not in ("imitation", "self_play") or not _fits(episode):
+        return {}
+    expected = dict.fromkeys(Role, 0.0)
+    if phase == "imitation":
+        return dict.fromkeys(advantages(episode.verdict, imitation_objective(config.objective), "discard", expected))
+    names = {"policy"} if config.policies == "shared" else {str(role) for role in Role}
+    found = advantages(episode.verdict, config.objective, config.game.breach, expected)
+    return {index: round(value, 4) for index, value in found.items() if episode.turns[index].policy in names}
+
+
+def _fits(episode: Episode) -> bool:
+    """Whether the verdict is one on these turns: a log may say anything."""
+    verdict, num_turns = episode.verdict, len(episode.turns)
+    if verdict.turn is None:
+        return verdict.outcome.breaker is None and verdict.length <= num_turns
+    return verdict.turn < num_turns and verdict.length <= num_turns
+
+
+def _player(episode: Episode, role: Role) -> str:
+    """Who sat in a seat when the game began."""
+    return next((turn.policy for turn in episode.turns if turn.role is role), "nobody")

@@ -1,0 +1,194 @@
+"""The report: everything of a run folder put into one HTML file.
+
+The page holds no link to anything outside it, and its Content-Security-Policy allows none; of scripts it runs the two
+that are in it, known by their hashes. Data is base64 in elements that no browser executes.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import string
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TextIO
+
+from spag_ray import __version__
+from spag_ray.errors import InputError
+from spag_ray.results.ratings import WinMatrix
+from spag_ray.results.report.figure import Figure
+from spag_ray.results.report.files import read_files
+from spag_ray.results.report.headline import Gathered, headline, notices
+from spag_ray.results.report.markup import chart, escape, in_words, megabytes, paragraph
+from spag_ray.results.report.measurements import read_measurements
+from spag_ray.results.report.outcome_figures import matrix_figure, outcome_figures
+from spag_ray.results.report.pace_figures import pace_figures
+from spag_ray.results.report.packing import Packer, packed, packed_bytes
+from spag_ray.results.report.sections import (
+    about,
+    evaluation_table,
+    incidents,
+    match_table,
+    rating_table,
+    staleness_text,
+)
+from spag_ray.results.report.step_figures import LEARNING, MISMATCH, step_figures
+from spag_ray.results.report.tokens import Aligner, Decode
+from spag_ray.results.report.transcripts import read_transcripts
+
+MAX_GAMES = 20_000  # on one page
+_SCRIPTS = ("base.js", "charts.js", "filters.js", "game.js", "games.js")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written: of `num_games` games `num_on_page` are in it."""
+
+    path: Path
+    num_bytes: int
+    num_games: int
+    num_on_page: int
+
+    def __str__(self) -> str:
+        part = "" if self.num_on_page == self.num_games else f"{self.num_on_page:,} of "
+        return f"report: {self.path} ({megabytes(self.num_bytes)}, {part}{self.num_games:,} games)"
+
+
+def write_report(folder: Path, out: Path, decode: Decode | None = None, max_games: int = MAX_GAMES) -> Report:
+    """The page of a run folder, written to `out` as one; what is there already is replaced.
+
+    `decode` (tokens.py) lets tokens be shaded one by one. Raises RunFolderError for what is no run folder, InputError
+    when `out` cannot be written.
+    """
+    files = read_files(folder)
+    stream = files.config.stream if files.config is not None else None
+    measured = read_measurements(folder / "metrics.jsonl", stream.max_lag if stream is not None else 0)
+    partial = out.with_name(f".{out.name}.partial")
+    with tempfile.TemporaryFile("w+", encoding="ascii") as blocks:
+        packer = Packer(files.config, Aligner(decode) if decode is not None else None, _block_writer(blocks))
+        transcripts = read_transcripts(folder / "episodes", packer, max_games)
+        run = Gathered(files, measured, transcripts, packer, time.time())
+        try:
+            with partial.open("w", encoding="utf-8") as file:
+                for text in _page(run, blocks):
+                    file.write(text)
+            partial.replace(out)
+        except OSError as error:
+            raise InputError(f"{out} cannot be written: {error.strerror}; choose another place with --out") from error
+        finally:
+            with contextlib.suppress(OSError):  # where nothing can be written, nothing was
+                partial.unlink(missing_ok=True)
+    return Report(out, out.stat().st_size, transcripts.num_games, packer.num_games)
+
+
+def _page(run: Gathered, blocks: TextIO) -> Iterator[str]:
+    """The text of the page, piece by piece; `blocks` are its last and largest part."""
+    figures: dict[str, Figure] = {}
+
+    def draw(found: Sequence[Figure | None]) -> str:
+        """Reservation for figures, which are kept for `figures`."""
+        drawn = [figure for figure in found if figure is not None]
+        figures.update((figure.name, figure) for figure in drawn)
+        return "".join(map(chart, drawn))
+
+    from plotly.offline import get_plotlyjs
+
+    plotly, script = get_plotlyjs(), "\n".join(_own(name) for name in _SCRIPTS)
+    page = string.Template(_own("template.html")).substitute(
+        policy=_policy(script, plotly),
+        title=escape(run.files.name),
+        style=_own("page.css"),
+        script=script,
+        headline=headline(run) + notices(run),
+        version=escape(__version__),
+        games_note=_games_note(run),
+        about=about(run.files),
+        **_charts(run, draw),
+    )
+    head, tail = page.split("<!-- data -->")
+    yield head
+    yield _data("index", packed(run.packer.index()))
+    yield _data("figures", packed({name: figure.as_json() for name, figure in figures.items()}))
+    yield _data("plotly", packed_bytes(plotly.encode()))
+    blocks.seek(0)
+    while text := blocks.read(2**20):
+        yield text
+    yield tail
+
+
+def _charts(run: Gathered, draw: Callable[[Sequence[Figure | None]], str]) -> dict[str, str]:
+    """{section: its HTML}; a section that has nothing says so."""
+    files, measured = run.files, run.measured
+    matrix = WinMatrix()
+    for match in files.matches:
+        for game in match.games:
+            matrix.add(match.attacker, match.defender, game.outcome)
+    met = draw([matrix_figure("matrix", "Attacker's score against each defender", matrix)])
+    league = draw([matrix_figure("league", "The league: attacker's score, by version", files.league)])
+    ranks = rating_table(files.matches) if files.matches else ""
+    return {
+        "outcomes": draw(outcome_figures(run.transcripts)) or _nothing("No games yet."),
+        "learning": draw(step_figures(measured, LEARNING)) or _nothing("No learner steps yet."),
+        "standings": met + league + ranks or _nothing("No matches yet: they come with the first evaluation."),
+        "matches": match_table(files.matches) if files.matches else "",
+        "pace": (draw(pace_figures(measured)) or _nothing("Nothing was measured yet."))
+        + draw(step_figures(measured, MISMATCH)),
+        "pace_text": staleness_text(files.config, measured) + incidents(measured),
+        "evaluation": evaluation_table(files.evaluations)
+        if files.evaluations
+        else _nothing("No tasks were evaluated: evaluation.tasks names them."),
+    }
+
+
+def _games_note(run: Gathered) -> str:
+    packer, total = run.packer, run.transcripts.num_games
+    if not total:
+        return _nothing("No games yet.")
+    text = ""
+    if packer.num_games < total:
+        text += paragraph(
+            f"{packer.num_games:,} of {in_words(total)} games are on this page, drawn at random, of each stage the "
+            "same share; the numbers above are of all of them.",
+            "note",
+        )
+    if not packer.num_shaded:
+        text += paragraph("No tokenizer was found that gives these texts: turns are shaded as a whole.", "note")
+    return text
+
+
+def _nothing(text: str) -> str:
+    return paragraph(text, "missing")
+
+
+def _policy(*scripts: str) -> str:
+    """The Content-Security-Policy: these scripts and nothing from anywhere."""
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode('ascii')}'" for script in scripts
+    )
+    # plotly.js sets styles as it draws, and shows a heat map as an image in a data: link.
+    styles = "style-src 'unsafe-inline'; img-src data:"
+    return f"default-src 'none'; script-src {hashes}; {styles}; base-uri 'none'; form-action 'none'"
+
+
+def _block_writer(blocks: TextIO) -> Callable[[str], None]:
+    number = 0
+
+    def put(block: str) -> None:
+        nonlocal number
+        blocks.write(_data(f"block-{number}", block))
+        number += 1
+
+    return put
+
+
+def _data(name: str, text: str) -> str:
+    return f'<script type="text/plain" id="{name}">{text}</script>\n'
+
+
+def _own(name: str) -> str:
+    return resources.files("spag_ray.results.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,118 @@
+"""The page's tables: standings, evaluations, incidents, and what the run was made with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import yaml
+
+from spag_ray.config.loading import without_environment
+from spag_ray.config.run import RunConfig
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.results.evaluations import PAPER_METRICS, PAPER_SCORES, Evaluation, scale_of, score_text
+from spag_ray.results.matches import Match
+from spag_ray.results.ratings import wilson_interval
+from spag_ray.results.report.files import RunFiles
+from spag_ray.results.report.markup import escape, facts, paragraph, table
+from spag_ray.results.report.measurements import Measurements
+from spag_ray.results.standings import Estimate, largest_group, ratings
+from spag_ray.stages import order_of
+
+_BREACHES = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
+
+
+def match_table(matches: Sequence[Match]) -> str:
+    """Outcomes of every match in per cent, with intervals."""
+    rows = []
+    for match in matches:
+        same = match.attacker == match.defender
+        cells = [
+            _share(sum(match.outcomes[outcome] for outcome in outcomes), len(match.games))
+            for outcomes in ((Outcome.ATTACKER_WINS,), (Outcome.DEFENDER_WINS,), _BREACHES, (Outcome.TIED,))
+        ]
+        rows.append([match.attacker if same else f"{match.attacker} v {match.defender}", *cells, str(len(match.games))])
+    caption = "Held-out words: % of games, 95% interval"
+    return table(caption, ("attacker v defender", "attacker wins", "defender wins", "breach", "tie", "games"), rows)
+
+
+def rating_table(matches: Sequence[Match]) -> str:
+    """Ratings of those whom games connect: what is not connected cannot be compared."""
+    connected = largest_group(matches)
+    try:
+        found = ratings(connected)
+    except (ImportError, RuntimeError) as error:  # a library is not there, or its fit does not come to an end
+        return paragraph(f"No ratings: {error}.", "missing")
+    if len(found) < 3:
+        return paragraph("No ratings: they compare players that have met others than themselves.", "missing")
+    names = sorted({name for name, _ in found}, key=order_of)
+    rows = [[name, *(_rating(found.get((name, role))) for role in Role)] for name in names]
+    left_out = sorted({match.attacker for match in matches} - set(names), key=order_of)
+    text = table("Ratings (400 points: odds of 10 to 1), 95% interval by word", ("player", *map(str, Role)), rows)
+    if left_out:
+        text += paragraph(f"Not comparable, as no games connect them with these: {', '.join(left_out)}.", "note")
+    return f"<div>{text}</div>"
+
+
+def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
+    """Tasks against stages, and the paper's own numbers beside the metrics that they are held against."""
+    stages = list(dict.fromkeys(row.stage for row in evaluations))
+    tasks: dict[tuple[str, str], list[Evaluation]] = {}
+    for row in evaluations:
+        tasks.setdefault((row.task, row.metric), []).append(row)
+    papers = [] if PAPER_METRICS.items().isdisjoint(tasks) else list(PAPER_SCORES)
+    lines = []
+    for (task, metric), found in tasks.items():
+        scale = scale_of(metric, (row.value for row in found))
+        by_stage = {row.stage: row for row in found}
+        ours = [score_text(by_stage.get(stage), scale) for stage in stages]
+        of_paper = [PAPER_SCORES[name] if PAPER_METRICS.get(task) == metric else {} for name in papers]
+        theirs = [f"{scores[task]:.1f}" if task in scores else "" for scores in of_paper]
+        lines.append([f"{task}, {metric}", *ours, *theirs, str(max(row.num_samples for row in found))])
+    caption = "lm-evaluation-harness: score ± standard error, shares in %"
+    return table(caption, ("task", *stages, *papers, "samples"), lines)
+
+
+def incidents(measured: Measurements) -> str:
+    """What was begun again, lost or damaged."""
+    if not measured.incidents:
+        return paragraph("Nothing had to be begun again, nothing was lost.", "note")
+    rows = [[name.replace("_", " "), str(count)] for name, count in sorted(measured.incidents.items())]
+    return table("What happened on the way", ("what", "times"), rows)
+
+
+def staleness_text(config: RunConfig | None, measured: Measurements) -> str:
+    if config is None:
+        return ""
+    if config.schedule == "rounds":
+        return paragraph("Rounds: every game was learned by the version that played it, so none was stale.", "note")
+    return paragraph(
+        f"Stream: episodes are learned at most {config.stream.max_lag} versions after they were played. "
+        f"Too old by then and left out: {measured.num_evicted}. "
+        f"The learner waited {measured.waited_s:.0f} s for games.",
+        "note",
+    )
+
+
+def about(files: RunFiles) -> str:
+    """Packages and settings, to make the run again."""
+    pairs = [(str(name), value) for name, value in files.versions.items() if name != "packages"]
+    packages = files.versions.get("packages")
+    pairs += [(str(name), value) for name, value in packages.items()] if isinstance(packages, dict) else []
+    text = facts((name, "unknown" if value is None else str(value)) for name, value in pairs)
+    if not pairs:
+        text = paragraph("What it was made with is not known: versions.json is not there.", "missing")
+    if files.config is not None:
+        settings = yaml.safe_dump(without_environment(files.config.model_dump(mode="json")), sort_keys=False)
+        text += f'<details><summary>config.yaml</summary><pre tabindex="0">{escape(settings)}</pre></details>'
+    return text
+
+
+def _share(count: int, games: int) -> str:
+    if not games:
+        return "-"
+    low, high = wilson_interval(count, games)
+    return f"{100 * count / games:.0f} [{100 * low:.0f}, {100 * high:.0f}]"
+
+
+def _rating(estimate: Estimate | None) -> str:
+    return "-" if estimate is None else f"{estimate.value:+.0f} [{estimate.low:+.0f}, {estimate.high:+.0f}]"

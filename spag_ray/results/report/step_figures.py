@@ -1,0 +1,137 @@
+"""Curves of the learner's optimiser steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from spag_ray.game.rules import Role
+from spag_ray.results.report.figure import SERIES, Figure, as_label, column, line, numbered
+from spag_ray.results.report.measurements import STEP_FIELDS, Measurements
+from spag_ray.stages import Stage
+
+MOST_STAGES = 40
+MOST_STAGE_NAMES = 8
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Fields of a step that are drawn together, in the phases in which they say something."""
+
+    name: str
+    title: str
+    fields: tuple[str, ...]
+    phases: tuple[str, ...]
+    note: str = ""
+    from_zero: bool = True
+
+
+_LEARNED = ("self_play", "learn", "other")
+LEARNING = (
+    Curve("imitation-loss", "Imitation: loss", ("loss",), ("imitation",), from_zero=False),
+    Curve("loss", "Self-play: loss", ("loss",), _LEARNED, "policy, KL and SFT terms together", from_zero=False),
+    Curve("kl", "Divergence from the reference", ("kl",), _LEARNED, "nats per token"),
+    Curve("entropy", "Entropy", ("entropy",), ("imitation", *_LEARNED), "nats per token", from_zero=False),
+    Curve("gradient-norm", "Gradient norm", ("gradient_norm",), ("imitation", *_LEARNED), "before clipping"),
+    Curve(
+        "role-weights",
+        "Weight of each role's games",
+        ("attacker_weight", "defender_weight"),
+        _LEARNED,
+        "0: it won no game of the step",
+    ),
+)
+MISMATCH = (
+    Curve("mismatch", "Engine against learner", ("gap_mean",), _LEARNED, "difference of log-probabilities, mean, nats"),
+    Curve("clipped", "Clipped tokens", ("clip_fraction",), _LEARNED, "share of a step's tokens"),
+)
+
+
+def step_figures(measured: Measurements, curves: Sequence[Curve]) -> list[Figure]:
+    """Those of `curves` that the run has anything for, against the number of the step."""
+    return [figure for curve in curves if (figure := _figure(measured, curve)) is not None]
+
+
+def _figure(measured: Measurements, curve: Curve) -> Figure | None:
+    data = [trace for name in curve.fields for trace in _traces(measured, curve, name)]
+    if not data:
+        return None
+    first, last = min(trace["x"][0] for trace in data), max(trace["x"][-1] for trace in data)
+    policy = sorted(measured.stage_begins)[0]
+    all_begins = measured.stage_begins[policy].items()
+    begins = {stage: number for stage, number in all_begins if Stage.parse(stage).phase in curve.phases}
+    layout = {
+        "xaxis": numbered("step", (first, last)),
+        "yaxis": {"rangemode": "tozero" if curve.from_zero else "normal"},
+        **_stage_marks(begins, last),
+    }
+    legend = tuple(dict.fromkeys((trace["name"], trace["line"]["color"]) for trace in data))
+    ends = [(trace["y"][0], trace["y"][-1]) for trace in data if None not in (trace["y"][0], trace["y"][-1])]
+    summary = "; ".join(f"from {begin:.3g} to {end:.3g}" for begin, end in ends)
+    return Figure(
+        curve.name,
+        curve.title,
+        f"{curve.title} by step: {summary}",
+        data,
+        layout,
+        curve.note,
+        legend=legend if len(legend) > 1 else (),
+    )
+
+
+def _traces(measured: Measurements, curve: Curve, name: str) -> list[dict[str, Any]]:
+    """One of each policy; a role's own in its colour."""
+    policies = sorted(measured.stage_begins)
+    role = name.removesuffix("_weight")
+    found = []
+    for (policy, phase), steps in measured.steps.items():
+        rows = steps.rows()
+        values = column(rows, 1 + STEP_FIELDS.index(name))
+        if phase in curve.phases and any(value is not None for value in values):
+            is_of_role = role in tuple(Role)
+            colour = f"--{role}" if is_of_role else SERIES[policies.index(policy) % len(SERIES)]
+            label = " ".join([policy] * (len(policies) > 1) + [role] * is_of_role) or curve.title
+            found.append(line(column(rows, 0), values, label, colour))
+    return found
+
+
+def _stage_marks(begins: Mapping[str, int], last: float) -> dict[str, Any]:
+    """A line where a stage begins, and its name where there is room for it before the next; where there are very many,
+    nothing."""
+    if len(begins) > MOST_STAGES:
+        return {}
+    steps = [*begins.values(), last]
+    room = (steps[-1] - steps[0]) / MOST_STAGE_NAMES
+    lengths = dict(zip(begins, (after - before for before, after in pairwise(steps)), strict=True))
+    lines = [
+        {
+            "type": "line",
+            "xref": "x",
+            "yref": "paper",
+            "x0": number,
+            "x1": number,
+            "y0": 0,
+            "y1": 1,
+            "layer": "below",
+            "line": {"color": "--rule-strong", "width": 1, "dash": "dot"},
+        }
+        for number in begins.values()
+    ]
+    names = [
+        {
+            "xref": "x",
+            "yref": "paper",
+            "x": number,
+            "y": 1,
+            "yanchor": "bottom",
+            "xanchor": "left",
+            "text": as_label(stage),
+            "showarrow": False,
+            "font": {"size": 11, "color": "--muted"},
+        }
+        for stage, number in begins.items()
+        if lengths[stage] >= room
+    ]
+    return {"shapes": lines, "annotations": names}

@@ -1,0 +1,100 @@
+"""episodes/*.log: every game counted, and handed on to be packed. Logs are streamed, one episode at a time."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.game_count import GameCount
+from spag_ray.episodes.log import LogFaults, scan, segments
+from spag_ray.episodes.wire import decode
+from spag_ray.errors import InputError
+from spag_ray.game.rules import Outcome
+from spag_ray.results.report.packing import Packer
+from spag_ray.stages import STREAM, order_of
+
+_SEGMENT = re.compile(r"(.+)\.\d+\.log")
+
+
+@dataclass
+class Transcripts:
+    """Of all games: `counts` by stage, `by_version` those of a stream by the newest version that played in them.
+    `faults`: {log: what is amiss with it}."""
+
+    counts: dict[str, GameCount] = field(default_factory=dict)
+    by_version: dict[int, Counter[Outcome]] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def num_games(self) -> int:
+        return sum(count.num_games for count in self.counts.values())
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(count.num_tokens for count in self.counts.values())
+
+    def count(self, stage: str, episode: Episode) -> None:
+        self.counts.setdefault(stage, GameCount()).add(episode)
+        if stage == str(STREAM) and episode.turns:
+            version = max(turn.first_version for turn in episode.turns)
+            self.by_version.setdefault(version, Counter())[episode.verdict.outcome] += 1
+
+
+def read_transcripts(folder: Path, packer: Packer, max_games: int, seed: int = 0) -> Transcripts:
+    """Every log of `folder`. Of more than `max_games` games a sample is packed, of each stage the same share and at
+    least one."""
+    found = Transcripts()
+    logs = _logs(folder)
+    chosen = _sample(
+        {stage: sum(1 for _ in _records(path, LogFaults())) for stage, path in logs.items()}, max_games, seed
+    )
+    for stage, path in logs.items():
+        faults, num_refused = LogFaults(), 0
+        for place, record in enumerate(_records(path, faults)):
+            try:
+                episode = decode(record)
+            except InputError:
+                num_refused += 1
+                continue
+            found.count(stage, episode)
+            if chosen is None or place in chosen[stage]:
+                packer.add(stage, episode)
+        amiss = [str(faults)] if faults else []
+        amiss += [f"{num_refused} records are no episodes of this version"] if num_refused else []
+        if amiss:
+            found.faults[path.name] = ", ".join(amiss)
+    packer.close()
+    return found
+
+
+def _logs(folder: Path) -> dict[str, Path]:
+    """{stage: the first segment of its log}, as the run came to them."""
+    names = {path.name for path in folder.glob("*.log")}
+    stages = [
+        name.removesuffix(".log")
+        for name in names
+        if (segment := _SEGMENT.fullmatch(name)) is None or f"{segment[1]}.log" not in names
+    ]
+    return {stage: folder / f"{stage}.log" for stage in sorted(stages, key=order_of)}
+
+
+def _records(path: Path, faults: LogFaults) -> Iterator[bytes]:
+    for segment in segments(path):
+        yield from scan(segment, faults)
+
+
+def _sample(sizes: Mapping[str, int], max_games: int, seed: int) -> dict[str, Collection[int]] | None:
+    """{stage: places in its log}; None when there is room for all."""
+    total = sum(sizes.values())
+    if total <= max_games:
+        return None
+    draw = random.Random(seed)
+    return {
+        stage: set(draw.sample(range(size), min(size, max(1, size * max_games // total))))
+        for stage, size in sizes.items()
+    }

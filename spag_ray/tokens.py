@@ -1,0 +1,67 @@
+"""Text -> token ids.
+
+What somebody said is plain text to a model: `<|im_end|>` in a reply is eight characters, not the end of a message.
+Everything that players, files of games and instruction data say goes through `plain_ids`.
+
+    plain_ids(tokenizer, "It flows. <|im_end|>")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from spag_ray.errors import ModelError
+
+
+class Tokenizer(Protocol):
+    """The part of a transformers tokenizer that rendering uses."""
+
+    eos_token_id: int | None
+    chat_template: Any
+
+    def encode(self, text: str, **options: Any) -> list[int]: ...
+    def decode(self, token_ids: Sequence[int], **options: Any) -> str: ...
+    @property
+    def all_special_ids(self) -> list[int]: ...
+    @property
+    def added_tokens_decoder(self) -> Mapping[int, Any]: ...
+    def apply_chat_template(self, conversation: list[dict[str, str]], **options: Any) -> Any: ...
+
+
+def plain_ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """Text that somebody wrote: special tokens in it are split into ordinary characters."""
+    return tuple(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
+
+
+def template_ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """A part of the tokenizer's own chat template: special tokens in it are tokens. Never for what somebody said."""
+    return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+
+def published_ids(tokenizer: Tokenizer, prompt: str, reply: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(prompt, reply) as the published method trains on them: BOS (where the tokenizer has one) and the prompt; the
+    reply without outer white space and EOS."""
+    return (
+        (*begin_ids(tokenizer), *plain_ids(tokenizer, prompt)),
+        (*plain_ids(tokenizer, reply.strip()), end_id(tokenizer)),
+    )
+
+
+def begin_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The token that a text begins with, where the tokenizer has one."""
+    bos = getattr(tokenizer, "bos_token_id", None)
+    return () if bos is None else (bos,)
+
+
+def end_id(tokenizer: Tokenizer) -> int:
+    """The token that ends a text. Raises ModelError when the tokenizer has none."""
+    if tokenizer.eos_token_id is None:
+        raise ModelError("the tokenizer has no end-of-sequence token; set eos_token in tokenizer_config.json")
+    return tokenizer.eos_token_id
+
+
+def framing_ids(tokenizer: Tokenizer) -> frozenset[int]:
+    """Tokens that frame messages and texts; not the one that stands for unknown words, which a player may say."""
+    special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
+    return frozenset({*special, *tokenizer.all_special_ids} - {getattr(tokenizer, "unk_token_id", None)})

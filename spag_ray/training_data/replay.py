@@ -1,0 +1,72 @@
+"""Games and samples from files -> episodes and samples with token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spag_ray.episodes.episode import Episode
+from spag_ray.game.prompts import Renderer
+from spag_ray.game.referee.judge import judge
+from spag_ray.game.rules import Role, check_history
+from spag_ray.game.turn import Turn
+from spag_ray.tokens import Tokenizer, published_ids
+from spag_ray.training_data.samples import GameSample, TurnSample
+
+PUBLISHED_MAX_TOKENS = 2048
+
+
+def episode_from_game(game: Mapping[str, Any], number: int, stage: str, renderer: Renderer, rules: str) -> Episode:
+    """A game in the published format, judged and rendered as if it had been played here.
+
+    Nobody sampled its tokens, so their log-probabilities are 0. Raises InputError when its turns do not alternate.
+    """
+    check_history(game["history"])
+    word, max_turns = game["target_word"], game["max_turns"]
+    verdict = judge(game["history"], word, max_turns, rules)
+    turns: list[Turn] = []
+    for said in game["history"][: 2 * max_turns]:
+        role = Role(said["role"])
+        tokens = renderer.reply_ids(said["content"].strip())
+        turns.append(
+            Turn(
+                role,
+                said["content"],
+                renderer.prompt(turns, role, word),
+                tokens,
+                (0.0,) * len(tokens),
+                "file",
+            )
+        )
+    return Episode(f"{stage}/{number:06d}", number, stage, word, max_turns, rules, 1.0, tuple(turns), verdict)
+
+
+def sft_samples(rows: Sequence[Mapping[str, Any]], renderer: Renderer) -> list[TurnSample]:
+    """SFT rows ({"query", "target"}) in the prompts' style."""
+    return [
+        TurnSample(renderer.query_ids(row["query"]), renderer.reply_ids(row["target"].strip()), 1.0) for row in rows
+    ]
+
+
+def sft_games(rows: Sequence[TurnSample]) -> list[GameSample]:
+    """SFT rows as imitation learns them: each a sample of weight 1 among the others."""
+    return [GameSample(f"sft-{number:06d}", Role.ATTACKER, 1.0, (row,)) for number, row in enumerate(rows)]
+
+
+def published_samples(
+    rows: Sequence[Mapping[str, Any]], tokenizer: Tokenizer
+) -> tuple[list[GameSample], list[TurnSample]]:
+    """Training rows of the published format -> (game samples of one turn each, SFT samples), tokenised as published
+    (`published_ids`) and cut from the left at 2048 tokens."""
+    games, sft = [], []
+    for index, row in enumerate(rows):
+        prompt, target = published_ids(tokenizer, row["query"], row["target"])
+        prompt = prompt[-max(PUBLISHED_MAX_TOKENS - len(target), 1) :]
+        target = target[-(PUBLISHED_MAX_TOKENS - 1) :]
+        if row.get("type") == "sft":
+            sft.append(TurnSample(prompt, target, 1.0))
+            continue
+        role = Role(row["role"])
+        turn = TurnSample(prompt, target, float(row["reward"]), role=role)
+        games.append(GameSample(f"row-{index:06d}", role, float(row["weight"]), (turn,)))
+    return games, sft

@@ -1,0 +1,196 @@
+"""What is learned from judged games.
+
+    games = game_samples(episodes, ObjectiveConfig(), breach="discard")
+
+Made where a batch is put together (cluster/learning/stage_samples.py), read by the learner group (learners/batch.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from spag_ray.config.parts import BreachRule, ObjectiveConfig
+from spag_ray.episodes.episode import Episode
+from spag_ray.errors import InputError
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.rules import Outcome, Role, Verdict, next_role
+from spag_ray.training_data.rewards import (
+    RoleBaselines,
+    RoleWindow,
+    decayed_shares,
+    mean_results,
+    result_of,
+    role_weights,
+)
+
+
+@dataclass(frozen=True)
+class TurnSample:
+    """One turn to learn from: `prompt_ids` [P], `target_ids` [L] and `advantage`, the turn's decayed share of the
+    game's reward. `role` is who said it (None for SFT rows).
+
+    `behaviour_logprobs` [L] are those of the policy that sampled the tokens, None where nobody did (imitation, files,
+    re-rendered prompts); `old_logprobs` [L] those of the learner's own weights when it took the games, filled in by
+    `Learner.score`; `reference_logprobs` [L] those of its weights when the stage began, filled in by
+    `Learner.score_reference` (None where these are the weights that it took the games with).
+    """
+
+    prompt_ids: tuple[int, ...]
+    target_ids: tuple[int, ...]
+    advantage: float
+    behaviour_logprobs: tuple[float, ...] | None = None
+    old_logprobs: tuple[float, ...] | None = None
+    reference_logprobs: tuple[float, ...] | None = None
+    role: Role | None = None
+
+    def __post_init__(self) -> None:
+        if not self.target_ids:
+            raise InputError("a sample has no target token: there is nothing to learn from it")
+        if not math.isfinite(self.advantage):
+            raise InputError(f"a sample's reward is {self.advantage}, which is not a finite number")
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that a learner reads for this turn when nothing is shared."""
+        return len(self.prompt_ids) + len(self.target_ids)
+
+
+@dataclass(frozen=True)
+class GameSample:
+    """The learned turns of one game and the weight of the role that decided it (None where nobody did); they are never
+    split over batches."""
+
+    episode_id: str
+    role: Role | None
+    weight: float
+    turns: tuple[TurnSample, ...] = field(default_factory=tuple)
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.weight):
+            raise InputError(f"episode {self.episode_id}: its weight is {self.weight}, which is not a finite number")
+        if not self.turns:
+            raise InputError(f"episode {self.episode_id}: no turn to learn from")
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that a learner reads for this game when nothing is shared."""
+        return sum(turn.num_tokens for turn in self.turns)
+
+
+def game_samples(
+    episodes: Sequence[Episode],
+    objective: ObjectiveConfig,
+    breach: BreachRule = "discard",
+    baselines: RoleBaselines | None = None,
+    sampled: bool = True,
+    learning: Container[str] | None = None,
+    window: RoleWindow | None = None,
+) -> list[GameSample]:
+    """Games -> what is learned from each, in the order given (method.md, "Rewards").
+
+    A winner's turn gets its decayed share of 1; with `learn_from: both` a loser's turn gets minus its share, or, with
+    `loser_turns: deciding`, the turn alone that lost the game minus 1; a baseline
+    of the role is taken from the game's +1 or -1 before it is shared out. A game's weight is decided / (2 * games its
+    winner's role won) over the episodes given, or over the last decided games in `window`.
+
+    Ties are left out, unless `ties: learn`: then they are 0 before the baseline, with weight 1. Games that a full
+    context ended are always left out. So are breaches, unless `penalise`: then the offending turn alone gets minus
+    `objective.breach_penalty`, with weight 1. `sampled=False` leaves out the turns' log-probabilities: their tokens are
+    not those that were sampled. Of a game between policies only the turns of those in `learning` are learned (of all,
+    if it is None).
+    """
+    winners = [
+        episode.verdict.outcome.winner
+        for episode in episodes
+        if _counts(episode.verdict, objective)
+        and _is_learned(episode, episode.verdict.outcome.winner, objective, learning)
+    ]
+    weights = dict.fromkeys(Role, 1.0)
+    if objective.role_weights == "balanced":
+        wins = winners.count(Role.ATTACKER), winners.count(Role.DEFENDER)
+        cap = objective.role_weight_cap
+        weights = role_weights(*wins, cap=cap) if window is None else window.weights(winners, cap)
+    expected = dict.fromkeys(Role, 0.0)
+    if objective.baseline == "mean":
+        expected = mean_results(winners)
+    elif baselines is not None:
+        expected = dict(baselines.values)
+    games = []
+    for episode in episodes:
+        outcome = episode.verdict.outcome
+        learned = advantages(episode.verdict, objective, breach, expected)
+        weight = 1.0 if outcome.winner is None else weights[outcome.winner]
+        turns = tuple(
+            TurnSample(turn.prompt_ids, turn.token_ids, advantage, turn.logprobs if sampled else None, role=turn.role)
+            for turn, advantage in ((episode.turns[index], learned[index]) for index in sorted(learned))
+            if turn.token_ids and (learning is None or turn.policy in learning)
+        )
+        if turns:
+            games.append(GameSample(episode.episode_id, outcome.winner or outcome.breaker, weight, turns))
+    if baselines is not None:
+        baselines.update(winners)
+    return games
+
+
+def advantages(
+    verdict: Verdict, objective: ObjectiveConfig, breach: BreachRule, expected: Mapping[Role, float]
+) -> dict[int, float]:
+    """{index of a turn that a game with this verdict teaches: its advantage}, whoever said it (`game_samples`);
+    `expected`: each role's baseline."""
+    if _counts(verdict, objective):
+        return _shared_out(verdict, objective, expected)
+    if verdict.outcome.breaker is not None and breach == "penalise":
+        assert verdict.turn is not None
+        return {verdict.turn: -objective.breach_penalty}
+    return {}
+
+
+def imitation_objective(objective: ObjectiveConfig) -> ObjectiveConfig:
+    """The winner's turns alone, whatever self-play learns from: imitation pushes up all that it is given."""
+    return objective.model_copy(update={"learn_from": "winners", "ties": "discard"})
+
+
+def _counts(verdict: Verdict, objective: ObjectiveConfig) -> bool:
+    """Whether the result of such a game is learned from: won by play, or tied by play where ties are learned."""
+    if verdict.outcome is Outcome.TIED:
+        return objective.ties == "learn" and verdict.end_reason is not EndReason.CONTEXT_FULL
+    return verdict.outcome.winner is not None
+
+
+def _is_learned(
+    episode: Episode, winner: Role | None, objective: ObjectiveConfig, learning: Container[str] | None
+) -> bool:
+    """Whether anything is learned from a game that `winner` won, or nobody."""
+    if learning is None:
+        return True
+    roles = [winner] if objective.learn_from == "winners" else list(Role)
+    return any(turn.policy in learning and turn.role in roles for turn in episode.turns)
+
+
+def turns_of(games: Sequence[GameSample], role: Role) -> list[GameSample]:
+    """What one seat's own policy learns: its turns of the games (and instruction data, which nobody said), all games
+    counting the same. There is no other role in its loss to be balanced against."""
+    own = ((game, tuple(turn for turn in game.turns if turn.role in (role, None))) for game in games)
+    return [replace(game, weight=1.0, turns=turns) for game, turns in own if turns]
+
+
+def _shared_out(verdict: Verdict, objective: ObjectiveConfig, expected: Mapping[Role, float]) -> dict[int, float]:
+    """{index of a learned turn: its advantage} of a decided or a tied game; `expected`: the role's baseline."""
+    winner = verdict.outcome.winner
+    learned = [winner] if objective.learn_from == "winners" else list(Role)
+    advantages: dict[int, float] = {}
+    for role in learned:
+        assert role is not None
+        result = result_of(winner, role) - expected[role]
+        if winner is role.other:
+            result *= objective.loser_coeff
+            if objective.loser_turns == "deciding":
+                if verdict.turn is not None and next_role(verdict.turn) is role:
+                    advantages[verdict.turn] = result
+                continue
+        indices = [index for index in range(verdict.length) if next_role(index) is role]
+        shares = decayed_shares(len(indices), objective.decay)
+        advantages |= {index: result * share for index, share in zip(indices, shares, strict=True)}
+    return advantages

@@ -1,0 +1,111 @@
+"""A published version of the weights as size-capped buckets of bytes: made by a learner, read by policies.
+
+>>> plan = plan_buckets([("w", 8), ("b", 4), ("v", 8)], max_bytes=12)
+>>> plan
+[['w', 'b'], ['v']]
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from spag_ray.errors import WeightSyncError
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Where one tensor lies in a bucket: bytes [offset, offset + num_bytes). `dtype` is torch's name for it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Some tensors of a snapshot: `payload` [bytes] uint8 and the xxh3-64 of it."""
+
+    index: int
+    tensors: tuple[TensorSpec, ...]
+    payload: NDArray[np.uint8]
+    checksum: str
+
+    def verify(self) -> None:
+        """Raises WeightSyncError when the bytes are not those that were sent."""
+        found = checksum(self.payload)
+        if found != self.checksum:
+            raise WeightSyncError(
+                f"bucket {self.index} of a weight snapshot arrived damaged: checksum {found}, sent {self.checksum}"
+            )
+
+
+class Snapshot(Protocol):
+    """A version of the weights, handed over bucket by bucket. With `adapter` (peft's adapter_config.json) it holds the
+    weights of a low-rank adapter for the model that the policy was started with."""
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def num_tensors(self) -> int: ...
+
+    @property
+    def adapter(self) -> Mapping[str, Any] | None: ...
+
+    def buckets(self) -> AsyncIterator[Bucket]: ...
+
+
+@dataclass(frozen=True)
+class LocalSnapshot:
+    """A snapshot whose buckets are all in this process."""
+
+    version: int
+    parts: tuple[Bucket, ...]
+    adapter: Mapping[str, Any] | None = None
+
+    @property
+    def num_tensors(self) -> int:
+        return sum(len(bucket.tensors) for bucket in self.parts)
+
+    async def buckets(self) -> AsyncIterator[Bucket]:
+        for bucket in self.parts:
+            yield bucket
+
+
+def make_bucket(index: int, tensors: Iterable[tuple[str, str, tuple[int, ...], NDArray[np.uint8]]]) -> Bucket:
+    """A bucket of (name, torch's name of the dtype, shape, contents [bytes] uint8)."""
+    specs, pieces, offset = [], [], 0
+    for name, dtype, shape, piece in tensors:
+        specs.append(TensorSpec(name, dtype, shape, offset, piece.nbytes))
+        pieces.append(piece)
+        offset += piece.nbytes
+    payload = np.concatenate(pieces)
+    return Bucket(index, tuple(specs), payload, checksum(payload))
+
+
+def checksum(payload: NDArray[np.uint8]) -> str:
+    return xxhash.xxh3_64_hexdigest(payload.data)
+
+
+def plan_buckets(sizes: Iterable[tuple[str, int]], max_bytes: int) -> list[list[str]]:
+    """Tensor names in order, cut into runs of at most `max_bytes`; a larger tensor gets a bucket of its own.
+
+    A pure function of names and sizes, so every learner rank walks the same plan.
+    """
+    plan: list[list[str]] = []
+    filled = 0
+    for name, num_bytes in sizes:
+        if not plan or filled + num_bytes > max_bytes:
+            plan.append([])
+            filled = 0
+        plan[-1].append(name)
+        filled += num_bytes
+    return plan

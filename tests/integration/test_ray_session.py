@@ -1,0 +1,30 @@
+"""A local Ray is a session of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_a_local_ray_is_its_own_whatever_cluster_is_up_on_the_machine() -> None:
+    """`ray start` leaves its address where every later ray.init() looks first."""
+    code = """
+import ray
+from cluster.runtime.ray_session import ray_session
+from spag_ray.config.parts import ClusterConfig
+with ray_session(ClusterConfig(num_cpus=1, object_store_gib=0.1)):
+    print(len(ray.nodes()), ray.cluster_resources()["CPU"])
+"""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="ray-") as folder:  # a socket's path may not be long
+        (Path(folder) / "ray").mkdir()
+        (Path(folder) / "ray" / "ray_current_cluster").write_text("127.0.0.1:6379")
+        environment = {**os.environ, "RAY_TMPDIR": folder}
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=ROOT, check=False
+        )
+    assert done.stdout.split() == ["1", "1.0"], done.stderr

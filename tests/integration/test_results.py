@@ -1,0 +1,16 @@
+"""docs/results.md against the records that it speaks of."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_tables_of_the_results_are_those_that_their_records_give() -> None:
+    command = [sys.executable, "benchmarks/proof.py", "tables", "--out", "docs/proof"]
+    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    assert "Seeds: 1, 2, 3." in printed
+    assert printed in (ROOT / "docs/results.md").read_text(encoding="utf-8"), printed

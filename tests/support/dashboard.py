@@ -1,0 +1,11 @@
+"""The panels of the dashboard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cluster.tracking.grafana import dashboard
+
+
+def panels() -> list[dict[str, Any]]:
+    return [panel for panel in dashboard()["panels"] if panel["type"] != "row"]

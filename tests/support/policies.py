@@ -1,0 +1,21 @@
+"""What policies are asked, and weights for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from actors.policy import Request, Sampling
+from actors.tensors import saved_snapshot
+from spag_ray.weights.snapshot import LocalSnapshot
+
+PROMPT = (1, 40, 5, 6, 7, 2, 1, 39)
+GREEDY = Sampling(temperature=0.0, max_new_tokens=12, stop_token_ids=(2,))
+
+
+def snapshot_of(folder: Path, version: int, max_bytes: int = 20_000) -> LocalSnapshot:
+    """The weights of a model folder as buckets, cut as a learner cuts them."""
+    return saved_snapshot(folder, version, max_bytes)
+
+
+def ask(name: str) -> Request:
+    return Request(name, PROMPT, GREEDY)

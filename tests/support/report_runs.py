@@ -1,0 +1,124 @@
+"""Run folders for tests of the report: really played and judged games, in logs as a run writes them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from actors.arena import GameTask, Player, Rules, TaskList, play_games
+from actors.models import load_tokenizer
+from actors.policy import Sampling
+from actors.pool import EnginePool
+from actors.scripted_policy import ScriptedPolicy
+from actors.transformers_policy import TransformersPolicy
+from cluster.runtime.run_folder import make_run_folder
+from spag_ray.config.run import RunConfig
+from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.log import EpisodeLog
+from spag_ray.episodes.wire import encode
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.prompts import load_template, make_renderer
+from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.game.turn import Turn
+from spag_ray.results.matches import Match, write_matches
+from tests.support.loop import collect
+from tests.support.runs import tiny_run
+from tests.support.tiny_model import TARGETS
+
+MAX_TURNS = 2
+_CLUES = ("water", "music", "stripes", "fruit", "king", "health")
+CARDS = {word: (clue,) for word, clue in zip(TARGETS, _CLUES, strict=True)}
+
+
+def play(model: Path, stage: str, count: int, scripted: bool = False) -> list[Episode]:
+    """Games of a tiny model against itself, or of the rule-based expert, in the order of their numbers."""
+    tokenizer = load_tokenizer(str(model))
+    renderer = make_renderer(load_template("chat"), tokenizer, MAX_TURNS)
+    policy: Any = TransformersPolicy(str(model), name="policy")
+    if scripted:
+        policy = ScriptedPolicy(CARDS, renderer.reply_ids, seed=3)
+    pool = EnginePool(policy.name)
+    pool.join("engine-0", policy)
+    players = dict.fromkeys(("attacker", "defender"), Player(pool, renderer, Sampling(1.0, 12)))
+    tasks = [GameTask(number, TARGETS[number % len(TARGETS)], stage, seed=1) for number in range(count)]
+    games = asyncio.run(collect(play_games(TaskList(tasks), players, Rules(MAX_TURNS), 16)))
+    return sorted(games, key=lambda game: game.number)
+
+
+def write_log(folder: Path, stage: str, episodes: Iterable[Episode]) -> Path:
+    log = EpisodeLog(folder / "episodes" / f"{stage}.log")
+    log.append(*(encode(replace(episode, stage=stage)) for episode in episodes))
+    log.close()
+    return log.path
+
+
+def repeated(episodes: Sequence[Episode], count: int) -> Iterator[Episode]:
+    """As many as are wanted, each with a number of its own."""
+    for number in range(count):
+        yield replace(episodes[number % len(episodes)], number=number, episode_id=f"many/{number:06d}")
+
+
+def make_run(folder: Path, model: Path, words: Path, **changes: Any) -> RunConfig:
+    """A finished run of two rounds, small: its folder, games, matches and measurements."""
+    config = tiny_run(model, words, **changes)
+    make_run_folder(folder, config)
+    expert, played = play(model, "expert", 24, scripted=True), play(model, "spag-1", 24)
+    write_log(folder, "expert", expert)
+    for stage in ("spag-1", "spag-2", "eval-imitated", "eval-spag-2"):
+        write_log(folder, stage, played)
+    pairs = (("imitated", "imitated"), ("spag-2", "spag-2"), ("spag-2", "imitated"), ("imitated", "spag-2"))
+    matches = [Match.of(attacker, defender, expert[4 * n :]) for n, (attacker, defender) in enumerate(pairs)]
+    write_matches(folder / "matches.json", matches)
+    write_metrics(folder / "metrics.jsonl", measurements())
+    (folder / "ended.json").write_text('{"ended": "finished"}')
+    return config
+
+
+def write_metrics(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def measurements(num_steps: int = 6, began: float = 1_760_000_000.0) -> list[dict[str, Any]]:
+    """Lines as a run writes them: imitation and one round, each with a look at the buffer, steps and a sync."""
+    lines: list[dict[str, Any]] = [{"time": began, "kind": "buffer", "waiting": 0, "oldest_s": 0.0}]
+    time = began
+    for version, (stage, phase) in enumerate((("imitated", "imitation"), ("spag-1", "self_play")), start=1):
+        time += 10
+        lines.append({"time": time, "kind": "games", "phase": phase, "turns": 40, "tokens": 400 * version})
+        lines.append({"time": time, "kind": "buffer", "waiting": 24, "oldest_s": 1.0})
+        for step in range(num_steps):
+            time += 2
+            values = {"loss": 2.0 - 0.1 * step, "kl": 0.01 * step, "entropy": 3.0, "gradient_norm": 1.0}
+            values |= {"clip_fraction": 0.0, "gap_mean": 0.02, "attacker_weight": 0.7, "defender_weight": 2.0}
+            more = {"stage": stage, "policy": "policy", "num_target_tokens": 120, "seconds": 1.5}
+            lines.append({"time": time, "kind": "step", **more, **values})
+        sync = {"policy": "policy", "version": version, "seconds": 0.4, "probe_gap_mean": 0.01}
+        lines.append({"time": time + 1, "kind": "sync", **sync})
+    return lines
+
+
+def streamed() -> list[dict[str, Any]]:
+    """Lines of a stream: how many episodes of each age it has given out so far; the last after it was begun again."""
+    sums = ((8, 0, 0, 0), (8, 8, 0, 0), (10, 14, 0, 0), (0, 0, 4, 4))
+    return [
+        {"time": 100.0 + n, "kind": "stream", "version": n, "evicted": n, "waited_s": 0.5}
+        | {f"lag_{lag}": count for lag, count in enumerate(counts)}
+        for n, counts in enumerate(sums)
+    ]
+
+
+HOSTILE = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(2)> ]]> \u2028 & \"'"
+
+
+def hostile_episode(number: int = 0) -> Episode:
+    turns = (
+        Turn(Role.ATTACKER, HOSTILE, (1,), (2, 3), (-0.5, -0.1), HOSTILE),
+        Turn(Role.DEFENDER, f"It is {HOSTILE}", (1,), (2,), (-1.5,), HOSTILE, finish_reason=HOSTILE),
+    )
+    reason, span = f"the defender said {HOSTILE!r}", (6, 6 + len(HOSTILE))
+    verdict = Verdict(Outcome.ATTACKER_WINS, EndReason.SAID_WORD, 2, reason, 1, span)
+    return Episode(f"x/{number}", number, "spag-1", HOSTILE, 4, "strict", 1.0, turns, verdict)

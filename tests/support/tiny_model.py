@@ -1,0 +1,94 @@
+"""A tiny model made on the spot: 2 layers, a vocabulary of a few dozen words, a chat template."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+TARGETS = ("river", "piano", "tiger", "apple", "castle", "doctor")
+_WORDS = [
+    "i",
+    "know",
+    "the",
+    "word",
+    "!",
+    "it",
+    "is",
+    "`",
+    "a",
+    ".",
+    ",",
+    "?",
+    "you",
+    "me",
+    "what",
+    "do",
+    "go",
+    "on",
+    "like",
+    "in",
+    "of",
+    "and",
+    "to",
+    "water",
+    "music",
+    "stripes",
+    "fruit",
+    "king",
+    "health",
+    "big",
+    "old",
+    "small",
+    "red",
+    "green",
+    "long",
+    "fast",
+    "good",
+    "talk",
+    "about",
+    "think",
+    "hint",
+    "more",
+    "where",
+    "when",
+    "user",
+    "assistant",
+    "system",
+]
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|start|>{{ message['role'] }} {{ message['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant {% endif %}"
+)
+
+
+def make_tiny_model(folder: Path, seed: int = 0, chat_template: str | None = CHAT_TEMPLATE) -> Path:
+    """A random Llama with a word-level tokenizer, saved as transformers saves models."""
+    import torch
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    tokens = ["<unk>", "<|start|>", "<|end|>", *_WORDS, *TARGETS]
+    raw = Tokenizer(models.WordLevel({token: index for index, token in enumerate(tokens)}, unk_token="<unk>"))
+    raw.normalizer = normalizers.Lowercase()
+    raw.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=raw, unk_token="<unk>", eos_token="<|end|>", additional_special_tokens=["<|start|>"]
+    )
+    if chat_template is not None:
+        tokenizer.chat_template = chat_template
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=len(tokens),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=1024,
+        initializer_range=0.3,
+        bos_token_id=None,
+        eos_token_id=2,
+        tie_word_embeddings=True,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder

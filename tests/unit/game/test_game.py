@@ -1,0 +1,68 @@
+"""The rules: seats, outcomes, histories; errors survive the way between processes."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from spag_ray import errors
+from spag_ray.errors import InputError, SpagError
+from spag_ray.game.rules import Outcome, Role, check_history, next_role
+
+
+def test_seats_alternate_from_the_attacker_on() -> None:
+    assert [next_role(n) for n in range(4)] == ["attacker", "defender", "attacker", "defender"]
+    assert Role.ATTACKER.other is Role.DEFENDER and Role.DEFENDER.other is Role.ATTACKER
+
+
+@pytest.mark.parametrize(
+    ("outcome", "winner", "breaker", "attacker_score"),
+    [
+        ("attacker wins", "attacker", None, 1.0),
+        ("defender wins", "defender", None, 0.0),
+        ("attacker breaks the rules", None, "attacker", 0.0),
+        ("defender breaks the rules", None, "defender", 1.0),
+        ("tied game", None, None, 0.5),
+    ],
+)
+def test_an_outcome_knows_who_won_and_who_scored(
+    outcome: str, winner: str | None, breaker: str | None, attacker_score: float
+) -> None:
+    result = Outcome(outcome)
+    assert (result.winner, result.breaker, result.is_decided) == (winner, breaker, winner is not None)
+    assert result.score(Role.ATTACKER) == attacker_score
+    assert result.score(Role.DEFENDER) == 1.0 - attacker_score
+
+
+def test_a_sound_history_passes() -> None:
+    check_history([])
+    check_history([{"role": "attacker", "content": ""}, {"role": "defender", "content": "Hm."}])
+
+
+@pytest.mark.parametrize(
+    ("history", "message"),
+    [
+        ("attacker", "must be a list"),
+        (None, "must be a list"),
+        (["Hm."], "turn 0 must be an object"),
+        ([{"role": "attacker"}], "turn 0 needs a text under 'content'"),
+        ([{"role": "attacker", "content": 3}], "turn 0 needs a text"),
+        ([{"role": "defender", "content": "Hm."}], "turn 0 is by 'defender'"),
+        (
+            [{"role": "attacker", "content": "a"}, {"role": "attacker", "content": "b"}],
+            "turn 1 is by 'attacker'",
+        ),
+    ],
+)
+def test_an_unsound_history_is_refused_and_the_turn_named(history: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        check_history(history)
+
+
+def test_every_error_survives_pickling() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SpagError)]
+    assert len(kinds) == 12 and {kind.__name__ for kind in kinds if kind.exit_code != 2} == {"StopRequestedError"}
+    for kind in kinds:
+        copy = pickle.loads(pickle.dumps(kind("what, where, remedy")))
+        assert type(copy) is kind and str(copy) == "what, where, remedy" and copy.exit_code == kind.exit_code

@@ -1,0 +1,167 @@
+"""The strict referee sees a word that is said in disguise, and takes nothing else for one."""
+
+from __future__ import annotations
+
+import string
+import time
+import timeit
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spag_ray.game.referee.folding import fold
+from spag_ray.game.referee.judge import judge
+from spag_ray.game.referee.said_word import find_word
+from spag_ray.game.referee.skeleton import letters_of
+from spag_ray.game.referee.word_forms import word_forms
+from spag_ray.game.rules import Outcome
+from tests.support.plain_matcher import says
+
+# How "river" or a form of it can be written, and which characters the verdict points at where not at all of them.
+DISGUISES = [
+    ("ri**ver**", "ri**ver"),
+    ("ri_ver", None),
+    ("ri.ver", None),
+    ("ri ver", None),
+    ("ri\nver", None),
+    ("ri/ver", None),
+    ("[ri]ver", "ri]ver"),
+    ("ri\U0001f600ver", None),
+    ("RIV-ers", None),
+    ("r\u0456v\u0435r", None),  # Cyrillic
+    ("\u0433\u0456\u03bd\u03b5\u0433", None),  # Cyrillic and Greek
+    ("r\u00edv\u00e9r", None),
+    ("r\u0336i\u0336v\u0336e\u0336r\u0336", None),
+    ("ri\u034fver", None),
+    ("ri\ufe0fver", None),
+    ("ri\u3164ver", None),
+    ("ri\u00advers", None),
+    ("ri\0ver", None),
+    ("ri\u2800ver", None),
+    ("r1ver", None),
+    ("r!v3r", None),
+    ("rlver", None),
+    ("ri1ver", None),
+    ("river2", "river"),
+    ("1river", "river"),
+    ("river\u2122", "river"),
+    ("r i v e r", None),
+    ("r, i, v, e and r", None),
+    ("R. I. V. E. R.", "R. I. V. E. R"),
+    ("r i v, e, r", None),
+    ("(r)(i)(v)(e)(r)", "r)(i)(v)(e)(r"),
+    ("r\u2019i\u2019v\u2019e\u2019r", None),
+    ("\u24e1\u24d8\u24e5\u24d4\u24e1", None),
+    ("\U0001d42b\U0001d422\U0001d42f\U0001d41e\U0001d42b", None),
+    ("\U0001f1f7\U0001f1ee\U0001f1fb\U0001f1ea\U0001f1f7", None),
+    ("\u0280\u026a\u1d20\u1d07\u0280", None),
+    ("\U000e0072\U000e0069\U000e0076\U000e0065\U000e0072", None),
+]
+HARMLESS = [
+    ("island", "Most of this is land."),
+    ("ing", "It is written in g minor."),
+    ("together", "I went to get her."),
+    ("mall", "The mail came."),
+    ("fail", "A fall, then another."),
+    ("ball", "We flew to Bali."),
+    ("modern", "A modem."),
+    ("carpet", "A car, pet and all."),
+    ("well", "We'll see, and we\u2019ll win."),
+    ("ill", "I'll go."),
+    ("sin", "A 5in pipe."),
+    ("sea", "From 5e4 to 1e5."),
+    ("bam", "At 8am."),
+    ("tell", "Equivalent to 1D inputs."),
+    ("cab", "I got a C, a B and an A."),
+    ("cat", "b-o-b-c-a-t"),
+    ("us", "The U.S. Army"),
+    ("clock", "Five o'clock"),
+    ("won", "I won\u2019t."),
+    ("iver", "r iver"),
+]
+
+
+@pytest.mark.parametrize(("written", "pointed_at"), DISGUISES)
+def test_a_word_in_disguise_is_said_by_either_player(written: str, pointed_at: str | None) -> None:
+    text = f"We swam in the {written} near us."
+    for index, outcome in enumerate([Outcome.ATTACKER_BREACH, Outcome.ATTACKER_WINS]):
+        history = [
+            {"role": role, "content": text if number == index else "Hm."}
+            for number, role in enumerate(("attacker", "defender"))
+        ]
+        verdict = judge(history, "river", 5)
+        assert verdict.outcome is outcome, verdict.reason
+        assert verdict.span is not None and text[slice(*verdict.span)] == (pointed_at or written)
+
+
+@pytest.mark.parametrize(("word", "text"), HARMLESS)
+def test_words_that_only_resemble_the_target_are_not_it(word: str, text: str) -> None:
+    if word != "iver":
+        assert find_word(text, fold(text), word) is None
+    else:  # found as the word that it is, not as a fragment of "river"
+        assert find_word(text, fold(text), "river") is None
+
+
+def test_a_reply_of_invisible_letters_is_empty() -> None:
+    for text in ("\u3164", "\u115f \u034f", "\0\x1f"):
+        verdict = judge([{"role": "attacker", "content": text}], "river", 5)
+        assert verdict.outcome is Outcome.ATTACKER_BREACH and "empty" in verdict.reason, ascii(text)
+
+
+def test_the_table_leads_some_hundred_look_alikes_to_each_letter() -> None:
+    for letter in string.ascii_lowercase:
+        bold = chr(0x1D41A + ord(letter) - ord("a"))
+        assert letters_of(bold) == letters_of(letter.upper()) == letter
+    assert "".join(map(letters_of, "\u0430\u0435\u043e\u0440\u0441\u0443\u0445")) == "aeopcyx"
+    assert letters_of("\u00df") == "ss" and letters_of("\u732b") == "\u732b"
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from([*"catc at-. ,_*1'4\u0430\u0301 \n", "cat", "and", "dogs"]), max_size=14).map("".join),
+    st.sampled_from(["cat", "dog", "act"]),
+)
+def test_what_was_found_without_disguises_is_still_found(text: str, word: str) -> None:
+    if says(text, word):
+        assert find_word(text, fold(text), word) is not None
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=30), st.sampled_from(["river", "na\u00efve", "ice cream", "stra\u00dfe", "\u043a\u043e\u0442"]))
+def test_a_found_word_lies_in_the_text(text: str, word: str) -> None:
+    for content in (text, text + word[:1] + "\u200b" + word[1:] + text):
+        said = find_word(content, fold(content), word)
+        if said is not None:
+            start, end = said
+            assert 0 <= start < end <= len(content)
+
+
+def judged(text: str) -> Outcome:
+    return judge([{"role": "attacker", "content": text}], "cats", 5).outcome
+
+
+def test_100_kb_of_one_kind_of_trick_take_linear_time() -> None:
+    word_forms("cat")
+    for filler in (
+        "c a t s ",
+        "ca-",
+        "c,a ",
+        "c4",
+        "4",
+        "ca ",
+        "a",
+        "c and a ",
+        "\u0441\u0430 ",
+        "c.a.",
+        "e\u0301",
+        "@",
+        "ca\0",
+    ):
+        times = []
+        for size in (25_000, 100_000):
+            text = (filler * size)[:size]
+            runs = timeit.repeat(partial(judged, text), timer=time.process_time, repeat=3, number=1)
+            times.append(min(runs))
+        assert times[1] < max(12 * times[0], 0.2) and times[1] < 3.0, (filler, times)

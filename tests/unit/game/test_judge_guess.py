@@ -1,0 +1,183 @@
+"""A claim names exactly one word, whatever it is wrapped in, and talk around it names nothing."""
+
+from __future__ import annotations
+
+import json
+import time
+import timeit
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from spag_ray.game.referee.judge import judge
+from spag_ray.game.referee.word_forms import word_forms
+from spag_ray.game.rules import Outcome
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden"
+NAMES_SEVERAL = [
+    "I know the word! Answer: river but it isn't. lake but it isn't. tiger but it isn't. stream but it isn't.",
+    "I know the word! Answer: river but it isn't. lake but it isn't.",
+    "I know the word! river: lake",
+    "I know the word! It is river! Lake! Stream! Boat!",
+    "I know the word! river\n1. stream\n2. lake",
+    "I know the word! river\n\nstream\n\nlake",
+    "I know the word! 1. river 2. lake",
+    "I know the word! a) river b) lake",
+    "I know the word! Answer 1: river. Answer 2: lake",
+    "I know the word! River (or lake)",
+    "I know the word! It is river [lake]",
+    "I know the word! It is river {lake}",
+    "I know the word! River => lake",
+    "I know the word! River - lake",
+    "I know the word! River \U0001f642 lake",
+    "I know the word! River\tlake",
+    "I know the word! River aka lake",
+    "I know the word! It is river. I know the word! It is lake.",
+    "I know the word: river, I know the word: lake",
+    "I know the word! It could be river. It could also be lake.",
+    "I know the word! River? Lake?",
+    "I know the word! It is river because it flows, or lake.",
+    "I know the word! It is river. Thanks! Lake.",
+    "I know the word! It is a river, or maybe a lake.",
+    "I know the word! It is river. Alternatively a lake.",
+    "It is river! It is lake! I know the word!",
+    "I know the word! It is river but it isn't.",
+    "I know the word! It is not river.",
+]
+PLAIN = [
+    "I know the word! It is `{}`!",
+    "I know the word, it is a {}.",
+    "I know the word! It's {} because water flows",
+    "I know the word!\n\n**{}**",
+    "I know the word: {}",
+    "I know the word! My final answer: {}. Good game, my friend!",
+    "I know the word! It is {}. Thanks for the hints!",
+    "I know the word! It is {}, isn't it?",
+    "I know the word! It must be a {}! Am I right?",
+]
+TALKATIVE = [
+    "I know the word! It's a river, since boats, fish and water were hints.",
+    "I know the word! The clues were water, boats, and fish. It is river!",
+    "I know the word! It is river! The clues were water, boats, and fish.",
+    "I know the word! Your hints gave it away: river",
+    "I know the word! It's river :) Did I win?",
+    "I know the word! It is river \U0001f60a",
+    "I know the word! It is river. Water flows there.",
+    "I know the word! It is river, not lake.",
+    "I know the word! It is not a lake, it is a river.",
+    "I know the word! Lake but it isn't. River!",
+    "I know the word! It is river rather than lake.",
+    "I know the word! It is river, which flows to the sea.",
+    "I know the word! It is river, and I am sure.",
+    "I know the word! It is a river! Rivers!",
+    "I know the word! The secret word you are describing is river.",
+    "I know the word! Based on your clues, it is river.",
+    "I know the word! It is r i v e r.",
+    "I know the word! It is a r-i-v-e-r!",
+    "I know the word! It is r, i, v, e and r.",
+    "I know the word! It is ri**ver**!",
+    "It is a river! I know the word!",
+]
+
+
+def answered(text: str, word: str) -> Outcome:
+    history = [{"role": "attacker", "content": "Hm."}, {"role": "defender", "content": text}]
+    return judge(history, word, 5).outcome
+
+
+@pytest.mark.parametrize("text", NAMES_SEVERAL)
+def test_a_claim_that_names_several_words_or_none_is_wrong_for_each(text: str) -> None:
+    for word in ("river", "lake", "stream", "boat", "tiger"):
+        assert answered(text, word) is Outcome.ATTACKER_WINS, word
+
+
+@pytest.mark.parametrize("text", TALKATIVE)
+def test_talk_around_one_named_word_does_no_harm(text: str) -> None:
+    assert answered(text, "river") is Outcome.DEFENDER_WINS
+
+
+def target_words() -> list[str]:
+    """Words of decks and the most common nouns, among them those that talk is made of."""
+    golden = [case["target_word"] for case in json.loads((GOLDEN / "judge_strict.json").read_text())]
+    talk = "game word clue hint answer guess friend clear easy fun well course doubt right sure number turn match game"
+    return sorted({*golden, *talk.split(), "river", "table", "o'clock", "twenty-one", "caf\u00e9", "c++", "running"})
+
+
+@pytest.mark.parametrize("template", PLAIN)
+def test_a_plain_guess_wins_for_every_word(template: str) -> None:
+    lost = [word for word in target_words() if answered(template.format(word), word) is not Outcome.DEFENDER_WINS]
+    assert not lost
+
+
+WORDS = """
+    river lake cat dog ice run mouse game word clue easy right well a i it in island land carpet car pet able table fall
+    fail about bout resume c++ c o'clock clock we'll caf\u00e9 twenty-one not or no first
+"""
+PIECES = """
+    {0}|{1}|I know the word|I know the word!|it is|It isn't|is it|not|or|and|but it isn't|because|my guess is
+    |maybe|Answer|no|wait|thanks|the|a|an|rather than|water flows|good game|1.|2)|-|{0}-{1}|{1}{0}
+    |c a t|x|either|Actually|`{0}`|**{1}**|({0})|[{1}]|r, i, v, e and r
+    |so|then|isn't it|is|you mean|:|;|,|.|!|?|/|&|'|+|=>
+"""
+words = st.sampled_from(WORDS.split())
+pieces = st.sampled_from(
+    ["{0}", "{1}"] * 8 + [*(piece.strip() for piece in PIECES.split("|")), "\n", "\u2014", "\U0001f642"]
+)
+templates = st.lists(pieces, max_size=10).map(" ".join).map("I know the word! {}".format)
+
+
+@settings(max_examples=400, deadline=None)
+@given(templates, words, words)
+@example("I know the word! {0}: {1}", "river", "piano")
+@example("I know the word! Answer: {0} but it isn't. {1} but it isn't.", "river", "piano")
+def test_of_two_words_that_share_no_form_at_most_one_wins(template: str, first: str, second: str) -> None:
+    if word_forms(first).joined & word_forms(second).joined:
+        return
+    text = template.replace("{0}", first).replace("{1}", second)
+    won = [word for word in (first, second) if answered(text, word) is Outcome.DEFENDER_WINS]
+    assert len(won) <= 1, text
+
+
+@settings(max_examples=300, deadline=None)
+@given(templates, st.sampled_from(["river", "lake", "cat", "dog", "mouse", "table"]))
+def test_a_reply_wins_for_one_of_the_words_in_it_at_most(template: str, first: str) -> None:
+    text = template.replace("{0}", first).replace("{1}", "boat")
+    said = ["river", "cat", "water", "boat", *({first} - {"river", "cat", "boat"})]
+    assert sum(answered(text, word) is Outcome.DEFENDER_WINS for word in said) <= 1, text
+
+
+def test_100_kb_of_guesses_are_judged_in_linear_time() -> None:
+    answered("I know the word! cat", "cat")
+    for filler in (
+        "cat ",
+        "cat, ",
+        "it is ",
+        "it is cat. ",
+        "I know the word! ",
+        "not ",
+        "a ",
+        "a, ",
+        " ",
+        "\n",
+        " - ",
+        "or ",
+        "the ",
+        "c a t ",
+        "but it isn't. ",
+        "game, ",
+        "it is a small big cat. ",
+        "word's ",
+        "(",
+        "i ",
+        "must ",
+        "the word you ",
+    ):
+        times = []
+        for size in (25_000, 100_000):
+            text = "I know the word! " + (filler * size)[:size]
+            runs = timeit.repeat(partial(answered, text, "cat"), timer=time.process_time, repeat=3, number=1)
+            times.append(min(runs))
+        assert times[1] < max(12 * times[0], 0.3) and times[1] < 5.0, (filler, times)

@@ -1,0 +1,159 @@
+"""Word lists, word cards, and the stream that gives words out."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spag_ray.errors import InputError
+from spag_ray.game.decks import split_words, taboo_cards, without_words
+from spag_ray.game.words import STOP_WORDS, Lease, WordStream, read_words, top_words, write_words
+
+WORDS = [f"word{number}" for number in range(7)]
+steps_of_a_run = st.sampled_from(["lease", "done", "give_back", "resume"])
+
+
+def test_words_come_back_as_written(tmp_path: Path) -> None:
+    write_words(tmp_path / "words.txt", ["river", "na\u00efve", "mother-in-law"])
+    assert read_words(tmp_path / "words.txt") == ["river", "na\u00efve", "mother-in-law"]
+    with pytest.raises(InputError, match="not overwritten"):
+        write_words(tmp_path / "words.txt", ["cat"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is empty"),
+        ("\n\n", "is empty"),
+        ("cat\n\ndog\n", "line 2: blank"),
+        ("cat\nice cream\n", "line 2: 'ice cream' is more than one word"),
+        ("cat\ndog\ncat\n", "'cat' stands on lines 1 and 3"),
+        ("cat\nCat\n", "lines 1 and 2"),
+    ],
+)
+def test_an_unclear_word_list_is_refused_with_its_line(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "words.txt").write_text(content)
+    with pytest.raises(InputError, match=message):
+        read_words(tmp_path / "words.txt")
+
+
+def test_a_missing_word_list_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.txt: cannot read"):
+        read_words(tmp_path / "none.txt")
+
+
+def test_top_words_are_plain_content_words() -> None:
+    words = top_words(2000)
+    assert len(words) == len(set(words)) == 2000
+    assert all(word.isascii() and word.isalpha() and word.islower() and len(word) >= 3 for word in words)
+    assert not STOP_WORDS & set(words)
+    assert top_words(100) == words[:100]
+
+
+def test_top_words_refuses_what_it_cannot_give() -> None:
+    for count in (0, 10**7):
+        with pytest.raises(InputError, match="were asked for"):
+            top_words(count)
+
+
+@given(st.integers(0, 5), st.integers(1, 3), st.integers(1, 4))
+def test_every_word_comes_equally_often(seed: int, attacker_seats: int, num_passes: int) -> None:
+    stream = WordStream(WORDS, seed, attacker_seats)
+    leases = [stream.lease() for _ in range(len(WORDS) * attacker_seats * num_passes)]
+    assert Counter(lease.word for lease in leases) == dict.fromkeys(WORDS, attacker_seats * num_passes)
+    assert [lease.index for lease in leases] == list(range(len(leases)))
+
+
+def test_order_is_a_function_of_the_seed_and_differs_between_passes() -> None:
+    def order(seed: int) -> list[str]:
+        stream = WordStream(WORDS, seed)
+        return [stream.lease().word for _ in range(14)]
+
+    assert order(1) == order(1) != order(2)
+    assert order(1)[:7] != order(1)[7:]
+
+
+@settings(deadline=None)
+@given(st.integers(0, 3), st.lists(steps_of_a_run, max_size=60), st.randoms())
+def test_no_word_is_ever_lost(seed: int, steps: list[str], chance: random.Random) -> None:
+    stream = WordStream(WORDS, seed)
+    out: list[Lease] = []
+    played: list[Lease] = []
+    for step in steps:
+        if step == "resume":
+            stream, out = WordStream.from_state(json.loads(json.dumps(stream.state()))), []
+        elif step == "lease":
+            out.append(stream.lease())
+        elif out:
+            lease = out.pop(chance.randrange(len(out)))
+            getattr(stream, step)(lease)
+            if step == "done":
+                played.append(lease)
+    for lease in out:
+        stream.give_back(lease)
+    num_games = 70  # more than the steps can have taken
+    while len(played) < num_games:
+        played.append(stream.lease())
+        stream.done(played[-1])
+    undisturbed = WordStream(WORDS, seed)
+    assert sorted(played, key=lambda lease: lease.index) == [undisturbed.lease() for _ in range(num_games)]
+
+
+def test_a_returned_word_is_given_out_first() -> None:
+    stream = WordStream(WORDS, seed=0)
+    first, _ = stream.lease(), stream.lease()
+    stream.give_back(first)
+    assert stream.lease() == first
+
+
+def test_a_lease_ends_only_once() -> None:
+    stream = WordStream(WORDS, seed=0)
+    lease = stream.lease()
+    stream.done(lease)
+    for end in (stream.done, stream.give_back):
+        with pytest.raises(InputError, match="is not out"):
+            end(lease)
+    with pytest.raises(InputError, match="is not out"):
+        stream.done(Lease("river", 99))
+
+
+def test_an_empty_or_doubled_word_list_makes_no_stream() -> None:
+    with pytest.raises(InputError, match="no words"):
+        WordStream([], 0)
+    with pytest.raises(InputError, match="twice"):
+        WordStream(["cat", "cat"], 0)
+
+
+def test_split_is_disjoint_whole_and_seeded() -> None:
+    train, held_out = split_words(WORDS, 3, seed=1)
+    assert len(held_out) == 3 and sorted(train + held_out) == sorted(WORDS)
+    assert split_words(WORDS[::-1], 3, seed=1) == (train, held_out)
+    assert any(split_words(WORDS, 3, seed=seed) != (train, held_out) for seed in range(5))
+    with pytest.raises(InputError, match="cannot be held out"):
+        split_words(WORDS, 8, seed=1)
+
+
+def test_word_cards_hold_single_words_and_clues_that_can_be_said() -> None:
+    cards = taboo_cards()
+    assert len(cards) > 400
+    for word, clues in cards.items():
+        assert word.isalpha() and word.islower() and clues
+        assert all(clue == clue.strip().lower() and word not in clue for clue in clues)
+
+
+def test_without_textarena_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="pip install textarena"):
+        taboo_cards()
+
+
+def test_held_out_words_are_nowhere_in_the_cards_an_expert_plays_from() -> None:
+    cards = {"river": ("water", "Boat trip"), "boat": ("water",), "piano": ("music", "keys")}
+    assert without_words(cards, ["boat"]) == {"river": ("water",), "piano": ("music", "keys")}

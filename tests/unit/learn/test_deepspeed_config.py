@@ -1,0 +1,76 @@
+"""DeepSpeed's JSON: "auto" comes from the run, contradictions are refused with both values named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from learners.deepspeed_config import deepspeed_config
+from spag_ray.config.parts import LearnerConfig
+from spag_ray.config.shipped import config_root
+from spag_ray.errors import ConfigError
+
+SHIPPED = sorted(path.stem for path in (config_root() / "deepspeed").glob("*.json"))
+
+
+def written(tmp_path: Path, content: object) -> str:
+    path = tmp_path / "mine.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_file_is_filled_from_the_run(name: str) -> None:
+    found = deepspeed_config(LearnerConfig(deepspeed=name, max_grad_norm=0.7, weight_decay=0.1))
+    assert "auto" not in json.dumps(found)
+    assert found["gradient_clipping"] == 0.7 and found["optimizer"]["params"]["weight_decay"] == 0.1
+    assert found["bf16"]["enabled"] and str(found["zero_optimization"]["stage"]) in name
+    assert ("offload_optimizer" in found["zero_optimization"]) == ("offload" in name)
+
+
+def test_a_value_of_the_file_is_used_where_the_run_says_nothing(tmp_path: Path) -> None:
+    path = written(tmp_path, {"zero_optimization": {"stage": 3, "overlap_comm": True}, "gradient_clipping": 0.3})
+    found = deepspeed_config(LearnerConfig(deepspeed=path))
+    assert found["zero_optimization"]["stage"] == 3 and found["zero_optimization"]["overlap_comm"]
+    assert found["gradient_clipping"] == 0.3
+
+
+def test_an_optimiser_offloaded_from_a_gpu_is_deepspeeds_own() -> None:
+    config = LearnerConfig(deepspeed="zero2_offload")
+    assert deepspeed_config(config)["zero_force_ds_cpu_optimizer"] is False
+    on_gpu = deepspeed_config(config, on_gpu=True)
+    assert "torch_adam" not in on_gpu["optimizer"]["params"] and "zero_force_ds_cpu_optimizer" not in on_gpu
+
+
+@pytest.mark.parametrize(
+    ("content", "run", "fault"),
+    [
+        (
+            {"gradient_clipping": 0.5},
+            {"max_grad_norm": 1.0},
+            r"clipping = 0.5, but learner.max_grad_norm says 1.0",
+        ),
+        ({"zero_optimization": {"stage": 2}}, {"zero_stage": 3}, r"stage = 2, but learner.zero_stage says 3"),
+        ({"bf16": {"enabled": False}}, {"dtype": "bfloat16"}, r"bf16.enabled = False, but learner.dtype says True"),
+        ({"optimizer": {"params": {"lr": 1e-4}}}, {}, r"lr = 0.0001, but the stage's learning rate"),
+        ({"train_micro_batch_size_per_gpu": 4}, {}, r"max_tokens_per_microbatch"),
+        ({"scheduler": {"type": "WarmupLR"}}, {}, r"'scheduler' is decided by the run"),
+        ({"zero_optimization": {"stage": 0}}, {}, r"ZeRO stage 0 with bfloat16"),
+        ({"communication_data_type": "auto"}, {}, r'is "auto", but the run says nothing'),
+        ("{not json", {}, r"not valid JSON"),
+        ([1], {}, r"is a JSON object, this is a list"),
+    ],
+)
+def test_contradictions_and_files_that_are_no_json_are_refused(
+    tmp_path: Path, content: object, run: dict[str, Any], fault: str
+) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        deepspeed_config(LearnerConfig(deepspeed=written(tmp_path, content), **run))
+
+
+def test_a_file_that_is_not_there_is_refused_with_the_names_of_those_that_are() -> None:
+    with pytest.raises(ConfigError, match="zero2_offload"):
+        deepspeed_config(LearnerConfig(deepspeed="zero9"))

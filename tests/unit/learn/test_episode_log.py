@@ -1,0 +1,141 @@
+"""What a crash or a disk may leave of an episode log, and what is read from it then."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cluster.buffer.replay_buffer import ReplayBuffer
+from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.log import EpisodeLog, LogFaults, read_log, read_records, segments
+from spag_ray.episodes.wire import encode
+from spag_ray.errors import InputError, RunFolderError
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.game.turn import Turn
+
+
+def record(number: int, stage: str = "s") -> bytes:
+    turn = Turn(Role.ATTACKER, f"turn {number}", (1, 2, 3), (4, 5), (-0.5, -0.25), "policy", 1, 1)
+    verdict = Verdict(Outcome.TIED, EndReason.UNDECIDED, 1, "time is up", None, None)
+    return encode(Episode(f"{stage}/{number}", number, stage, "river", 2, "strict", 1.0, (turn,), verdict))
+
+
+def written(path: Path, count: int, segment_bytes: int = 2**20) -> bytes:
+    log = EpisodeLog(path, segment_bytes)
+    for number in range(count):
+        log.append(record(number))
+    log.close()
+    return path.read_bytes()
+
+
+def numbers(path: Path, faults: LogFaults | None = None) -> list[int]:
+    return [episode.number for episode in read_log(path, faults)]
+
+
+def test_a_torn_tail_is_cut_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "a.log"
+    whole = written(path, 3)
+    path.write_bytes(whole[:-5])
+    assert numbers(path) == [0, 1]
+    log = EpisodeLog(path)
+    assert log.faults.torn_bytes == len(whole) // 3 - 5 and "a torn tail of" in caplog.text
+    log.append(record(7))
+    assert numbers(path) == [0, 1, 7]
+
+
+def test_a_damaged_record_in_the_middle_is_skipped_counted_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "a.log"
+    whole = bytearray(written(path, 5))
+    size = len(whole) // 5
+    whole[size + 20] ^= 0xFF  # contents of record 1
+    whole[3 * size + 5] ^= 0xFF  # length of record 3
+    path.write_bytes(whole)
+    faults = LogFaults()
+    assert numbers(path, faults) == [0, 2, 4]
+    assert (faults.num_gaps, faults.gap_bytes, faults.torn_bytes) == (2, 2 * size, 0)
+    assert "2 damaged places" in caplog.text
+    log = EpisodeLog(path)
+    log.append(record(9))
+    assert numbers(path) == [0, 2, 4, 9], "opening to write cuts nothing that has whole records after it"
+
+
+def test_segments_rotate_and_are_read_as_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    written(path, 10, segment_bytes=300)
+    assert len(segments(path)) > 2 and numbers(path) == list(range(10))
+    again = EpisodeLog(path, segment_bytes=300)
+    again.append(record(10))
+    again.close()
+    assert numbers(path) == list(range(11))
+    middle = segments(path)[1]
+    middle.write_bytes(middle.read_bytes()[:-1])
+    faults = LogFaults()
+    assert len(numbers(path, faults)) == 10 and faults.torn_bytes > 0, "a segment's end is not the log's"
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_is_overwritten_every_record_not_touched_is_read(tmp_path: Path, data: st.DataObject) -> None:
+    path = tmp_path / "x.log"
+    path.unlink(missing_ok=True)
+    whole = bytearray(written(path, 6))
+    size = len(whole) // 6
+    begin = data.draw(st.integers(0, len(whole) - 1))
+    noise = data.draw(st.binary(min_size=1, max_size=2 * size))[: len(whole) - begin]
+    whole[begin : begin + len(noise)] = noise
+    path.write_bytes(whole)
+    touched = set(range(begin // size, (begin + len(noise) - 1) // size + 1))
+    found = numbers(path)
+    assert set(found) >= set(range(6)) - touched and found == sorted(found)
+
+
+def test_a_disk_that_is_full_leaves_whole_records_and_says_what_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer = ReplayBuffer(str(tmp_path))
+    buffer.add([record(0)])
+    room = 100
+    write = os.write
+
+    def write_some(descriptor: int, data: Any) -> int:
+        nonlocal room
+        if room == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken = min(room, len(data))
+        room -= taken
+        return write(descriptor, data[:taken])
+
+    monkeypatch.setattr(os, "write", write_some)
+    with pytest.raises(RunFolderError, match="No space left on device"):
+        buffer.write({"s": {1: record(1)}})
+    monkeypatch.undo()
+    assert numbers(tmp_path / "s.log") == [0]
+    buffer.write({"s": {2: record(2)}})
+    faults = LogFaults()
+    assert numbers(tmp_path / "s.log", faults) == [0, 2] and not faults
+
+
+def test_a_log_is_read_one_record_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    written(path, 3)
+    reading = read_records(path)
+    next(reading)
+    with path.open("r+b") as file:
+        file.seek(-3, os.SEEK_END)
+        file.write(b"\0\0\0")
+    assert len(list(reading)) == 1, "the last record was not read before it was asked for"
+
+
+@pytest.mark.parametrize("stage", ["../out", "", "a/b", ".hidden", "a\0b"])
+def test_a_stage_that_is_no_file_name_is_refused(stage: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a stage is a file name"):
+        ReplayBuffer(str(tmp_path)).add([record(0, stage)])

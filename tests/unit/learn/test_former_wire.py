@@ -1,0 +1,125 @@
+"""Records of wire version 2 are read: their end reason is found from the words of that time, which are kept here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.former_wire import end_reason_of
+from spag_ray.episodes.log import read_records
+from spag_ray.episodes.wire import WIRE_VERSION, decode, encode
+from spag_ray.errors import InputError
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.referee.judge import judge
+from spag_ray.game.rules import Outcome, Verdict, next_role
+from spag_ray.game.turn import Turn
+
+LOGS = sorted((Path(__file__).resolve().parents[2] / "golden" / "run_folders").glob("*/episodes/*.log"))
+# Every message of both referees and of the arenas while version 2 was written.
+MESSAGES = {
+    "the attacker's reply is empty": EndReason.EMPTY_REPLY,
+    "the defender's reply is empty": EndReason.EMPTY_REPLY,
+    "the attacker spoke for the defender": EndReason.SPOKE_FOR_OTHER,
+    "the defender spoke for the attacker": EndReason.SPOKE_FOR_OTHER,
+    "the attacker said 'Cats' (target word 'cat')": EndReason.SAID_WORD,
+    "the defender said 'c a t' (target word 'cat')": EndReason.SAID_WORD,
+    "the attacker made a guess, which is the defender's part": EndReason.GUESSED,
+    "the attacker made a guess, which is the defender's part (target word 'cat')": EndReason.GUESSED,
+    "the defender guessed the target word 'cat'": EndReason.RIGHT_GUESS,
+    "the defender's guess does not name the target word 'cat' alone": EndReason.WRONG_GUESS,
+    "the defender's guess does not name the target word 'cat'": EndReason.WRONG_GUESS,
+    "no turn of the 10 read decided the game": EndReason.UNDECIDED,
+    "the context had no room for the attacker's reply": EndReason.CONTEXT_FULL,
+    "the context had no room for the defender's reply": EndReason.CONTEXT_FULL,
+    "time is up": EndReason.OTHER,
+    "": EndReason.OTHER,
+}
+
+
+VERDICTS = st.builds(
+    Verdict,
+    st.sampled_from(Outcome),
+    st.sampled_from(EndReason),
+    st.integers(0, 9),
+    st.sampled_from(list(MESSAGES)) | st.text(max_size=40),
+    st.none() | st.integers(0, 9),
+    st.none() | st.tuples(st.integers(0, 9), st.integers(0, 9)),
+)
+
+
+def episode_with(verdict: Verdict) -> Episode:
+    turns = tuple(Turn(next_role(n), f"turn {n}", (1, 2), (4, 5), (-0.5, -0.25), "p", 1, 2) for n in range(2))
+    return Episode("s/1", 1, "s", "cat", 3, "strict", 1.0, turns, verdict)
+
+
+EPISODE = episode_with(Verdict(Outcome.DEFENDER_WINS, EndReason.RIGHT_GUESS, 2, "r", 1, (0, 4)))
+
+
+def unpacked(episode: Episode) -> dict[str, Any]:
+    record: dict[str, Any] = msgpack.unpackb(encode(episode))
+    assert record["v"] == WIRE_VERSION == 3
+    return record
+
+
+def as_version_2(episode: Episode) -> bytes:
+    record = unpacked(episode)
+    outcome, _, *others = record["verdict"]
+    packed: bytes = msgpack.packb({**record, "v": 2, "verdict": [outcome, *others]})
+    return packed
+
+
+@pytest.mark.parametrize(("words", "reason"), MESSAGES.items())
+def test_the_end_reason_is_found_from_the_words_of_the_time(words: str, reason: EndReason) -> None:
+    assert end_reason_of(words) is reason
+
+
+def test_every_reason_has_a_message() -> None:
+    assert set(MESSAGES.values()) == set(EndReason)
+
+
+@given(VERDICTS)
+def test_all_else_in_a_record_of_version_2_is_read_as_it_is(verdict: Verdict) -> None:
+    found = decode(as_version_2(episode_with(verdict)))
+    assert found == episode_with(replace(verdict, end_reason=end_reason_of(verdict.reason)))
+
+
+@given(VERDICTS)
+def test_a_record_of_version_3_keeps_its_end_reason_whatever_its_words_say(verdict: Verdict) -> None:
+    assert decode(encode(episode_with(verdict))).verdict == verdict
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: f"{log.parts[-3]}-{log.stem}")
+def test_an_old_log_is_read_and_the_referee_agrees_with_it(log: Path) -> None:
+    records = list(read_records(log))
+    assert records and {msgpack.unpackb(data)["v"] for data in records} == {2}
+    for episode in map(decode, records):
+        again = judge(episode.history, episode.target_word, episode.max_turns, episode.rules)
+        assert episode.verdict.end_reason is again.end_reason
+        assert decode(encode(episode)) == episode
+
+
+@pytest.mark.parametrize("version", [1, 4, -3, "3", None, [3]])
+def test_another_version_is_refused(version: object) -> None:
+    with pytest.raises(InputError, match="reads versions 2 and 3"):
+        decode(msgpack.packb({**unpacked(EPISODE), "v": version}))
+
+
+@pytest.mark.parametrize("reason", ["", "Guessed", "time is up", 3, None, ["guessed"]])
+def test_an_unknown_end_reason_is_refused(reason: object) -> None:
+    record = unpacked(EPISODE)
+    record["verdict"][1] = reason
+    with pytest.raises(InputError, match="not an episode record"):
+        decode(msgpack.packb(record))
+
+
+def test_a_verdict_of_another_version_is_refused() -> None:
+    for data, version in ((encode(EPISODE), 2), (as_version_2(EPISODE), 3)):
+        with pytest.raises(InputError, match="not an episode record"):
+            decode(msgpack.packb({**msgpack.unpackb(data), "v": version}))

@@ -1,0 +1,212 @@
+"""A policy that learns: which steps are dumped, when it stops, whose log-probabilities it scores."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cluster.learning.learning_policy import LearningPolicy, TrainingStage
+from cluster.rollout.publisher import Publisher
+from cluster.tracking.recorder import Recorder
+from spag_ray.config.loading import parse_config
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import LearnerError
+from spag_ray.game.rules import Role
+from spag_ray.host.folder_lease import FolderLease
+from spag_ray.stages import Stage
+from spag_ray.training_data.samples import GameSample, TurnSample
+
+
+@dataclass(frozen=True)
+class Report:
+    step: int
+    loss: float
+    skipped: bool
+
+
+class FakeLearners:
+    """Counts what it is given; steps named in `bad` have no finite gradient."""
+
+    def __init__(self, bad: set[int]) -> None:
+        self.bad = bad
+        self.scored: list[str] = []
+        self.steps: list[list[GameSample]] = []
+
+    def check(self, turns: list[TurnSample]) -> None:
+        assert turns
+
+    def score_games(self, games: list[GameSample], temperature: float) -> list[GameSample]:
+        self.scored += [game.episode_id for game in games]
+        return [
+            replace(game, turns=tuple(replace(turn, old_logprobs=(-9.0,)) for turn in game.turns)) for game in games
+        ]
+
+    def begin_stage(self, method: str, num_steps: int, learning_rate: float, kl_coeff: float) -> None:
+        assert num_steps > 0
+
+    def step(self, games: list[GameSample], sft: list[TurnSample], temperature: float, at_start: bool) -> Report:
+        assert at_start == (not self.steps)
+        self.steps.append(games)
+        bad = len(self.steps) in self.bad
+        return Report(len(self.steps), math.nan if bad else 0.5, bad)
+
+
+def games(count: int) -> list[GameSample]:
+    turn = TurnSample((1,), (2,), 1.0, behaviour_logprobs=(-1.0,), role=Role.ATTACKER)
+    return [GameSample(f"e/{number}", Role.ATTACKER, 1.0, (turn,)) for number in range(count)]
+
+
+def learned(tmp_path: Path, bad: set[int], config: RunConfig | None = None, method: str = "self_play") -> FakeLearners:
+    policy = LearningPolicy("policy", tuple(Role), config or RunConfig(), tmp_path, "model", Recorder(tmp_path))
+    fake: Any = FakeLearners(bad)
+    policy.learners = fake
+    policy.learn(TrainingStage(Stage.of_round(1), method, games(12), [], 2, 1e-6, 0.2), lambda *_: None)
+    return fake
+
+
+def test_a_skipped_step_is_written_down_with_its_episodes_and_the_run_goes_on(tmp_path: Path) -> None:
+    fake = learned(tmp_path, bad={2, 4, 5})
+    assert len(fake.steps) == 6
+    dumps = sorted((tmp_path / "skipped").iterdir())
+    assert [path.name for path in dumps] == ["spag-1-00002.json", "spag-1-00004.json", "spag-1-00005.json"]
+    assert json.loads(dumps[0].read_text())["episodes"] == ["e/2", "e/3"]
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["loss"] for line in lines][:2] == [0.5, None]
+
+
+def test_three_skipped_steps_in_a_row_end_the_run_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(LearnerError, match=r"3 steps in a row had no finite gradient \(loss nan\)"):
+        learned(tmp_path, bad={2, 3, 4})
+
+
+def test_the_first_steps_games_are_not_scored_because_the_learner_is_its_own_reference(tmp_path: Path) -> None:
+    fake = learned(tmp_path, bad=set())
+    assert fake.scored == [f"e/{number}" for number in range(2, 12)]
+    assert fake.steps[0][0].turns[0].old_logprobs is None
+    assert fake.steps[1][0].turns[0].old_logprobs == (-9.0,)
+
+
+def test_with_reference_engine_nothing_is_scored_in_self_play_and_imitation_still_is(tmp_path: Path) -> None:
+    config = parse_config({"learner": {"reference": "engine"}})
+    fake = learned(tmp_path, bad=set(), config=config)
+    assert fake.scored == [] and fake.steps[0][0].turns[0].old_logprobs == (-1.0,)
+    assert len(learned(tmp_path, bad=set(), config=config, method="imitation").scored) == 10
+
+
+def test_the_schedule_follows_the_steps_that_a_stream_has_now_and_the_reference_each_stages_start(
+    tmp_path: Path,
+) -> None:
+    told: list[Any] = []
+
+    class Watched(FakeLearners):
+        def begin_stage(self, method: str, num_steps: int, learning_rate: float, kl_coeff: float) -> None:
+            told.append(f"begin, {num_steps} steps")
+
+        def continue_stage(self, num_steps: int) -> None:
+            told.append(f"continue, {num_steps} steps")
+
+        def keep_reference(self) -> None:
+            told.append("keep")
+
+        def load_reference(self, folder: str) -> bool:
+            told.append(f"load {Path(folder).name}")
+            return True
+
+        def score_reference(self, games: list[GameSample], temperature: float) -> list[GameSample]:
+            return [replace(each, turns=(replace(each.turns[0], reference_logprobs=(-7.0,)),)) for each in games]
+
+        def step(self, games: list[GameSample], sft: list[TurnSample], temperature: float, at_start: bool) -> Report:
+            self.steps.append(games)
+            return Report(len(self.steps), 0.5, False)
+
+        def load_state(self, folder: str) -> None: ...
+
+    config = parse_config({"schedule": "stream", "self_play": {"games_per_round": 160}})
+    policy = LearningPolicy("policy", tuple(Role), config, tmp_path, "/base", Recorder(tmp_path))
+    fake: Any = Watched(set())
+    policy.learners = fake
+
+    def learn(stage: str, part: int, num_steps: int, after: str = "", count: int = 2) -> Any:
+        began_with = Stage.parse(after) if after else None
+        training_stage = TrainingStage(Stage.parse(stage), "self_play", games(count), [], 2, 1e-6, 0.2, part=part)
+        training_stage = replace(training_stage, part_of="stream", stage_steps=num_steps, after=began_with)
+        policy.learn(training_stage, lambda *_: None)
+        return fake.steps[-1][0].turns[0].reference_logprobs if fake.steps else None
+
+    assert learn("spag-1", 0, 8, count=0) is None, "no game was decided, and the start is kept all the same"
+    assert learn("spag-1", 1, 8) == (-7.0,)
+    assert learn("spag-2", 0, 8, "spag-1") is None, "the weights of the start are those of now"
+    policy.load_state(tmp_path, "stream")
+    assert learn("spag-2", 1, 12, "spag-1") == (-7.0,) == learn("spag-2", 2, 12, "spag-1")
+    policy.load_state(tmp_path, "stream")
+    learn("spag-1", 2, 12)
+    assert told == [
+        *("keep", "begin, 8 steps", "keep", "load spag-1", "continue, 12 steps"),
+        *("load base", "continue, 12 steps"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "channel, taken",
+    [
+        ("object_store", ["export", "learner sleeps", "engines wake all", "publish", "verify_weights"]),
+        (
+            "ipc",
+            [
+                "export",
+                "learner sleeps but for its weights",
+                "engines wake weights",
+                "publish",
+                "learner sleeps",
+                "engines wake kv_cache",
+                "verify_weights",
+            ],
+        ),
+    ],
+)
+def test_colocated_one_sleeps_while_the_other_works_and_both_hold_weights_only_where_the_channel_needs_it(
+    channel: str, taken: list[str], tmp_path: Path
+) -> None:
+    events: list[str] = []
+
+    def does(name: str) -> Any:
+        def done(*_: Any) -> list[Any]:
+            events.append(name)
+            return []
+
+        return done
+
+    def sleeps(keep_weights: bool = False) -> None:
+        events.append("learner sleeps but for its weights" if keep_weights else "learner sleeps")
+
+    policy: Any = SimpleNamespace(
+        name="policy", engines=[], waiting=[], next_version=1,
+        **{name: does(name) for name in ("learn", "export", "publish", "verify_weights")},
+        wake_learners=does("learner wakes"), sleep_learners=sleeps,
+    )  # fmt: skip
+    engines: Any = SimpleNamespace(
+        lock=threading.RLock(), lost=lambda *_: None, joined=lambda *_: None,
+        sleep=does("engines sleep"), wake=lambda part="all": events.append(f"engines wake {part}"),
+    )  # fmt: skip
+    lease, arenas = FolderLease.take(tmp_path), SimpleNamespace()
+
+    def learn_and_publish(placement: str) -> None:
+        config: Any = SimpleNamespace(placement=placement, sync=SimpleNamespace(channel=channel))
+        publisher = Publisher(config, lease, [policy], engines, cast(Any, arenas))
+        publisher.wake_learners()
+        policy.learn()
+        publisher.publish()
+        assert publisher.published() == {"policy": 1}
+
+    learn_and_publish("colocated")
+    assert events == ["engines sleep", "learner wakes", "learn", *taken]
+    events.clear()
+    learn_and_publish("separate")
+    assert events == ["learn", "export", "publish", "verify_weights"]

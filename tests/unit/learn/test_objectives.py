@@ -1,0 +1,201 @@
+"""The objectives agree with the published code and with the written formula, and stay finite."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from learners.objectives import (
+    GameLogprobs,
+    TurnLogprobs,
+    mean_logprobs,
+    published_imitation_loss,
+    published_imitation_terms,
+    published_offline_po_loss,
+    published_offline_po_terms,
+    sft_piece,
+    spag_game_pieces,
+    spag_loss,
+    spag_turn_terms,
+)
+
+torch.set_num_threads(1)
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden"
+
+
+def golden(name: str) -> list[dict[str, Any]]:
+    return json.loads((GOLDEN / name).read_text(encoding="utf-8"))
+
+
+def float64(values: Any, requires_grad: bool = False) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64, requires_grad=requires_grad)
+
+
+Numbers = Sequence[float]
+
+
+def one_turn(
+    theta: Numbers,
+    old: Numbers,
+    ref: Numbers | None = None,
+    mu: Numbers | None = None,
+    advantage: float = 1.0,
+    dtype: torch.dtype = torch.float64,
+    **options: Any,
+) -> tuple[torch.Tensor, Any]:
+    leaf, *others = (torch.tensor(v, dtype=dtype) for v in (theta, old, ref or theta, mu or old))
+    leaf.requires_grad_()
+    old_, ref_, mu_ = others
+    return leaf, spag_turn_terms(leaf, old_, ref_, mu_, advantage, clip_range=0.2, mismatch_cap=2.0, **options)
+
+
+@pytest.mark.parametrize("case", golden("losses.json"))
+def test_the_published_losses_and_gradients_are_those_of_the_published_code(case: dict[str, Any]) -> None:
+    reference, labels = float64(case["reference_logits"]), torch.tensor(case["labels"])
+    weights = float64(case["weights"])
+    logits = float64(case["logits"], requires_grad=True)
+    assert mean_logprobs(logits, labels).tolist() == pytest.approx(case["mean_logprob"], abs=1e-9)
+
+    loss = published_imitation_loss(logits, reference, labels, weights, case["kl_coeff"])
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert loss.item() == pytest.approx(case["imitation_loss"], abs=1e-9)
+    assert gradient.norm().item() == pytest.approx(case["imitation_grad_norm"], abs=1e-9)
+
+    loss = published_offline_po_loss(
+        logits, reference, labels, float64(case["rewards"]), weights, float64(case["sft_mask"]),
+        case["kl_coeff"], case["sft_coeff"], case["clip_range"],
+    )  # fmt: skip
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert loss.item() == pytest.approx(case["offline_po_loss"], abs=1e-9)
+    assert gradient.norm().item() == pytest.approx(case["offline_po_grad_norm"], abs=1e-9)
+
+
+@pytest.mark.parametrize("case", golden("spag_objective.json"))
+def test_the_spag_loss_terms_and_gradients_are_the_golden_ones(case: dict[str, Any]) -> None:
+    leaves: list[torch.Tensor] = []
+
+    def leaf(values: Any) -> torch.Tensor:
+        leaves.append(float64(values, requires_grad=True))
+        return leaves[-1]
+
+    games = [
+        {**game, "turns": [{**turn, "theta": leaf(turn["theta"])} for turn in game["turns"]]} for game in case["games"]
+    ]
+    sft = [leaf(row) for row in case["sft"]]
+    settings = {key: case[key] for key in ("kl_coeff", "sft_coeff", "clip_range", "mismatch_cap")}
+    result = spag_loss(games, sft, **settings)
+    for name in ("loss", "policy_term", "kl_term", "sft_term"):
+        assert getattr(result, name).item() == pytest.approx(case[name], abs=1e-9), name
+    result.loss.backward()
+    assert len(leaves) == len(case["gradients"])
+    for tensor, expected in zip(leaves, case["gradients"], strict=True):
+        assert tensor.grad.tolist() == pytest.approx(expected, abs=1e-9)
+    plain = spag_loss(case["games"], case["sft"], **settings)
+    assert plain.loss.item() == pytest.approx(case["loss"], abs=1e-9), "plain lists are taken too"
+
+
+def test_pieces_of_micro_batches_add_up_to_the_loss_of_the_batch() -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def logprobs(length: int) -> torch.Tensor:
+        return -torch.rand(length, generator=generator, dtype=torch.float64)
+
+    def turn(length: int, advantage: float) -> TurnLogprobs:
+        theta, old, ref, mu = (logprobs(length) for _ in range(4))
+        return TurnLogprobs(theta, old, ref, mu, advantage)
+
+    games = [
+        GameLogprobs("attacker", 0.7, (turn(4, 0.4), turn(2, 0.6))),
+        GameLogprobs("defender", 3.0, (turn(5, 1.0),)),
+    ]
+    sft = [logprobs(3), logprobs(6)]
+    total = sum(sft_piece(row, num_rows=2, sft_coeff=0.5) for row in sft)
+    for game in games:
+        for t in game.turns:
+            terms = spag_turn_terms(t.theta, t.old, t.ref, t.mu, t.advantage, 0.2, 2.0)
+            pieces = spag_game_pieces(terms, game.weight, len(game.turns), num_games=2, kl_coeff=0.2)
+            total = total + sum(pieces)
+    whole = spag_loss(games, sft, kl_coeff=0.2, sft_coeff=0.5, clip_range=0.2, mismatch_cap=2.0)
+    assert total.item() == pytest.approx(whole.loss.item(), abs=1e-12)
+
+
+def test_published_terms_of_micro_batches_add_up_given_the_global_counts() -> None:
+    m, m0 = float64([-1.0, -2.0, -0.5, -3.0]), float64([-1.1, -2.5, -0.4, -2.0])
+    rewards, weights = float64([0.3, 0.7, 0.0, 1.0]), float64([1.0, 2.0, 1.0, 0.5])
+    is_sft = float64([0, 0, 1, 0])
+    settings: dict[str, Any] = {"kl_coeff": 0.2, "sft_coeff": 0.5, "clip_range": 0.2}
+    whole = published_offline_po_terms(m, m0, rewards, weights, is_sft, **settings).sum()
+    parts = [
+        published_offline_po_terms(
+            m[s], m0[s], rewards[s], weights[s], is_sft[s], **settings, num_game_samples=3, num_sft_samples=1
+        ).sum()
+        for s in (slice(0, 1), slice(1, 4))
+    ]
+    assert sum(parts).item() == pytest.approx(whole.item(), abs=1e-12)
+    whole = published_imitation_terms(m, m0, weights, 0.1).sum()
+    parts = [
+        published_imitation_terms(m[s], m0[s], weights[s], 0.1, num_samples=4).sum() for s in (slice(0, 1), slice(1, 4))
+    ]
+    assert sum(parts).item() == pytest.approx(whole.item(), abs=1e-12)
+
+
+def test_only_theta_carries_a_gradient() -> None:
+    theta, old, ref, mu = (torch.full((3,), -1.0, requires_grad=True) for _ in range(4))
+    terms = spag_turn_terms(theta, old, ref, mu, 1.0, clip_range=0.2, mismatch_cap=2.0)
+    (terms.policy + terms.k3).backward()
+    assert theta.grad is not None
+    assert old.grad is None and ref.grad is None and mu.grad is None
+    assert not any(value.requires_grad for value in vars(terms.stats).values())
+
+
+def test_statistics_tell_clipping_ratio_divergence_and_mismatch() -> None:
+    _, terms = one_turn(theta=[-1.0, -1.0], old=[-1.0, -2.0], mu=[-1.0, -4.0])
+    assert terms.stats.clip_fraction.item() == 0.5
+    assert terms.stats.ratio_mean.item() == pytest.approx((1 + torch.e) / 2)
+    assert terms.stats.kl.item() == 0.0
+    assert terms.stats.mismatch_mean.item() == pytest.approx((1 + torch.e**2) / 2), "the statistic is not capped"
+    assert terms.policy.item() == pytest.approx(-(1 * 1 + 2 * 1.2) / 2), "the weight in the loss is"
+
+
+@pytest.mark.parametrize("advantage", [0.5, -0.5])
+def test_gradients_stay_finite_for_log_ratios_that_overflow_float32(advantage: float) -> None:
+    theta, terms = one_turn(
+        [-0.1, -200.0, -1.0], [-200.0, -0.1, -1.0], ref=[-200.0, -0.1, -1.0], mu=[-300.0, -0.1, -1.0],
+        advantage=advantage, dtype=torch.float32,
+    )  # fmt: skip
+    (terms.policy + terms.k3).backward()
+    assert torch.isfinite(theta.grad).all()
+    assert all(torch.isfinite(value) for value in vars(terms.stats).values())
+
+
+def test_a_small_divergence_survives_float32() -> None:
+    _, terms = one_turn([-1.0], [-1.0], ref=[-1.001], dtype=torch.float32)
+    assert terms.k3.item() == pytest.approx(0.001**2 / 2, rel=1e-2)
+
+
+def test_bfloat16_log_probabilities_are_compared_in_float32() -> None:
+    _, terms = one_turn([-1.0], [-1.25], dtype=torch.bfloat16)
+    assert terms.policy.dtype == torch.float32
+    assert terms.policy.item() == pytest.approx(-1.2)
+
+
+def test_a_constant_length_weighs_every_token_alike() -> None:
+    _, short = one_turn([-1.0], [-1.0], length_norm="constant", constant_length=4)
+    _, long = one_turn([-1.0] * 4, [-1.0] * 4, length_norm="constant", constant_length=4)
+    assert (short.policy.item(), long.policy.item()) == (-0.25, -1.0)
+    with pytest.raises(ValueError, match="constant_length"):
+        one_turn([-1.0], [-1.0], length_norm="constant")
+
+
+def test_a_turn_with_unequal_lengths_is_refused() -> None:
+    with pytest.raises(ValueError, match="one length"):
+        TurnLogprobs([-1.0], [-1.0, -2.0], [-1.0], [-1.0], 1.0)
+
+
+def test_an_empty_batch_is_a_loss_of_zero() -> None:
+    result = spag_loss([], [], kl_coeff=0.2, sft_coeff=0.5, clip_range=0.2, mismatch_cap=2.0)
+    assert result.loss.item() == 0.0

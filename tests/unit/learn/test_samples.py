@@ -1,0 +1,173 @@
+"""What is learned from which games: winners, losers, breaches, baselines, one seat's share."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spag_ray.config.loading import parse_config
+from spag_ray.config.parts import ObjectiveConfig
+from spag_ray.episodes.episode import Episode
+from spag_ray.errors import ConfigError, InputError
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.referee.judge import out_of_room
+from spag_ray.game.rules import Outcome, Role, Verdict, next_role
+from spag_ray.game.turn import Turn
+from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
+from spag_ray.training_data.samples import GameSample, TurnSample, game_samples, imitation_objective, turns_of
+
+
+def game(number: int, outcome: Outcome, num_turns: int = 4, decided_by: int | None = None) -> Episode:
+    turns = tuple(Turn(next_role(i), "x", (1, 2), (3, 4), (-0.5, -0.5), "p") for i in range(num_turns))
+    verdict = Verdict(outcome, EndReason.OTHER, num_turns, "r", decided_by, None)
+    return Episode(f"s/{number}", number, "s", "cat", 5, "strict", 1.0, turns, verdict)
+
+
+WON = [game(0, Outcome.ATTACKER_WINS), game(1, Outcome.DEFENDER_WINS), game(2, Outcome.ATTACKER_WINS)]
+
+
+def test_losers_get_minus_their_share_when_both_are_learned_from() -> None:
+    (sample, *_) = game_samples(WON, ObjectiveConfig(learn_from="both"))
+    assert [turn.role for turn in sample.turns] == [Role.ATTACKER, Role.DEFENDER] * 2
+    assert [round(turn.advantage, 4) for turn in sample.turns] == [0.4444, -0.4444, 0.5556, -0.5556]
+    (halved, *_) = game_samples(WON, ObjectiveConfig(learn_from="both", loser_coeff=0.5))
+    assert [round(turn.advantage, 4) for turn in halved.turns] == [0.4444, -0.2222, 0.5556, -0.2778]
+
+
+def test_a_breach_is_left_out_or_pushes_down_the_offending_turn_alone() -> None:
+    games = [*WON, game(3, Outcome.DEFENDER_BREACH, decided_by=3), game(4, Outcome.TIED)]
+    assert len(game_samples(games, ObjectiveConfig())) == 3
+    penalised = game_samples(games, ObjectiveConfig(breach_penalty=0.3), breach="penalise")
+    assert len(penalised) == 4
+    assert penalised[-1].role is Role.DEFENDER and penalised[-1].weight == 1.0
+    assert [turn.advantage for turn in penalised[-1].turns] == [-0.3]
+
+
+def test_a_batch_of_a_stream_is_weighed_by_the_games_before_it() -> None:
+    window = RoleWindow(8)
+    assert {game.weight for game in game_samples(WON, ObjectiveConfig(), window=window)} == {0.75, 1.5}
+    (late,) = game_samples([WON[1]], ObjectiveConfig(), window=window)
+    assert late.role is Role.DEFENDER and late.weight == 1.0, "its seat has won two of four; of its batch alone, 0.5"
+
+
+def test_one_win_among_many_weighs_four_unless_the_objective_is_published() -> None:
+    games = [*([WON[0]] * 19), WON[1]]
+    for objective, heaviest in ((ObjectiveConfig(), 4.0), (ObjectiveConfig(name="published"), 10.0)):
+        assert max(game.weight for game in game_samples(games, objective)) == heaviest
+    assert ObjectiveConfig(name="published", role_weight_cap=3.0).role_weight_cap == 3.0
+    assert parse_config({"preset": "published"}).objective.role_weight_cap is None
+
+
+def test_a_moving_baseline_is_what_the_role_scored_before_this_set_of_games() -> None:
+    baselines = RoleBaselines(decay=0.5)
+    first = game_samples(WON, ObjectiveConfig(), baselines=baselines)
+    assert sum(turn.advantage for turn in first[0].turns) == pytest.approx(1.0)
+    # attacker: +1, -1, +1 from 0 with decay 0.5
+    assert baselines.values[Role.ATTACKER] == pytest.approx(0.375)
+    assert baselines.values[Role.DEFENDER] == pytest.approx(-0.375)
+    second = game_samples(WON, ObjectiveConfig(), baselines=baselines)
+    assert sum(turn.advantage for turn in second[0].turns) == pytest.approx(1 - 0.375)
+    assert sum(turn.advantage for turn in second[1].turns) == pytest.approx(1 + 0.375)
+
+
+def test_a_seat_of_its_own_learns_its_turns_of_all_games_with_equal_weight() -> None:
+    games = game_samples(WON, ObjectiveConfig(learn_from="both"))
+    own = turns_of(games, Role.DEFENDER)
+    assert [sample.episode_id for sample in own] == ["s/0", "s/1", "s/2"] and {sample.weight for sample in own} == {1.0}
+    assert all(turn.role is Role.DEFENDER for sample in own for turn in sample.turns)
+    assert [sum(turn.advantage for turn in sample.turns) > 0 for sample in own] == [False, True, False]
+    instruction = GameSample("sft-0", Role.ATTACKER, 1.0, (TurnSample((1,), (2,), 1.0),))
+    assert turns_of([instruction], Role.DEFENDER) == [instruction]
+    only_winners = turns_of(game_samples(WON, ObjectiveConfig()), Role.DEFENDER)
+    assert [sample.episode_id for sample in only_winners] == ["s/1"]
+
+
+def test_rewards_and_weights_that_are_not_finite_are_refused() -> None:
+    turn = TurnSample((1,), (2,), 1.0)
+    with pytest.raises(InputError, match="not a finite number"):
+        TurnSample((1,), (2,), math.nan)
+    with pytest.raises(InputError, match="its weight is inf"):
+        GameSample("g", Role.ATTACKER, math.inf, (turn,))
+    with pytest.raises(InputError, match="no target token"):
+        TurnSample((1,), (), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"learner": {"reference": "none"}}, "kl_coeff: 0"),
+        ({"learner": {"reference": "engine"}, "render": "varied"}, "other prompts than were played"),
+        ({"learner": {"reference": "engine"}, "sampling": {"temperature": 0.0}}, "temperature is 0"),
+        (
+            {"learner": {"reference": "engine"}, "objective": {"name": "published"}, "sampling": {"temperature": 1.2}},
+            "plain softmax",
+        ),
+        ({"objective": {"length_norm": "constant"}}, "constant_length"),
+    ],
+)
+def test_settings_that_would_not_be_exact_are_refused_with_the_remedy(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        parse_config(changes)
+
+
+def test_a_mean_baseline_leaves_each_role_what_is_above_or_below_its_own_average() -> None:
+    lopsided = [*(game(number, Outcome.ATTACKER_WINS) for number in range(3)), game(3, Outcome.DEFENDER_WINS)]
+    objective = ObjectiveConfig(learn_from="both", baseline="mean", role_weights="none")
+    games = game_samples(lopsided, objective)
+    totals = {
+        role: [sum(turn.advantage for turn in sample.turns if turn.role is role) for sample in games] for role in Role
+    }
+    assert totals[Role.ATTACKER] == pytest.approx([0.5, 0.5, 0.5, -1.5])
+    assert totals[Role.DEFENDER] == pytest.approx([-0.5, -0.5, -0.5, 1.5])
+    assert {sample.weight for sample in games} == {1.0}
+
+
+def test_a_tie_is_good_news_for_the_side_that_mostly_loses() -> None:
+    games = [*(game(number, Outcome.ATTACKER_WINS) for number in range(3)), game(3, Outcome.TIED, num_turns=10)]
+    objective = ObjectiveConfig(learn_from="both", baseline="mean", ties="learn", role_weights="none")
+    tied = game_samples(games, objective)[-1]
+    assert tied.role is None and tied.weight == 1.0 and len(tied.turns) == 10
+    gained = {role: sum(turn.advantage for turn in tied.turns if turn.role is role) for role in Role}
+    assert gained == {Role.ATTACKER: pytest.approx(-0.75), Role.DEFENDER: pytest.approx(0.75)}
+    assert len(game_samples(games, ObjectiveConfig(learn_from="both", baseline="mean"))) == 3
+
+
+def test_a_game_that_a_full_context_ended_is_not_learned_even_where_ties_are() -> None:
+    verdict = out_of_room(Role.DEFENDER, 3)
+    cut = replace(game(9, Outcome.TIED, num_turns=3), verdict=verdict)
+    for baseline in ("mean", "moving"):
+        objective = ObjectiveConfig(learn_from="both", baseline=baseline, ties="learn", role_weights="none")
+        moving, other = RoleBaselines(), RoleBaselines()
+        learned = game_samples([*WON, cut], objective, "penalise", moving if baseline == "moving" else None)
+        assert learned == game_samples(WON, objective, "penalise", other if baseline == "moving" else None)
+        assert moving.values == other.values
+    assert game_samples([*WON, game(9, Outcome.TIED)], objective) != learned
+
+
+def test_imitation_leaves_ties_and_losers_out_whatever_self_play_learns() -> None:
+    objective = ObjectiveConfig(learn_from="both", ties="learn", baseline="mean")
+    samples = game_samples([*WON, game(3, Outcome.TIED)], imitation_objective(objective), sampled=False)
+    assert [sample.role for sample in samples] == [Role.ATTACKER, Role.DEFENDER, Role.ATTACKER]
+    assert all(turn.role is sample.role for sample in samples for turn in sample.turns)
+
+
+def test_ties_without_a_baseline_are_refused() -> None:
+    for wrong in ({"ties": "learn"}, {"ties": "learn", "baseline": "mean"}, {"ties": "learn", "learn_from": "both"}):
+        with pytest.raises(ConfigError, match="ties: learn"):
+            parse_config({"objective": wrong})
+
+
+def test_of_a_loser_the_turn_alone_that_lost_the_game_can_be_pushed_down() -> None:
+    objective = ObjectiveConfig(learn_from="both", loser_turns="deciding", loser_coeff=0.5)
+    blunder, beaten = game_samples(
+        [game(0, Outcome.ATTACKER_WINS, decided_by=3), game(1, Outcome.DEFENDER_WINS, decided_by=3)], objective
+    )
+    assert [(turn.role, round(turn.advantage, 4)) for turn in blunder.turns] == [
+        (Role.ATTACKER, 0.4444),
+        (Role.ATTACKER, 0.5556),
+        (Role.DEFENDER, -0.5),
+    ]
+    assert {turn.role for turn in beaten.turns} == {Role.DEFENDER}, "the attacker lost by what the other said"

@@ -1,0 +1,369 @@
+"""Permits, staleness, order and reuse of a stream; what becomes of the games of an arena that died."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from actors.arena import GameTask
+from cluster.buffer.buffer_actor import BufferActor
+from cluster.buffer.lease_log import LeaseLog
+from cluster.buffer.replay_buffer import ReplayBuffer
+from cluster.buffer.stream import GameStream, Leases
+from cluster.commands.launch import stream_hint
+from spag_ray.config.loading import parse_config
+from spag_ray.config.parts import StreamConfig
+from spag_ray.episodes.log import EpisodeLog, read_log
+from spag_ray.episodes.wire import decode, encode
+from spag_ray.errors import ConfigError
+from spag_ray.game.rules import Outcome
+from spag_ray.game.words import WordStream
+from tests.support.streams import WORDS, finish, numbers, played, records, spec, stream_of
+
+
+def test_with_lag_0_a_version_plays_its_own_games_and_waits_for_the_next() -> None:
+    stream = stream_of(games_per_version=4, max_lag=0)
+    for version in range(3):
+        tasks = stream.lease("arena", 10)
+        assert len(tasks) == 4 and stream.lease("arena", 1) == [] and stream.take() is None
+        for task in tasks:
+            assert finish(stream, task, version)
+        assert len(numbers(stream.take())) == 4 and stream.lease("arena", 1) == []
+        stream.advance({"policy": version + 1})
+    assert stream.counts().lag == Counter({0: 12}) and stream.counts().evicted == 0
+
+
+def test_a_sample_counts_what_came_and_not_what_the_log_held(tmp_path: Path) -> None:
+    config = {"games_per_version": 2, "max_lag": 1}
+    buffer, stream = ReplayBuffer(str(tmp_path)), stream_of(**config)
+    buffer.open_stream(stream, None)
+    assert buffer.sample().waiting == 0 and buffer.sample().oldest_s == 0
+    records = [encode(played(task)) for task in stream.lease("arena", 4)]
+    buffer.add([*records[:3], records[0]])
+    buffer.add([encode(played(GameTask(0, "river", "eval-base", 0)))])
+    time.sleep(0.02)
+    sample = buffer.sample()
+    assert sample.waiting == 4 and 0.02 <= sample.oldest_s < 10
+    assert sample.stream is not None and (sample.stream.permits_free, sample.stream.repeated) == (0, 1)
+    assert {phase: count.num_games for phase, count in sample.played.items()} == {"self_play": 3, "evaluation": 1}
+    assert sample.played["self_play"].num_tokens == 6
+    buffer.take("eval-base")
+    assert buffer.sample().waiting == 3
+
+    again = ReplayBuffer(str(tmp_path))
+    again.open_stream(stream_of(**config), None)
+    assert again.sample().waiting == 3 and again.sample().played == {}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 3),
+    st.integers(1, 5),
+    st.sampled_from(["fifo", "recent", "prioritized"]),
+    st.randoms(use_true_random=False),
+)
+def test_nothing_too_old_is_handed_out_and_play_is_bounded_whatever_happens(
+    max_lag: int, per_version: int, order: str, random: Any
+) -> None:
+    stream = stream_of(games_per_version=per_version, max_lag=max_lag, replay=order)
+    version, stage_progress, taken, most, lives = 0, [], Counter[int](), 0, 1
+    for _ in range(300):
+        action = random.choice(["lease", "finish", "finish", "learn", "die"])
+        if action == "lease":
+            stage_progress += [(task, version) for task in stream.lease(f"arena.{lives}", random.randint(1, 9))]
+        elif action == "finish" and stage_progress:
+            task, began = stage_progress.pop(random.randrange(len(stage_progress)))
+            assert finish(stream, task, began) and not finish(stream, task, began), "one game counts once"
+        elif action == "die" and random.random() < 0.1:
+            assert stream.give_up(f"arena.{lives}") == len(stage_progress)
+            stage_progress, lives = [], lives + 1
+        elif action == "learn" and (batch := stream.take()) is not None:
+            for data in batch:
+                episode = decode(data)
+                taken[episode.number] += 1
+                assert version - episode.turns[0].first_version <= max_lag
+            version += 1
+            stream.advance({"policy": version})
+        counts = stream.counts()
+        most = max(most, len(stage_progress) + counts.waiting)
+    assert most <= (max_lag + 1) * per_version
+    assert set(taken.values()) <= {1} and max(stream.counts().lag, default=0) <= max_lag
+
+
+def test_a_game_that_became_too_old_is_evicted_counted_and_played_again() -> None:
+    stream = stream_of(games_per_version=2, max_lag=1)
+    tasks = stream.lease("arena", 9)
+    assert len(tasks) == 4
+    slow = tasks.pop()
+    for version in range(2):
+        for task in tasks[:2] if version == 0 else [*tasks[2:], *stream.lease("arena", 1)]:
+            finish(stream, task, version)
+        assert stream.take() is not None
+        stream.advance({"policy": version + 1})
+    free = stream.counts().permits_free
+    finish(stream, slow, 0)
+    assert stream.take() is None and stream.counts().evicted == 1
+    assert stream.counts().permits_free == free + 1
+
+
+def test_every_word_is_played_equally_often_also_when_arenas_die() -> None:
+    stream = stream_of(games_per_version=5, max_lag=3)
+    words: Counter[str] = Counter()
+    for version in range(20):
+        lost = stream.lease(f"dead.{version}", 3)
+        assert stream.give_up(f"dead.{version}") == 3
+        again = stream.lease("arena", 100)
+        assert [task.number for task in again[:3]] == [task.number for task in lost], "its words come first"
+        for task in again:
+            words[task.target_word] += 1
+            finish(stream, task, version)
+        assert stream.take() is not None
+        stream.advance({"policy": version + 1})
+    assert max(words.values()) - min(words.values()) <= 1
+    late = lost[0]
+    assert not finish(stream, late, 0), "the dead arena's own game came after all: it counts once"
+    assert stream.counts().repeated == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2), st.integers(1, 4), st.integers(1, 2), st.randoms(use_true_random=False))
+def test_a_stream_is_what_its_log_and_its_cursor_say(max_lag: int, per_version: int, reuse: int, random: Any) -> None:
+    """It is made anew again and again, from the log as it is then and the cursor as it was last written; a learner that
+    lost versions goes back to an older cursor. Nothing is lost, nothing is learned more often than configured."""
+    reuse = min(reuse, max_lag + 1)
+    config = StreamConfig(games_per_version=per_version, max_lag=max_lag, reuse=reuse)
+    log: list[bytes] = []
+    stream = GameStream(WordStream(WORDS, 0), config, {"policy": 0}, 0)
+    cursor, kept = stream.cursor(), (stream.cursor(), Counter[int](), 0)
+    version, stage_progress, uses = 0, list[tuple[GameTask, int]](), Counter[int]()
+    published = 0
+    for _ in range(200):
+        action = random.choice(["lease", "finish", "finish", "learn", "keep", "crash", "go back"])
+        if action == "lease":
+            stage_progress += [(task, published) for task in stream.lease("arena", random.randint(1, 6))]
+        elif action == "finish" and stage_progress:
+            task, began = stage_progress.pop(random.randrange(len(stage_progress)))
+            episode = played(task, began)
+            if stream.add(episode, encode(episode)):
+                log.append(encode(episode))
+        elif action == "learn" and (batch := stream.take()) is not None:
+            cursor = stream.cursor()
+            if random.random() < 0.3:  # the buffer dies while the learner has the batch
+                stream = GameStream(WordStream(WORDS, 0), config, {"policy": 0}, 0)
+                stream.restore(json.loads(json.dumps(cursor)), records(log))
+                assert sorted(stream.take() or []) == sorted(batch), "asked again, the same"
+            uses.update(numbers(batch))
+            version, published = version + 1, published + 1
+            stream.advance({"policy": published})
+            stream.advance({"policy": published})
+            cursor = stream.cursor()
+        elif action == "keep":
+            kept = (cursor, uses.copy(), version)
+        elif action in ("crash", "go back") and random.random() < 0.3:
+            if action == "go back":
+                cursor, uses, version = kept[0], kept[1].copy(), kept[2]
+                published += 1
+                cursor = {**cursor, "versions": {"policy": published}}
+            stream = GameStream(WordStream(WORDS, 0), config, {"policy": 0}, 0)
+            stream.restore(json.loads(json.dumps(cursor)), records(log))
+        assert max(uses.values(), default=0) <= reuse
+    seen = sorted(decode(data).number for data in log)
+    assert len(seen) == len(set(seen)), "a game is in the log once"
+    stream = GameStream(WordStream(WORDS, 0), config, {"policy": 0}, 0)
+    stream.restore(cursor, records(log))
+    for number in sorted(set(range(seen[-1] + 1 if seen else 0)) - set(seen)):
+        assert stream.lease("arena", 1)[0].number == number if stream.counts().permits_free else True
+
+
+def test_orders() -> None:
+    orders = {}
+    for order in ("fifo", "recent", "prioritized"):
+        stream = stream_of(games_per_version=20, max_lag=4, replay=order)
+        for task in stream.lease("arena", 100):
+            outcome = Outcome.DEFENDER_WINS if task.number % 10 == 0 else Outcome.ATTACKER_WINS
+            finish(stream, task, outcome=Outcome.TIED if task.number % 2 else outcome)
+        orders[order] = numbers(stream.take())
+    assert orders["fifo"] == list(range(20))
+    assert orders["recent"] == list(range(99, 79, -1))
+    assert len(set(orders["prioritized"])) == 20
+    drawn = Counter("tie" if number % 2 else "decided" for number in orders["prioritized"])
+    assert drawn["decided"] == 20, "ties have no advantage"
+    rare = [number for number in orders["prioritized"] if number % 10 == 0]
+    assert len(rare) >= 6, "of 10 rare wins among 50 decided games more than their share come first"
+
+
+def test_episodes_are_learned_as_often_as_configured_and_less_is_played() -> None:
+    stream = stream_of(games_per_version=4, max_lag=1, reuse=2)
+    uses: Counter[int] = Counter()
+    begun = 0
+    for version in range(12):
+        tasks = stream.lease("arena", 100)
+        begun += len(tasks)
+        for task in tasks:
+            finish(stream, task, version)
+        uses.update(numbers(stream.take()))
+        stream.advance({"policy": version + 1})
+    assert set(uses.values()) <= {1, 2} and begun <= 2 * 12 + 4
+    assert sum(count == 2 for count in uses.values()) >= 20
+
+
+def test_a_batch_of_which_the_log_has_lost_an_episode_is_handed_out_without_it() -> None:
+    stream = stream_of(games_per_version=3, max_lag=0)
+    log = [encode(played(task)) for task in stream.lease("arena", 3)]
+    for episode, data in records(log):
+        stream.add(episode, data)
+    assert stream.take() == log
+    again = stream_of(games_per_version=3, max_lag=0)
+    again.restore(stream.cursor(), records([log[0], log[2]]))
+    assert again.take() == [log[0], log[2]]
+
+
+def test_a_stream_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigError, match="set max_lag to at least 2"):
+        parse_config({"stream": {"reuse": 3, "max_lag": 1}})
+    with pytest.raises(ConfigError, match=r"multiple of stream\.games_per_version"):
+        parse_config({"schedule": "stream", "self_play": {"games_per_round": 50}})
+    with pytest.raises(ConfigError, match="drop one of them"):
+        parse_config({"schedule": "stream", "placement": "colocated"})
+
+
+def test_arenas_wait_for_permits_and_the_learner_for_episodes(tmp_path: Path, loop: Any) -> None:
+    async def scenario() -> None:
+        buffer = BufferActor(str(tmp_path))
+        await buffer.open_stream(spec(StreamConfig(games_per_version=2, max_lag=0)))
+        tasks = await buffer.lease("arena", 8)
+        waiting = asyncio.create_task(buffer.lease("arena", 8))
+        assert len(tasks) == 2 and await buffer.batch(0.01) is None
+        learning = asyncio.create_task(buffer.batch(5))
+        await buffer.add([encode(played(tasks[0]))])
+        await asyncio.sleep(0.01)
+        assert not learning.done()
+        await buffer.add([encode(played(tasks[1]))])
+        assert len(await learning or []) == 2 and not waiting.done()
+        await buffer.advance({"policy": 1})
+        assert len(await waiting) == 2
+        last = asyncio.create_task(buffer.lease("arena", 8))
+        await buffer.close_stream()
+        assert await last == []
+
+    loop.run(scenario())
+
+
+def test_games_under_way_are_not_given_out_again_when_the_buffer_is_restarted(tmp_path: Path, loop: Any) -> None:
+    async def scenario() -> None:
+        buffer = BufferActor(str(tmp_path))
+        await buffer.open_stream(spec(StreamConfig(games_per_version=8, max_lag=0)))
+        first, second = await buffer.lease("arena-0", 2), await buffer.lease("arena-1", 2)
+        await buffer.add([encode(played(first[0]))])
+        buffer = BufferActor(str(tmp_path))
+        others = await buffer.lease("arena-0", 100)
+        assert [task.number for task in others] == [4, 5, 6, 7], "those of the arenas are under way still"
+        await buffer.add([encode(played(task)) for task in [first[1], *second, *others]])
+        counts = await buffer.stream_counts()
+        assert (counts.waiting, counts.repeated, counts.permits_free) == (8, 0, 0)
+
+    loop.run(scenario())
+
+
+def test_a_request_that_is_made_again_at_a_restarted_buffer_gets_the_same_games(tmp_path: Path, loop: Any) -> None:
+    """Ray makes the call again when the buffer dies before its answer has arrived."""
+
+    async def scenario() -> None:
+        buffer = BufferActor(str(tmp_path))
+        await buffer.open_stream(spec(StreamConfig(games_per_version=4, max_lag=0)))
+        lost = await buffer.lease("arena-0", 3, "a request")
+        buffer = BufferActor(str(tmp_path))
+        assert await buffer.lease("arena-0", 3, "a request") == lost
+        assert [task.number for task in await buffer.lease("arena-0", 3, "another")] == [3]
+
+    loop.run(scenario())
+
+
+def test_an_arena_that_was_given_up_gets_no_more_games_also_from_a_restarted_buffer(tmp_path: Path, loop: Any) -> None:
+    """Its last request may still wait for permits when it dies."""
+
+    async def scenario() -> None:
+        buffer = BufferActor(str(tmp_path))
+        await buffer.open_stream(spec(StreamConfig(games_per_version=2, max_lag=0)))
+        tasks = await buffer.lease("arena-0", 2)
+        waiting = asyncio.create_task(buffer.lease("arena-0", 2))
+        await asyncio.sleep(0.01)
+        assert await buffer.give_up("arena-0") == 2
+        assert await asyncio.wait_for(waiting, 5) == []
+        for _ in range(2):
+            assert await buffer.lease("arena-0", 2) == []
+            buffer = BufferActor(str(tmp_path))
+        assert await buffer.lease("arena-0.2", 9) == tasks
+
+    loop.run(scenario())
+
+
+def test_a_new_stream_knows_no_leases_of_the_one_before(tmp_path: Path, loop: Any) -> None:
+    async def scenario() -> None:
+        buffer = BufferActor(str(tmp_path))
+        config = StreamConfig(games_per_version=2, max_lag=0)
+        await buffer.open_stream(spec(config))
+        tasks = await buffer.lease("arena-0", 2)
+        await buffer.give_up("arena-1")
+        await buffer.open_stream(spec(config), await buffer.advance({"policy": 0}))
+        assert await buffer.lease("arena-1", 2) == tasks
+        again = BufferActor(str(tmp_path))
+        assert await again.give_up("arena-0") == 0 and await again.give_up("arena-1") == 2
+
+    loop.run(scenario())
+
+
+def test_the_log_of_leases_stays_small(tmp_path: Path) -> None:
+    leases = LeaseLog(tmp_path / "leases")
+    leases.begin(Leases())
+    leases.gone("arena-0")
+    for number in range(3000):
+        leases.leased("arena-0.2", f"request {number}", [number, 10_000 + number])
+        leases.finished([number] if number < 100 else [number, 9_900 + number])
+    assert len((tmp_path / "leases").read_text().splitlines()) <= 1300
+    (tmp_path / "leases").write_text((tmp_path / "leases").read_text() + '{"gone": "arena-0.')
+    found = LeaseLog(tmp_path / "leases").read()
+    assert found.gone == {"arena-0"} and set(range(12_900, 13_000)) <= set(found.out)
+
+
+def test_what_the_learner_is_given_is_in_the_log_by_then(
+    tmp_path: Path, loop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = EpisodeLog.append
+
+    def slow(log: EpisodeLog, *data: bytes) -> None:
+        time.sleep(0.2)
+        append(log, *data)
+
+    monkeypatch.setattr(EpisodeLog, "append", slow)
+
+    async def scenario() -> None:
+        buffer = BufferActor(str(tmp_path))
+        await buffer.open_stream(spec(StreamConfig(games_per_version=2, max_lag=0)))
+        adding = [asyncio.create_task(buffer.add([encode(played(task))])) for task in await buffer.lease("arena", 2)]
+        batch = await buffer.batch(5)
+        logged = [encode(episode) for episode in read_log(tmp_path / "stream.log")]
+        assert batch is not None and sorted(batch) == sorted(logged)
+        again = BufferActor(str(tmp_path))  # as after a crash at this very moment
+        assert sorted(await again.batch(5) or []) == sorted(batch)
+        await asyncio.gather(*adding)
+
+    loop.run(scenario())
+
+
+def test_a_stream_whose_permits_starve_the_engines_says_what_to_change() -> None:
+    small = {"schedule": "stream", "stream": {"games_per_version": 16}, "self_play": {"games_per_round": 160}}
+    hint = stream_hint(parse_config(small))
+    assert hint is not None and "48 games are fewer than the 80" in hint
+    assert stream_hint(parse_config(small | {"stream": {"games_per_version": 16, "max_lag": 4}})) is None
+    reused = stream_hint(parse_config(small | {"stream": {"games_per_version": 16, "max_lag": 4, "reuse": 2}}))
+    assert reused is not None and "40 games are fewer than the 72" in reused
+    assert stream_hint(parse_config({})) is None

@@ -1,0 +1,186 @@
+"""Learner ranks that send weights themselves. vLLM's NCCL twins run here on CPU tensors, with a queue for NCCL."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from learners.channel_senders import (
+    LearnerWeights,
+    SharedMemoryTrainer,
+    SharedMemoryTrainerInit,
+    init_info,
+    open_sender,
+)
+from learners.export import Exporter, whole_weights
+from learners.model_folder import load_model
+from spag_ray.config.loading import parse_config
+from spag_ray.errors import ConfigError, LearnerError
+from spag_ray.weights.snapshot import Bucket, TensorSpec
+
+
+@pytest.fixture
+def exporter(tiny_model: Path) -> Exporter:
+    engine: Any = SimpleNamespace(
+        is_partitioned=False, world=SimpleNamespace(rank=0), gathered=lambda _: contextlib.nullcontext()
+    )
+    model = load_model(str(tiny_model), torch.float32, "sdpa")
+    return Exporter(engine, whole_weights(model, None), torch.bfloat16, 40_000)
+
+
+class Recorded:
+    """A client that keeps what it was called with, and what lay in shared memory then."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.buckets: list[Bucket] = []
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self.calls.append("init")
+
+    def start_weight_update(self) -> None:
+        self.calls.append("start")
+
+    def update_weights(self, update_info: Any) -> None:
+        self.calls.append("update")
+        payload = torch.frombuffer(bytearray(Path(update_info["path"]).read_bytes()), dtype=torch.uint8)
+        specs = tuple(TensorSpec(*tensor) for tensor in update_info["tensors"])
+        self.buckets.append(Bucket(update_info["index"], specs, payload.numpy(), update_info["checksum"]))
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self.calls.append("finish")
+
+
+def test_what_is_declared_is_what_comes(exporter: Exporter) -> None:
+    source = LearnerWeights(exporter)
+    declared = [(meta.name, meta.dtype, meta.shape) for meta in source.metadata()]
+    assert declared == [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in source]
+    assert declared == [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in source], "each pass is a new one"
+    assert sum(torch.Size(shape).numel() * dtype.itemsize for _, dtype, shape in declared) == exporter.num_bytes
+
+
+def test_shared_memory_carries_the_buckets_that_the_object_store_would(exporter: Exporter) -> None:
+    client = Recorded()
+    sender = open_sender("shared_memory", 0, exporter, client, "127.0.0.1:1", 2, 40_000)
+    sender.send_weights()
+    assert client.calls == ["init", "start", *["update"] * exporter.num_buckets, "finish"] and exporter.num_buckets > 2
+    for index, sent in enumerate(client.buckets):
+        sent.verify()
+        expected = exporter.bucket(index)
+        assert expected is not None and sent.tensors == expected.tensors and sent.checksum == expected.checksum
+
+
+def test_a_rank_that_does_not_send_walks_through_the_weights_all_the_same(exporter: Exporter) -> None:
+    client = Recorded()
+    info = SharedMemoryTrainerInit(40_000, rank=1)
+    walked = []
+
+    class Watched(LearnerWeights):
+        def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
+            for name, tensor in super().__iter__():
+                walked.append(name)
+                yield name, tensor
+
+    sender = SharedMemoryTrainer.trainer_init(info, client=client, source=Watched(exporter))
+    sender.send_weights()
+    assert walked == list(exporter.shapes()) and client.calls == []
+
+
+class Wire:
+    """Stands for both ends of an NCCL group: what one end broadcasts the other receives."""
+
+    def __init__(self) -> None:
+        self._sent: queue.Queue[torch.Tensor] = queue.Queue()
+        self.receiver = SimpleNamespace(broadcast=self._receive)
+
+    def broadcast(self, tensor: torch.Tensor, src: int, stream: Any = None) -> None:
+        self._sent.put(tensor.clone())
+
+    def _receive(self, tensor: torch.Tensor, src: int, stream: Any = None) -> None:
+        sent = self._sent.get(timeout=10)
+        assert sent.shape == tensor.shape and sent.dtype == tensor.dtype
+        tensor.copy_(sent)
+
+
+def test_vllms_nccl_twin_sends_the_learners_weights_to_vllms_receiver(
+    exporter: Exporter, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handshake, packing and unpacking are vLLM's own; only the transport is a queue."""
+    from vllm.distributed.weight_transfer import nccl_engine, packed_tensor
+
+    streams = [SimpleNamespace(synchronize=lambda: None)] * 2
+    monkeypatch.setattr(packed_tensor, "_get_streams", lambda *_: streams)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
+    wire, received = Wire(), {}
+    worker: Any = object.__new__(nccl_engine.NCCLWeightTransferEngine)
+    worker.model = SimpleNamespace(load_weights=lambda pairs: received.update({n: t.clone() for n, t in pairs}))
+    worker.device = torch.device("cpu")
+    monkeypatch.setattr(nccl_engine, "open_trainer_endpoint", lambda info: wire)
+    monkeypatch.setattr(nccl_engine, "worker_init_process_group", lambda info, parallel: wire.receiver)
+    worker.parallel_config = None
+    finished = []
+
+    class Client(Recorded):
+        def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+            assert (init_info["master_address"], init_info["master_port"]) == ("10.0.0.1", 29501)
+            assert (init_info["rank_offset"], init_info["world_size"]) == (1, 5)
+            worker.init_transfer_engine(worker.init_info_cls(**init_info))
+
+        def update_weights(self, update_info: Any) -> None:
+            worker.receive_weights(worker.update_info_cls(**update_info))
+
+        def finish_weight_update(self, weight_version: str | None = None) -> None:
+            finished.append(True)
+
+    client = Client()
+    info: Any = init_info("nccl", 0, "10.0.0.1:29501", 5, 40_000)
+    sender = nccl_engine.NCCLTrainerWeightTransferEngine.trainer_init(
+        info, client=client, source=LearnerWeights(exporter)
+    )
+    sender.send_weights()
+    assert finished and received.keys() == exporter.shapes().keys()
+    for name, tensor in exporter.each():
+        assert torch.equal(received[name], tensor), name
+
+
+def test_channels_between_gpus_say_that_they_need_one(exporter: Exporter) -> None:
+    info: Any = init_info("ipc", 1, "10.0.0.1:29501", 3, 123)
+    assert (info.backend, info.packed, info.packed_buffer_size_bytes, info.is_sender) == ("ipc", True, 123, False)
+    for channel in ("nccl", "ipc"):
+        if not torch.cuda.is_available():
+            with pytest.raises(LearnerError, match=f"sync.channel: {channel} needs a GPU"):
+                open_sender(channel, 0, exporter, Recorded(), "127.0.0.1:1", 2, 40_000)
+
+
+GPU = {"engine": {"num_gpus": 1}, "learner": {"num_gpus": 1}}
+HALF = {"engine": {"num_gpus": 0.5}, "learner": {"num_gpus": 0.5}}
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        ({"sync": {"channel": "nccl"}}, "from GPU to GPU: set placement: separate, engine.num_gpus"),
+        ({"sync": {"channel": "nccl"}, "placement": "colocated", **GPU}, "set placement: separate"),
+        ({"sync": {"channel": "ipc"}, **HALF}, "set placement: colocated"),
+        ({"sync": {"channel": "shared_memory"}, "engine": {"kind": "transformers"}}, "engine.kind: transformers"),
+        ({"sync": {"channel": "shared_memory"}, "learner": {"lora": {"export": "adapter"}}}, "sends adapters"),
+    ],
+)
+def test_a_channel_that_cannot_work_is_refused_with_the_way_out(data: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        parse_config(data)
+    assert "or set sync.channel: object_store" in str(refused.value)
+
+
+def test_channels_that_can_work_are_taken() -> None:
+    parse_config({"sync": {"channel": "nccl"}, **GPU})
+    parse_config({"sync": {"channel": "ipc"}, "placement": "colocated", **HALF})
+    parse_config({"sync": {"channel": "shared_memory"}})

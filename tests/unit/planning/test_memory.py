@@ -1,0 +1,133 @@
+"""The plan's memory is arithmetic that can be checked: against a model's own tensors, and against sums by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.planning.memory import GIB, Memory, block_bytes_per_token, checkpoint_bytes, engine_memory, learner_memory
+from cluster.planning.model_size import ModelSize, count_parameters
+from spag_ray.config.loading import parse_config
+from spag_ray.config.parts import ModelShape
+from spag_ray.config.run import RunConfig
+from tests.support.shapes import LLAMA_2_7B
+
+SIZE = ModelSize(count_parameters(LLAMA_2_7B), "test", LLAMA_2_7B)
+P = SIZE.num_parameters
+NAME = "weights of the stage's start"
+STREAM = {"self_play": {"games_per_round": 160}}
+
+
+def config_of(**changes: Any) -> RunConfig:
+    base: dict[str, Any] = {"engine": {"num_gpus": 1}, "learner": {"num_gpus": 1, "num_ranks": 4}}
+    merged = {
+        key: {**base.get(key, {}), **value} if isinstance(value, dict) else value for key, value in changes.items()
+    }
+    return parse_config({**base, **merged})
+
+
+def parts_of(memory: Memory) -> dict[str, int]:
+    return {part.name: part.num_bytes for part in memory.parts}
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gpt_neox"])
+@pytest.mark.parametrize(("dtype", "width"), [("bfloat16", 2), ("float32", 4)])
+def test_a_blocks_activations_are_what_autograd_saves(family: str, dtype: str, width: int) -> None:
+    import torch
+
+    keys = {} if family == "gpt_neox" else {"num_key_value_heads": 2, "head_dim": 32}
+    shape: dict[str, Any] = {
+        "vocab_size": 64, "hidden_size": 128, "intermediate_size": 352, "num_attention_heads": 4, **keys,
+    }  # fmt: skip
+    measured = (saved_bytes(family, shape, dtype, 4) - saved_bytes(family, shape, dtype, 2)) / 2 / NUM_TOKENS
+    size = ModelSize(0, "test", ModelShape.model_validate({"model_type": family, "num_hidden_layers": 1, **shape}))
+    assert block_bytes_per_token(size, width) == pytest.approx(measured, rel=0.1)
+    assert getattr(torch, dtype).itemsize == width
+
+
+NUM_TOKENS = 96
+
+
+def saved_bytes(family: str, shape: dict[str, Any], dtype: str, num_layers: int) -> int:
+    """Of every tensor that a forward pass keeps for the backward pass, but for the weights."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(family, num_hidden_layers=num_layers, **shape)
+    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation="sdpa").train()
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    saved: dict[int, tuple[int, Any]] = {}  # kept alive, so that no address comes twice
+
+    def pack(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            saved[storage.data_ptr()] = storage.nbytes(), tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = model.base_model(torch.arange(NUM_TOKENS)[None] % 64, use_cache=False)
+    assert output.last_hidden_state.requires_grad
+    return sum(num_bytes for num_bytes, _ in saved.values())
+
+
+def test_each_zero_stage_splits_what_it_says() -> None:
+    stages = {stage: parts_of(learner_memory(config_of(learner={"zero_stage": stage}), SIZE)) for stage in (1, 2, 3)}
+    assert stages[1]["weights"] == stages[2]["weights"] == 2 * P
+    assert stages[3]["weights"] == 2 * P // 4 and stages[3]["weights gathered"] == 2 * 10**9
+    assert stages[1]["gradients, bfloat16"] + stages[1]["gradients, float32"] == 6 * P
+    assert "gradients, bfloat16" not in stages[2]
+    assert stages[2]["gradients, float32"] == stages[3]["gradients, float32"] == 4 * P // 4
+    assert {stages[stage]["optimiser"] for stage in stages} == {12 * P // 4}
+
+
+def test_the_weights_of_a_stages_start_lie_on_the_host_where_they_are_needed() -> None:
+    def held(objective: dict[str, Any], **changes: Any) -> int:
+        config = config_of(schedule="stream", objective=objective, **STREAM, **changes)
+        return {part.name: part.num_bytes for part in learner_memory(config, SIZE).host_parts}.get(NAME, 0)
+
+    assert held({}, learner={"zero_stage": 2}) == 2 * P
+    assert held({}, learner={"zero_stage": 3}) == 2 * P // 4
+    adapters = held({}, learner={"lora": {"rank": 16}})
+    assert 0 < adapters < P // 50
+    assert held({"kl_coeff": 0}) == held({"name": "published"}) == 0
+    in_rounds = learner_memory(config_of(), SIZE)
+    assert NAME not in {part.name for part in (*in_rounds.parts, *in_rounds.host_parts)}
+    on_cpus = learner_memory(config_of(schedule="stream", learner={"num_gpus": 0}, **STREAM), SIZE)
+    assert parts_of(on_cpus)[NAME] == 2 * P and not on_cpus.host_parts
+
+
+def test_float32_without_zero_has_no_master_copy() -> None:
+    parts = parts_of(learner_memory(config_of(learner={"zero_stage": 0, "dtype": "float32", "num_ranks": 1}), SIZE))
+    assert (parts["weights"], parts["gradients, float32"], parts["optimiser"]) == (4 * P, 4 * P, 8 * P)
+
+
+def test_what_is_offloaded_lies_on_the_host() -> None:
+    memory = learner_memory(config_of(learner={"zero_stage": 2, "deepspeed": "zero2_offload"}), SIZE)
+    host = {part.name: part.num_bytes for part in memory.host_parts}
+    assert "optimiser" not in parts_of(memory) and host["optimiser"] == 12 * P // 4
+    assert host["the model while it loads"] == 2 * P
+
+
+def test_checkpointing_keeps_one_tensor_a_layer() -> None:
+    more, less = (
+        parts_of(learner_memory(config_of(learner={"gradient_checkpointing": on}), SIZE))["activations"]
+        for on in (False, True)
+    )
+    assert less < more / 8
+
+
+def test_an_engine_has_its_share_of_the_card_and_the_rest_is_cache() -> None:
+    whole = engine_memory(config_of(cluster={"gpu_gib": 80}, engine={"gpu_memory_utilization": 0.5}), SIZE)
+    assert whole.budget == 40 * GIB and whole.memory.num_bytes == 38 * GIB  # 2 GiB for vLLM
+    assert whole.kv_tokens == (38 * GIB - 2 * P) // (2 * 32 * 4096 * 2)
+    split = engine_memory(config_of(engine={"num_gpus": 4, "tensor_parallel_size": 4}), SIZE)
+    assert parts_of(split.memory)["weights"] == 2 * P // 4
+    unknown = engine_memory(config_of(), ModelSize(P, "test"))
+    assert unknown.kv_tokens is None
+
+
+def test_a_checkpoint_is_as_large_as_the_one_of_the_quickstart_was() -> None:
+    smollm2 = ModelSize(134_515_008, "SmolLM2-135M")
+    num_bytes, _ = checkpoint_bytes(parse_config({}), smollm2)
+    assert num_bytes / 1e9 == pytest.approx(1.9, abs=0.05)  # measured, configs/quickstart.yaml

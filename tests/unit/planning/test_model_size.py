@@ -1,0 +1,96 @@
+"""How large a model is, told without loading it: by its shape, and by the headers of its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.planning.model_size import count_parameters, model_size, read_shape, stored_parameters
+from spag_ray.config.parts import ModelShape
+from spag_ray.errors import ModelError
+from tests.support.shapes import LLAMA_2_7B
+from tests.support.tiny_model import make_tiny_model
+
+TINY: dict[str, Any] = {
+    "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(
+    ("family", "more"),
+    [
+        ("llama", {"num_key_value_heads": 2}),
+        ("mistral", {"num_key_value_heads": 2, "head_dim": 16}),
+        ("qwen2", {"num_key_value_heads": 2}),
+        ("qwen3", {"num_key_value_heads": 2, "head_dim": 16}),
+        ("gpt_neox", {}),
+    ],
+)
+def test_parameters_are_those_that_transformers_makes(
+    family: str, more: dict[str, Any], tied: bool, tmp_path: Path
+) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(family, **TINY, **more, tie_word_embeddings=tied)
+    made = AutoModelForCausalLM.from_config(config)
+    measured = sum(parameter.numel() for parameter in made.parameters())
+    made.save_pretrained(tmp_path)
+    shape = read_shape(tmp_path)
+    assert shape is not None and shape.model_type == family
+    assert count_parameters(shape) == measured
+    assert stored_parameters(tmp_path) == measured
+
+
+def test_known_models_have_their_known_size() -> None:
+    assert count_parameters(LLAMA_2_7B) == 6_738_415_616
+    qwen3_4b = ModelShape(
+        model_type="qwen3",
+        vocab_size=151936,
+        hidden_size=2560,
+        intermediate_size=9728,
+        num_hidden_layers=36,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        tie_word_embeddings=True,
+    )
+    assert count_parameters(qwen3_4b) == 4_022_468_096
+
+
+def test_a_model_that_is_not_here_is_as_large_as_the_configuration_says(tmp_path: Path) -> None:
+    assert model_size(str(tmp_path / "absent"), None) is None
+    size = model_size(str(tmp_path / "absent"), LLAMA_2_7B)
+    assert size is not None and "model_shape" in size.source
+    assert size.kv_bytes_per_token(2) == 2 * 32 * 4096 * 2
+
+
+def test_adapters_are_counted_as_peft_makes_them(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    from learners.lora import with_adapters
+    from spag_ray.config.parts import LoraConfig
+
+    folder = make_tiny_model(tmp_path)
+    for targets in ((), ("q_proj", "v_proj")):
+        module = with_adapters(AutoModelForCausalLM.from_pretrained(folder), LoraConfig(rank=4, targets=targets))
+        measured = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+        size = model_size(str(folder), None)
+        assert size is not None and size.num_adapter_parameters(4, targets) == measured
+
+
+def test_a_damaged_header_is_named(tmp_path: Path) -> None:
+    folder = make_tiny_model(tmp_path)
+    (folder / "model.safetensors").write_bytes(b"\xff" * 64)
+    with pytest.raises(ModelError, match=r"model\.safetensors.*copy the model again"):
+        model_size(str(folder), None)
+
+
+def test_a_family_that_is_not_known_is_counted_by_its_weights(tmp_path: Path) -> None:
+    folder = make_tiny_model(tmp_path)
+    (folder / "config.json").write_text('{"model_type": "another"}')
+    size = model_size(str(folder), None)
+    assert size is not None and size.shape is None and size.kv_bytes_per_token(2) is None
+    assert size.num_parameters == stored_parameters(folder)

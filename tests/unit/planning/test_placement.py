@@ -1,0 +1,139 @@
+"""Actors find their CPUs and GPUs on one node each, or it is said before anything starts why they do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cluster.planning.placement import ActorSpec, PlacedActor, Rooms, Unplaced, actors_of, match_actors, totals
+from cluster.planning.placement_faults import placement_doubt, placement_fault
+from cluster.types import NodeResources
+from spag_ray.config.loading import parse_config
+from spag_ray.config.run import RunConfig
+
+
+def config_of(**changes: Any) -> RunConfig:
+    base: dict[str, Any] = {
+        "engine": {"num_gpus": 1, "num_engines": 4},
+        "learner": {"num_gpus": 1, "num_ranks": 4},
+    }
+    for key, value in changes.items():
+        base[key] = {**base.get(key, {}), **value} if isinstance(value, dict) else value
+    return parse_config(base)
+
+
+def nodes_of(*gpus: int, cpus: float = 64) -> list[NodeResources]:
+    return [NodeResources(f"node-{index}", cpus, count) for index, count in enumerate(gpus)]
+
+
+def test_eight_gpus_hold_four_engines_and_four_ranks() -> None:
+    assert placement_fault(config_of(), nodes_of(8)) is None
+    assert totals(actors_of(config_of())) == (8, 8)
+
+
+def test_too_few_gpus_in_all_are_counted_with_their_keys() -> None:
+    fault = placement_fault(config_of(), nodes_of(4))
+    assert fault is not None and fault.startswith("8 GPUs are needed (1 x 4 engines of engine.num_gpus 1")
+    assert "Ray has 4; ask for fewer" in fault
+
+
+def test_an_engine_over_four_gpus_does_not_fit_on_two_nodes_of_two() -> None:
+    config = config_of(engine={"num_engines": 1, "num_gpus": 4, "tensor_parallel_size": 4}, learner={"num_ranks": 1})
+    assert placement_fault(config, nodes_of(4, 4)) is None
+    fault = placement_fault(config, nodes_of(2, 2, 2))
+    assert fault is not None and "4 GPUs on one node" in fault and "engine.tensor_parallel_size" in fault
+
+
+def test_tensor_parallelism_needs_as_many_gpus_as_it_says() -> None:
+    fault = placement_fault(config_of(engine={"tensor_parallel_size": 2}), nodes_of(8))
+    assert fault is not None and "engine.num_gpus is 1; set it to 2" in fault
+
+
+def test_more_than_one_gpu_is_a_whole_number_of_them() -> None:
+    fault = placement_fault(config_of(engine={"num_gpus": 1.5}), nodes_of(16))
+    assert fault is not None and "engine.num_gpus is 1.5" in fault
+
+
+def test_two_engines_that_ray_would_put_on_one_gpu_are_refused() -> None:
+    shared = {"placement": "colocated", "evaluation": {"games": 0}}
+    halves = config_of(engine={"num_engines": 2, "num_gpus": 0.5}, learner={"num_ranks": 2, "num_gpus": 0.5}, **shared)
+    fault = placement_fault(halves, nodes_of(2))
+    assert fault is not None and "engine-policy-0 and engine-policy-1 on one GPU" in fault
+    apart = config_of(engine={"num_engines": 2, "num_gpus": 0.6}, learner={"num_ranks": 2, "num_gpus": 0.4}, **shared)
+    assert placement_fault(apart, nodes_of(2)) is None
+
+
+def test_colocated_actors_land_on_each_others_gpus() -> None:
+    engines = ActorSpec("engine", "EngineActor", 4, 1, 0.6, "engine")
+    ranks = ActorSpec("learner", "LearnerActor", 4, 1, 0.4, "learner")
+    placed = Rooms(nodes_of(2, 2)).place([engines, ranks])
+    assert not isinstance(placed, Unplaced)
+    places = [(actor.node, actor.gpus) for actor in placed]
+    assert sorted(places[:4]) == sorted(places[4:]) and len(set(places)) == 4
+
+
+def test_the_match_at_the_end_needs_room_where_the_learners_were() -> None:
+    small = config_of(engine={"num_engines": 1, "num_gpus": 0.6}, learner={"num_ranks": 1, "num_gpus": 0.4})
+    fault = placement_fault(small, nodes_of(1))
+    assert fault is not None and fault.startswith("the match at the end of the run has no room: engine-imitated-policy")
+    even = config_of(engine={"num_engines": 1, "num_gpus": 0.5}, learner={"num_ranks": 1, "num_gpus": 0.5})
+    fault = placement_fault(even, nodes_of(1))
+    assert fault is not None and "set it to at most 0.48" in fault
+    less = {"num_engines": 1, "num_gpus": 0.5, "gpu_memory_utilization": 0.45}
+    assert placement_fault(config_of(engine=less, learner={"num_ranks": 1, "num_gpus": 0.5}), nodes_of(1)) is None
+    assert match_actors(config_of(evaluation={"games": 0})) == []
+
+
+def test_the_leagues_engines_and_both_policies_are_counted() -> None:
+    config = config_of(
+        policies="separate",
+        league={"past_share": 0.2, "num_engines": 2, "fixed": [{"model": "/models/x", "share": 0.1}]},
+    )
+    counts = {spec.name: spec.count for spec in actors_of(config) if spec.kind != "other"}
+    assert counts == {
+        "engine-attacker": 4,
+        "engine-defender": 4,
+        "learner-attacker": 4,
+        "learner-defender": 4,
+        "engine-attacker-past": 2,
+        "engine-defender-past": 2,
+        "engine-fixed": 1,
+    }
+
+
+def test_a_placement_that_hangs_on_how_ray_fills_nodes_is_doubted() -> None:
+    config = config_of(
+        engine={"num_engines": 1, "num_gpus": 4, "tensor_parallel_size": 4},
+        learner={"num_ranks": 4},
+        league={"past_share": 0.2},
+    )
+    assert placement_fault(config, nodes_of(4, 4, 4)) is None
+    assert "only if Ray fills nodes" in str(placement_doubt(config, nodes_of(4, 4, 4)))
+    assert placement_doubt(config_of(), nodes_of(8)) is None
+
+
+SPECS = st.builds(
+    ActorSpec,
+    name=st.sampled_from("abc"),
+    class_name=st.just("EngineActor"),
+    count=st.integers(1, 4),
+    num_cpus=st.sampled_from([0.0, 0.5, 2.0]),
+    num_gpus=st.sampled_from([0.0, 0.25, 0.4, 0.6, 1.0, 2.0]),
+)
+
+
+@given(specs=st.lists(SPECS, max_size=6), gpus=st.lists(st.integers(0, 4), min_size=1, max_size=3))
+def test_no_node_and_no_gpu_is_given_out_twice(specs: list[ActorSpec], gpus: list[int]) -> None:
+    nodes = nodes_of(*gpus, cpus=4)
+    placed = Rooms(nodes).place(specs)
+    if isinstance(placed, Unplaced):
+        return
+    assert len(placed) == sum(spec.count for spec in specs)
+    for node in nodes:
+        here: list[PlacedActor] = [actor for actor in placed if actor.node == node.name]
+        assert sum(actor.spec.num_cpus for actor in here) <= node.num_cpus + 1e-6
+        for gpu in range(int(node.num_gpus)):
+            assert sum(min(actor.spec.num_gpus, 1) for actor in here if gpu in actor.gpus) <= 1 + 1e-6
+    assert all(len(actor.gpus) == -(-actor.spec.num_gpus // 1) for actor in placed)

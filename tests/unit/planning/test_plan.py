@@ -1,0 +1,130 @@
+"""`train --dry-run`: the plan of every shipped config, and that it is made without starting or importing anything."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.planning.memory import GIB
+from cluster.planning.placement_faults import placement_doubt, placement_fault
+from cluster.planning.plan import make_plan, plan_notes
+from cluster.planning.plan_text import plan_lines
+from cluster.types import NodeResources
+from spag_ray.config.loading import load_config, parse_config
+from tests.support.shipped import SHIPPED
+
+GPU_CONFIGS = [path for path in SHIPPED if "gpu" in path.stem]
+
+
+def nodes_of(name: str) -> list[NodeResources]:
+    """Nodes of at most 8 GPUs, as many as the config's name says; without one, 2 CPUs."""
+    named = re.search(r"(\d+)gpu", name)
+    if named is None:
+        return [NodeResources("here", 2, 0)]
+    num_gpus = int(named[1])
+    return [NodeResources(f"node-{index}", 64, min(num_gpus, 8)) for index in range(-(-num_gpus // 8))]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=[path.name for path in SHIPPED])
+def test_every_shipped_config_has_a_plan_that_fits_the_machines_it_is_for(path: Path) -> None:
+    config = load_config(str(path))
+    plan = make_plan(config)
+    lines = plan_lines(plan)
+    assert max(map(len, lines)) <= 100
+    nodes = nodes_of(path.stem)
+    assert placement_fault(config, nodes) is None and placement_doubt(config, nodes) is None
+    assert plan.num_gpus == sum(node.num_gpus for node in nodes), "no GPU is left idle"
+    for spec in plan.actors:
+        assert any(line.split()[:2] == [spec.name, spec.class_name] for line in lines)
+
+
+@pytest.mark.parametrize("path", GPU_CONFIGS, ids=[path.name for path in GPU_CONFIGS])
+def test_the_sums_in_a_gpu_configs_comments_are_those_of_its_plan(path: Path) -> None:
+    plan = make_plan(load_config(str(path)))
+    assert plan.learner is not None and plan.engine is not None and plan_notes(plan) == []
+    text = path.read_text(encoding="utf-8")
+    comments = " ".join(line for line in text.splitlines() if line.startswith("#"))
+    assert "NOT YET RUN ON A GPU" in comments
+    said = {float(number) for number in re.findall(r"\d+\.\d", comments)}
+    parts = {part.name: part.num_bytes for part in (*plan.learner.parts, *plan.engine.memory.parts)}
+    gradients = sum(num_bytes for name, num_bytes in parts.items() if name.startswith("gradients"))
+    for num_bytes in (parts["weights"], gradients, parts["optimiser"], parts["KV cache"], plan.learner.num_bytes):
+        assert round(num_bytes / GIB, 1) in said
+
+
+def test_a_dry_run_imports_nothing_slow_and_makes_nothing(tmp_path: Path) -> None:
+    script = (
+        "import sys; from cluster.cli import app\n"
+        "try: app(['train', 'llama2_7b_8gpu', '--dry-run', '--run-dir', 'run'])\n"
+        "except SystemExit as stop: assert not stop.code, stop.code\n"
+        "slow = ('torch', 'vllm', 'deepspeed', 'ray', 'transformers')\n"
+        "print('imported:', [name for name in slow if name in sys.modules])"
+    )
+    root = str(Path(__file__).resolve().parents[3])
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        env={"PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "imported: []" in done.stdout and "6,738,415,616 parameters" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rounds_are_counted_as_they_are_played() -> None:
+    config = parse_config(
+        {
+            "imitation": {"games": 100, "batch_games": 8},
+            "self_play": {"rounds": 3, "games_per_round": 50, "batch_games": 16},
+            "evaluation": {"games": 10},
+        }
+    )
+    schedule = make_plan(config).schedule
+    assert (schedule.imitation_games, schedule.imitation_steps) == (100, 13)
+    assert (schedule.games, schedule.steps, schedule.versions) == (150, 12, 4)
+    assert schedule.evaluation_games == 10 * (1 + 1 + 3 + 2) and schedule.permits is None
+
+
+def test_a_streams_versions_steps_and_permits() -> None:
+    stream: dict[str, Any] = {"games_per_version": 32, "max_lag": 2}
+    config = {"schedule": "stream", "self_play": {"rounds": 2, "games_per_round": 64, "batch_games": 16}}
+    schedule = make_plan(parse_config({**config, "stream": stream, "imitation": {"enabled": False}})).schedule
+    assert (schedule.versions, schedule.steps, schedule.permits, schedule.games) == (4, 8, 96, 128)
+    again = make_plan(parse_config({**config, "stream": {**stream, "reuse": 2}})).schedule
+    assert (again.games, again.permits) == (64, 48)
+
+
+def test_checkpoints_count_one_more_than_are_kept_and_both_policies(tiny_model: Path) -> None:
+    config = {"model": str(tiny_model), "checkpoint": {"keep_last": 2}, "policies": "separate"}
+    plan = make_plan(parse_config(config))
+    assert plan.size is not None and plan.disk is not None
+    assert plan.disk.parts[0].num_bytes == 2 * 3 * 14 * plan.size.num_parameters
+    small = make_plan(parse_config({**config, "checkpoint": {"max_gib": 1e-4}}))
+    assert any("checkpoint.max_gib" in note for note in plan_notes(small))
+
+
+def test_a_model_that_nobody_knows_is_said_to_be_unknown(tmp_path: Path) -> None:
+    plan = make_plan(parse_config({"model": str(tmp_path / "absent")}))
+    assert plan.size is None and "model_shape" in plan_notes(plan)[0]
+    assert plan_lines(plan)
+
+
+@pytest.mark.parametrize(
+    ("changes", "noted"),
+    [
+        (["learner.zero_stage=1", "learner.num_ranks=1"], "a learner rank is estimated"),
+        (["engine.gpu_memory_utilization=0.16"], "does not hold one sequence"),
+        (["engine.gpu_memory_utilization=0.25"], "engine.max_num_seqs is 64"),
+        (["engine.tensor_parallel_size=3"], "32 attention heads"),
+    ],
+)
+def test_what_does_not_fit_is_noted(changes: list[str], noted: str) -> None:
+    assert any(noted in note for note in plan_notes(make_plan(load_config("llama2_7b_8gpu", changes))))

@@ -1,0 +1,247 @@
+"""The arena: games over fakes that check what they are given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.arena import GameTask, Player, Rules, TaskList, play_game, play_games
+from actors.models import load_tokenizer
+from actors.policy import Completion, Request, Sampling
+from actors.pool import EnginePool
+from actors.scripted_policy import ScriptedPolicy
+from spag_ray.errors import EngineError, EngineGoneError
+from spag_ray.game.prompts import load_template, make_renderer
+from spag_ray.game.rules import Outcome, Role
+from tests.support.loop import collect
+
+CARDS = {"river": ("water",), "piano": ("music",), "tiger": ("stripes",), "apple": ("fruit",)}
+RULES = Rules(max_turns=3)
+
+
+@pytest.fixture(scope="module")
+def renderer(tiny_model: Path) -> Any:
+    return make_renderer(load_template("chat"), load_tokenizer(str(tiny_model)), 3)
+
+
+class Talker:
+    """Says given lines in turn; checks that it is asked as the protocol says."""
+
+    name = "talker"
+    version = 4
+
+    def __init__(self, renderer: Any, lines: Sequence[str], delay_s: float = 0.0) -> None:
+        self._renderer = renderer
+        self._lines = lines
+        self._delay_s = delay_s
+        self.batches: list[int] = []
+        self.at_once = 0
+        self.most_at_once = 0
+        self.seeds: list[int] = []
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        self.batches.append(len(requests))
+        self.at_once += len(requests)
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(self._delay_s)
+        self.at_once -= len(requests)
+        answers = []
+        for request in requests:
+            assert request.view is not None and request.prompt_ids and request.sampling.stop_token_ids
+            assert (request.view.target_word is None) == (request.view.role is Role.DEFENDER)
+            assert request.sampling.seed is not None
+            self.seeds.append(request.sampling.seed)
+            tokens = self._renderer.reply_ids(self._lines[len(request.view.history) % len(self._lines)])
+            answers.append(Completion(request.request_id, tokens, (-0.5,) * len(tokens), 4, 4, "stop"))
+        return answers
+
+
+def pool_of(*policies: Any, **options: Any) -> EnginePool:
+    pool = EnginePool("talker", **options)
+    for number, policy in enumerate(policies):
+        join(pool, f"engine-{number}", policy)
+    return pool
+
+
+def join(pool: EnginePool, name: str, policy: Any) -> None:
+    """A Talker has what an arena uses of a policy."""
+    pool.join(name, policy)
+
+
+def both(pool: EnginePool, renderer: Any) -> dict[str, Player]:
+    return dict.fromkeys(("attacker", "defender"), Player(pool, renderer, Sampling(1.0, 16)))
+
+
+def playing(policy: Any, renderer: Any) -> dict[str, Player]:
+    return both(pool_of(policy), renderer)
+
+
+def tasks(count: int) -> list[GameTask]:
+    words = list(CARDS)
+    return [GameTask(number, words[number % 4], "test", seed=1) for number in range(count)]
+
+
+def test_a_game_ends_with_the_turn_that_decides_it(renderer: Any, loop: Any) -> None:
+    talker = playing(Talker(renderer, ["water", "a river ?"]), renderer)
+    episode = loop.run(play_game(GameTask(0, "river", "test"), talker, RULES))
+    assert episode.verdict.outcome is Outcome.ATTACKER_WINS and len(episode.turns) == 2
+    assert [turn.role for turn in episode.turns] == [Role.ATTACKER, Role.DEFENDER]
+    assert episode.turns[1].policy == "talker" and episode.turns[1].first_version == 4
+
+
+def test_a_game_nobody_decides_ends_after_all_its_turns(renderer: Any, loop: Any) -> None:
+    talker = playing(Talker(renderer, ["water"]), renderer)
+    episode = loop.run(play_game(GameTask(0, "tiger", "test"), talker, RULES))
+    assert episode.verdict.outcome is Outcome.TIED and len(episode.turns) == 6
+
+
+def test_each_prompt_of_a_seat_begins_with_all_it_read_and_said_before(renderer: Any, loop: Any) -> None:
+    talker = playing(Talker(renderer, ["water", "music"]), renderer)
+    turns = loop.run(play_game(GameTask(0, "tiger", "test"), talker, RULES)).turns
+    for earlier, later in zip(turns, turns[2:], strict=False):
+        assert later.prompt_ids[: len(earlier.prompt_ids + earlier.token_ids)] == earlier.prompt_ids + earlier.token_ids
+
+
+def test_no_more_games_are_in_flight_than_allowed_and_none_is_lost(renderer: Any, loop: Any) -> None:
+    talker = Talker(renderer, ["water"], delay_s=0.001)
+    episodes = loop.run(collect(play_games(TaskList(tasks(20)), playing(talker, renderer), RULES, games_in_flight=6)))
+    assert sorted(episode.number for episode in episodes) == list(range(20))
+    assert talker.most_at_once == 6
+
+
+def test_every_turn_of_every_game_has_a_seed_of_its_own_that_the_run_decides(renderer: Any, loop: Any) -> None:
+    seeds = []
+    for _ in range(2):
+        talker = Talker(renderer, ["water"])
+        loop.run(collect(play_games(TaskList(tasks(5)), playing(talker, renderer), RULES, 5)))
+        seeds.append(sorted(talker.seeds))
+    assert seeds[0] == seeds[1] and len(set(seeds[0])) == 30
+
+
+def test_an_engine_error_ends_the_games_and_is_raised(renderer: Any, loop: Any) -> None:
+    class Broken(Talker):
+        async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+            raise EngineError("no more")
+
+    broken = playing(Broken(renderer, ["x"]), renderer)
+    with pytest.raises(EngineError, match="no more"):
+        loop.run(collect(play_games(TaskList(tasks(3)), broken, RULES, 3)))
+
+
+def test_the_scripted_expert_plays_sensible_games(renderer: Any, loop: Any) -> None:
+    expert = playing(ScriptedPolicy(CARDS, renderer.reply_ids), renderer)
+    episodes = loop.run(collect(play_games(TaskList(tasks(40)), expert, RULES, 8)))
+    outcomes = [episode.verdict.outcome for episode in episodes]
+    assert outcomes.count(Outcome.ATTACKER_WINS) > 5 and outcomes.count(Outcome.DEFENDER_WINS) > 5
+    assert all(outcome.breaker is None for outcome in outcomes)
+
+
+class Failing(Talker):
+    """Answers `good` requests, then fails with `error`, or never answers."""
+
+    def __init__(self, renderer: Any, good: int, error: Exception | None) -> None:
+        super().__init__(renderer, ["water"])
+        self.good = good
+        self.error = error
+        self.asked: list[str] = []
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        self.asked += [request.request_id for request in requests]
+        if len(self.asked) > self.good:
+            if self.error is None:
+                await asyncio.sleep(60)
+            else:
+                raise self.error
+        return await super().generate(requests)
+
+
+def test_a_new_game_sits_down_where_there_are_fewest_and_stays_there(renderer: Any, loop: Any) -> None:
+    quick, slow = Talker(renderer, ["water"]), Talker(renderer, ["water"], delay_s=0.02)
+    pool = pool_of(quick, slow)
+    loop.run(collect(play_games(TaskList(tasks(40)), both(pool, renderer), RULES, games_in_flight=4)))
+    assert len(quick.seeds) > 2 * len(slow.seeds) > 0, "the quick engine's games end sooner"
+    assert len(quick.seeds) % 6 == 0 and len(slow.seeds) % 6 == 0, "whole games of 6 turns"
+    assert pool.games == {"engine-0": 0, "engine-1": 0}
+
+
+@pytest.mark.parametrize("error", [EngineError("out of luck"), EngineGoneError("gone"), None])
+def test_a_lost_turn_is_asked_elsewhere_and_the_game_goes_on_there(
+    error: Exception | None, renderer: Any, loop: Any
+) -> None:
+    failing, good = Failing(renderer, good=5, error=error), Talker(renderer, ["water"])
+    pool = pool_of(failing, good, turn_timeout_s=0.2)
+    episodes = loop.run(collect(play_games(TaskList(tasks(8)), both(pool, renderer), RULES, games_in_flight=8)))
+    assert sorted(episode.number for episode in episodes) == list(range(8))
+    assert all(len(episode.turns) == 6 for episode in episodes)
+    assert pool.counts.retries >= 1 and (pool.counts.timeouts > 0) == (error is None)
+    gone = isinstance(error, EngineGoneError)
+    assert pool.counts.lost_engines == (["engine-0"] if gone else []) and ("engine-0" in pool.games) != gone
+    assert set(pool.games.values()) == {0}
+
+
+def test_a_game_whose_turn_nobody_answers_begins_again_and_then_ends_all(renderer: Any, loop: Any) -> None:
+    flaky = Failing(renderer, good=3, error=EngineError("out of luck"))
+
+    async def heal() -> list[Any]:
+        games = asyncio.create_task(
+            collect(play_games(TaskList(tasks(1)), both(pool_of(flaky, max_tries=2), renderer), RULES, 1))
+        )
+        while len(flaky.asked) < 5:
+            await asyncio.sleep(0)
+        flaky.good = 99
+        return await games
+
+    (episode,) = loop.run(heal())
+    assert len(episode.turns) == 6 and flaky.asked.count("test/000000/0") == 2
+    hopeless = pool_of(Failing(renderer, good=3, error=EngineError("out of luck")), max_tries=2)
+    with pytest.raises(EngineError, match="out of luck"):
+        loop.run(collect(play_games(TaskList(tasks(1)), both(hopeless, renderer), RULES, 1)))
+
+
+def test_engines_join_and_leave_while_games_run(renderer: Any, loop: Any) -> None:
+    async def scenario() -> tuple[list[Any], Talker]:
+        pool = pool_of(join_timeout_s=5.0)
+        games = asyncio.create_task(
+            collect(play_games(TaskList(tasks(30)), both(pool, renderer), RULES, games_in_flight=6))
+        )
+        await asyncio.sleep(0.01)  # games wait: there is no engine
+        first, second = (Talker(renderer, ["water"], delay_s=0.005) for _ in range(2))
+        join(pool, "first", first)
+        await asyncio.sleep(0.02)
+        join(pool, "second", second)
+        await pool.drain("first")
+        assert pool.games["first"] == 0 and not games.done()
+        pool.drop("first")
+        return await games, second
+
+    episodes, second = loop.run(scenario())
+    assert len(episodes) == 30 and len(second.seeds) > 30
+
+
+def test_games_without_an_engine_end_with_a_line_that_says_so(renderer: Any, loop: Any) -> None:
+    pool = pool_of(join_timeout_s=0.05)
+    with pytest.raises(EngineError, match="no engine plays talker"):
+        loop.run(collect(play_games(TaskList(tasks(1)), both(pool, renderer), RULES, 1)))
+
+
+def test_the_wait_for_room_does_not_count_as_a_wait_for_an_engine(renderer: Any, loop: Any) -> None:
+    async def scenario() -> list[Any]:
+        pool = pool_of(join_timeout_s=0.2)
+        pool.wait_for_room("late")
+        games = asyncio.create_task(collect(play_games(TaskList(tasks(1)), both(pool, renderer), RULES, 1)))
+        await asyncio.sleep(0.5)
+        pool.found_room("late")
+        await asyncio.sleep(0.1)
+        join(pool, "late", Talker(renderer, ["water"]))
+        return await games
+
+    assert len(loop.run(scenario())) == 1
+    pool = pool_of(join_timeout_s=0.2)
+    pool.wait_for_room("late")
+    pool.found_room("late")
+    with pytest.raises(EngineError, match="no engine plays talker"):
+        loop.run(collect(play_games(TaskList(tasks(1)), both(pool, renderer), RULES, 1)))

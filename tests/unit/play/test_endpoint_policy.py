@@ -1,0 +1,175 @@
+"""Players behind a chat endpoint: whatever they say, the game stays a game. The server is of these tests; the other
+seat is a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from actors.arena import GameTask, Player, Rules, TaskList, answer, play_games
+from actors.endpoint_policy import Endpoint, EndpointPolicy
+from actors.models import load_tokenizer
+from actors.policy import Sampling
+from actors.pool import EnginePool
+from actors.transformers_policy import TransformersPolicy
+from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.wire import MAX_RECORD_BYTES, decode, encode
+from spag_ray.errors import EngineError
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.game_end import end_of
+from spag_ray.game.prompts import load_template, make_renderer
+from spag_ray.game.rules import Outcome, Role
+from tests.support.loop import collect
+
+SAMPLING = Sampling(temperature=1.0, max_new_tokens=24)
+
+
+class Server(ThreadingHTTPServer):
+    """Answers every chat request with `reply`, as JSON has it."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.message: dict[str, Any] | None = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(f"http://127.0.0.1:{self.server_port}/v1", "talker")
+
+    def says(self, text: str) -> None:
+        self.message = {"role": "assistant", "content": text}
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert request["max_tokens"] == SAMPLING.max_new_tokens
+        choice = {"index": 0, "finish_reason": "stop", "message": self.server.message}
+        answer = {"id": "1", "object": "chat.completion", "created": 1, "model": "talker", "choices": [choice]}
+        body = json.dumps(answer)
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing to the terminal."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as server:
+        serving = Thread(target=server.serve_forever)
+        serving.start()
+        yield server
+        server.shutdown()
+        serving.join()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model: Path) -> Any:
+    return load_tokenizer(str(tiny_model))
+
+
+def seat(policy: Any, renderer: Any) -> Player:
+    pool = EnginePool(policy.name, turn_timeout_s=60.0)
+    pool.join("only", policy)
+    return Player(pool, renderer, SAMPLING)
+
+
+def played(
+    loop: Any, server: Server, tiny_model: Path, tokenizer: Any, room: int = 512, rules: str = "strict"
+) -> Episode:
+    """A game of six turns on `river`: the endpoint attacks, the model defends with a context of `room` tokens."""
+    template = load_template("chat")
+    renderer = make_renderer(template, tokenizer, 3)
+
+    async def game() -> Episode:
+        far = EndpointPolicy(server.endpoint, template, renderer.reply_ids)
+        near = TransformersPolicy(str(tiny_model), max_model_len=room)
+        players = {"attacker": seat(far, renderer), "defender": seat(near, renderer)}
+        (episode,) = await collect(play_games(TaskList([GameTask(0, "river", "m")]), players, Rules(3, rules), 1))
+        await far.close()
+        return episode
+
+    episode: Episode = loop.run(game())
+    return episode
+
+
+def test_a_reply_of_an_endpoint_is_as_long_as_a_models_at_most(
+    server: Server, loop: Any, tiny_model: Path, tokenizer: Any
+) -> None:
+    server.says("do you like music ? " * 40)
+    episode = played(loop, server, tiny_model, tokenizer)
+    said = [turn for turn in episode.turns if turn.role is Role.ATTACKER]
+    assert [len(turn.token_ids) for turn in said] == [24] * len(said)
+    assert {turn.finish_reason for turn in said} == {"length"}
+    assert said[0].text.startswith("do you like music ?") and len(said[0].text.split()) == 24
+    server.says("do you like music ?")
+    short = played(loop, server, tiny_model, tokenizer).turns[0]
+    assert (short.text, short.finish_reason, len(short.token_ids)) == ("do you like music ?", "stop", 6)
+
+
+def test_a_reply_that_fits_exactly_is_whole(server: Server, loop: Any, tiny_model: Path, tokenizer: Any) -> None:
+    server.says(" ".join(["music"] * 23))  # and the token that ends it
+    first = played(loop, server, tiny_model, tokenizer).turns[0]
+    assert (len(first.token_ids), first.finish_reason) == (24, "stop")
+
+
+@pytest.mark.timeout(120)
+def test_a_reply_larger_than_a_record_ends_no_match(
+    server: Server, loop: Any, tiny_model: Path, tokenizer: Any
+) -> None:
+    server.says("music " * (MAX_RECORD_BYTES // 6 + 1))
+    episode = played(loop, server, tiny_model, tokenizer)
+    assert decode(encode(episode)) == episode and len(episode.turns[0].token_ids) == 24
+
+
+def test_half_a_character_in_a_reply_ends_no_match(server: Server, loop: Any, tiny_model: Path, tokenizer: Any) -> None:
+    server.says("do you like \ud83d music ?")
+    episode = played(loop, server, tiny_model, tokenizer)
+    assert decode(encode(episode)) == episode and episode.turns[0].text.startswith("do you like")
+
+
+@pytest.mark.parametrize("message", [None, {"role": "assistant", "content": ["do", "you"]}])
+def test_an_answer_without_a_text_is_a_lost_turn(
+    message: dict[str, Any] | None, server: Server, loop: Any, tiny_model: Path, tokenizer: Any
+) -> None:
+    server.message = message
+    with pytest.raises(EngineError, match="answer without a text"):
+        played(loop, server, tiny_model, tokenizer)
+
+
+@pytest.mark.parametrize("rules", ["strict", "published"])
+@pytest.mark.parametrize("missing", [0, 2])
+def test_a_full_context_is_a_tie_that_is_counted_as_such(
+    rules: str, missing: int, server: Server, loop: Any, tiny_model: Path, tokenizer: Any
+) -> None:
+    """Of the defender, who has no room at all, or for two tokens of its reply."""
+    server.says("do you like music ? " * 40)
+    first = played(loop, server, tiny_model, tokenizer).turns[1]
+    episode = played(loop, server, tiny_model, tokenizer, len(first.prompt_ids) + missing, rules)
+    assert [turn.role for turn in episode.turns] == [Role.ATTACKER], "what it could not finish is no turn"
+    assert episode.verdict.outcome is Outcome.TIED and episode.verdict.length == 1
+    assert "no room" in episode.verdict.reason and "defender" in episode.verdict.reason
+    assert str(end_of(episode.verdict)) == "none tie: context full"
+    assert decode(encode(episode)) == episode
+
+
+def test_somebody_who_fills_the_context_has_a_tie(loop: Any, tiny_model: Path, tokenizer: Any) -> None:
+    renderer = make_renderer(load_template("chat"), tokenizer, 3)
+    player = seat(TransformersPolicy(str(tiny_model), max_model_len=512), renderer)
+    texts = ["do you like music ? " * 200]
+    turns, verdict = loop.run(answer(GameTask(0, "river", "visit"), texts, player, Rules(3)))
+    assert turns == texts and verdict is not None and verdict.outcome is Outcome.TIED
+    assert verdict.end_reason is EndReason.CONTEXT_FULL

@@ -1,0 +1,236 @@
+"""One contract, three implementations: what an arena may expect of any policy."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.policy import GameView, Request, Sampling
+from actors.scripted_policy import ScriptedPolicy
+from actors.transformers_policy import TransformersPolicy
+from spag_ray.errors import EngineError, WeightSyncError
+from spag_ray.game.rules import Role
+from spag_ray.weights.snapshot import LocalSnapshot
+from tests.support.policies import GREEDY, PROMPT, snapshot_of
+
+VIEW = GameView(Role.ATTACKER, "river", (), 4)
+CARDS = {"river": ("water", "boat"), "piano": ("music", "keys"), "tiger": ("stripes",)}
+
+
+@pytest.fixture(params=["vllm", "transformers", "scripted"])
+def policy(request: pytest.FixtureRequest, tiny_model: Path) -> Any:
+    if request.param == "vllm":
+        return request.getfixturevalue("vllm_policy")
+    if request.param == "transformers":
+        return TransformersPolicy(str(tiny_model), max_model_len=512)
+    return ScriptedPolicy(CARDS, encode=lambda text: [*(3 + ord(letter) % 40 for letter in text[:10]), 2])
+
+
+@pytest.fixture(params=["vllm", "transformers"])
+def model_policy(request: pytest.FixtureRequest, tiny_model: Path) -> Any:
+    if request.param == "vllm":
+        return request.getfixturevalue("vllm_policy")
+    return TransformersPolicy(str(tiny_model), max_model_len=512)
+
+
+def ask(name: str, sampling: Sampling = GREEDY, prompt: tuple[int, ...] = PROMPT) -> Request:
+    return Request(name, prompt, sampling, VIEW)
+
+
+def test_answers_come_in_the_order_asked_with_a_logprob_for_every_token(policy: Any, loop: Any) -> None:
+    requests = [ask(f"order-{index}", Sampling(1.0, 5 + index, seed=index, stop_token_ids=(2,))) for index in range(4)]
+    answers = loop.run(policy.generate(requests))
+    assert [answer.request_id for answer in answers] == [request.request_id for request in requests]
+    for answer in answers:
+        assert answer.token_ids and len(answer.logprobs) == len(answer.token_ids)
+        assert all(value <= 0 for value in answer.logprobs)
+        assert answer.first_version == answer.last_version == policy.version
+
+
+def test_the_same_request_is_answered_the_same_way_twice(policy: Any, loop: Any) -> None:
+    sampling = Sampling(1.0, 12, seed=5, stop_token_ids=(2,))
+    first, again = (loop.run(policy.generate([ask("same", sampling)]))[0] for _ in range(2))
+    assert first.token_ids == again.token_ids
+
+
+def test_a_reply_ends_at_a_stop_token_or_at_its_length(model_policy: Any, loop: Any) -> None:
+    stopped_at_all = False
+    for seed in range(12):
+        sampling = Sampling(1.0, 30, seed=seed, stop_token_ids=(2,))
+        (answer,) = loop.run(model_policy.generate([ask(f"stop-{seed}", sampling)]))
+        if answer.finish_reason == "stop":
+            stopped_at_all = True
+            assert answer.token_ids[-1] == 2 and 2 not in answer.token_ids[:-1]
+        else:
+            assert answer.finish_reason == "length" and len(answer.token_ids) == 30
+    assert stopped_at_all
+
+
+def test_a_context_that_is_full_before_the_reply_has_ended_is_said_to_be(model_policy: Any, loop: Any) -> None:
+    (answer,) = loop.run(model_policy.generate([ask("full", prompt=(5,) * 512)]))
+    assert answer.token_ids == () and answer.finish_reason == "context"
+    (answer,) = loop.run(model_policy.generate([ask("nearly", Sampling(temperature=0.0), prompt=(5,) * 509)]))
+    assert len(answer.token_ids) == 3 and answer.finish_reason == "context"
+    short = Sampling(temperature=0.0, max_new_tokens=3)
+    (answer,) = loop.run(model_policy.generate([ask("fits", short, prompt=(5,) * 509)]))
+    assert len(answer.token_ids) == 3 and answer.finish_reason == "length"
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 1.5])
+def test_sampling_logprobs_have_the_temperature_in_them(
+    model_policy: Any, loop: Any, tiny_model: Path, temperature: float
+) -> None:
+    sampling = Sampling(temperature, 16, seed=3, stop_token_ids=(2,))
+    (answer,) = loop.run(model_policy.generate([ask(f"temperature-{temperature}", sampling)]))
+    reference = TransformersPolicy(str(tiny_model), max_model_len=512)
+    (expected,) = loop.run(reference.score([(PROMPT, answer.token_ids)], temperature))
+    assert answer.logprobs == pytest.approx(expected.logprobs, abs=1e-3)
+
+
+def test_score_agrees_with_the_logprobs_of_a_greedy_reply(model_policy: Any, loop: Any, tiny_model: Path) -> None:
+    (answer,) = loop.run(model_policy.generate([ask("score")]))
+    (scored,) = loop.run(model_policy.score([(PROMPT, answer.token_ids)]))
+    reference = TransformersPolicy(str(tiny_model), max_model_len=512)
+    (expected,) = loop.run(reference.score([(PROMPT, answer.token_ids)]))
+    assert scored.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
+
+
+def test_score_says_whether_tokens_are_what_greedy_play_says(model_policy: Any, loop: Any) -> None:
+    (answer,) = loop.run(model_policy.generate([ask("greedy or not")]))
+    said = answer.token_ids
+    others = [(*said[:place], token, *said[place + 1 :]) for place in (0, len(said) - 1) for token in (5, 6)]
+    targets = [said, said[:1], *(other for other in others if other != said)]
+    scores = loop.run(model_policy.score([(PROMPT, target) for target in targets]))
+    assert [score.is_greedy for score in scores] == [True, True] + [False] * (len(targets) - 2)
+    assert len(targets) > 3
+
+
+def test_both_engines_decode_greedily_alike(vllm_policy: Any, loop: Any, tiny_model: Path) -> None:
+    reference = TransformersPolicy(str(tiny_model), max_model_len=512)
+    (ours,) = loop.run(vllm_policy.generate([ask("greedy")]))
+    (theirs,) = loop.run(reference.generate([ask("greedy")]))
+    assert ours.token_ids == theirs.token_ids
+
+
+def test_new_weights_are_played_and_stamped(
+    model_policy: Any, loop: Any, tiny_model: Path, other_tiny_model: Path
+) -> None:
+    (before,) = loop.run(model_policy.generate([ask("before")]))
+    loop.run(model_policy.load(snapshot_of(other_tiny_model, version=7)))
+    try:
+        (after,) = loop.run(model_policy.generate([ask("after")]))
+        (expected,) = loop.run(TransformersPolicy(str(other_tiny_model), max_model_len=512).generate([ask("after")]))
+        assert after.token_ids == expected.token_ids != before.token_ids
+        assert model_policy.version == after.first_version == after.last_version == 7
+    finally:
+        loop.run(model_policy.load(snapshot_of(tiny_model, version=0)))
+    (again,) = loop.run(model_policy.generate([ask("again")]))
+    assert again.token_ids == before.token_ids and again.first_version == 0
+
+
+@pytest.mark.parametrize("in_flight", [True, False])
+def test_weights_that_come_during_a_turn_wait_for_its_end_or_are_stamped_on_it(
+    in_flight: bool, vllm_policy: Any, loop: Any, tiny_model: Path, other_tiny_model: Path
+) -> None:
+    async def scenario() -> Any:
+        requests = [ask(f"long-{in_flight}-{seed}", Sampling(1.0, 400, seed=seed)) for seed in range(12)]
+        turns = asyncio.create_task(vllm_policy.generate(requests))
+        await asyncio.sleep(0.1)
+        await vllm_policy.load(snapshot_of(other_tiny_model, version=7), in_flight)
+        return await turns
+
+    try:
+        answers = loop.run(scenario())
+        assert all(len(answer.token_ids) == len(answer.logprobs) > 0 for answer in answers)
+        versions = {(answer.first_version, answer.last_version) for answer in answers}
+        assert versions <= {(0, 0), (0, 7)} and ((0, 7) in versions) == in_flight
+        assert vllm_policy.version == 7
+    finally:
+        loop.run(vllm_policy.load(snapshot_of(tiny_model, version=0)))
+
+
+def test_a_policy_sleeps_and_wakes_as_it_was(model_policy: Any, loop: Any) -> None:
+    (before,) = loop.run(model_policy.generate([ask("awake")]))
+    loop.run(model_policy.sleep())
+    loop.run(model_policy.wake())
+    (after,) = loop.run(model_policy.generate([ask("woken")]))
+    assert before.token_ids == after.token_ids
+
+
+def test_an_engine_that_takes_weights_in_its_sleep_plays_once_all_of_it_is_awake(
+    vllm_policy: Any, loop: Any, tiny_model: Path, other_tiny_model: Path
+) -> None:
+    """As a run does where learner and engines share devices: weights wake, are replaced, and then the cache wakes."""
+
+    async def scenario() -> Any:
+        await vllm_policy.sleep()
+        turn = asyncio.create_task(vllm_policy.generate([ask("asked in its sleep")]))
+        await vllm_policy.wake("weights")
+        await vllm_policy.load(snapshot_of(other_tiny_model, version=7))
+        await asyncio.sleep(0.5)
+        assert not turn.done(), "its cache still sleeps"
+        await vllm_policy.wake("kv_cache")
+        (answer,) = await turn
+        await vllm_policy.sleep()
+        await vllm_policy.wake()
+        return answer, (await vllm_policy.generate([ask("awake")]))[0]
+
+    expected = TransformersPolicy(str(other_tiny_model), max_model_len=512)
+    (wanted,) = loop.run(expected.generate([ask("wanted")]))
+    try:
+        answer, later = loop.run(scenario())
+        assert answer.token_ids == later.token_ids == wanted.token_ids and answer.last_version == 7
+    finally:
+        loop.run(vllm_policy.load(snapshot_of(tiny_model, version=0)))
+
+
+def test_an_engine_whose_weights_alone_are_awake_can_be_put_to_sleep(vllm_policy: Any, loop: Any) -> None:
+    async def scenario() -> Any:
+        await vllm_policy.sleep()
+        await vllm_policy.wake("weights")
+        await vllm_policy.sleep()
+        turn = asyncio.create_task(vllm_policy.generate([ask("asked in its sleep")]))
+        await vllm_policy.wake("kv_cache")
+        await asyncio.sleep(0.5)
+        assert not turn.done(), "its weights sleep again"
+        await vllm_policy.wake("weights")
+        return (await turn)[0]
+
+    (before,) = loop.run(vllm_policy.generate([ask("first")]))
+    assert loop.run(scenario()).token_ids == before.token_ids
+
+
+def test_a_damaged_bucket_is_refused_by_name(loop: Any, tiny_model: Path) -> None:
+    policy = TransformersPolicy(str(tiny_model))
+    good = snapshot_of(tiny_model, version=3)
+    damaged = replace(good, parts=(replace(good.parts[0], checksum="0" * 16), *good.parts[1:]))
+    with pytest.raises(WeightSyncError, match="bucket 0"):
+        loop.run(policy.load(damaged))
+    assert policy.version == 0
+
+
+def test_a_snapshot_with_tensors_missing_is_refused(loop: Any, tiny_model: Path) -> None:
+    policy = TransformersPolicy(str(tiny_model))
+    good = snapshot_of(tiny_model, version=3)
+    with pytest.raises(WeightSyncError, match="lacks"):
+        loop.run(policy.load(replace(good, parts=good.parts[1:])))
+
+
+def test_the_scripted_expert_says_so_when_it_is_asked_for_what_it_has_not(loop: Any) -> None:
+    expert = ScriptedPolicy(CARDS, encode=lambda text: [3])
+    with pytest.raises(EngineError, match="no probabilities"):
+        loop.run(expert.score([((1,), (2,))]))
+    with pytest.raises(EngineError, match="no weights"):
+        loop.run(expert.load(LocalSnapshot(1, ())))
+
+
+def test_the_scripted_expert_hints_without_the_word_and_guesses_it(loop: Any) -> None:
+    expert = ScriptedPolicy(CARDS, encode=lambda text: [3], slip_rate=0.0, patience=0.0)
+    hint = expert.reply(VIEW, "a")
+    assert "river" not in hint and any(clue in hint for clue in CARDS["river"])
+    heard = GameView(Role.DEFENDER, None, ((Role.ATTACKER, "You often find it together with boat."),), 4)
+    assert expert.reply(heard, "a") == "I know the word! It is `river`!"

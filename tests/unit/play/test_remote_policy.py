@@ -1,0 +1,120 @@
+"""Engines in other actors: requests travel together, come back one by one, and bad weights end an engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.policy import Request, Sampling, Score
+from actors.transformers_policy import TransformersPolicy
+from cluster.rollout.remote_policy import RemotePolicy
+from cluster.rollout.request_queue import Packed, RequestQueue, pack_request, unpack_request
+from spag_ray.errors import EngineError
+from tests.support.policies import PROMPT, ask
+
+
+class Method:
+    """What `handle.method` is on an actor's handle: something with `.remote`."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.remote = function
+
+
+class FakeEngine:
+    """Answers each request after its own delay, like an engine; remembers how requests arrived."""
+
+    def __init__(self, delays: dict[str, float], broken: frozenset[str] = frozenset()) -> None:
+        self.submits: list[list[str]] = []
+        self.cancelled: list[str] = []
+        self._delays = delays
+        self._broken = broken
+        self._answers: list[Any] = []
+        self.exchange = Method(self._exchange)
+
+    async def _exchange(self, client: str, requests: list[Packed], cancelled: list[str], gather_s: float) -> list[Any]:
+        self.cancelled += cancelled
+        if requests:
+            self.submits.append([request_id for request_id, *_ in requests])
+        for request_id, *_ in requests:
+            asyncio.get_running_loop().call_later(self._delays[request_id], self._finish, request_id)
+        await asyncio.sleep(0.005)
+        answers, self._answers = self._answers, []
+        return answers
+
+    def _finish(self, name: str) -> None:
+        self._answers.append((name, "out of luck") if name in self._broken else (name, (3,), (-1.0,), 0, 0, "stop"))
+
+
+def handle_of(engine: FakeEngine) -> Any:
+    """For mypy: of an actor's handle it has what is used here."""
+    return engine
+
+
+def test_requests_of_one_tick_travel_in_one_call_and_a_slow_one_holds_nobody(loop: Any) -> None:
+    async def scenario() -> tuple[list[list[str]], list[str]]:
+        engine = FakeEngine({"slow": 0.2, "a": 0.0, "b": 0.01})
+        policy = RemotePolicy(handle_of(engine), "fake")
+        order: list[str] = []
+
+        async def one(name: str) -> None:
+            await policy.generate([ask(name)])
+            order.append(name)
+
+        await asyncio.gather(one("slow"), one("a"), one("b"))
+        return engine.submits, order
+
+    submits, order = loop.run(scenario())
+    assert submits == [["slow", "a", "b"]] and order == ["a", "b", "slow"]
+
+
+def test_a_request_that_is_given_up_is_cancelled_at_the_engine_and_its_late_answer_is_nobodys(loop: Any) -> None:
+    async def scenario() -> FakeEngine:
+        engine = FakeEngine({"late": 0.05, "other": 0.1})
+        policy = RemotePolicy(handle_of(engine), "fake")
+        other = asyncio.create_task(policy.generate([ask("other")]))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(policy.generate([ask("late")]), 0.02)
+        await other
+        return engine
+
+    assert loop.run(scenario()).cancelled == ["late"]
+
+
+def test_a_request_travels_with_all_that_an_engine_needs() -> None:
+    request = Request("a", (1, 2), Sampling(0.7, 9, 40, 0.9, 123, (2, 5)))
+    assert unpack_request(pack_request(request)) == request
+
+
+def test_a_request_that_fails_fails_alone(loop: Any) -> None:
+    async def scenario() -> Any:
+        policy = RemotePolicy(handle_of(FakeEngine({"bad": 0.0, "good": 0.01}, frozenset({"bad"}))), "fake")
+        return await asyncio.gather(
+            policy.generate([ask("bad")]), policy.generate([ask("good")]), return_exceptions=True
+        )
+
+    bad, good = loop.run(scenario())
+    assert isinstance(bad, EngineError) and "out of luck" in str(bad)
+    assert good[0].request_id == "good"
+
+
+def test_scores_are_pending_until_they_come_so_that_an_engine_that_hangs_is_seen(loop: Any, tiny_model: Path) -> None:
+    class Slow(TransformersPolicy):
+        async def score(self, sequences: Any, temperature: float = 1.0) -> list[Score]:
+            await asyncio.sleep(0.05)
+            return await super().score(sequences, temperature)
+
+    async def scenario() -> tuple[int, float, int]:
+        desk = RequestQueue(Slow(str(tiny_model), max_model_len=512))
+        scoring = asyncio.create_task(desk.score([(PROMPT, (5, 6))], 1.0))
+        await asyncio.sleep(0.02)
+        during, idle_s = desk.num_pending, desk.idle_s
+        (score,) = await scoring
+        assert len(score.logprobs) == 2
+        return during, idle_s, desk.num_pending
+
+    during, idle_s, after = loop.run(scenario())
+    assert (during, after) == (1, 0) and idle_s >= 0.015

@@ -1,0 +1,46 @@
+"""Who sits where: seats of policies, of earlier versions, of the expert, and of guests."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from actors.endpoint_policy import Endpoint
+from cluster.schedules.seating import Cards, Seating
+from spag_ray.config.loading import parse_config
+from spag_ray.game.rules import Role
+
+CARDS: Cards = {"river": ("water", "boat")}
+
+
+def seating_of(*policies: Any, **config: Any) -> Seating:
+    return Seating(parse_config(config), policies, "/models/of-the-run", CARDS)
+
+
+def test_policies_that_learn_one_seat_sit_in_it_alone() -> None:
+    policies = [SimpleNamespace(name=f"{role}-policy", roles={role}, model=f"/models/{role}") for role in Role]
+    seats = seating_of(*policies, policies="separate", sampling={"temperature": 0.7, "max_new_tokens": 9}).self_play({})
+    assert {name: (seat.pool, seat.policy, seat.model) for name, seat in seats.items()} == {
+        str(role): (f"{role}-policy", f"{role}-policy", f"/models/{role}") for role in Role
+    }
+    assert {(seat.sampling.temperature, seat.sampling.max_new_tokens) for seat in seats.values()} == {(0.7, 9)}
+
+
+def test_a_league_adds_seats_and_takes_none_away() -> None:
+    policy = SimpleNamespace(name="policy", roles=set(Role), model="/models/x")
+    seating = seating_of(policy)
+    earlier = seating.engines_of("opponents", "spag-1", "/models/x", 1.0)
+    seats = seating.self_play({"spag-1": earlier})
+    assert set(seats) == {*map(str, Role), "spag-1"} and seats["spag-1"].pool == "opponents"
+    assert all(seats[str(role)].policy == "policy" for role in Role)
+
+
+def test_a_guest_has_cards_or_an_endpoint_and_samples_as_an_evaluation_does() -> None:
+    seating = seating_of(evaluation={"temperature": 0.3}, sampling={"temperature": 1.0, "max_new_tokens": 12})
+    expert = seating.guest("expert", None)
+    assert (expert.cards, expert.endpoint, expert.sampling.temperature) == (CARDS, None, 0.3)
+    assert expert.sampling.max_new_tokens == 12
+    endpoint = Endpoint("http://127.0.0.1:1/v1", "tiny")
+    served = seating.guest("served", endpoint)
+    assert (served.cards, served.endpoint, served.policy) == (None, endpoint, "served")
+    assert seating.expert().cards == CARDS and seating.expert().policy == "scripted"

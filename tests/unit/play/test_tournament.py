@@ -1,0 +1,138 @@
+"""`spag-ray match`: who meets whom, who may play, and engines that are given one player's weights after another's."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from cluster.commands.tables import comparison_lines, head_to_head_lines, match_tables
+from cluster.schedules.tournament import Entrant, check_entrants, entrants_of_run, pairings, shape_of
+from spag_ray.errors import ConfigError, ModelError
+from spag_ray.game.prompts import chat_messages, load_template
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.results.matches import Game, Match
+
+
+@pytest.mark.parametrize(
+    "text", ["new", "=x", "new=", "a/b=scripted", "../up=scripted", "new=http://127.0.0.1:9/v1", "new=no/such/folder"]
+)
+def test_what_is_no_player_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises((ConfigError, ModelError)) as error:
+        Entrant.parse(text)
+    assert "\n" not in str(error.value)
+
+
+def test_a_player_is_a_folder_an_endpoint_or_the_expert(tiny_model: Path) -> None:
+    assert Entrant.parse(f"new={tiny_model}") == Entrant("new", str(tiny_model))
+    assert Entrant.parse("old=scripted") == Entrant("old")
+    endpoint = Entrant.parse("far=http://127.0.0.1:8000/v1/#some/model").endpoint
+    assert endpoint is not None and (endpoint.url, endpoint.model) == ("http://127.0.0.1:8000/v1", "some/model")
+
+
+def test_players_have_names_of_their_own() -> None:
+    with pytest.raises(ConfigError, match="two players"):
+        check_entrants([Entrant("a"), Entrant("a")], None)
+    with pytest.raises(ConfigError, match="--against c"):
+        check_entrants([Entrant("a"), Entrant("b")], "c")
+    with pytest.raises(ConfigError, match="nobody plays"):
+        check_entrants([], None)
+
+
+def test_every_pairing_comes_once_and_a_seat_changes_seldom() -> None:
+    found = list(pairings("abcd"))
+    assert sorted(found) == [(a, d) for a in "abcd" for d in "abcd"]
+    changes = sum(before[seat] != after[seat] for before, after in itertools.pairwise(found) for seat in (0, 1))
+    assert changes == len(found) - 1, "from one match to the next one player is kept"
+    assert sorted(pairings("abc", "b")) == [("a", "b"), ("b", "a"), ("b", "c"), ("c", "b")]
+
+
+def test_a_run_folder_gives_its_stages_in_order(tmp_path: Path, tiny_model: Path) -> None:
+    for stage in ("spag-10", "spag-2", "imitated", "unfinished"):
+        (tmp_path / "models" / stage).mkdir(parents=True)
+        if stage != "unfinished":
+            shutil.copytree(tiny_model, tmp_path / "models" / stage, dirs_exist_ok=True)
+    names = [entrant.name for entrant in entrants_of_run(tmp_path, str(tiny_model))]
+    assert names == ["base", "imitated", "spag-2", "spag-10"]
+    with pytest.raises(ConfigError, match="run folder"):
+        entrants_of_run(tmp_path / "models", str(tiny_model))
+
+
+def test_models_of_one_shape_share_engines(tmp_path: Path, tiny_model: Path, other_tiny_model: Path) -> None:
+    assert shape_of(str(tiny_model)) == shape_of(str(other_tiny_model))
+    larger = shutil.copytree(tiny_model, tmp_path / "larger")
+    config = json.loads((larger / "config.json").read_text())
+    (larger / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
+    assert shape_of(str(tiny_model)) != shape_of(str(larger))
+
+
+def test_the_newest_of_two_is_the_one_of_the_later_round() -> None:
+    game = Game("word", Outcome.ATTACKER_WINS, 3)
+    lines = head_to_head_lines([Match("spag-10", "spag-9", (game,)), Match("spag-9", "spag-10", (game,))])
+    assert lines == [
+        "spag-10 as attacker against spag-9: score 1.00",
+        "spag-10 as defender against spag-9: score 0.00",
+        "mean score over both seats: 0.50 (0.5 is even)",
+    ]
+
+
+def table_text(table: Table) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    console.print(table)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_seats_that_no_games_connect_are_not_rated_beside_each_other() -> None:
+    game = Game("word", Outcome.ATTACKER_WINS, 3)
+    # As attacker b met three defenders, as defender two attackers; nothing tells these five from those four.
+    matches = [Match(seats[0], seats[1], (game,)) for seats in ("ba", "bc", "bd", "ab", "cb")]
+    rated = {
+        tuple(line.split()[:2]): "[" in line
+        for line in table_text(match_tables(matches, "abcd")[1]).splitlines()
+        if line.strip()[:2] in ("a ", "b ", "c ", "d ")
+    }
+    assert {seat for seat, is_rated in rated.items() if is_rated} == {
+        ("b", "attacker"),
+        *((name, "defender") for name in "acd"),
+    }
+    assert len(rated) == 7, "all have breaches and ties"
+    connected = table_text(match_tables([*matches, Match("b", "b", (game,))], "abcd")[1])
+    assert all("[" in line for line in connected.splitlines() if line.strip()[:2] in ("a ", "b ", "c ", "d "))
+
+
+def test_a_seat_whose_every_game_was_broken_off_has_a_score_but_none_without_breaches() -> None:
+    won, broken = Game("word", Outcome.ATTACKER_WINS, 3), Game("word", Outcome.ATTACKER_BREACH, 1)
+    (line,) = comparison_lines([Match("new", "old", (won,)), Match("old", "new", (broken,))], ["old", "new"], None)
+    assert line.startswith("new against old, both seats: 1.00 [1.00, 1.00]; better over 1 words")
+
+
+def test_an_endpoint_reads_what_other_players_read() -> None:
+    said = [(Role.ATTACKER, "It flows."), (Role.DEFENDER, "From where?"), (Role.ATTACKER, "From a lake.")]
+    template = load_template("chat")
+    messages = chat_messages(template, said, Role.DEFENDER, "river", 4)
+    assert [message["role"] for message in messages] == ["user", "assistant", "user"]
+    assert messages[0]["content"].endswith("\n\nIt flows.") and "river" not in str(messages)
+    attacker = chat_messages(template, said[:2], Role.ATTACKER, "river", 4)
+    assert [message["role"] for message in attacker] == ["user", "assistant", "user"]
+    assert "river" in attacker[0]["content"] and attacker[1]["content"] == "It flows."
+    (flat,) = chat_messages(load_template("flat"), said, Role.DEFENDER, "river", 4)
+    assert flat["role"] == "user" and "From a lake." in flat["content"]
+
+
+def test_the_tables_say_who_is_better() -> None:
+    words = [f"word{number}" for number in range(20)]
+    wins, loses = (
+        tuple(Game(word, outcome, 3) for word in words) for outcome in (Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS)
+    )
+    matches = [Match("new", "old", wins), Match("old", "new", loses), Match("old", "old", wins)]
+    (line,) = comparison_lines(matches, ["old", "new"], None)
+    assert line.startswith("new against old, both seats: 1.00") and "p = 0.000" in line
+    assert comparison_lines(matches[:1], ["old", "new"], "old") == []
+    win_table, player_table = match_tables(matches, ["old", "new"])
+    assert win_table.row_count == 2 and player_table.row_count == 4

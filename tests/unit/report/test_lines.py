@@ -1,0 +1,87 @@
+"""Lines of metrics.jsonl: what is written is read as the same type again, and older lines are read."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from spag_ray.results.lines import (
+    LINES,
+    BufferLine,
+    EngineLostLine,
+    EvaluationLine,
+    GamesLine,
+    Line,
+    StepLine,
+    SyncLine,
+    parse_line,
+)
+from spag_ray.results.metric_lines import MetricLines
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "run_folders"
+
+
+@pytest.mark.parametrize("run", ["rounds", "stream"])
+def test_lines_of_a_run_are_written_again_as_they_were(run: str) -> None:
+    kinds = set()
+    for line in MetricLines(GOLDEN / run / "metrics.jsonl").new():
+        found = parse_line(line)
+        assert found is not None and not found.unknown, line
+        again = {"time": line["time"], "kind": found.kind, **found.values()}
+        assert json.dumps(again) == json.dumps(line)
+        kinds.add(found.kind)
+    assert {"step", "sync", "play", "games", "buffer", "checkpoint"} <= kinds
+
+
+def test_what_another_version_wrote_besides_is_kept() -> None:
+    line = {"time": 1.0, "kind": "sync", "policy": "policy", "version": 3, "seconds": 0.5, "colour": "green"}
+    found = parse_line(line)
+    assert isinstance(found, SyncLine) and found.report.version == 3 and found.unknown == {"colour": "green"}
+    assert found.values()["colour"] == "green"
+
+
+def test_lines_of_older_versions_lack_keys() -> None:
+    step = parse_line({"time": 1.0, "kind": "step", "stage": "spag-1", "policy": "policy", "step": 4, "loss": 0.5})
+    assert isinstance(step, StepLine) and step.report.loss == 0.5 and math.isnan(step.report.entropy)
+    lost = parse_line({"time": 1.0, "kind": "engine_lost", "engine": "engine-0"})
+    assert lost == EngineLostLine("engine-0") and lost.reason == "found dead"
+    assert parse_line({"time": 1.0, "kind": "weather", "wind": 3}) is None
+
+
+def test_a_line_without_what_makes_it_is_refused() -> None:
+    with pytest.raises(TypeError, match="oldest_s"):
+        parse_line({"time": 1.0, "kind": "buffer", "waiting": 3})
+    with pytest.raises((TypeError, ValueError)):
+        parse_line({"time": 1.0, "kind": "sync", "policy": "policy", "version": None, "seconds": 0.5})
+    with pytest.raises((TypeError, ValueError)):
+        parse_line({"time": 1.0, "kind": "buffer", "waiting": 3, "oldest_s": 1.0, "lag_many": 4})
+
+
+def test_null_is_a_number_that_was_not_finite_or_nothing_at_all() -> None:
+    step = parse_line({"kind": "step", "stage": "spag-1", "policy": "policy", "step": 4, "gradient_norm": None})
+    assert isinstance(step, StepLine) and math.isnan(step.report.gradient_norm)
+    buffer = parse_line({"kind": "buffer", "waiting": 3, "oldest_s": 1.0, "permits_free": None})
+    assert buffer == BufferLine(3, 1.0) and buffer.values() == {"waiting": 3, "oldest_s": 1.0}
+
+
+def test_mappings_stand_in_the_line_itself() -> None:
+    line = GamesLine("self_play", 12, 240, {"attacker win: wrong guess": 2})
+    assert line.values() == {"phase": "self_play", "turns": 12, "tokens": 240, "attacker win: wrong guess": 2}
+    evaluation = {"policy": "policy", "stage": "spag-1", "task": "arc_easy", "metric": "acc", "value": 0.5}
+    found = parse_line({"kind": "evaluation", **evaluation, "num_samples": 4, "num_fewshot": 0})
+    assert isinstance(found, EvaluationLine) and found.row.stderr is None and "stderr" not in found.values()
+
+
+def test_every_type_of_line_has_a_kind_of_its_own() -> None:
+    assert len(LINES) == len(Line.__subclasses__())
+    assert all(line.kind == kind for kind, line in LINES.items())
+
+
+def test_what_is_no_end_of_a_game_is_not_counted_as_one() -> None:
+    values = {"phase": "self_play", "turns": 4, "tokens": 9, "attacker win: wrong guess": 2, "mood": "calm"}
+    found = parse_line({"kind": "games", **values})
+    assert isinstance(found, GamesLine) and found.ends == {"attacker win: wrong guess": 2}
+    assert found.unknown == {"mood": "calm"} and found.values() == values

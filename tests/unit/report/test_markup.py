@@ -1,0 +1,30 @@
+"""Pieces of HTML: everything that comes from a run is escaped, and quantities read as people say them."""
+
+from __future__ import annotations
+
+import pytest
+
+from spag_ray.results.report.figure import Figure
+from spag_ray.results.report.markup import chart, duration, facts, in_words, megabytes, paragraph, row_of_cells, table
+from tests.support.report_runs import HOSTILE
+
+
+def test_no_text_becomes_markup() -> None:
+    figure = Figure(name=HOSTILE, title=HOSTILE, summary=HOSTILE, data=[], note=HOSTILE, legend=((HOSTILE, HOSTILE),))
+    pieces = [paragraph(HOSTILE), row_of_cells(HOSTILE, HOSTILE), facts([(HOSTILE, HOSTILE)]), chart(figure)]
+    pieces.append(table(HOSTILE, [HOSTILE], [[HOSTILE, HOSTILE]]))
+    for piece in pieces:
+        assert "<script" not in piece and "<img" not in piece and "<!--" not in piece and "&lt;script&gt;" in piece
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, "0 s"), (59.6, "1 min 0 s"), (61, "1 min 1 s"), (3600, "1 h"), (90_000, "1 d 1 h"), (86_400 * 3, "3 d")],
+)
+def test_a_duration_is_said_in_two_units(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
+
+
+def test_large_numbers_are_short() -> None:
+    assert (in_words(999_999), in_words(1_500_000), in_words(2e9)) == ("999,999", "1.5 M", "2 G")
+    assert megabytes(2_340_000) == "2.3 MB"

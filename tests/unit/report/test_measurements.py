@@ -1,0 +1,70 @@
+"""What lines of metrics.jsonl become on the page: whatever they hold, times and tokens are those of the run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spag_ray.errors import InputError
+from spag_ray.results.evaluations import read_evaluations
+from spag_ray.results.matches import read_matches
+from spag_ray.results.report.measurements import read_measurements
+from spag_ray.results.report.pace_figures import pace_figures
+from spag_ray.results.report.packing import packed
+from spag_ray.results.report.step_figures import LEARNING, MISMATCH, step_figures
+from tests.support.report_runs import (
+    measurements,
+    streamed,
+    write_metrics,
+)
+
+
+def test_numbers_without_an_end_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    path.write_text('[{"attacker": "a", "defender": "b", "games": [["river", "tied game", 1e999]]}]')
+    with pytest.raises(InputError, match="no matches can be read from it"):
+        read_matches(path)
+    row = (
+        '"stage": "s", "task": "t", "metric": "m", "value": 0.5, "stderr": null, "num_samples": 1e999, "num_fewshot": 0'
+    )
+    path.write_text(f"[{{{row}}}]")
+    with pytest.raises(InputError, match="no evaluations can be read from it"):
+        read_evaluations(path)
+
+
+anything = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from([*measurements(2), *streamed()]), max_size=12), st.data())
+def test_whatever_lines_hold_they_can_be_drawn(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    found = [line | {data.draw(st.sampled_from(sorted(line))): data.draw(anything)} for line in lines]
+    path = tmp_path_factory.mktemp("lines") / "metrics.jsonl"
+    write_metrics(path, found)
+    measured = read_measurements(path, max_lag=3)
+    figures = [*step_figures(measured, (*LEARNING, *MISMATCH)), *pace_figures(measured)]
+    assert packed([figure.as_json() for figure in figures]) and measured.clock.seconds >= 0
+
+
+def test_a_pause_before_a_resume_is_no_time_of_the_run(tmp_path: Path) -> None:
+    lines = measurements()
+    later = [{**line, "time": line["time"] + 40_000} for line in measurements()]
+    resumed = {"time": later[0]["time"] - 1, "kind": "resumed", "stage": "spag-1"}
+    write_metrics(tmp_path / "one.jsonl", lines)
+    write_metrics(tmp_path / "two.jsonl", [*lines, resumed, *later])
+    one, two = (read_measurements(tmp_path / f"{name}.jsonl") for name in ("one", "two"))
+    assert two.clock.seconds == pytest.approx(2 * one.clock.seconds + 1) and two.incidents == {"resumed": 1}
+    assert two.num_steps == 2 * one.num_steps
+
+
+def test_tokens_are_spread_over_the_time_in_which_they_came(tmp_path: Path) -> None:
+    write_metrics(tmp_path / "m.jsonl", measurements())
+    activity = read_measurements(tmp_path / "m.jsonl").activity
+    for what, tokens in (("imitation", 400), ("self_play", 800), ("learned", 12 * 120)):
+        assert sum(activity.rates[what]) * activity.bin_s == pytest.approx(tokens)

@@ -1,0 +1,393 @@
+"""The report: what it gathers from a run folder, whatever is missing there, and what its source looks like."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+import spag_ray.results.report
+from cluster.cli import app, run_guarded
+from cluster.commands.report import decoder, make_report, report_finished
+from cluster.runtime.run_folder import make_run_folder
+from spag_ray.config.loading import load_config, parse_config, to_yaml
+from spag_ray.episodes.log import read_log
+from spag_ray.episodes.wire import decode
+from spag_ray.errors import InputError, RunFolderError
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.results.evaluations import Evaluation, write_evaluations
+from spag_ray.results.matches import Game, Match, write_matches
+from spag_ray.results.report.measurements import read_measurements
+from spag_ray.results.report.packing import BLOCK_GAMES, Packer
+from spag_ray.results.report.page import write_report
+from spag_ray.results.report.sections import largest_group
+from spag_ray.training_data.samples import game_samples
+from tests.support.hostile import example, values
+from tests.support.report_page import page_of
+from tests.support.report_runs import (
+    HOSTILE,
+    hostile_episode,
+    make_run,
+    measurements,
+    repeated,
+    streamed,
+    write_log,
+    write_metrics,
+)
+from tests.support.runs import stream_run
+
+
+@pytest.fixture(scope="module")
+def made(tiny_model: Path, words: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run folder; tests that change it take a copy."""
+    folder = tmp_path_factory.mktemp("report") / "one-run"
+    make_run(folder, tiny_model, words)
+    return folder
+
+
+ASSETS = Path(spag_ray.results.report.__file__).parent
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made, tmp_path / "one-run")
+
+
+def test_every_game_is_on_the_page_with_all_that_its_turns_say(run: Path) -> None:
+    page = page_of(run, decode=decoder(run, Console(quiet=True)))
+    index, games = page.unpacked("index"), page.games()
+    logs = {path.stem: list(read_log(path)) for path in (run / "episodes").glob("*.log")}
+    assert index["stages"] == ["expert", "eval-imitated", "spag-1", "spag-2", "eval-spag-2"]
+    episodes = [episode for stage in index["stages"] for episode in logs[stage]]
+    assert len(games) == len(episodes) == 120 and len(index["stage"]) == 120 and BLOCK_GAMES < 120
+    for place, (game, episode) in enumerate(zip(games, episodes, strict=True)):
+        assert index["stages"][index["stage"][place]] == episode.stage
+        assert index["words"][index["word"][place]] == episode.target_word
+        assert index["outcomes"][index["outcome"][place]] == episode.verdict.outcome
+        assert game["reason"] == episode.verdict.reason and game["decided"] == episode.verdict.turn
+        for shown, turn in zip(game["turns"], episode.turns, strict=True):
+            assert shown["text"] == turn.text and index["players"][shown["player"]] == turn.policy
+            assert shown["versions"] == [turn.first_version, turn.last_version]
+            if turn.policy == "scripted":
+                assert "mean" not in shown, "a scripted player has no probabilities"
+            else:
+                assert sum(shown["lengths"]) == len(turn.text) and len(shown["lengths"]) == turn.num_tokens
+                steps = [round(-value * index["stepsPerNat"]) for value in turn.logprobs]
+                assert shown["surprise"] == steps
+
+
+def test_rewards_are_those_that_are_learned_from(run: Path) -> None:
+    page = page_of(run)
+    index = page.unpacked("index")
+    stages = [index["stages"][number] for number in index["stage"]]
+    shown = {
+        (stage, game["id"]): [turn["reward"] for turn in game["turns"] if "reward" in turn]
+        for stage, game in zip(stages, page.games(), strict=True)
+    }
+    objective = load_config(str(run / "config.yaml")).objective
+    for stage in ("expert", "spag-1"):
+        samples = game_samples(list(read_log(run / "episodes" / f"{stage}.log")), objective)
+        assert len(samples) > 3
+        for sample in samples:
+            rewards = shown.pop((stage, sample.episode_id))
+            if stage == "expert":
+                assert rewards == [None] * len(sample.turns), "imitated, all alike"
+            else:
+                assert rewards == [pytest.approx(turn.advantage, abs=1e-4) for turn in sample.turns]
+    # Of the games that nothing is learned from: ties, breaches, all on held-out words.
+    assert {stage for (stage, _), rewards in shown.items() if rewards} == {"spag-2"}
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("config.yaml", "config.yaml is not there"),
+        ("metrics.jsonl", "metrics.jsonl is not there"),
+        ("episodes", "No games yet"),
+        ("matches.json", "No matches yet"),
+        ("versions.json", "What it was made with is not known"),
+    ],
+)
+def test_what_is_missing_is_said(run: Path, missing: str, said: str) -> None:
+    path = run / missing
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert said in page_of(run).text
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '{"a": 1}', "\x00\xff", "[" * 100_000, '[{"stage": NaN}]'])
+def test_damaged_files_are_said_and_the_rest_is_shown(run: Path, content: str) -> None:
+    names = ["config.yaml", "versions.json", "matches.json", "league.json", "evaluations.json", "ended.json"]
+    for name in names:
+        (run / name).write_text(content)
+    page = page_of(run)
+    said = [name for name in names if f"{name} cannot be read" in page.text]
+    assert said == [name for name in names if (name, content) != ("versions.json", '{"a": 1}')]
+    assert len(page.games()) == 120
+
+
+def test_a_log_with_a_torn_tail_and_damage_within_shows_what_is_whole(run: Path) -> None:
+    path = run / "episodes" / "spag-1.log"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(bytes(data[:-5]))
+    page = page_of(run)
+    assert len(page.games()) == 118
+    assert re.search(r"episodes/spag-1\.log: 1 damaged places .* skipped, a torn tail of \d+ bytes", page.text)
+
+
+def test_torn_and_foreign_lines_of_measurements_are_counted_and_left_out(run: Path) -> None:
+    with (run / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"kind": 7, "time": 1}\n[]\n\xff\n{"time": 1e400, "kind": "step"}\n{"time": 17600')
+    # The last has no end yet: somebody may be writing it.
+    assert "4 lines cannot be read" in page_of(run).text
+
+
+@pytest.mark.parametrize("content", [b"", b"{}\n"])
+def test_a_run_that_has_measured_nothing_has_a_page(run: Path, content: bytes) -> None:
+    (run / "metrics.jsonl").write_bytes(content)
+    page = page_of(run)
+    assert "Last measured never" in page.text and "Nothing was measured yet" in page.text
+
+
+def test_a_run_that_goes_on_or_was_killed_is_not_called_finished(run: Path) -> None:
+    assert "Finished. Last measured" in page_of(run).text
+    (run / "ended.json").write_text('{"ended": "failed", "reason": "an engine <died>"}')
+    assert "Failed: an engine <died>. Last measured" in page_of(run).text
+    (run / "ended.json").unlink()
+    assert "Not known to be finished: it goes on, or was cut off." in page_of(run).text
+
+
+def test_what_is_no_run_folder_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def report(folder: Path, *more: str) -> tuple[int, str]:
+        code = run_guarded(lambda **options: app(["report", str(folder), *more], **options))
+        return code, capsys.readouterr().err
+
+    (tmp_path / "a-file").write_text("x")
+    for name in ("nowhere", "a-file", "."):
+        code, error = report(tmp_path / name)
+        assert code == 2 and error.count("\n") == 1 and "--run-dir" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["a-file"]
+
+
+def test_the_command_says_where_the_page_is_and_how_large(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):  # its own page it writes again
+        assert run_guarded(lambda **options: app(["report", str(run)], **options)) == 0
+        said = " ".join(capsys.readouterr().out.split())
+        assert re.fullmatch(rf"report: {re.escape(str(run))}/report\.html \(\d\.\d MB, 120 games\)", said)
+    (run / "mine.html").write_text("mine")
+    out = ["report", str(run), "--out", str(run / "mine.html")]
+    assert run_guarded(lambda **options: app(out, **options)) == 2
+    assert (run / "mine.html").read_text() == "mine" and "nothing is overwritten" in capsys.readouterr().err
+    for place in (run / "no-such-folder", run / "config.yaml"):
+        with pytest.raises(InputError, match="cannot be written"):
+            make_report(run, place / "x.html", Console(quiet=True))
+
+
+def test_a_report_that_cannot_be_written_is_no_fault_of_a_finished_run(run: Path) -> None:
+    (run / "report.html").mkdir()
+    console = Console(record=True, width=300)
+    report_finished(run, console)
+    said = console.export_text().strip()
+    assert said.startswith("no report (InputError: ") and said.endswith(f"`spag-ray report {run}` makes one")
+    assert said.count("\n") == 0 and not list(run.glob(".report*"))
+
+
+def test_text_from_anywhere_stays_text(run: Path) -> None:
+    write_log(run, "spag-1", [hostile_episode()])
+    write_log(run, "<img src=x onerror=alert(3)>", [hostile_episode()])
+    rows = json.loads((run / "matches.json").read_text())
+    rows[0]["attacker"] = rows[0]["defender"] = HOSTILE
+    (run / "matches.json").write_text(json.dumps(rows))
+    write_evaluations(run / "evaluations.json", [Evaluation(HOSTILE, HOSTILE, HOSTILE, 0.5, None, 3, 0)])
+    write_metrics(run / "metrics.jsonl", [{**line, "policy": HOSTILE} for line in measurements()])
+    page = page_of(run)
+    source = (run / "report.html").read_text(encoding="utf-8")
+    assert "<script>alert" not in source and "<img" not in source and "<!-- <img" not in source
+    assert len(page.scripts) == 1, "the page's own"
+    assert all(link.startswith("href=#") for link in page.links)
+    assert page.games()[-1]["turns"][0]["text"] == HOSTILE, "and nothing of it is lost"
+
+
+def test_the_page_allows_its_own_two_scripts_and_no_network(run: Path) -> None:
+    page = page_of(run)
+    (script,) = page.scripts
+    plotly = gzip.decompress(base64.b64decode(page.data["plotly"])).decode()
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, plotly)]
+    rules = dict(rule.strip().split(" ", 1) for rule in page.policy.split(";"))
+    assert rules["default-src"] == "'none'" and rules["script-src"] == " ".join(f"'sha256-{each}'" for each in hashes)
+    assert set(rules) == {"default-src", "script-src", "style-src", "img-src", "base-uri", "form-action"}
+    assert rules["img-src"] == "data:" and rules["base-uri"] == rules["form-action"] == "'none'"
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance (WCAG 2) of "#rrggbb"."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_stands_out_from_what_is_behind_it(theme: str) -> None:
+    """By 4.5 to 1 (WCAG 2, level AA), in the deepest shade of a token too."""
+    style = (ASSETS / "page.css").read_text()
+    light, dark = re.findall(r":root[^{]*\{([^}]*)\}", style)
+    colours = dict(re.findall(r"--([\w-]+): ([^;]+);", light))
+    colours |= dict(re.findall(r"--([\w-]+): ([^;]+);", dark)) if theme == "dark" else {}
+    strongest = float(re.findall(r"STRONGEST = ([\d.]+)", (ASSETS / "game.js").read_text())[0])
+    tint = [int(part) for part in colours["surprise"].split(",")]
+
+    def shaded(colour: str) -> str:
+        parts = [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
+        return "#" + "".join(f"{round(p + strongest * (t - p)):02x}" for p, t in zip(parts, tint, strict=True))
+
+    pairs = [(text, behind) for text in ("ink", "muted") for behind in ("paper", "surface", "middle")]
+    pairs += [("attacker", "paper"), ("defender", "paper"), ("accent", "paper")]
+    grounds = [(colours[text], colours[behind]) for text, behind in pairs]
+    for bubble in ("attacker-soft", "defender-soft"):
+        grounds += [(colours["ink"], colours[bubble]), (colours["ink"], shaded(colours[bubble]))]
+    for text, behind in grounds:
+        high, low = sorted((luminance(text), luminance(behind)), reverse=True)
+        assert (high + 0.05) / (low + 0.05) >= 4.5, (text, behind)
+
+
+def test_values_of_environment_variables_are_not_on_the_page(run: Path) -> None:
+    config = load_config(str(run / "config.yaml"), ["engine.env={HF_TOKEN: hf_secret}", "learner.env={KEY: secret2}"])
+    (run / "config.yaml").write_text(to_yaml(config))
+    page, source = page_of(run), (run / "report.html").read_text(encoding="utf-8")
+    assert "HF_TOKEN" in page.text and "hf_secret" not in source and "secret2" not in source
+
+
+def test_a_damaged_configuration_is_not_quoted_on_the_page(run: Path) -> None:
+    source = (run / "config.yaml").read_text()
+    assert "  env: {}\n" in source
+    for damage in ("  env: {HF_TOKEN: hf_secret\n", "  env: {HF_TOKEN: 31337}\n"):
+        (run / "config.yaml").write_text(source.replace("  env: {}\n", damage, 1))
+        page_of(run)
+        shown = (run / "report.html").read_text(encoding="utf-8")
+        assert "hf_secret" not in shown and "31337" not in shown
+    (run / "config.yaml").write_text(source)
+
+
+def test_of_too_many_games_a_sample_of_every_stage_is_shown_and_all_are_counted(run: Path) -> None:
+    played = list(read_log(run / "episodes" / "spag-1.log"))
+    write_log(run, "spag-3", list(repeated(played, 380)))  # 500 with the others
+    page = page_of(run, max_games=100)
+    index = page.unpacked("index")
+    shares = {stage: index["stage"].count(number) for number, stage in enumerate(index["stages"])}
+    assert shares["spag-3"] == 76 and set(shares.values()) == {76, 4} and len(page.games()) == sum(shares.values())
+    assert "96 of 500 games are on this page" in page.text
+    assert len(set(zip(index["stage"], index["number"], strict=True))) == 96, "no game twice"
+    assert page_of(run, max_games=100).games() == page.games(), "the same sample each time"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_whatever_a_log_holds_it_can_be_packed(data: st.DataObject) -> None:
+    record = msgpack.unpackb(example())
+    for place in range(5):
+        if data.draw(st.booleans()):
+            record["verdict"][place] = data.draw(values | st.sampled_from(list(map(str, Outcome))))
+    try:
+        episode = decode(msgpack.packb(record))
+    except InputError:
+        return
+    blocks: list[str] = []
+    objective = {"learn_from": "both", "loser_turns": data.draw(st.sampled_from(["all", "deciding"]))}
+    config = parse_config({"game": {"breach": "penalise"}, "objective": objective})
+    packer = Packer(config, None, blocks.append)
+    packer.add("spag-1", episode)
+    packer.close()
+    assert len(blocks) == 1 and packer.index()["number"] == [episode.number]
+
+
+def test_nobody_elses_turns_are_rewarded_in_a_league(run: Path) -> None:
+    """Of a game against an earlier version only the learner's own turns are learned."""
+    played = list(read_log(run / "episodes" / "spag-1.log"))
+    won = next(episode for episode in played if episode.verdict.outcome is Outcome.ATTACKER_WINS)
+    others = tuple(replace(turn, policy="past policy") if turn.role is Role.ATTACKER else turn for turn in won.turns)
+    write_log(run, "spag-2", [replace(won, turns=others, episode_id="league")])
+    (game,) = (game for game in page_of(run).games() if game["id"] == "league")
+    assert not any("reward" in turn for turn in game["turns"])
+
+
+def test_staleness_is_what_each_version_was_given(tiny_model: Path, words: Path, tmp_path: Path) -> None:
+    """Lines hold sums since the stream began; a stream that was begun again begins at 0."""
+    config = stream_run(tiny_model, words, 4)
+    make_run_folder(tmp_path / "run", config)
+    write_metrics(tmp_path / "run" / "metrics.jsonl", streamed())
+    lags = read_measurements(tmp_path / "run" / "metrics.jsonl", config.stream.max_lag).lags.rows()
+    assert [row[1:] for row in lags] == [(1, 0, 0, 0), (0, 1, 0, 0), (0.25, 0.75, 0, 0), (0, 0, 0.5, 0.5)]
+    assert "Too old by then and left out: 3." in page_of(tmp_path / "run").text
+
+
+def test_ratings_compare_only_whom_games_connect() -> None:
+    pairs = (("base", "base"), ("imitated", "imitated"), ("spag-2", "imitated"), ("imitated", "spag-2"))
+    matches = [Match(attacker, defender, ()) for attacker, defender in pairs]
+    assert largest_group(matches) == matches[1:]
+    assert largest_group([]) == [] and largest_group(matches[:2]) == matches[1:2]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        (["spag-1 imitated", "spag-10 imitated", "spag-10 guest", "base imitated"], "spag-10 against imitated"),
+        (["spag-2 spag-1", "spag-1 imitated", "guest imitated"], "spag-2 against spag-1"),
+        (["a b", "b c"], "b against c"),
+    ],
+)
+def test_the_headline_is_the_newest_stage_against_the_imitated_one(run: Path, pairs: list[str], said: str) -> None:
+    games = (Game("river", Outcome.ATTACKER_WINS, 2),)
+    names = [tuple(pair.split()) for pair in pairs]
+    both = [Match(*seats, games) for one, other in names for seats in ((one, other), (other, one))]
+    write_matches(run / "matches.json", [*both, Match("newcomer", "imitated", games)])
+    assert said in page_of(run).text
+
+
+def test_evaluations_stand_by_task_and_stage_beside_the_papers_numbers(run: Path) -> None:
+    rows = [
+        Evaluation("base", "arc_easy", "acc", 0.25, 0.0354, 150, 0),
+        Evaluation("base", "arc_easy", "acc_norm", 0.3, None, 150, 0),
+        Evaluation("spag-1", "arc_easy", "acc", 0.5, None, 150, 0),
+        Evaluation("spag-1", "wikitext", "word_perplexity", 18.25, 0.5, 60, 0),
+    ]
+    write_evaluations(run / "evaluations.json", rows)
+    page_of(run)
+    source = (run / "report.html").read_text(encoding="utf-8")
+    table = source[source.index('id="evaluation"') : source.index('id="games"')]
+    stages = ["base", "spag-1", "LLaMA-2-7B, paper", "SPAG-3, paper"]
+    assert re.findall(r'scope="col">([^<]*)', table) == ["task", *stages, "samples"]
+    lines = [re.findall(r"<t[hd][^>]*>([^<]*)", line) for line in table.split("<tr>")[2:]]
+    assert lines == [
+        ["arc_easy, acc", "25.0 ± 3.5", "50.0", "76.3", "78.5", "150"],
+        ["arc_easy, acc_norm", "30.0", "", "", "", "150"],
+        ["wikitext, word_perplexity", "", "18.2 ± 0.5", "", "", "60"],
+    ]
+
+
+def test_a_run_folder_without_a_readable_tokenizer_shades_whole_turns(run: Path) -> None:
+    source = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(re.sub(r"(?m)^model: .*", "model: /nowhere", source))
+    (run / "models" / "imitated").mkdir()
+    (run / "models" / "imitated" / "tokenizer.json").write_text("{}")
+    console = Console(record=True, width=200)
+    assert decoder(run, console) is None and "tokenizer.json is not used" in console.export_text()
+    page = page_of(run)
+    assert "turns are shaded as a whole" in page.text
+    shown = [turn for game in page.games() for turn in game["turns"]]
+    assert any("mean" in turn for turn in shown) and not any("surprise" in turn for turn in shown)
+
+
+def test_refused_folders_raise_what_the_command_line_says(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="no such folder"):
+        write_report(tmp_path / "nowhere", tmp_path / "x.html")

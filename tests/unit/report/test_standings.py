@@ -1,0 +1,133 @@
+"""Scores with intervals, ratings, and who is better, from matches."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from spag_ray.errors import InputError
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.results import standings
+from spag_ray.results.matches import Game, Match, others_in, read_matches, write_matches
+from spag_ray.results.standings import better, players, ratings, score, turns_to_win
+
+
+@pytest.fixture
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enough for what is repeated for many seeds."""
+    monkeypatch.setattr(standings, "NUM_DRAWS", 1_000)
+
+
+WORDS = [f"word{number}" for number in range(40)]
+
+
+def match(attacker: str, defender: str, attacker_wins: float, seed: int = 0, words: list[str] = WORDS) -> Match:
+    """Two games a word, of which the attacker wins a share and the defender the rest."""
+    draw = random.Random(f"{seed} {attacker} {defender}")
+    outcomes = (Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS)
+    games = (Game(word, outcomes[draw.random() >= attacker_wins], 4) for word in words for _ in range(2))
+    return Match(attacker, defender, tuple(games))
+
+
+def test_matches_are_read_as_they_were_written(tmp_path: Path) -> None:
+    matches = [match("new", "old", 0.7), Match("old", "new", (Game('quo"te', Outcome.TIED, 8),)), Match("a", "b", ())]
+    write_matches(tmp_path / "matches.json", matches)
+    assert read_matches(tmp_path / "matches.json") == matches
+
+
+def test_what_others_wrote_into_the_file_meanwhile_is_kept(tmp_path: Path) -> None:
+    theirs, ours = match("spag-1", "spag-1", 0.5), match("guest", "spag-1", 0.5)
+    path = tmp_path / "matches.json"
+    assert others_in(path, [ours]) == []
+    write_matches(path, [theirs, match("guest", "spag-1", 0.9)])
+    assert others_in(path, [ours]) == [theirs]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"attacker": "a", "defender": "b", "games": [["w", "draw", 1]]}]'])
+def test_a_file_that_holds_no_matches_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    (tmp_path / "matches.json").write_text(text)
+    with pytest.raises(InputError, match=r"matches\.json"):
+        read_matches(tmp_path / "matches.json")
+
+
+def test_a_score_is_the_mean_of_both_seats_whatever_the_numbers_of_games() -> None:
+    wins = Match("new", "old", tuple(Game(word, Outcome.ATTACKER_WINS, 2) for word in WORDS))
+    losses = Match("old", "new", tuple(Game(word, Outcome.ATTACKER_WINS, 2) for word in WORDS * 3))
+    assert score([[wins, losses]], "new", "old").value == 0.5
+    assert score([[wins, losses]], "new", "old", roles=[Role.DEFENDER]).value == 0.0
+
+
+def test_a_breach_counts_for_the_other_and_can_be_left_out() -> None:
+    games = (Game("a", Outcome.DEFENDER_BREACH, 2), Game("b", Outcome.TIED, 8), Game("c", Outcome.DEFENDER_WINS, 2))
+    matches = [Match("new", "old", games)]
+    assert score([matches], "new", "old", roles=[Role.ATTACKER]).value == pytest.approx(1.5 / 3)
+    assert score([matches], "new", "old", breach_free=True, roles=[Role.ATTACKER]).value == pytest.approx(0.5 / 2)
+
+
+def test_who_did_not_meet_in_both_seats_has_no_score_over_both() -> None:
+    with pytest.raises(InputError, match="every seat"):
+        score([[match("new", "old", 0.7)]], "new", "old")
+
+
+@pytest.mark.usefixtures("few_draws")
+def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
+    held = 0
+    for seed in range(60):
+        run = [match("new", "old", 0.8, seed), match("old", "new", 0.4, seed)]
+        found = score([run], "new", "old", seed=seed)
+        held += found.low <= 0.7 <= found.high
+    assert held >= 52  # 57 of 60 expected; 52 or fewer would be one in two hundred
+
+
+def test_seeds_that_differ_widen_the_interval() -> None:
+    alike = [[match("new", "old", 0.7, seed), match("old", "new", 0.3, seed)] for seed in range(3)]
+    differ = [[match("new", "old", p, seed), match("old", "new", 1 - p, seed)] for seed, p in enumerate((0.4, 0.7, 1))]
+    narrow, wide = (score(runs, "new", "old") for runs in (alike, differ))
+    assert wide.high - wide.low > 1.5 * (narrow.high - narrow.low)
+    assert wide.value == pytest.approx(narrow.value, abs=0.06)
+
+
+def test_ratings_order_players_and_know_how_sure_they_are() -> None:
+    few = [match(a, d, 0.5 + 0.2 * (rank(a) - rank(d)), words=WORDS[:10]) for a in "abc" for d in "abc"]
+    many = [match(a, d, 0.5 + 0.2 * (rank(a) - rank(d))) for a in "abc" for d in "abc"]
+    rated, less_sure = ratings(many), ratings(few)
+    assert rated["a", Role.ATTACKER].value < rated["b", Role.ATTACKER].value < rated["c", Role.ATTACKER].value
+    assert rated["a", Role.DEFENDER].value < rated["c", Role.DEFENDER].value
+    for seat, found in rated.items():
+        assert found.low < found.value < found.high
+        wider = less_sure[seat]
+        assert wider.high - wider.low > found.high - found.low
+    assert ratings([]) == {}
+
+
+def rank(name: str) -> float:
+    return "abc".index(name)
+
+
+@pytest.mark.usefixtures("few_draws")
+def test_better_is_found_where_it_is_and_not_where_it_is_not() -> None:
+    clear = [match("new", "old", 0.8), match("old", "new", 0.4)]
+    test = better(clear, "new", "old")
+    assert test.p_value < 0.01 and test.num_words == 40 and test.difference > 0
+    assert better(clear, "old", "new").p_value > 0.9
+    p_values = []
+    for seed in range(40):
+        even = [match("new", "old", 0.7, seed), match("old", "new", 0.7, seed)]
+        p_values.append(better(even, "new", "old", seed=seed).p_value)
+    assert sum(p < 0.05 for p in p_values) <= 6 and sum(p < 0.5 for p in p_values) in range(10, 31)
+
+
+def test_two_who_never_met_are_compared_by_whom_both_met() -> None:
+    matches = [match("new", "third", 0.9), match("old", "third", 0.3)]
+    assert better(matches, "new", "old").difference == pytest.approx(0.6, abs=0.15)
+    with pytest.raises(InputError, match="no common opponent"):
+        better([match("new", "third", 0.9), match("old", "fourth", 0.3)], "new", "old")
+
+
+def test_turns_to_win_are_those_of_games_that_the_seat_won() -> None:
+    games = (Game("a", Outcome.ATTACKER_WINS, 4), Game("b", Outcome.ATTACKER_WINS, 8), Game("c", Outcome.TIED, 8))
+    assert turns_to_win([Match("x", "y", games)], Role.ATTACKER) == 6
+    assert turns_to_win([Match("x", "y", games)], Role.DEFENDER) is None
+    assert players([Match("x", "y", games), Match("z", "x", ())]) == ["x", "y", "z"]

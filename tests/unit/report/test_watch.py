@@ -1,0 +1,301 @@
+"""A run on a terminal: what is shown fits, is harmless, and ends with the run."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from rich.text import Text
+
+from cluster.monitor.frame import frame
+from cluster.monitor.run_view import RunView
+from cluster.monitor.terminal import bar, plain, sparkline
+from cluster.monitor.watch import FolderSource, watch
+from cluster.types import Progress
+from spag_ray.config.loading import load_config, parse_config, to_yaml
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import InputError
+from spag_ray.results.metric_lines import MetricLines
+from tests.support.typed import CTRL_C, typed
+
+ROOT = Path(__file__).resolve().parents[3]
+RECORDED = ROOT / "tests" / "golden" / "metrics.jsonl"  # the quickstart, with every second step left out
+LINES = [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
+SIZES = [(1, 1), (20, 4), (40, 10), (80, 24), (100, 30), (133, 50), (250, 80)]
+HOSTILE = "\x1b[2J\x1b]0;title\x07[bold red]no[/] [/nothing] \u202egnirts \u200b\r\n\t漢字 " + "e\u0301" * 500
+
+
+def view_of(lines: list[dict[str, Any]], config: RunConfig | None = None) -> RunView:
+    view = RunView("a-run", config)
+    for line in lines:
+        view.take(line)
+    return view
+
+
+def shown(view: RunView, width: int = 80, height: int = 24) -> str:
+    return "\n".join(line.plain for line in frame(view, width, height, (view.newest or 0.0) + 3))
+
+
+def check_fit(view: RunView) -> None:
+    for width, height in SIZES:
+        lines = frame(view, width, height, 2e9)
+        assert 0 < len(lines) <= height
+        assert all(line.cell_len <= width for line in lines)
+        assert all(char.isprintable() for line in lines for char in line.plain)
+
+
+def streaming(**changes: Any) -> list[dict[str, Any]]:
+    """Two versions of a stream by two policies, and what happened meanwhile."""
+    lines: list[dict[str, Any]] = []
+    for version in (1, 2):
+        lags = {"lag_0": 24 * version, "lag_1": 8 * version}
+        pace = {"waited_s": 0.5, "games": 32 * version, "tokens_per_s": 100.0, "games_per_s": 2.5}
+        counts = dict.fromkeys(("begun", "waiting", "evicted", "lost", "repeated", "permits_free"), 2)
+        lines.append({"kind": "stream", "version": version - 1, **pace, **counts, **lags})
+        for policy in ("attacker", "defender"):
+            step = {"stage": f"spag-1-{policy}", "policy": policy, "step": version, "loss": 0.5, "kl": None}
+            lines.append({"kind": "step", **step, "ratio_max": 1.5})
+            lines.append({"kind": "sync", "policy": policy, "version": version, "seconds": 0.5, "num_engines": 2})
+        lines.append({"kind": "buffer", "waiting": 7, "oldest_s": 3.0, "permits_free": 9, "evicted": 2, **lags})
+    lines.append({"kind": "restart", "what": "engine-attacker-0.2", "cause": "crash", "reason": "it is gone"} | changes)
+    return [{"time": 1e9 + 10 * number, **line} for number, line in enumerate(lines)]
+
+
+def test_every_moment_of_a_recorded_run_fits_every_terminal() -> None:
+    view = RunView("quickstart", load_config(str(ROOT / "configs" / "quickstart.yaml")))
+    check_fit(view)
+    for number, line in enumerate(LINES):
+        view.take(line)
+        if number % 9 == 0:
+            check_fit(view)
+    check_fit(view)
+    assert view.num_unread == 0
+
+
+def test_80_columns_and_24_lines_hold_the_whole() -> None:
+    view = view_of(LINES, load_config(str(ROOT / "configs" / "quickstart.yaml")))
+    text = shown(view)
+    for part in (
+        "match-imitated-spag-2: played | v3",
+        "2 of 2 rounds learned",
+        "4.02 games/s",
+        "loss        -0.514",
+        "entropy       1.78",
+        "v3 in 0.87 s, engines: 1",
+        "2 waiting, the oldest for 2 s",
+        "restarts   none",
+        "newest line 00:03 ago",
+    ):
+        assert part in text, part
+    (base,) = (line for line in text.splitlines() if line.startswith("base "))
+    assert [word for word in base.split() if word.endswith("%")] == ["6%", "0%", "38%", "0%", "56%"]
+    tall = shown(view, 200, 60)
+    assert all(name in tall for name in ("self-play", "base", "imitated", "spag-1", "spag-2 v imitated"))
+
+
+def test_time_left_goes_by_what_the_rounds_before_took() -> None:
+    config = parse_config({"self_play": {"rounds": 3}})
+    lines: list[dict[str, Any]] = [{"time": 100.0, "kind": "sync", "policy": "policy", "version": 1, "seconds": 1.0}]
+    for number, at in ((1, 160.0), (2, 240.0)):
+        lines.append({"time": at - 5, "kind": "step", "stage": f"spag-{number}", "policy": "policy", "step": 1})
+        lines.append({"time": at, "kind": "sync", "policy": "policy", "version": 1 + number, "seconds": 1.0})
+    assert view_of(lines[:2], config).seconds_left(155.0) is None, "nobody can know yet"
+    view = view_of(lines, config)
+    assert view.learned() == (2, 3) and view.seconds_left(250.0) == 60.0
+
+
+def test_a_stream_of_two_policies_shows_staleness_both_learners_and_restarts() -> None:
+    config = {"policies": "separate", "schedule": "stream", "stream": {"games_per_version": 32, "max_lag": 2}}
+    view = view_of(streaming(), parse_config({**config, "self_play": {"games_per_round": 64, "rounds": 2}}))
+    check_fit(view)
+    text = shown(view, 100, 40)
+    assert "attacker v2 | defender v2" in text and "2 of 4 versions learned" in text
+    (staleness,) = (line for line in text.splitlines() if line.startswith("staleness"))
+    assert "75%" in staleness and "25%" in staleness
+    assert "9 permits free, 2 too old to be learned" in text
+    assert "restarts   1 engine" in text and "is begun again (crash): it is gone" in text
+    assert "attacker   spag-1-attacker, step 2" in text and "defender   spag-1-defender, step 2" in text
+
+
+def test_what_the_run_says_itself_comes_first() -> None:
+    view = view_of(streaming())
+    view.progress = Progress("spag-1: play", 7, 20, "games", 65.0, notes=("first", "second"), is_paused=True)
+    text = shown(view)
+    assert "spag-1: play | 7 of 20 games" in text and "paused" in text and "01:05" in text
+    assert text.index("first") < text.index("second") and "is begun again" not in text
+
+
+def test_text_from_elsewhere_moves_no_cursor_and_is_no_markup() -> None:
+    view = view_of(streaming(what=f"engine-{HOSTILE}", reason=HOSTILE, cause=HOSTILE))
+    view.name = view.end = HOSTILE
+    row = {"stage": HOSTILE, "task": HOSTILE, "metric": HOSTILE, "value": 0.5, "num_samples": 7, "num_fewshot": 0}
+    view.evaluated(row)
+    check_fit(view)
+    assert "[bold red]no[/]" in shown(view, 250, 80)
+    view.progress = Progress(HOSTILE, 1, 2, HOSTILE, notes=(HOSTILE,))
+    view.end = None
+    check_fit(view)
+    output = io.StringIO()
+    console = Console(file=output, width=100, force_terminal=True, color_system="truecolor")
+    for line in frame(view, 100, 40, 1e9):
+        console.print(line)
+    assert "\x1b[2J" not in output.getvalue() and "\u202e" not in output.getvalue() and "\x07" not in output.getvalue()
+
+
+FIELDS = ["stage", "policy", "step", "loss", "tokens", "phase", "version", "seconds", "task", "value", "lag_0"]
+KINDS = ["step", "sync", "games", "play", "stream", "buffer", "restart", "evaluation", "other"]
+# What a line of the kind cannot be read without.
+NEEDED = {
+    "step": {"policy", "stage", "step"},
+    "sync": {"policy", "version", "seconds"},
+    "games": {"phase", "tokens"},
+    "play": {"stage", "games_per_s"},
+    "stream": {"games_per_s"},
+    "buffer": {"waiting", "oldest_s"},
+    "restart": {"what"},
+    "evaluation": {"stage", "task", "metric", "value"},
+}
+VALUES = st.none() | st.text(max_size=4) | st.integers() | st.floats() | st.lists(st.none(), max_size=1)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.sampled_from(FIELDS), VALUES), st.sampled_from(KINDS))
+def test_lines_of_another_version_of_spag_ray_are_counted_and_never_end_it(line: dict[str, Any], kind: str) -> None:
+    view = view_of([{**line, "time": 1.0, "kind": kind}])
+    check_fit(view)
+    assert view.num_unread <= 1 and (kind != "other" or view.num_unread == 0)
+    if not NEEDED.get(kind, set()) <= line.keys():
+        assert view.num_unread == 1
+    assert ("1 lines not understood" in shown(view)) == (view.num_unread == 1)
+
+
+def test_lines_of_this_version_are_understood_beside_others() -> None:
+    sync = {"kind": "sync", "time": 1.0, "policy": "policy", "version": 2, "seconds": 0.5}
+    view = view_of([sync, {**sync, "version": "second"}, {**sync, "version": 3}, {"kind": "sync", "time": 2.0}])
+    assert view.num_unread == 2 and view.published["policy"].version == 3
+
+
+def test_evaluations_are_shown_with_their_errors_the_newest_first(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(to_yaml(parse_config({})))
+    row = {"task": "arc_easy", "metric": "acc", "value": 0.25, "stderr": 0.04, "num_samples": 100, "num_fewshot": 0}
+    rows = [{"stage": "base", **row}, {"stage": "spag-1", **row, "value": 0.5, "stderr": None}]
+    (tmp_path / "evaluations.json").write_text(json.dumps([*rows, {"stage": "odd"}, 7]))
+    line = {"time": 1.0, "kind": "evaluation", "policy": "policy", **row, "stage": "spag-2"}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    lines = shown(FolderSource(tmp_path).look()).splitlines()
+    tasks = [line.split(maxsplit=1)[1] for line in lines if line.startswith("task")]
+    assert tasks == [
+        "arc_easy, acc 0.500  spag-1, 100 samples",
+        "arc_easy, acc 0.250 ± 0.040  base, 100 samples",
+        "arc_easy, acc 0.250 ± 0.040  spag-2, 100 samples",
+    ]
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-1e9, 1e9), max_size=30), st.integers(0, 20))
+def test_curves_and_bars_have_the_width_they_are_given(values: list[float], width: int) -> None:
+    assert len(sparkline(values, width)) == min(len(values), width)
+    for value in values:
+        assert len(bar(value, width)) == width
+
+
+def test_plain_text_stays_as_it_is() -> None:
+    assert plain("naïve 漢字 [x] 50%") == "naïve 漢字 [x] 50%"
+    assert Text(plain("a\x00b\nc")).plain == "a\N{REPLACEMENT CHARACTER}b c"
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 400), max_size=60))
+def test_lines_are_read_once_each_however_they_are_cut(cuts: list[int]) -> None:
+    data = RECORDED.read_bytes()[:9000]
+    whole = [json.loads(line) for line in data.split(b"\n")[:-1]]
+    path = Path(f"/dev/shm/spag-ray-lines-{os.getpid()}")
+    lines, found, at = MetricLines(path), [], 0
+    try:
+        with path.open("wb", buffering=0) as file:
+            for cut in [*cuts, len(data)]:
+                file.write(data[at : at + cut])
+                at += cut
+                found += list(lines.new())
+    finally:
+        path.unlink()
+    assert found == whole and lines.num_damaged == 0
+
+
+def test_a_damaged_line_is_left_out_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = MetricLines(path)
+    assert list(lines.new()) == []
+    good = '{"time": 1.5, "kind": "sync"}\n'
+    path.write_text(good + '{"time": 1, "ki\n[1]\n{"kind": "x"}\n\n\xff\n' + "[" * 100_000 + "\n" + good + '{"time"')
+    assert [line["kind"] for line in lines.new()] == ["sync", "sync"] and lines.num_damaged == 5
+    assert list(lines.new()) == []
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(to_yaml(load_config(str(ROOT / "configs" / "quickstart.yaml"))))
+    (tmp_path / "run" / "metrics.jsonl").write_bytes(RECORDED.read_bytes())
+    return tmp_path / "run"
+
+
+def test_a_folder_of_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no run there"):
+        FolderSource(tmp_path)
+
+
+def test_a_run_that_has_ended_is_one_frame(folder: Path) -> None:
+    (folder / "ended.json").write_text('{"ended": "failed", "reason": "no words"}')
+    console = Console(record=True, width=100)
+    watch(FolderSource(folder), console, once=False)
+    text = console.export_text()
+    assert text.count("rounds learned") == 1 and text.endswith("the run has failed: no words\n")
+
+
+def test_without_a_terminal_it_ends_with_the_run(folder: Path) -> None:
+    console = Console(record=True, width=100)
+    watching = threading.Thread(target=watch, args=(FolderSource(folder), console, False), daemon=True)
+    watching.start()
+    time.sleep(1.5)
+    assert watching.is_alive()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"time": 1795288090.0, "kind": "engine_left", "engine": "engine-x", "policy": "policy"}\n')
+    (folder / "ended.json").write_text('{"ended": "finished"}')
+    watching.join(timeout=10)
+    assert not watching.is_alive()
+    text = console.export_text()
+    assert text.endswith("the run has finished\n") and "engine-x was taken out" in text
+    assert text.count("rounds learned") == 2, "a frame at the beginning and one at the end"
+
+
+def test_a_terminal_that_knows_ascii_alone_is_given_that(folder: Path) -> None:
+    command = [sys.executable, "-m", "spag_ray", "watch", str(folder), "--once"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"*" in done.stdout and max(done.stdout) < 128
+
+
+def test_ctrl_c_leaves_a_terminal_as_it_was_and_the_last_frame_on_it(folder: Path) -> None:
+    with typed("watch", str(folder), environment={**os.environ, "COLUMNS": "90", "LINES": "30"}) as watching:
+        watching.until("rounds learned", 60)
+        watching.until("rounds learned", 30)  # it is drawn again
+        watching.type(CTRL_C)
+        assert watching.ended(30) == 0
+    began, left, last = watching.output.partition(b"\x1b[?1049l")
+    assert b"\x1b[?1049h" in began and left and b"rounds learned" in last
+    hidden, shown = watching.output.rfind(b"\x1b[?25l"), watching.output.rfind(b"\x1b[?25h")
+    assert shown > hidden, "the cursor is there again"
+    assert b"Traceback" not in watching.output

@@ -1,0 +1,290 @@
+"""Checkpoints are there whole or not at all; a run that was cut goes on to the same end."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from cluster.buffer.replay_buffer import ReplayBuffer
+from cluster.run.checkpoint import Checkpoints, RunState, keep_matches, set_aside
+from cluster.runtime.run_folder import make_run_folder, reopen_run_folder
+from spag_ray.config.loading import load_config, parse_config
+from spag_ray.config.parts import CheckpointConfig
+from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.log import read_log
+from spag_ray.episodes.wire import encode
+from spag_ray.errors import RunFolderError
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.game.turn import Turn
+from spag_ray.results.matches import Match, read_matches, write_matches
+
+
+def save(checkpoints: Checkpoints, name: str, order: int, size: int = 1000) -> None:
+    with checkpoints.writing(name, RunState(order=order, stage=name)) as folder:
+        (folder / "policy").mkdir()
+        (folder / "policy" / "weights.pt").write_bytes(bytes(size))
+
+
+def newest(checkpoints: Checkpoints) -> str | None:
+    found = checkpoints.newest()
+    return found[1].stage if found else None
+
+
+def test_the_newest_complete_one_is_found_and_old_ones_go(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig(keep_last=2))
+    assert checkpoints.newest() is None
+    for order, name in enumerate(("imitated", "spag-1", "spag-2"), 1):
+        save(checkpoints, name, order)
+        assert newest(checkpoints) == name
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["spag-1", "spag-2"]
+    found = checkpoints.newest()
+    assert found is not None and found[1] == RunState(order=3, stage="spag-2")
+
+
+@pytest.mark.parametrize("damage", ["mark", "file", "shorter", "state", "format"])
+def test_one_that_is_not_whole_does_not_count(damage: str, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    save(checkpoints, "imitated", 1)
+    save(checkpoints, "spag-1", 2)
+    folder = tmp_path / "checkpoints" / "spag-1"
+    if damage == "mark":
+        (folder / "COMPLETE").unlink()
+    elif damage == "file":
+        (folder / "policy" / "weights.pt").unlink()
+    elif damage == "shorter":
+        (folder / "policy" / "weights.pt").write_bytes(bytes(999))
+    else:
+        state = json.loads((folder / "state.json").read_text())
+        text = json.dumps(state | {"format": 99}) if damage == "format" else "{"
+        (folder / "state.json").write_text(text)
+        mark = json.loads((folder / "COMPLETE").read_text())
+        mark["sizes"]["state.json"] = len(text)
+        (folder / "COMPLETE").write_text(json.dumps(mark))
+    assert newest(checkpoints) == "imitated"
+    save(checkpoints, "spag-1", 2)
+    assert newest(checkpoints) == "spag-1", "it is written again in its place"
+
+
+def test_whatever_ends_the_writing_the_one_before_is_left(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    save(checkpoints, "imitated", 1)
+
+    def write(error: BaseException) -> None:
+        with checkpoints.writing("spag-1", RunState(order=2, stage="spag-1")) as folder:
+            (folder / "half").write_bytes(b"x")
+            raise error
+
+    with pytest.raises(RunFolderError, match=r"spag-1 could not be written \(No space left on device\); the n"):
+        write(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    with pytest.raises(RunFolderError, match=r"\(rank 1 could not .*the newest complete one is imitated"):
+        write(RunFolderError("rank 1 could not write its part: no space"))
+    with pytest.raises(KeyboardInterrupt):
+        write(KeyboardInterrupt())
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["imitated"] and newest(checkpoints)
+
+
+def test_a_disk_without_room_and_a_budget_that_is_too_small_are_said_before_anything_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    save(checkpoints, "imitated", 1)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=500))
+    with pytest.raises(RunFolderError, match=r"the disk has 0\.00 GiB left"):
+        save(checkpoints, "spag-1", 2)
+    monkeypatch.undo()
+    small = Checkpoints(tmp_path, CheckpointConfig(max_gib=1500 / 2**30))
+    with pytest.raises(RunFolderError, match=r"checkpoint\.max_gib allows"):
+        save(small, "spag-1", 2, size=4000)
+    assert newest(checkpoints) == "imitated"
+    save(small, "spag-1", 2, size=900)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["spag-1"], "two are over the budget"
+
+
+FILE_EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"}
+
+
+def ends_before_its_death(write: Callable[[], object], num_steps: int) -> bool:
+    """`write` in a process that is killed when it has touched the file system `num_steps` times; whether it came to
+    its end first."""
+    if (child := os.fork()) == 0:
+        left = iter(range(num_steps))
+
+        def kill(event: str, _: object) -> None:
+            if event in FILE_EVENTS and next(left, None) is None:
+                os._exit(9)
+
+        sys.addaudithook(kill)
+        write()
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def only_one_of(folder: Path) -> Checkpoints:
+    return Checkpoints(folder, CheckpointConfig(keep_last=1))
+
+
+def newest_order(folder: Path) -> int | None:
+    found = only_one_of(folder).newest()
+    return found[1].order if found else None
+
+
+def test_one_of_the_same_name_is_complete_wherever_its_writer_is_killed(tmp_path: Path) -> None:
+    for num_steps in itertools.count():
+        folder = tmp_path / str(num_steps)
+        folder.mkdir()
+        save(only_one_of(folder), "version-5", 1)
+        ended = ends_before_its_death(partial(save, only_one_of(folder), "version-5", 2), num_steps)
+        assert newest_order(folder) in (1, 2), f"killed at step {num_steps}"
+        once_more = ends_before_its_death(partial(save, only_one_of(folder), "version-5", 3), num_steps)
+        assert newest_order(folder) in (1, 2, 3), f"killed at step {num_steps}, twice"
+        save(only_one_of(folder), "version-5", 4)
+        assert newest_order(folder) == 4
+        assert [path.name for path in (folder / "checkpoints").iterdir()] == ["version-5"], "what is left over goes"
+        if ended and once_more:
+            break
+    assert num_steps > 10
+
+
+def test_one_that_cannot_take_the_place_of_another_leaves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig(keep_last=1))
+    save(checkpoints, "version-5", 1)
+    write = Path.write_text
+
+    def full_at_the_mark(path: Path, text: str, encoding: str | None = None) -> int:
+        if path.name == "COMPLETE":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, text, encoding)
+
+    monkeypatch.setattr(Path, "write_text", full_at_the_mark)
+    with pytest.raises(RunFolderError, match=r"No space left on device\); the newest complete one is version-5"):
+        save(checkpoints, "version-5", 2)
+    assert newest_order(tmp_path) == 1
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["version-5"]
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    """A real file system of one MiB that fills up."""
+    folder = Path("/dev/shm/spag_ray-test-disk")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    if os.system(f"mount -t tmpfs -o size=1m tmpfs {folder} 2>/dev/null") != 0:
+        folder.rmdir()
+        pytest.skip("mounting a small file system needs root")
+    yield folder
+    os.system(f"umount {folder}")
+    folder.rmdir()
+
+
+def test_a_disk_that_fills_up_while_a_checkpoint_is_written(small_disk: Path) -> None:
+    checkpoints = Checkpoints(small_disk, CheckpointConfig())
+    save(checkpoints, "imitated", 1, size=300_000)
+    with pytest.raises(RunFolderError, match=r"No space left on device.*newest complete one is imitated"):
+        save(checkpoints, "spag-1", 2, size=900_000)
+    assert newest(checkpoints) == "imitated"
+    save(checkpoints, "spag-1", 2, size=300_000)
+    assert newest(checkpoints) == "spag-1"
+
+
+LOGS = ["expert", "eval-base", "eval-imitated", "spag-1", "eval-spag-1", "spag-2", "eval-spag-2"]
+LOGS += ["match-spag-2-imitated", "match-imitated@spag-2", "match-qwen2+5@spag-2", "stream"]
+
+
+@pytest.mark.parametrize(
+    "state, kept",
+    [
+        (RunState(), ["expert", "eval-base", "stream"]),
+        (RunState(stage="imitated"), ["expert", "eval-base", "eval-imitated", "spag-1", "stream"]),
+        (RunState(stage="spag-1", rounds=1), [*LOGS[:6], "stream"]),
+        (RunState(stage="spag-2", rounds=2), LOGS),
+    ],
+)
+def test_games_of_weights_that_are_gone_are_set_aside(state: RunState, kept: list[str], tmp_path: Path) -> None:
+    for name in LOGS:
+        (tmp_path / f"{name}.log").touch()
+    (tmp_path / "spag-2.1.log").touch()  # a second segment goes with the first
+    moved = set_aside(tmp_path, state, parse_config({"self_play": {"rounds": 2}}))
+    left = {path.name.removesuffix(".log") for path in tmp_path.glob("*.log")}
+    assert left - {"spag-2.1"} == set(kept) and ("spag-2.1" in left) == ("spag-2" in kept)
+    assert len(moved) == len(LOGS) + 1 - len(left)
+    assert len(list(tmp_path.iterdir())) == len(LOGS) + 1, "nothing is deleted"
+
+
+@pytest.mark.parametrize(
+    "state, kept",
+    [
+        (RunState(), ["base expert"]),
+        (RunState(stage="spag-1", rounds=1), ["base expert", "spag-1 expert", "imitated spag-1"]),
+        (RunState(stage="spag-2", rounds=2), ["base expert", "spag-1 expert", "imitated spag-1", "published spag-2"]),
+    ],
+)
+def test_what_others_played_with_stages_that_are_still_there_is_kept(
+    state: RunState, kept: list[str], tmp_path: Path
+) -> None:
+    names = ("base expert", "spag-1 expert", "imitated spag-1", "published spag-2")
+    matches = [Match(attacker, defender, ()) for attacker, defender in (name.split() for name in names)]
+    config = parse_config({"self_play": {"rounds": 2}})
+    keep_matches(tmp_path / "matches.json", state, config)
+    assert not (tmp_path / "matches.json").exists()
+    write_matches(tmp_path / "matches.json", matches)
+    keep_matches(tmp_path / "matches.json", state, config)
+    found = read_matches(tmp_path / "matches.json")
+    assert [f"{match.attacker} {match.defender}" for match in found] == kept
+
+
+def test_a_run_goes_on_only_as_the_run_it_was(tmp_path: Path) -> None:
+    config = parse_config({})
+    folder = make_run_folder(tmp_path / "run", config)
+    reopen_run_folder(folder, parse_config({"engine": {"num_engines": 4}, "self_play": {"rounds": 9}}))
+    with pytest.raises(RunFolderError, match=r"begun with objective\.kl_coeff: 0\.2, not 0\.1"):
+        reopen_run_folder(folder, parse_config({"objective": {"kl_coeff": 0.1}}))
+    reopen_run_folder(folder, parse_config({"learner": {"env": {"NCCL_DEBUG": "INFO"}}}))
+    reopen_run_folder(folder, config)
+    with pytest.raises(RunFolderError, match="no run to resume"):
+        reopen_run_folder(tmp_path / "nothing", config)
+
+
+@pytest.mark.parametrize("part", ["engine", "learner"])
+def test_config_yaml_is_its_owners_alone_where_it_holds_values_of_environment_variables(
+    part: str, tmp_path: Path
+) -> None:
+    plain, secret = parse_config({}), parse_config({part: {"env": {"HF_TOKEN": "hf_secret"}}})
+
+    def mode(folder: Path) -> int:
+        return stat.S_IMODE((folder / "config.yaml").stat().st_mode)
+
+    before = os.umask(0o022)
+    try:
+        folder = make_run_folder(tmp_path / "run", plain)
+        assert mode(folder) == 0o644, "who may read the folder may watch the run"
+        reopen_run_folder(folder, secret)
+        assert mode(folder) == 0o600 == mode(make_run_folder(tmp_path / "other", secret))
+    finally:
+        os.umask(before)
+    assert load_config(str(folder / "config.yaml")) == secret, "it is resumed from this file"
+
+
+def test_what_is_set_aside_is_not_written_to_any_more(tmp_path: Path) -> None:
+    turn = Turn(Role.ATTACKER, "x", (1,), (2,), (-0.5,), "policy", 1, 1)
+    verdict = Verdict(Outcome.TIED, EndReason.UNDECIDED, 1, "time is up", None, None)
+    first, second = (
+        encode(Episode(f"s/{n}", n, "eval-spag-1", "river", 2, "strict", 1.0, (turn,), verdict)) for n in range(2)
+    )
+    buffer = ReplayBuffer(str(tmp_path))
+    buffer.add([first])
+    assert set_aside(tmp_path, RunState(), parse_config({})) == ["eval-spag-1.log"]
+    buffer.reread()
+    assert buffer.played("eval-spag-1") == {} and buffer.add([second]) == 1
+    assert [episode.number for episode in read_log(tmp_path / "eval-spag-1.log")] == [1]

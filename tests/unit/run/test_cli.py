@@ -1,0 +1,136 @@
+"""Bad input at the command line: one clear line, exit code 2, no traceback, nothing overwritten."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.cli import app, run_guarded
+from tests.support.tiny_model import TARGETS, make_tiny_model
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> str:
+        """The one line that a refused command prints."""
+
+        def command(**options: Any) -> None:
+            app(list(arguments), **options)
+
+        capsys.readouterr()  # what making the model printed
+        assert run_guarded(command) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1 and error.startswith("spag-ray: ") and "Traceback" not in error
+        return error
+
+    return call
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Path:
+    path = tmp_path / "words.txt"
+    path.write_text("\n".join(TARGETS) + "\n")
+    return path
+
+
+def train(model: Path, words: Path, *more: str) -> list[str]:
+    options = [f"model={model}", f"words.source={words}", "words.num_held_out=2", "imitation.enabled=false", *more]
+    return ["train", "quickstart", *(part for option in options for part in ("-o", option)), "--run-dir", "run"]
+
+
+def test_a_missing_or_empty_words_file_is_named(run: Any, tiny_model: Path, tmp_path: Path) -> None:
+    assert "nowhere.txt" in run(*train(tiny_model, tmp_path / "nowhere.txt"))
+    (tmp_path / "empty.txt").write_text("\n\n")
+    assert "empty.txt" in run(*train(tiny_model, tmp_path / "empty.txt"))
+
+
+@pytest.mark.parametrize(("text", "named"), [("river\npiano\nriver\n", "river"), ("river\nice cream\n", "ice cream")])
+def test_duplicates_and_spaces_in_a_words_file_are_named(
+    run: Any, tiny_model: Path, tmp_path: Path, text: str, named: str
+) -> None:
+    (tmp_path / "w.txt").write_text(text)
+    assert named in run(*train(tiny_model, tmp_path / "w.txt"))
+
+
+def test_an_unknown_config_key_names_the_nearest_known_one(run: Any, tiny_model: Path, words: Path) -> None:
+    assert "'self_play.rounds'" in run(*train(tiny_model, words, "self_play.round=3"))
+
+
+def test_a_missing_config_names_the_shipped_ones(run: Any) -> None:
+    assert "quickstart" in run("train", "quickstrat.yaml")
+
+
+def test_a_model_folder_without_a_tokenizer_is_named(run: Any, words: Path, tmp_path: Path) -> None:
+    model = make_tiny_model(tmp_path / "bare")
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (model / file).unlink()
+    assert "no tokenizer" in run(*train(model, words))
+    assert "no such model folder" in run(*train(tmp_path / "absent", words))
+
+
+def test_a_model_without_a_chat_template_is_told_of_flat_prompts(run: Any, words: Path, tmp_path: Path) -> None:
+    assert "has no chat template" in run(*train(make_tiny_model(tmp_path / "base", chat_template=None), words))
+
+
+def test_a_prompt_that_leaves_no_room_is_refused_with_what_would_fit(run: Any, tiny_model: Path, words: Path) -> None:
+    assert "engine.max_model_len" in run(*train(tiny_model, words, "engine.max_model_len=100"))
+
+
+def test_an_existing_run_folder_is_not_touched(run: Any, tiny_model: Path, words: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine").write_text("keep")
+    assert "--run-dir" in run(*train(tiny_model, words))
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["mine"]
+
+
+def test_a_malformed_json_line_is_named(run: Any, tmp_path: Path) -> None:
+    good = json.dumps({"history": [], "target_word": "cat", "max_turns": 3})
+    (tmp_path / "games.json").write_text(good + "\n" + good[:-3] + "\n")
+    error = run("reward", "games.json", "out.json")
+    assert "games.json" in error and "line 2" in error
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_turns_that_do_not_alternate_are_named(run: Any, tmp_path: Path) -> None:
+    turn = {"role": "attacker", "content": "It purrs."}
+    (tmp_path / "games.json").write_text(json.dumps([{"history": [turn, turn], "target_word": "cat", "max_turns": 3}]))
+    assert "turn 1" in run("reward", "games.json", "out.json")
+
+
+def test_eval_without_tasks_says_how_to_name_some(run: Any, tiny_model: Path) -> None:
+    assert "--tasks" in run("eval", "quickstart", "--model", str(tiny_model), "-o", "evaluation.tasks=[]")
+
+
+def test_tasks_are_looked_for_before_anything_starts(run: Any, tiny_model: Path, words: Path, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "far.yaml").write_text(
+        "task: far_away\ndataset_path: nobody/has\noutput_type: generate_until\n"
+    )
+    own = ["evaluation.include_path=own", "evaluation.tasks=[far_away]"]
+    assert "Hugging Face hub" in run(*train(tiny_model, words, *own))
+    assert not (tmp_path / "run").exists()
+
+
+def test_nothing_is_overwritten(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "games.json").write_text("[]")
+    (tmp_path / "out.json").write_text("keep")
+    assert "out.json" in run("reward", "games.json", "out.json")
+    assert (tmp_path / "out.json").read_text() == "keep"
+
+
+def test_a_chat_template_is_refused_where_plain_text_is_written(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "games.json").write_text(json.dumps([{"history": [], "target_word": "cat", "max_turns": 3}]))
+    error = run("reward", "games.json", "out.json", "--prompts", "chat")
+    assert "--prompts chat: the training-data format holds plain text" in error and "`flat`" in error
+
+
+def test_words_writes_a_list_that_train_accepts(tmp_path: Path) -> None:
+    from spag_ray.game.words import read_words
+
+    assert run_guarded(lambda **options: app(["words", "--top", "50", "--out", str(tmp_path / "w")], **options)) == 0
+    assert len(read_words(tmp_path / "w")) == 50

@@ -1,0 +1,109 @@
+"""Configuration: every shipped file loads, a wrong key is named with the nearest known one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from learners.deepspeed_config import deepspeed_config
+from spag_ray.config.loading import load_config, parse_config, to_yaml
+from spag_ray.config.parts import LearnerConfig
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import ConfigError
+from spag_ray.game.prompts import load_template
+from tests.support.shipped import SHIPPED
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=[path.name for path in SHIPPED])
+def test_every_shipped_config_loads_and_its_prompts_too(path: Path) -> None:
+    config = load_config(str(path))
+    assert load_template(config.prompts).wordings
+    assert parse_config(yaml.safe_load(to_yaml(config))) == config
+
+
+def test_a_shipped_config_is_found_by_name_and_by_its_path_from_anywhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_config("configs/quickstart.yaml") == load_config("quickstart")
+
+
+@pytest.mark.parametrize(
+    ("override", "nearest"),
+    [
+        ("self_play.round=1", "self_play.rounds"),
+        ("learner.learning_rte=1", "learning_rate"),
+        ("modle=x", "model"),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_nearest_known_one(override: str, nearest: str) -> None:
+    with pytest.raises(ConfigError, match=nearest) as caught:
+        load_config("quickstart", [override])
+    assert override.split("=")[0] in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("bad", ["engine.env={HF_TOKEN: 31337}", "learner.env=[KEY31337]"])
+def test_values_of_environment_variables_are_not_repeated_when_they_are_refused(bad: str) -> None:
+    with pytest.raises(ConfigError, match=r"(engine|learner)\.env") as caught:
+        load_config("quickstart", [bad])
+    assert "31337" not in str(caught.value)
+
+
+def test_overrides_reach_nested_keys_and_keep_the_others() -> None:
+    config = load_config("quickstart", ["self_play.rounds=7", "game.rules=published", "learner.dtype=float32"])
+    assert (config.self_play.rounds, config.game.rules, config.learner.dtype) == (7, "published", "float32")
+    assert config.game.max_turns == load_config("quickstart").game.max_turns
+
+
+@pytest.mark.parametrize(
+    "bad", ["rounds", "=3", "self_play=3", "self_play.rounds=many", "self_play.rounds=-1", "a.b=["]
+)
+def test_a_bad_override_is_one_line(bad: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config("quickstart", [bad])
+    assert "\n" not in str(caught.value)
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8"), max_size=60))
+def test_any_text_as_a_config_file_is_a_config_or_a_config_error(text: str) -> None:
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return
+    if isinstance(data, dict):
+        try:
+            parse_config(data)
+        except ConfigError as error:
+            assert "\n" not in str(error)
+
+
+def test_truncated_sampling_is_refused_for_the_spag_objective_and_the_preset_allows_it() -> None:
+    with pytest.raises(ConfigError, match="importance ratio"):
+        parse_config({"sampling": {"top_k": 50}})
+    published = parse_config({"preset": "published", "sampling": {"max_new_tokens": 32}})
+    assert published.sampling.top_k == 50 and published.sampling.temperature == 1.2
+    assert published.sampling.max_new_tokens == 32 and published.objective.name == "published"
+    assert published.game.rules == "published" and published.prompts == "flat"
+
+
+def test_a_stream_with_a_kl_term_needs_a_reference_of_its_own_and_keeps_a_stages_start() -> None:
+    stream = {"schedule": "stream", "self_play": {"games_per_round": 160}}
+    assert parse_config(stream).keeps_stage_start and not parse_config({}).keeps_stage_start
+    with pytest.raises(ConfigError, match="of a stream compares with the weights of the stage's start"):
+        parse_config({**stream, "learner": {"reference": "engine"}})
+    for objective in ({"kl_coeff": 0}, {"name": "published"}):
+        config = parse_config({**stream, "learner": {"reference": "engine"}, "objective": objective})
+        assert not config.keeps_stage_start
+
+
+def test_bfloat16_without_float32_master_weights_is_refused() -> None:
+    with pytest.raises(ConfigError, match="ZeRO stage 0 with bfloat16"):
+        deepspeed_config(LearnerConfig(zero_stage=0))
+
+
+def test_defaults_need_no_file() -> None:
+    assert RunConfig().objective.name == "spag"

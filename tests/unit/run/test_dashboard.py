@@ -1,0 +1,96 @@
+"""The Grafana dashboard: made from the registry, and every panel shows something of a real run in a real Prometheus."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from cluster.cli import app, run_guarded
+from cluster.runtime.ray_session import ClusterError, ray_session
+from cluster.tracking.grafana import dashboard
+from cluster.tracking.metric_registry import METRICS
+from spag_ray.config.parts import ClusterConfig
+from tests.support.dashboard import panels
+
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "monitoring.md"
+
+
+def test_every_metric_is_in_a_panel() -> None:
+    text = " ".join(target["expr"] for panel in panels() for target in panel["targets"])
+    for metric in METRICS:
+        suffix = "_bucket" if metric.kind == "histogram" else ""
+        assert f"{metric.exported_name}{suffix}{{" in text
+
+
+def test_queries_fit_their_metrics() -> None:
+    """Rates of counters, quantiles of histograms; what a legend names, the query keeps."""
+    for panel in panels():
+        for target in panel["targets"]:
+            query = target["expr"]
+            (metric,) = (
+                m for m in METRICS if f"{m.exported_name}{{" in query or f"{m.exported_name}_bucket{{" in query
+            )
+            assert ("rate(" in query or "increase(" in query) == (metric.kind != "gauge")
+            assert ("histogram_quantile(" in query) == (metric.kind == "histogram")
+            kept = query.split(" by (")[1].split(")")[0].split(", ")
+            named = [part.split("}}")[0] for part in target["legendFormat"].split("{{")[1:]]
+            assert named == [label for label in kept if label != "le"] and set(named) <= {"run", *metric.labels}
+            assert '{run=~"$run"}' in query and target["refId"]
+
+
+def test_the_metrics_of_a_panel_have_one_unit_and_kind() -> None:
+    for panel in panels():
+        text = " ".join(target["expr"] for target in panel["targets"])
+        inside = [m for m in METRICS if f"{m.exported_name}{{" in text or f"{m.exported_name}_bucket{{" in text]
+        assert len({(metric.unit, metric.kind) for metric in inside}) == 1, panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"]
+
+
+def test_it_is_what_grafana_imports() -> None:
+    found = dashboard()
+    assert found["id"] is None and found["uid"] and found["schemaVersion"] >= 36
+    assert [variable["name"] for variable in found["templating"]["list"]] == ["datasource", "run", "window"]
+    numbers = [panel["id"] for panel in found["panels"]]
+    assert len(set(numbers)) == len(numbers)
+    taken: set[tuple[int, int]] = set()
+    for panel in found["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert at["x"] + at["w"] <= 24 and not cells & taken, panel["title"]
+        taken |= cells
+
+
+def test_the_command_writes_it_and_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "dashboard.json"
+
+    def command(**options: Any) -> None:
+        app(["dashboard", "--out", str(out)], **options)
+
+    assert run_guarded(command) == 0
+    assert json.loads(out.read_text()) == dashboard()
+    out.write_text("mine")
+    capsys.readouterr()
+    assert run_guarded(command) == 2 and out.read_text() == "mine"
+    assert "nothing is overwritten" in capsys.readouterr().err
+
+
+def test_the_document_has_every_metric() -> None:
+    rows = [line for line in DOCUMENT.read_text(encoding="utf-8").splitlines() if line.startswith("| `spag_ray_")]
+    wanted = [f"| `{m.name}` | {m.kind} | {m.unit or '-'} | {', '.join(m.labels) or '-'} | {m.help} |" for m in METRICS]
+    assert rows == wanted, "write these rows:\n" + "\n".join(wanted)
+
+
+def test_a_port_that_is_taken_is_said_before_ray_starts() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        taken = pytest.raises(ClusterError, match=f"metrics_port: {port} cannot be used")
+        with taken, ray_session(ClusterConfig(metrics_port=port)):
+            pass
+    assert not ray.is_initialized()

@@ -1,0 +1,118 @@
+"""`spag-ray doctor`: what it finds, from what Ray and its nodes say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cluster.checks.check_results import (
+    CheckResult,
+    folder_check,
+    host_memory_checks,
+    memory_checks,
+    object_store_checks,
+    path_checks,
+    version_check,
+)
+from cluster.checks.cluster_checks import read_by_actors
+from cluster.checks.node_report import NodeReport, Wanted, look
+from cluster.planning.model_size import ModelSize
+from cluster.types import Node, NodeResources
+from spag_ray.config.loading import parse_config
+from tests.support.runs import tiny_run
+
+HERE = NodeReport("here", {"torch": "2.13.0", "cuda": ""}, {}, True, (), "", 2**34, 2**30, None)
+
+
+def statuses(results: Any) -> list[str]:
+    return [result.status for result in results]
+
+
+def test_a_machine_reports_what_it_reads_and_what_it_does_not(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "weights").write_bytes(b"12345")
+    (tmp_path / "token").write_text("abc")
+    paths = (str(tmp_path / "model"), str(tmp_path / "absent"))
+    report = look("here", Wanted(paths, (str(tmp_path / "token"), "abc")))
+    assert report.path_bytes == {paths[0]: 5, paths[1]: None}
+    assert report.sees_token and report.port_fault is None and report.versions["torch"]
+    assert report.memory_bytes > 2**28 and report.shared_memory_bytes > 0
+    other = look("here", Wanted((), (str(tmp_path / "token"), "another")), host="203.0.113.7")
+    assert not other.sees_token and other.port_fault
+
+
+def test_another_version_on_a_node_is_named_with_both() -> None:
+    assert version_check(HERE, [HERE, replace(HERE, node="b")]).status == "pass"
+    result = version_check(HERE, [replace(HERE, node="b", versions={"torch": "2.12.0", "cuda": ""})])
+    assert result.status == "fail" and "torch is 2.12.0 on b, 2.13.0 here" in result.text
+    gone = version_check(HERE, [replace(HERE, node="b", versions={"cuda": ""})])
+    assert "torch is missing on b" in gone.text
+
+
+def test_gpus_without_cuda_fail_and_two_drivers_are_warned_of() -> None:
+    blind = replace(HERE, node="b", gpus=(79.0,), gpu_driver="570.1")
+    assert "built without CUDA" in version_check(HERE, [blind]).text
+    here = replace(HERE, versions={"torch": "2.13.0", "cuda": "13.0"})
+    nodes = [replace(here, gpus=(79.0,), gpu_driver=driver) for driver in ("570.1", "560.2")]
+    assert version_check(here, nodes).status == "warn"
+
+
+def test_a_path_has_to_be_there_and_the_same_on_every_node() -> None:
+    def found(*sizes: int | None) -> CheckResult:
+        reports = [replace(HERE, node=f"node-{index}", path_bytes={"/m": size}) for index, size in enumerate(sizes)]
+        (result,) = path_checks(reports)
+        return result
+
+    assert found(5, 5).status == "pass"
+    assert found(5, None).status == "fail" and "/m cannot be read on node-1" in found(5, None).text
+    assert found(5, 6).status == "fail" and "not the same" in found(5, 6).text
+
+
+def test_a_run_folder_that_a_node_does_not_see_fails() -> None:
+    result = folder_check([HERE, replace(HERE, node="b", sees_token=False)], Path("runs/x"))
+    assert result.status == "fail" and "not seen from b" in result.text and "--run-dir" in result.text
+
+
+def test_an_object_store_smaller_than_a_version_is_warned_of() -> None:
+    config, size = parse_config({}), ModelSize(2**29, "test")  # 1 GiB in bfloat16
+
+    def found(*stores: int) -> list[CheckResult]:
+        resources = [NodeResources(f"node-{index}", 1, 0) for index in range(len(stores))]
+        nodes = [Node(each.name, "10.0.0.1", each, store) for each, store in zip(resources, stores, strict=True)]
+        return list(object_store_checks(config, size, nodes))
+
+    assert statuses(found(2**30, 2**31)) == ["pass"]
+    (result,) = found(2**31, 2**29)
+    assert result.status == "warn" and "node-1 has 0.50 GiB" in result.text
+    direct = parse_config({"sync": {"channel": "shared_memory"}})
+    assert list(object_store_checks(direct, size, [])) == []
+
+
+def test_little_shared_memory_and_a_small_gpu_fail() -> None:
+    config = parse_config({"learner": {"num_gpus": 1}, "engine": {"num_gpus": 1}})
+    small = replace(HERE, shared_memory_bytes=2**20)
+    (result,) = memory_checks(config, None, [small])
+    assert result.status == "fail" and "--shm-size" in result.text
+    size = ModelSize(7 * 10**9, "test")
+    for gib, status in ((79.0, "fail"), (135.0, "warn"), (180.0, "pass")):
+        assert statuses(memory_checks(config, size, [replace(HERE, gpus=(gib,))])) == [status]
+
+
+def test_a_node_with_less_memory_than_its_processes_need_is_warned_of() -> None:
+    config, size = parse_config({"learner": {"num_ranks": 2}}), ModelSize(10**9, "test")
+    nodes = [NodeResources("a", 2, 0), NodeResources("b", 1, 0)]
+    reports = [replace(HERE, node="a", memory_bytes=2**36), replace(HERE, node="b", memory_bytes=2**32)]
+    (result,) = host_memory_checks(config, size, nodes, reports)
+    assert result.status == "warn" and "on b, which has 4.0" in result.text
+    large = [replace(report, memory_bytes=2**36) for report in reports]
+    assert statuses(host_memory_checks(config, size, nodes, large)) == ["pass"]
+
+
+def test_what_actors_read_is_what_the_configuration_names(tiny_model: Path, words: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("")
+    config = tiny_run(
+        tiny_model, words, prompts=str(own), imitation={"source": "/d/games.json", "sft_file": "/d/sft.json"}
+    )
+    assert set(read_by_actors(config, str(tiny_model))) == {str(tiny_model), "/d/games.json", "/d/sft.json", str(own)}

@@ -1,0 +1,69 @@
+"""The floors of the house hold: nothing imports from a floor above."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+FLOORS = {
+    "spag_ray": {"spag_ray"},
+    "actors": {"spag_ray", "actors"},
+    "learners": {"spag_ray", "learners"},
+    "cluster": {"spag_ray", "actors", "learners", "cluster"},
+}
+ONLY_IN = {"ray": "cluster", "vllm": "actors", "deepspeed": "learners"}
+NOT_IN_SPAG_RAY = {"torch", "transformers"}
+# The learner's side of vLLM's weight-transfer protocol.
+SPEAKS_VLLM = "learners/channel_senders.py"
+# `python -m spag_ray` hands over to the command line.
+EXCEPTION = ("spag_ray/__main__.py", "cluster")
+FILES = sorted(path for floor in FLOORS for path in (ROOT / floor).rglob("*.py"))
+
+
+def imported(source: str) -> set[str]:
+    """Top-level names of everything a file imports, anywhere in it."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+def violations(file: str, source: str) -> list[str]:
+    floor = file.split("/")[0]
+    found = []
+    for name in imported(source):
+        if name in FLOORS and name not in FLOORS[floor] and (file, name) != EXCEPTION:
+            found.append(f"{file} imports {name}, a floor above or beside it")
+        if ONLY_IN.get(name, floor) != floor and (file, name) != (SPEAKS_VLLM, "vllm"):
+            found.append(f"{file} imports {name}, which belongs to {ONLY_IN[name]}/")
+        if floor == "spag_ray" and name in NOT_IN_SPAG_RAY:
+            found.append(f"{file} imports {name}")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(ROOT)) for path in FILES])
+def test_no_file_imports_upwards(path: Path) -> None:
+    assert violations(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")) == []
+
+
+def test_an_upward_import_is_found() -> None:
+    assert violations("spag_ray/x.py", "def f():\n    import torch\n    from cluster.run.run import Run\n")
+    assert violations("actors/x.py", "import ray") and violations("learners/x.py", "from actors import arena")
+    assert violations("learners/x.py", "import vllm") and not violations(SPEAKS_VLLM, "import vllm")
+    assert not violations("cluster/x.py", "import ray\nfrom learners.learner import Learner")
+
+
+def test_what_tests_share_is_in_support() -> None:
+    """No test module imports another: whose test a failure is would not be seen from its file."""
+    files = [path for path in (ROOT / "tests").rglob("*.py") if "golden" not in path.parts]
+    assert len(files) > 100
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "tests":
+                assert node.module.startswith("tests.support."), f"{path.relative_to(ROOT)} imports {node.module}"

@@ -1,0 +1,67 @@
+"""A job's output across lost connections and Ctrl-C; the cluster itself is in test_cluster.py."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from cluster.cli import run_guarded
+from cluster.commands import jobs
+from cluster.commands.jobs import follow_job
+
+
+class Client:
+    """Ray's, of a job whose connections bring this; an exception ends one. The job ends with the last of them."""
+
+    def __init__(self, *connections: list[str | BaseException]) -> None:
+        self._connections = list(connections)
+        self._last = connections[-1]
+        self.stopped = 0
+
+    async def tail_job_logs(self, job: str) -> AsyncIterator[str]:
+        for text in self._connections.pop(0) if self._connections else self._last:
+            if isinstance(text, BaseException):
+                raise text
+            yield text
+
+    def get_job_status(self, job: str) -> SimpleNamespace:
+        return SimpleNamespace(is_terminal=lambda: not self._connections)
+
+    def stop_job(self, job: str) -> None:
+        self.stopped += 1
+
+    def get_job_info(self, job: str) -> SimpleNamespace:
+        return SimpleNamespace(status="FAILED", driver_exit_code=7)
+
+
+@pytest.mark.parametrize("cut", [RuntimeError("the connection is gone"), KeyboardInterrupt()])
+def test_every_line_is_shown_once_and_the_exit_code_is_the_jobs(
+    cut: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs.time, "sleep", lambda seconds: None)
+    client, console = Client(["a\nb\n", cut], ["a\n", "b\nc\n"]), Console(record=True, width=80)
+    assert follow_job(client, "job", console, lambda: True) == 7
+    assert console.export_text().split() == ["a", "b", "c", "job:", "FAILED"]
+    assert client.stopped == isinstance(cut, KeyboardInterrupt)
+
+
+def test_a_job_that_is_not_to_stop_goes_on() -> None:
+    client, console = Client(["a\n", KeyboardInterrupt()], []), Console(record=True, width=80)
+    assert follow_job(client, "job", console, lambda: False) == 0 and client.stopped == 0
+    assert "job goes on" in console.export_text()
+
+
+def test_a_light_installation_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    def train(standalone_mode: bool) -> None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    assert run_guarded(train) == 2 and "pip install spag-ray[cpu]" in capsys.readouterr().err
+
+    def wrong(standalone_mode: bool) -> None:
+        raise ModuleNotFoundError("No module named 'cluster.nowhere'", name="cluster.nowhere")
+
+    with pytest.raises(ModuleNotFoundError):
+        run_guarded(wrong)

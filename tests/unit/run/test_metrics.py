@@ -1,0 +1,168 @@
+"""What is measured is one line and, where Ray is, metrics: named as Prometheus wants it, counted right."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.tracking.metric_registry import METRICS, NOT_EXPORTED, Metric, updates
+from cluster.tracking.prometheus import Exporter
+from cluster.tracking.recorder import Recorder
+from spag_ray.game.game_end import GAME_ENDS, end_of
+from spag_ray.game.referee.judge import judge
+from spag_ray.game.rules import Outcome
+from spag_ray.results.lines import LINES, LogDamageLine, StepReport, SyncReport
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=[metric.name for metric in METRICS])
+def test_names_and_units_are_as_prometheus_has_them(metric: Metric) -> None:
+    assert re.fullmatch(r"spag_ray(_[a-z0-9]+)+", metric.name)
+    assert metric.name.endswith("_total") == (metric.kind == "counter")
+    if metric.unit in ("seconds", "bytes", "ratio", "nats"):
+        assert metric.name.removesuffix("_total").endswith(f"_{metric.unit}")
+    assert metric.unit not in ("ms", "milliseconds", "minutes", "kilobytes", "percent")
+    assert metric.help and all(re.fullmatch("[a-z]+", label) for label in metric.labels)
+    assert "run" not in metric.labels, "every series has it anyway"
+    assert bool(metric.buckets) == (metric.kind == "histogram")
+    assert all(set(labels) == set(metric.labels) for labels in metric.at_start)
+
+
+def test_names_are_given_once() -> None:
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
+
+
+def recorded_kinds() -> set[str]:
+    """Of every line that is made in cluster/."""
+    kinds = {line.__name__: kind for kind, line in LINES.items()}
+    made = set()
+    for path in (ROOT / "cluster").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(func=ast.Name(id=name)) if name in kinds:
+                    made.add(kinds[name])
+    return made
+
+
+def test_every_kind_of_line_is_exported_or_said_not_to_be() -> None:
+    exported = {metric.line for metric in METRICS}
+    assert recorded_kinds() == set(LINES) == exported | set(NOT_EXPORTED)
+    assert not exported & set(NOT_EXPORTED)
+
+
+def test_a_step_feeds_every_metric_of_steps() -> None:
+    report = {name: 1.0 for name in StepReport.__dataclass_fields__} | {"skipped": False}
+    found = updates("step", {"stage": "spag-3-attacker", "policy": "attacker", **report})
+    assert {update.metric.name for update in found} == {metric.name for metric in METRICS if metric.line == "step"}
+    (steps,) = (update for update in found if update.metric.name == "spag_ray_learner_steps_total")
+    assert steps.labels == {"policy": "attacker", "phase": "self_play"} and steps.value == 1
+    seats = {update.labels["seat"] for update in found if update.metric.name == "spag_ray_role_weight"}
+    assert seats == {"attacker", "defender"}
+
+
+def test_a_sync_feeds_every_metric_of_syncs() -> None:
+    found = updates("sync", {"policy": "policy", **vars(SyncReport(3, 0.5, 2, 1000))})
+    assert {update.metric.name for update in found} == {metric.name for metric in METRICS if metric.line == "sync"}
+
+
+def test_labels_stay_few() -> None:
+    (update,) = updates("restart", {"what": "engine-policy-added-3.2", "cause": "crash", "reason": "it is gone"})
+    assert update.labels == {"part": "engine", "cause": "crash"}
+
+
+def test_what_is_not_finite_is_left_out() -> None:
+    values = {"stage": "spag-1", "policy": "policy", "loss": None, "kl": float("nan"), "entropy": 2.0}
+    found = {update.metric.name for update in updates("step", values)}
+    assert found == {"spag_ray_learner_steps_total", "spag_ray_entropy_nats"}
+
+
+@pytest.mark.parametrize(("rules", "file"), [("published", "judge.json"), ("strict", "judge_strict.json")])
+def test_every_verdict_is_one_of_the_known_ends(rules: str, file: str) -> None:
+    games = json.loads((ROOT / "tests" / "golden" / file).read_text(encoding="utf-8"))
+    verdicts = [judge(game["history"], game["target_word"], game["max_turns"], rules) for game in games]
+    found = {end_of(verdict) for verdict in verdicts}
+    assert found <= set(GAME_ENDS) and len(found) > 4
+    ties = [verdict for verdict in verdicts if end_of(verdict).result == "tie"]
+    assert ties == [verdict for verdict in verdicts if verdict.outcome is Outcome.TIED]
+
+
+class RaysMetric:
+    """Takes what Ray's would take, and keeps it: {labels: value}."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+        self.values: dict[tuple[str, ...], float] = {}
+
+    def inc(self, value: float, tags: dict[str, str]) -> None:
+        assert self._metric.kind == "counter" and value > 0, "Ray refuses 0"
+        self.values[self._series(tags)] = self.values.get(self._series(tags), 0.0) + value
+
+    def set(self, value: float, tags: dict[str, str]) -> None:
+        assert self._metric.kind == "gauge"
+        self.values[self._series(tags)] = value
+
+    def _series(self, tags: dict[str, str]) -> tuple[str, ...]:
+        assert set(tags) == {"run", *self._metric.labels} and all(isinstance(value, str) for value in tags.values())
+        return tuple(tags[label] for label in self._metric.labels)
+
+
+@pytest.fixture
+def made() -> dict[str, RaysMetric]:
+    return {}
+
+
+@pytest.fixture
+def exporter(made: dict[str, RaysMetric]) -> Exporter:
+    return Exporter("a-run", lambda metric: made.setdefault(metric.name, RaysMetric(metric)))
+
+
+def export(exporter: Exporter, line: str, **values: Any) -> None:
+    for update in updates(line, values):
+        exporter.take(update)
+
+
+def test_what_may_never_happen_is_there_at_0_from_the_start(exporter: Exporter, made: dict[str, RaysMetric]) -> None:
+    restarts = made["spag_ray_restarts_total"].values
+    assert len(restarts) == 15 and all(value == sys.float_info.min for value in restarts.values())
+    export(exporter, "restart", what="buffer", cause="crash")
+    assert restarts["buffer", "crash"] == 1.0
+    games = made["spag_ray_games_total"].values
+    assert len(games) == 3 * len(GAME_ENDS)
+    export(exporter, "games", phase="self_play", turns=9, **{str(GAME_ENDS[0]): 4})
+    assert games["self_play", GAME_ENDS[0].seat, GAME_ENDS[0].result, GAME_ENDS[0].reason] == 4.0
+
+
+def test_of_a_sum_the_rise_is_counted_also_after_it_fell(exporter: Exporter, made: dict[str, RaysMetric]) -> None:
+    for evicted in (0, 5, 5, 7, 2, 3):
+        export(exporter, "buffer", waiting=3, oldest_s=1.0, evicted=evicted, lag_0=8, lag_12=evicted)
+    assert made["spag_ray_episodes_evicted_total"].values[()] == 8.0
+    assert made["spag_ray_episodes_learned_total"].values == {("0",): 8.0, ("12",): 8.0}
+    assert made["spag_ray_buffer_episodes"].values[()] == 3.0
+
+
+def test_lines_of_two_threads_stay_whole(tmp_path: Path) -> None:
+    metrics = Recorder(tmp_path)
+    text = "x" * 5000
+
+    def write(name: str) -> None:
+        for number in range(200):
+            metrics.record(LogDamageLine(f"{name}-{number}", text))
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in ("a", "b", "c")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    metrics.close()
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    for name in ("a", "b", "c"):
+        stages = [line["stage"] for line in lines if line["stage"].startswith(name)]
+        assert stages == [f"{name}-{number}" for number in range(200)]

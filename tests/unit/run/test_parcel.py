@@ -1,0 +1,127 @@
+"""What a job is sent: of the files here, those that its configuration names and nothing that is private."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cluster.cli import app, run_guarded
+from cluster.commands.parcel import PACKAGES, named_files, parcel_of
+from spag_ray.config.loading import load_config, parse_config
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import ConfigError
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory: a git checkout with a folder of tasks. In it are ignored files, a repository, and links
+    that lead to a file of the folder, to an ignored one and out of it."""
+    (tmp_path / "key").write_text("secret")
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "id").write_text("secret")
+    folder = tmp_path / "here"
+    (folder / "tasks" / "sub").mkdir(parents=True)
+    for name in ("a.yaml", "sub/b.yaml", "notes.env", "sub/private.txt"):
+        (folder / "tasks" / name).write_text(name)
+    (folder / "tasks" / ".gitignore").write_text("*.env\nsub/private.txt\n")
+    (folder / "tasks" / "again.yaml").symlink_to("sub/b.yaml")
+    (folder / "tasks" / "file").symlink_to(tmp_path / "key")
+    (folder / "tasks" / "folder").symlink_to(tmp_path / "keys")
+    (folder / "tasks" / "ignored").symlink_to("notes.env")
+    git(folder, "init", "-q")
+    git(folder / "tasks", "init", "-q", "nested")
+    (folder / "tasks" / "nested" / "c.yaml").write_text("of another repository")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def git(folder: Path, *arguments: str) -> None:
+    subprocess.run(["git", "-C", str(folder), *arguments], check=True, timeout=30)
+
+
+def with_tasks(folder: str = "tasks", **changes: Any) -> RunConfig:
+    return parse_config({"evaluation": {"tasks": ["own"], "include_path": folder}, **changes})
+
+
+def sent_of(config: RunConfig) -> set[str]:
+    """What a job is sent besides the packages and configs/."""
+    with parcel_of(config, Console(quiet=True)) as folder:
+        names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+        assert not any(path.is_symlink() for path in folder.rglob("*"))
+    return {name for name in names if name.split("/")[0] not in (*PACKAGES, "configs")}
+
+
+def test_of_a_folder_a_job_is_sent_neither_ignored_files_nor_git_nor_what_links_lead_to(here: Path) -> None:
+    wanted = {"run.yaml", "tasks/a.yaml", "tasks/sub/b.yaml", "tasks/again.yaml"}
+    assert sent_of(with_tasks()) == wanted
+    assert sent_of(with_tasks("tasks/sub")) == {"run.yaml", "tasks/sub/b.yaml"}
+    shutil.rmtree(here / ".git")
+    assert sent_of(with_tasks()) == wanted, "a .gitignore is heeded outside a checkout, too"
+    git(here / "tasks", "init", "-q")
+    assert sent_of(with_tasks()) == wanted, "the folder may be a repository itself"
+
+
+def test_a_folder_that_git_ignores_and_a_link_out_of_here_are_refused(here: Path, tmp_path: Path) -> None:
+    (here / ".gitignore").write_text("tasks/\nrows.json\n")
+    with pytest.raises(ConfigError, match=r"evaluation.include_path: tasks: git ignores .* absolute path"):
+        sent_of(with_tasks())
+    (here / "rows.json").write_text("[]")
+    assert "rows.json" in sent_of(parse_config({"self_play": {"sft_file": "rows.json"}})), (
+        "the run reads this very file"
+    )
+    (here / "rows.json").unlink()
+    (here / "rows.json").symlink_to(tmp_path / "key")
+    (here / "linked").symlink_to(tmp_path / "keys")
+    for config in (
+        with_tasks("linked"),
+        with_tasks("linked/id"),
+        parse_config({"self_play": {"sft_file": "rows.json"}}),
+    ):
+        with pytest.raises(ConfigError, match="leads out of here"):
+            sent_of(config)
+
+
+def test_where_git_cannot_be_called_a_folder_with_rules_for_it_is_refused(
+    here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    unknown = pytest.raises(ConfigError, match="git, which knows what is ignored there, cannot be called")
+    with unknown:
+        named_files(with_tasks())
+    shutil.rmtree(here / ".git")
+    with unknown:
+        named_files(with_tasks())
+    (here / "tasks" / ".gitignore").unlink()
+    names = {"a.yaml", "again.yaml", "ignored", "notes.env", "sub/b.yaml", "sub/private.txt"}
+    assert {path.as_posix() for _, path in named_files(with_tasks())} == {f"tasks/{name}" for name in names}
+    (here / "tasks" / ".git").mkdir()
+    with unknown:
+        named_files(with_tasks())
+
+
+def test_a_configuration_that_holds_environment_variables_is_sent_as_its_owners_alone(here: Path) -> None:
+    with parcel_of(with_tasks(engine={"env": {"HF_TOKEN": "hf_secret"}}), Console(quiet=True)) as folder:
+        assert stat.S_IMODE((folder / "run.yaml").stat().st_mode) == 0o600
+
+
+def test_submit_dry_run_lists_what_would_be_sent_and_asks_nobody(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "run.yaml").write_text("evaluation: {tasks: [own], include_path: tasks}\n")
+    arguments = ["submit", "run.yaml", "--address", "http://127.0.0.1:9", "--run-dir", "/runs/x", "--dry-run"]
+    assert run_guarded(lambda **options: app(arguments, **options)) == 0
+    *listed, total = capsys.readouterr().out.splitlines()
+    others = [listed.pop().removeprefix("left out: ") for _ in range(4)]
+    sizes = {name: int(size.replace(",", "")) for size, name in (line.split() for line in listed)}
+    with parcel_of(load_config("run.yaml"), Console(quiet=True)) as folder:
+        files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+        assert sizes == {name: path.stat().st_size for name, path in files.items()}
+    assert sizes["tasks/a.yaml"] == len("a.yaml") and "spag_ray/config/run.py" in sizes
+    assert sorted(others) == [f"tasks/{name}" for name in ("file", "folder", "ignored", "nested")]
+    assert total.startswith(f"would send {len(files)} files, ")

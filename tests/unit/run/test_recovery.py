@@ -1,0 +1,117 @@
+"""When a stage is saved in the midst of it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster.learning.training_stage import Saved, StageProgress, TrainingStage, saved_in
+from cluster.run.control import RunControl
+from cluster.run.recovery import Recovery
+from spag_ray.config.loading import parse_config
+from spag_ray.errors import RunFolderError, StopRequestedError
+from spag_ray.game.rules import Role
+from spag_ray.host.folder_lease import FolderLease
+from spag_ray.stages import Stage
+from spag_ray.training_data.samples import GameSample, TurnSample
+
+
+def recovery_of(tmp_path: Path, **checkpoint: Any) -> tuple[Recovery, RunControl, list[str]]:
+    """A Recovery that took a second for its last checkpoint, what pauses or stops it, and the names of those it
+    writes."""
+    config = parse_config({"checkpoint": checkpoint})
+    control = RunControl(FolderLease.take(tmp_path))
+    stage_progress = StageProgress("spag-1", [], num_steps_done=3)
+    policies: Any = [SimpleNamespace(stage_progress=stage_progress) for _ in range(2)]
+    nobody: Any = None
+    recovery: Any = Recovery(config, control, policies, *[nobody] * 9)
+    names: list[str] = []
+
+    def write(name: str, state: Any) -> None:
+        names.append(name)
+        recovery._saved_at, recovery.is_wanted = time.monotonic(), False
+
+    recovery._write, recovery._save_seconds = write, 1.0
+    return recovery, control, names
+
+
+def training_stage(part_of: str | None = None) -> TrainingStage:
+    return TrainingStage(Stage.of_round(1), "self_play", [], [], 8, 1e-5, 0.1, part_of=part_of)
+
+
+def test_it_is_saved_when_it_is_due_or_wanted(tmp_path: Path) -> None:
+    recovery, _, names = recovery_of(tmp_path)
+    recovery.between_steps(training_stage())
+    assert names == []
+    recovery.is_wanted = True
+    recovery.between_steps(training_stage())
+    recovery.between_steps(training_stage())
+    assert names == ["spag-1-step-6"]
+    another = tmp_path / "another"  # the first one's lease is held
+    another.mkdir()
+    recovery, _, names = recovery_of(another, every_s=0.01)
+    time.sleep(0.02)
+    recovery.between_steps(training_stage())
+    assert names == ["spag-1-step-6"]
+
+
+@pytest.mark.parametrize("left_s, saved", [(60.0, ["spag-1-step-6"]), (1.2, [])])
+def test_a_run_that_is_to_stop_saves_if_that_fits(left_s: float, saved: list[str], tmp_path: Path) -> None:
+    recovery, control, names = recovery_of(tmp_path)
+    control.stop_soon(left_s)
+    with pytest.raises(StopRequestedError):
+        recovery.between_steps(training_stage())
+    assert names == saved
+
+
+def test_one_that_is_paused_saves_when_it_is_told_to_and_when_it_is_stopped(tmp_path: Path) -> None:
+    recovery, control, names = recovery_of(tmp_path)
+    control.is_paused = True
+    stopped: list[BaseException] = []
+
+    def step() -> None:
+        try:
+            recovery.between_steps(training_stage())
+        except StopRequestedError as error:
+            stopped.append(error)
+
+    waiting = threading.Thread(target=step)
+    waiting.start()
+    recovery.is_wanted = True
+    deadline = time.monotonic() + 10
+    while not names and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert names == ["spag-1-step-6"] and waiting.is_alive()
+    control.stop_soon(60)
+    waiting.join(10)
+    assert names == ["spag-1-step-6"] * 2 and stopped
+
+
+def test_a_stream_comes_to_where_it_is_saved_anyway(tmp_path: Path) -> None:
+    recovery, control, names = recovery_of(tmp_path)
+    control.stop_soon(60)
+    recovery.between_steps(training_stage(part_of="stream"))
+    control.stop_soon(1)
+    with pytest.raises(StopRequestedError):
+        recovery.between_steps(training_stage(part_of="stream"))
+    assert names == []
+
+
+def test_what_was_scored_at_the_start_comes_back_to_the_same_turns(tmp_path: Path) -> None:
+    def game(number: int, *logprobs: tuple[float, ...] | None) -> GameSample:
+        turns = tuple(TurnSample((1,), (2, 3), 1.0, old_logprobs=each) for each in logprobs)
+        return GameSample(f"g/{number}", Role.ATTACKER, 1.0, turns)
+
+    games = [game(0, None), game(1, (-0.1, -2.5), (-1 / 3, -0.7)), game(2, (-4.0, -0.0))]
+    StageProgress("spag-1", games, 1).save(tmp_path)
+    plain = [game(0, None), game(1, None, None), game(2, None)]
+    found = saved_in(tmp_path)
+    assert isinstance(found, Saved) and found.of(plain) == StageProgress("spag-1", games, 1)
+    with pytest.raises(RunFolderError, match="learned from 4 turns, now its log holds others"):
+        found.of(plain[:2])
+    assert saved_in(tmp_path / "nothing") is None

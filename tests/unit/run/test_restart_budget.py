@@ -1,0 +1,36 @@
+"""Who is found dead or stuck, how often that may happen, and what is written down of it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import ray
+
+from cluster.supervision.restart_budget import RestartBudget, TooManyRestartsError
+from cluster.tracking.recorder import Recorder
+from spag_ray.config.parts import SupervisionConfig
+from spag_ray.errors import LearnersLostError
+from tests.support.runs import records_of
+
+
+def test_restarts_are_bounded_counted_and_written_down(tmp_path: Path) -> None:
+    metrics = Recorder(tmp_path)
+    restarts = RestartBudget(SupervisionConfig(max_restarts=2, within_s=60), metrics)
+    restarts.count("engine-policy-0", "engine-policy-0 has not answered a heartbeat for 120 s")
+    restarts.count("learners", ray.exceptions.OutOfMemoryError("the node ran out of memory"))
+    late = LearnersLostError("a learner call took longer than learner.timeout_s (20 s)")
+    late.__cause__ = ray.exceptions.GetTimeoutError()
+    with pytest.raises(TooManyRestartsError, match=r"3 restarts within 60 s.*out of memory; learners: stuck"):
+        restarts.count("learners", late)
+    with pytest.raises(TooManyRestartsError):
+        restarts.count("arena-0", RuntimeError("it is gone"))
+    assert [line["cause"] for line in records_of(tmp_path, "restart")] == ["stuck", "out of memory", "stuck", "crash"]
+
+
+def test_an_old_restart_does_not_count(tmp_path: Path) -> None:
+    restarts = RestartBudget(SupervisionConfig(max_restarts=1, within_s=0.05), Recorder(tmp_path))
+    for _ in range(3):
+        restarts.count("engine", "stuck")
+        time.sleep(0.06)

@@ -1,0 +1,234 @@
+"""What a run measures is drawn as it was written: by TensorBoard's files, and by W&B where that is installed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cluster.tracking.curves import Curves
+from cluster.tracking.recorder import Recorder
+from cluster.tracking.wandb import check_tracking
+from spag_ray.config.loading import parse_config, to_yaml
+from spag_ray.config.parts import TrackingConfig
+from spag_ray.errors import ConfigError, RunFolderError
+from spag_ray.results.lines import BufferLine, EngineLeftLine, RestartLine, StepLine, StepReport, SyncLine, SyncReport
+from tests.support.not_here import not_here
+from tests.support.runs import drawn_by_tensorboard, records_of
+
+TENSORBOARD = TrackingConfig()
+STEP: dict[str, Any] = {"stage": "spag-1", "policy": "policy", "loss": 0.1, "skipped": False}
+
+
+def steps_at(*steps: tuple[str, str, int]) -> list[int | None]:
+    """Where (stage, policy, step in it) are drawn."""
+    curves = Curves()
+    lines = [{"time": 5.0, "kind": "step", "stage": s, "policy": p, "step": n, "loss": 1.0} for s, p, n in steps]
+    return [None if (points := curves.points(line)) is None else points.x for line in lines]
+
+
+def test_optimiser_steps_are_numbered_through_the_stages_of_a_policy() -> None:
+    assert steps_at(*[("imitated", "policy", n) for n in (1, 2, 3)], ("spag-1", "policy", 1)) == [1, 2, 3, 4]
+    stream = [("spag-1", "policy", 1), ("spag-1", "policy", 2), ("spag-2", "policy", 3), ("spag-2", "policy", 4)]
+    assert steps_at(*stream) == [1, 2, 3, 4], "a stream is one stage to the learner"
+    two = [("spag-1-attacker", "attacker", 1), ("spag-1-defender", "defender", 1), ("spag-2-attacker", "attacker", 1)]
+    assert steps_at(*two) == [1, 1, 2]
+
+
+def test_a_step_that_is_made_again_is_drawn_once_and_those_after_it_go_on() -> None:
+    cut = [("spag-1", "policy", n) for n in (1, 2, 3)] + [("spag-2", "policy", n) for n in (1, 2)]
+    again = [("spag-2", "policy", n) for n in (1, 2, 3)]
+    assert steps_at(*cut, *again) == [1, 2, 3, 4, 5, None, None, 6]
+
+
+def test_curves_are_told_apart_by_phase_policy_and_match() -> None:
+    curves = Curves()
+
+    def names(kind: str, **values: Any) -> list[str]:
+        points = curves.points({"time": 5.0, "kind": kind, **values})
+        return [] if points is None else sorted(points.values)
+
+    assert names("step", **{**STEP, "policy": "attacker", "step": 1}) == [
+        "step/loss/self_play/attacker",
+        "step/skipped/self_play/attacker",
+    ]
+    assert names("play", stage="eval-spag-1", version=2, **{"tied game": 3}) == ["play/tied_game/evaluation"]
+    assert names("play", stage="match-spag-1-base", version=2, games=3) == ["play/games/match-spag-1-base"]
+    assert names("opponent", place="past-0", version=4) == ["opponent/version/past-0"]
+    task = {"stage": "base", "task": "arc_easy", "metric": "acc", "policy": "policy", "value": 0.5}
+    assert names("evaluation", **task) == ["evaluation/value/arc_easy/acc"]
+    assert names("samples", what="round 1", decided=0, attacker_weight=None) == ["samples/decided"]
+
+
+def test_what_happened_is_text_at_its_second() -> None:
+    curves = Curves()
+    curves.points({"time": 100.0, "kind": "buffer", "waiting": 0})
+    line = {"time": 107.9, "kind": "restart", "what": "engine-policy-0", "cause": "crash", "reason": "gone"}
+    first, second = curves.points(line), curves.points(line)
+    assert first is not None and second is not None
+    assert first.values == {"restart": "what: engine-policy-0, cause: crash, reason: gone"}
+    assert (first.x, second.x) == (7, 8), "two of one second are both seen"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.yaml").write_text(to_yaml(parse_config({})))
+    return tmp_path
+
+
+def write_some(metrics: Recorder, steps: range) -> None:
+    for step in steps:
+        metrics.record(StepLine("spag-1", "policy", StepReport(step, loss=0.1, kl=step / 7, ratio_max=float("nan"))))
+        metrics.record(BufferLine(waiting=step, oldest_s=1.5))
+    metrics.record(SyncLine("policy", SyncReport(steps.stop, 0.25, num_bytes=2**31 + 1)))
+
+
+def test_event_files_say_what_metrics_jsonl_says(folder: Path) -> None:
+    metrics = Recorder(folder, TENSORBOARD)
+    write_some(metrics, range(1, 5))
+    metrics.record(RestartLine("buffer", "crash", "its process ended"))
+    metrics.close()
+    drawn = drawn_by_tensorboard(folder)
+    assert drawn["step/kl/self_play"] == [(n, pytest.approx(n / 7)) for n in range(1, 5)]
+    assert drawn["step/loss/self_play"] == [(n, np.float32(0.1)) for n in range(1, 5)]
+    assert drawn["sync/num_bytes"] == [(5, np.float32(2**31 + 1))]
+    assert [value for _, value in drawn["buffer/waiting"]] == [1, 2, 3, 4]
+    assert drawn["restart/text_summary"] == [(0, "what: buffer, cause: crash, reason: its process ended")]
+    assert "step/ratio_max/self_play" not in drawn, "a number that is not finite is no point of a curve"
+    ((step, config),) = drawn["config/text_summary"]
+    assert step == 0 and "    model: smollm2-135m-instruct" in str(config)
+
+
+def test_event_files_are_given_no_values_of_environment_variables(folder: Path) -> None:
+    env = {"engine": {"env": {"HF_TOKEN": "unspoken"}}, "learner": {"env": {"KEY": "unspoken"}}}
+    (folder / "config.yaml").write_text(to_yaml(parse_config(env)))
+    Recorder(folder, TENSORBOARD).close()
+    written = b"".join(path.read_bytes() for path in folder.glob("events.*"))
+    assert b"HF_TOKEN" in written and b"KEY" in written and b"unspoken" not in written
+
+
+def test_a_life_that_was_killed_is_made_whole_by_the_next_which_draws_nothing_twice(folder: Path) -> None:
+    code = (
+        "import os; from pathlib import Path\n"
+        "from tests.unit.run.test_tracking import TENSORBOARD, Recorder, write_some\n"
+        f"metrics = Recorder(Path({str(folder)!r}), TENSORBOARD)\n"
+        "write_some(metrics, range(1, 60)); os.kill(os.getpid(), 9)\n"
+    )
+    root = Path(__file__).resolve().parents[3]
+    killed = subprocess.run([sys.executable, "-c", code], cwd=root, timeout=100, check=False)
+    assert killed.returncode == -9 and len(records_of(folder, "step")) == 59
+    assert "sync/seconds" not in drawn_by_tensorboard(folder), "the last of it was still in its memory"
+
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"time": 1, "kind": "st')  # a crash tore it
+    metrics = Recorder(folder, TENSORBOARD)
+    write_some(metrics, range(55, 63))  # from a checkpoint after step 54
+    metrics.close()
+    drawn = drawn_by_tensorboard(folder)
+    assert [x for x, _ in drawn["step/loss/self_play"]] == list(range(1, 63))
+    assert [x for x, _ in drawn["sync/seconds"]] == [60, 63]
+    for points in drawn.values():
+        assert [x for x, _ in points] == sorted({x for x, _ in points})
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines() if line.endswith("}")]
+    assert len(lines) == 2 * (59 + 8) + 2 and lines[-1]["version"] == 63
+    assert metrics.last("step", 2) == [line for line in lines if line["kind"] == "step"][-2:]
+    assert metrics.last(None, 5000) == lines and metrics.last("nothing", 3) == metrics.last("step", 0) == []
+
+
+def test_a_run_begun_without_tensorboard_is_drawn_whole_once_it_asks_for_it(folder: Path) -> None:
+    metrics = Recorder(folder)
+    write_some(metrics, range(1, 9))
+    metrics.close()
+    assert not drawn_by_tensorboard(folder)
+    Recorder(folder, TENSORBOARD).close()
+    assert [x for x, _ in drawn_by_tensorboard(folder)["step/loss/self_play"]] == list(range(1, 9))
+
+
+def fill_the_disk_of(path: Path) -> None:
+    """Of this process's file: the kernel answers its writes as on a full disk."""
+    for link in Path("/proc/self/fd").iterdir():
+        if link.exists() and link.resolve() == path:
+            full = os.open("/dev/full", os.O_WRONLY)
+            os.dup2(full, int(link.name))
+            os.close(full)
+
+
+def test_event_files_that_the_disk_does_not_take_are_left_and_the_run_goes_on(folder: Path) -> None:
+    notes: list[str] = []
+    metrics = Recorder(folder, TENSORBOARD, notes.append)
+    fill_the_disk_of(next(folder.glob("events.*")))
+    write_some(metrics, range(1, 200))
+    metrics.close()
+    (note,) = notes
+    assert note.startswith("TensorBoard is given nothing more: ") and "No space left on device" in note
+    assert len(records_of(folder, "step")) == 199
+
+
+def test_a_disk_without_room_for_metrics_ends_the_run_in_one_line(folder: Path) -> None:
+    metrics = Recorder(folder)
+    fill_the_disk_of(folder / "metrics.jsonl")
+    with pytest.raises(RunFolderError, match=r"metrics.jsonl: cannot be written \(No space left on device\)"):
+        metrics.record(EngineLeftLine("e", "p"))
+
+
+def test_wandb_that_is_asked_for_has_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = parse_config({"tracking": {"wandb": {"project": "taboo"}}}).tracking
+    assert config.wandb is not None and config.wandb.mode == "offline", "no network unless it is asked for"
+    check_tracking(TrackingConfig())
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as where it is not
+    with pytest.raises(ConfigError, match="wandb is not installed here; pip install wandb"):
+        check_tracking(config)
+
+
+def test_wandb_offline_is_given_the_same_curves_and_a_resumed_run_is_the_same_run(folder: Path) -> None:
+    if importlib.util.find_spec("wandb") is None:
+        not_here("wandb is not installed: pip install wandb")
+    settings = parse_config({"engine": {"env": {"TOKEN": "unspoken"}}})
+    (folder / "config.yaml").write_text(to_yaml(settings))
+    config = TrackingConfig.model_validate({"tensorboard": False, "wandb": {"project": "taboo"}})
+    for steps in (range(1, 5), range(4, 7)):
+        metrics = Recorder(folder, config)
+        write_some(metrics, steps)
+        metrics.close()
+    lives = sorted((folder / "wandb").glob("offline-run-*/*.wandb"))
+    assert len(lives) == 2 and len({life.name for life in lives}) == 1
+    rows: list[Mapping[str, Any]] = []
+    deadline = time.monotonic() + 30
+    while not any(row.get("version") == 7 for row in rows):  # wandb's own process has its time
+        assert time.monotonic() < deadline, rows
+        time.sleep(0.1)
+        rows = [row for life in lives for row in logged(life)]
+    losses = [(row["optimiser_step"], row["step/kl/self_play"]) for row in rows if "step/kl/self_play" in row]
+    assert losses == [(n, pytest.approx(n / 7)) for n in range(1, 7)]
+    assert [row["version"] for row in rows if "sync/seconds" in row] == [5, 7]
+    written = b"".join(path.read_bytes() for path in (folder / "wandb").rglob("*") if path.is_file())
+    assert b"TOKEN" in written and b"unspoken" not in written
+
+
+def logged(path: Path) -> Iterator[Mapping[str, Any]]:
+    """What wandb's own file holds: records in LevelDB's log format, which cuts them at every 32 KiB."""
+    records: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
+
+    data, at, whole = path.read_bytes(), 7, b""
+    while at + 7 < len(data):
+        if 2**15 - at % 2**15 < 7:
+            at += 2**15 - at % 2**15
+        length, part = struct.unpack_from("<HB", data, at + 4)
+        whole += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if part in (1, 4):  # it is all there, or this was its end
+            record, whole = records.Record.FromString(whole), b""
+            if record.HasField("history"):
+                items = record.history.item
+                yield {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items}

@@ -1,0 +1,162 @@
+"""The loop, played by a test in the place of a run's parts: what it asks for, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from cluster.learning.stage_samples import StageSamples
+from cluster.run.checkpoint import RunState
+from cluster.run.training import MAX_UNDECIDED, Training, train
+from spag_ray.config.run import RunConfig
+from spag_ray.episodes.episode import Episode
+from spag_ray.errors import InputError, LearnersLostError, StopRequestedError
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.game.turn import Turn
+from spag_ray.results.lines import Line
+from spag_ray.stages import Stage
+
+
+def game(number: int, outcome: Outcome = Outcome.ATTACKER_WINS) -> Episode:
+    turns = tuple(Turn(role, "x", (1,), (2,), (-0.5,), "policy", 1, 1) for role in Role)
+    verdict = Verdict(outcome, EndReason.SAID_WORD, 2, "the attacker said it", None, None)
+    return Episode(f"g/{number}", number, "stage", "river", 2, "strict", 1.0, turns, verdict)
+
+
+class Lines:
+    def record(self, line: Line) -> None:
+        """Nowhere."""
+
+
+class Played:
+    """A Training that writes down what it is asked. `state` is where it goes on; `outcomes` are given to the versions
+    of a stream, one each; learning the n-th stage raises `lost` once."""
+
+    def __init__(self, config: dict[str, Any], state: RunState | None = None, **more: Any) -> None:
+        self.config = RunConfig.model_validate(config)
+        nobody: Any = None
+        recorder: Any = Lines()
+        self.samples = StageSamples(self.config, nobody, nobody, {"policy"}, recorder)
+        self.asked: list[str] = []
+        self.saved = state or RunState()
+        self.outcomes: list[Outcome] = more.get("outcomes", [])
+        self.lost_at: int | None = more.get("lost_at")
+        self.stopped_at: int | None = more.get("stopped_at")
+        self.num_learned = 0
+        self.num_taken = 0
+
+    def __getattr__(self, verb: str) -> Any:
+        def ask(*arguments: Any) -> Any:
+            named = [str(each) for each in arguments if isinstance(each, str | Stage)]
+            self.asked.append(" ".join([verb, *named]))
+            return [] if verb == "end" else False
+
+        return ask
+
+    def restore(self) -> RunState:
+        self.asked.append("restore")
+        return self.saved
+
+    def checkpoint(self, name: str, state: RunState) -> RunState:
+        self.asked.append(f"checkpoint {name}")
+        self.saved = RunState(**{**vars(state), "order": state.order + 1})
+        return self.saved
+
+    def play_expert(self) -> list[Episode]:
+        self.asked.append("play_expert")
+        return [game(0)]
+
+    def self_play(self, stage: Stage) -> list[Episode]:
+        self.asked.append(f"self_play {stage}")
+        return [game(0), game(1, Outcome.DEFENDER_WINS)]
+
+    def learn(self, stage: Any) -> None:
+        self.asked.append(f"learn {stage.stage}" + (f" part {stage.part}" if stage.part_of else ""))
+        self.num_learned += 1
+        if self.num_learned == self.lost_at:
+            raise LearnersLostError("rank 0 is gone")
+
+    @contextmanager
+    def streaming(self, state: RunState) -> Iterator[Any]:
+        self.asked.append("streaming")
+        yield self
+        self.asked.append("stream ends")
+
+    def next_batch(self, what: str) -> list[Episode]:
+        if self.num_taken == self.stopped_at:
+            raise StopRequestedError("asked to stop")
+        self.num_taken += 1
+        return [game(self.num_taken, self.outcomes[self.num_taken - 1])]
+
+    def learned(self) -> dict[str, Any]:
+        return {"next": self.num_taken}
+
+
+ROUNDS = {"self_play": {"rounds": 2}}
+STREAM = {
+    "schedule": "stream", "imitation": {"enabled": False}, "stream": {"games_per_version": 8},
+    "self_play": {"rounds": 2, "games_per_round": 16, "batch_games": 8},
+}  # fmt: skip
+
+
+def asked_by_train(run: Any) -> list[str]:
+    training: Training = run
+    assert train(training) == []
+    return [each for each in run.asked if not each.startswith(("record_opponents", "new_version"))]
+
+
+def test_the_rounds_of_a_run_from_its_beginning() -> None:
+    assert asked_by_train(Played(ROUNDS)) == [
+        "start", "restore", "measure_checkpoint", "evaluate base",
+        "play_expert", "learn imitated", "save imitated", "checkpoint imitated", "publish", "evaluate imitated",
+        "start_league",
+        "self_play spag-1", "learn spag-1", "save spag-1", "checkpoint spag-1", "publish", "evaluate spag-1",
+        "self_play spag-2", "learn spag-2", "save spag-2", "checkpoint spag-2", "publish", "evaluate spag-2",
+        "end_learning", "match_with imitated", "end",
+    ]  # fmt: skip
+
+
+def test_a_run_goes_on_after_the_round_that_was_saved() -> None:
+    asked = asked_by_train(Played(ROUNDS, RunState(order=3, stage="spag-1", rounds=1)))
+    assert asked[:4] == ["start", "restore", "evaluate spag-1", "start_league"]
+    assert asked[4] == "self_play spag-2" and "play_expert" not in asked
+
+
+def test_lost_learners_begin_again_where_the_run_was_saved() -> None:
+    asked = asked_by_train(Played(ROUNDS, lost_at=3))
+    again = asked.index("restart_learners")
+    assert asked[again - 1] == "learn spag-2"
+    assert asked[again : again + 5] == [
+        "restart_learners", "restore", "evaluate spag-1", "start_league", "self_play spag-2",
+    ]  # fmt: skip
+
+
+def test_a_stream_learns_version_by_version_and_is_saved_with_each_round() -> None:
+    asked = asked_by_train(Played(STREAM, outcomes=[Outcome.ATTACKER_WINS] * 4))
+    begin = asked.index("streaming")
+    assert asked[begin : asked.index("end_learning")] == [
+        "streaming",
+        "learn spag-1 part 0", "publish", "checkpoint_is_due",
+        "learn spag-1 part 1", "publish", "save spag-1", "checkpoint version-2", "evaluate spag-1",
+        "learn spag-2 part 0", "publish", "checkpoint_is_due",
+        "learn spag-2 part 1", "publish", "save spag-2", "checkpoint version-4", "evaluate spag-2",
+        "stream ends",
+    ]  # fmt: skip
+
+
+def test_a_stream_that_is_stopped_is_left_where_it_was() -> None:
+    run = Played(STREAM, outcomes=[Outcome.ATTACKER_WINS] * 4, stopped_at=1)
+    with pytest.raises(StopRequestedError):
+        asked_by_train(run)
+    assert run.asked[-1] == "time_to_save", "and nothing more: there was no time"
+
+
+def test_versions_without_a_decided_game_end_a_stream_with_advice() -> None:
+    config = {**STREAM, "self_play": {"rounds": 1, "games_per_round": 64, "batch_games": 8}}
+    run = Played(config, outcomes=[Outcome.TIED] * 8)
+    with pytest.raises(InputError, match=f"{MAX_UNDECIDED} versions in a row: none of 40 games was won"):
+        asked_by_train(run)
