@@ -12,6 +12,7 @@ text: `<|im_end|>` in a reply is eight characters to the model, not the end of a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal, Protocol
@@ -46,6 +47,7 @@ class PromptTemplate(BaseModel):
     empty_history: str = "The game begins."
     history_title: str = "What was said so far:"
     instructions: Wording | None = None
+    claim: str = Field("I know the word! It is `{word}`", pattern=r"^[^{}]+\{word\}[^{}]*$")
 
     def rules(self, role: Role, target_word: str, max_turns: int, wording: int = 0) -> str:
         """The rules one seat reads; the target word is in the attacker's alone."""
@@ -56,6 +58,15 @@ class PromptTemplate(BaseModel):
         if self.instructions is None:
             return ""
         return _fill(getattr(self.instructions, role), target_word if role is Role.ATTACKER else None, max_turns)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A defender's guess of one word, to be scored or trained on: it begins with `opening_ids`; `word_ids` are the word
+    and the mark that closes it."""
+
+    opening_ids: tuple[int, ...]
+    word_ids: tuple[int, ...]
 
 
 def load_template(name: str) -> PromptTemplate:
@@ -91,6 +102,7 @@ class Renderer(Protocol):
     def prompt(self, turns: Sequence[Turn], role: Role, target_word: str) -> tuple[int, ...]: ...
     def query_ids(self, query: str) -> tuple[int, ...]: ...
     def reply_ids(self, text: str) -> tuple[int, ...]: ...
+    def claim(self, word: str) -> Claim: ...
     def text_of(self, token_ids: Sequence[int]) -> str: ...
 
 
@@ -140,6 +152,20 @@ class _BaseRenderer:
 
     def _rules(self, role: Role, target_word: str) -> str:
         return self.template.rules(role, target_word, self.max_turns, self.wording)
+
+    def claim(self, word: str) -> Claim:
+        """The claim that names this word, in pieces. Raises ModelError where the pieces are not the whole: no player
+        would sample the tokens that are scored then."""
+        opening, closing = self.template.claim.split("{word}")
+        before = " " * (len(opening) - len(opening.rstrip(" ")))  # a space is of the word's first token
+        opening_ids = self._plain(opening.rstrip(" "))
+        word_ids = self._plain(before + word) + self._plain(closing)
+        if opening_ids + word_ids != self._plain(opening + word + closing):
+            raise ModelError(
+                f"the tokenizer joins {word!r} to what stands beside it in the claim {self.template.claim!r}, so no "
+                "player would say these tokens; choose another `claim` in the prompt file"
+            )
+        return Claim(opening_ids, word_ids)
 
     def text_of(self, token_ids: Sequence[int]) -> str:
         """What was said: special tokens and outer white space taken off."""

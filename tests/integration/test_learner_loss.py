@@ -19,7 +19,7 @@ from cluster.types import Engine
 from spag_ray.config.parts import Channel
 from spag_ray.errors import LearnersLostError
 from spag_ray.game.rules import Role
-from tests.support.runs import tiny_run
+from tests.support.runs import tiny_run, wait_until_dead
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not find this file by its name
@@ -77,8 +77,7 @@ def test_the_learners_are_lost_and_the_engine_is_stopped(
     with pytest.raises(LearnersLostError, match="a learner rank is gone"):
         policy.publish(NoGate())
     assert policy.version == 0
-    with pytest.raises(ray.exceptions.RayActorError):
-        ray.get(engine.handle.played_version.remote(), timeout=20)
+    wait_until_dead(engine.handle.played_version)
     newcomer = Engine(ray.remote(Taker).options(num_cpus=0).remote(pid), "engine-0.2", "policy")
     assert not policy.catch_up(newcomer) and policy.waiting == [newcomer], "it plays from the next version on"
     deadline = time.monotonic() + 20

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+import ray
 from rich.console import Console
 
 from spag_ray.config.loading import parse_config
@@ -34,6 +36,15 @@ def tiny_run(model: Path, words: Path, **changes: Any) -> RunConfig:
     for key, value in changes.items():
         config[key] = {**config[key], **value} if isinstance(config.get(key), dict) else value
     return parse_config(config)
+
+
+def wait_until_dead(method: Any, *arguments: Any) -> None:
+    """Ray kills in its own time: a call to an actor's method that comes just after may still be answered."""
+    deadline = time.monotonic() + 20
+    with pytest.raises(ray.exceptions.RayActorError):
+        while time.monotonic() < deadline:
+            ray.get(method.remote(*arguments), timeout=20)
+            time.sleep(0.05)
 
 
 def stream_run(model: Path, words: Path, num_parts: int, **changes: Any) -> RunConfig:

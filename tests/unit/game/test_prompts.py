@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -130,3 +130,27 @@ def test_a_users_prompt_file_is_read_and_a_leaking_one_is_refused(tmp_path: Path
     silent.write_text("style: chat\nwordings: [{attacker: 'Play.', defender: 'Guess.'}]\n")
     with pytest.raises(ConfigError, match="never tells the attacker"):
         load_template(str(silent))
+
+
+@pytest.mark.parametrize("claim", ["I know the word! It is `{word}`", "The word is {word}!"])
+def test_a_claim_is_encoded_piece_by_piece_and_equals_the_whole(tokenizer: Any, claim: str) -> None:
+    template = load_template("chat").model_copy(update={"claim": claim})
+    found = make_renderer(template, tokenizer, 5).claim("river")
+    whole = tokenizer.encode(claim.format(word="river"), add_special_tokens=False)
+    assert found.opening_ids + found.word_ids == tuple(whole) and found.opening_ids and found.word_ids
+    assert "river" not in tokenizer.decode(found.opening_ids)
+
+
+def test_a_claim_whose_pieces_are_not_the_whole_is_refused() -> None:
+    class Joins:
+        """Joins "it`" and what follows into one token, as some tokenizers do."""
+
+        eos_token_id, chat_template, all_special_ids, added_tokens_decoder = 0, None, [0], {}
+
+        def encode(self, text: str, **_: Any) -> list[int]:
+            return [ord(letter) for letter in text.replace("`r", "R")]
+
+    renderer = FlatRenderer(load_template("flat"), cast(Any, Joins()), 5)
+    assert renderer.claim("tiger").word_ids == tuple(map(ord, "tiger`"))
+    with pytest.raises(ModelError, match=r"joins 'river' to what stands beside it .* another `claim`"):
+        renderer.claim("river")
