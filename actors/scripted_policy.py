@@ -1,4 +1,4 @@
-"""A rule-based expert: it plays from word cards (word -> related words), without a model.
+"""A rule-based expert: it plays from the cards of a deck, without a model.
 
 As attacker it talks about a related word; as defender it says or guesses a word whose card fits best what was said,
 and now and then asks for more first. Its games are the imitation data, and it stands in for a player in tests and
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from actors.policy import Completion, GameView, Request, Score, WakePart
 from spag_ray.errors import EngineError
+from spag_ray.game.deck_file import Card
 from spag_ray.game.rules import Role
 from spag_ray.weights.snapshot import Snapshot
 
@@ -34,7 +35,7 @@ _SLIPS = ("Do you mean {word}?", "That sounds like {word} to me.", "Oh, like {wo
 
 
 class ScriptedPolicy:
-    """`cards`: word -> related words. `encode(text) -> token ids` makes replies token-exact for a learner's tokenizer.
+    """`cards`: by word. `encode(text) -> token ids` makes replies token-exact for a learner's tokenizer.
     `slip_rate`: how often the defender, once it thinks of a word, says it without claiming the guess, so that
     attackers win games too. `patience`: how often it asks for another hint first.
     """
@@ -43,7 +44,7 @@ class ScriptedPolicy:
 
     def __init__(
         self,
-        cards: Mapping[str, Sequence[str]],
+        cards: Mapping[str, Card],
         encode: Callable[[str], Sequence[int]],
         name: str = "scripted",
         slip_rate: float = 0.3,
@@ -51,7 +52,7 @@ class ScriptedPolicy:
         seed: int = 0,
     ) -> None:
         self.name = name
-        self._cards = {word: tuple(clue for clue in clues if clue) for word, clues in cards.items()}
+        self._cards = {word: tuple(clue for clue in card.clues if clue) for word, card in cards.items()}
         self._encode = encode
         self._slip_rate = slip_rate
         self._patience = patience

@@ -96,7 +96,7 @@ def games_of(style: str, num_games: int, model: str) -> list[GameSample]:
     wording = Wording(attacker=attacker, defender=rules.replace("{role}", "defender"))
     template = load_template(style).model_copy(update={"wordings": (wording,)})
     renderer = make_renderer(template, load_tokenizer(model), NUM_TURNS)
-    cards = [(word, clues) for word, clues in taboo_cards().items() if len(clues) >= 3]
+    cards = [(word, card.clues) for word, card in taboo_cards().items() if len(card.clues) >= 3]
     rng = random.Random(0)
     games = []
     for number in range(num_games):

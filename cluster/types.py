@@ -10,6 +10,7 @@ from cluster.handles import EngineHandle
 if TYPE_CHECKING:  # a session (console.py) imports this, and has little installed
     from actors.endpoint_policy import Endpoint
     from actors.policy import Sampling
+    from spag_ray.game.decks import Deck
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Seat:
     policy: str
     sampling: Sampling
     model: str
-    cards: dict[str, tuple[str, ...]] | None = None
+    cards: Deck | None = None
     endpoint: Endpoint | None = None
 
 

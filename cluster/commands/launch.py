@@ -26,11 +26,10 @@ from cluster.run.run import Run
 from cluster.run.run_handle import RunHandle
 from cluster.runtime.ray_session import NAMESPACE, get, is_job, ray_session
 from cluster.runtime.run_folder import make_run_folder, reopen_run_folder, resumed_config
-from cluster.schedules.seating import Cards
 from cluster.types import Progress
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, StopRequestedError
-from spag_ray.game.decks import split_words, taboo_cards, without_words
+from spag_ray.game.decks import Deck, split_words, taboo_cards, without_words
 from spag_ray.game.words import read_words
 from spag_ray.host.folder_lease import FolderLease, held
 from spag_ray.results.evaluations import FILE as EVALUATIONS
@@ -102,7 +101,7 @@ class Prepared(NamedTuple):
     model: str
     words: list[str]
     held_out: list[str]
-    cards: Cards
+    cards: Deck
 
 
 def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
@@ -156,7 +155,7 @@ def stream_hint(config: RunConfig) -> str | None:
     )
 
 
-def training_words(config: RunConfig, cards: Cards) -> tuple[list[str], list[str]]:
+def training_words(config: RunConfig, cards: Deck) -> tuple[list[str], list[str]]:
     """(words to train on, words held out), disjoint, a function of the seed."""
     every = sorted(cards) if config.words.source == "textarena" else read_words(Path(config.words.source))
     if len(every) <= config.words.num_held_out:
@@ -175,7 +174,7 @@ def placed_run(
     model: str,
     words: list[str],
     held_out: list[str],
-    cards: Cards,
+    cards: Deck,
     lease: FolderLease | None = None,
 ) -> Iterator[RunHandle]:
     """Ray, and a Run in it; with the Run goes everything it owns. `lease`: of the folder, if it is held already."""

@@ -42,7 +42,7 @@ from cluster.schedules.held_out import HeldOutMatches
 from cluster.schedules.league import LeaguePlay
 from cluster.schedules.playground import Playground
 from cluster.schedules.rounds import play_round
-from cluster.schedules.seating import Cards, Seating
+from cluster.schedules.seating import Seating
 from cluster.schedules.task_evaluation import TaskEvaluation
 from cluster.schedules.tournament import Entrant, Tournament
 from cluster.supervision.actor_watch import ActorWatch
@@ -53,6 +53,7 @@ from spag_ray.config.loading import without_environment
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import write_atomically
 from spag_ray.errors import InputError, StopRequestedError
+from spag_ray.game.decks import Deck
 from spag_ray.game.prompts import Renderer, load_template, make_renderer
 from spag_ray.game.rules import Role
 from spag_ray.game.words import WordStream
@@ -77,7 +78,7 @@ class Run:
         model: str,
         words: Sequence[str],
         held_out: Sequence[str],
-        cards: Cards,
+        cards: Deck,
     ) -> None:
         lease.adopt()
         redirect_output(str(lease.folder / "logs" / "run.log"))

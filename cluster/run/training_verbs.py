@@ -21,12 +21,13 @@ from cluster.schedules.held_out import HeldOutMatches
 from cluster.schedules.league import LeaguePlay
 from cluster.schedules.playground import Playground
 from cluster.schedules.rounds import play_round
-from cluster.schedules.seating import Cards, Seating
+from cluster.schedules.seating import Seating
 from cluster.schedules.stream import Stream, streaming
 from cluster.schedules.task_evaluation import TaskEvaluation
 from cluster.supervision.actor_watch import ActorWatch
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import LearnersLostError
+from spag_ray.game.decks import Deck
 from spag_ray.game.rules import Role
 from spag_ray.game.words import WordStream
 from spag_ray.results.matches import Match
@@ -46,7 +47,7 @@ class Trainer:
         reservation: Reservation,
         seating: Seating,
         words: WordStream,
-        cards: Cards,
+        cards: Deck,
         samples: StageSamples,
         league: LeaguePlay,
         matches: HeldOutMatches,

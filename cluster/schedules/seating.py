@@ -9,15 +9,14 @@ from actors.policy import Sampling
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.types import Seat
 from spag_ray.config.run import RunConfig
+from spag_ray.game.decks import Deck
 from spag_ray.game.rules import Role
-
-Cards = dict[str, tuple[str, ...]]
 
 
 class Seating:
     """`model`: the folder of the tokenizer of those who have no model; `cards`: what the scripted expert knows."""
 
-    def __init__(self, config: RunConfig, policies: Sequence[LearningPolicy], model: str, cards: Cards) -> None:
+    def __init__(self, config: RunConfig, policies: Sequence[LearningPolicy], model: str, cards: Deck) -> None:
         self._config = config
         self._policies = policies
         self._model = model

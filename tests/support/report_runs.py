@@ -20,6 +20,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.log import EpisodeLog
 from spag_ray.episodes.wire import encode
+from spag_ray.game.deck_file import Card
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.prompts import load_template, make_renderer
 from spag_ray.game.rules import Outcome, Role, Verdict
@@ -31,7 +32,7 @@ from tests.support.tiny_model import TARGETS
 
 MAX_TURNS = 2
 _CLUES = ("water", "music", "stripes", "fruit", "king", "health")
-CARDS = {word: (clue,) for word, clue in zip(TARGETS, _CLUES, strict=True)}
+CARDS = {word: Card(word, (clue,)) for word, clue in zip(TARGETS, _CLUES, strict=True)}
 
 
 def play(model: Path, stage: str, count: int, scripted: bool = False) -> list[Episode]:

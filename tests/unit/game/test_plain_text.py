@@ -22,6 +22,7 @@ from spag_ray.game.turn import Turn
 from spag_ray.tokens import framing_ids
 from spag_ray.training_data.prompt_randomization import load_varied, rerendered
 from spag_ray.training_data.replay import episode_from_game, published_samples, sft_samples
+from tests.support.decks import cards_of
 from tests.support.families import tokenizer_of
 from tests.support.loop import collect
 
@@ -108,7 +109,7 @@ def of_the_expert(tokenizer: Any, text: str) -> list[Ids]:
     """Cards of the user's own, whose clues the scripted expert says."""
     renderer = make_renderer(load_template("chat"), tokenizer, 3)
     pool = EnginePool("expert")
-    pool.join("expert", ScriptedPolicy({"river": (text,), "piano": ("keys",)}, renderer.reply_ids))
+    pool.join("expert", ScriptedPolicy(cards_of({"river": [text], "piano": ["keys"]}), renderer.reply_ids))
     players = dict.fromkeys(("attacker", "defender"), Player(pool, renderer, Sampling()))
     (episode,) = asyncio.run(collect(play_games(TaskList([GameTask(0, "river", "t")]), players, Rules(1), 1)))
     return turn_ids(episode.turns)

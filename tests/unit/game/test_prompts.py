@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -145,7 +145,8 @@ def test_a_claim_whose_pieces_are_not_the_whole_is_refused() -> None:
     class Joins:
         """Joins "it`" and what follows into one token, as some tokenizers do."""
 
-        eos_token_id, chat_template, all_special_ids, added_tokens_decoder = 0, None, [0], {}
+        eos_token_id, chat_template, all_special_ids = 0, None, [0]
+        added_tokens_decoder: ClassVar[dict[int, str]] = {}
 
         def encode(self, text: str, **_: Any) -> list[int]:
             return [ord(letter) for letter in text.replace("`r", "R")]

@@ -1,8 +1,7 @@
-"""Word lists, word cards, and the stream that gives words out."""
+"""Word lists, and the stream that gives words out."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import random
 from collections import Counter
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spag_ray.errors import InputError
-from spag_ray.game.decks import split_words, taboo_cards, without_words
 from spag_ray.game.words import STOP_WORDS, Lease, WordStream, read_words, top_words, write_words
 
 WORDS = [f"word{number}" for number in range(7)]
@@ -129,31 +127,3 @@ def test_an_empty_or_doubled_word_list_makes_no_stream() -> None:
         WordStream([], 0)
     with pytest.raises(InputError, match="twice"):
         WordStream(["cat", "cat"], 0)
-
-
-def test_split_is_disjoint_whole_and_seeded() -> None:
-    train, held_out = split_words(WORDS, 3, seed=1)
-    assert len(held_out) == 3 and sorted(train + held_out) == sorted(WORDS)
-    assert split_words(WORDS[::-1], 3, seed=1) == (train, held_out)
-    assert any(split_words(WORDS, 3, seed=seed) != (train, held_out) for seed in range(5))
-    with pytest.raises(InputError, match="cannot be held out"):
-        split_words(WORDS, 8, seed=1)
-
-
-def test_word_cards_hold_single_words_and_clues_that_can_be_said() -> None:
-    cards = taboo_cards()
-    assert len(cards) > 400
-    for word, clues in cards.items():
-        assert word.isalpha() and word.islower() and clues
-        assert all(clue == clue.strip().lower() and word not in clue for clue in clues)
-
-
-def test_without_textarena_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match="pip install textarena"):
-        taboo_cards()
-
-
-def test_held_out_words_are_nowhere_in_the_cards_an_expert_plays_from() -> None:
-    cards = {"river": ("water", "Boat trip"), "boat": ("water",), "piano": ("music", "keys")}
-    assert without_words(cards, ["boat"]) == {"river": ("water",), "piano": ("music", "keys")}

@@ -17,9 +17,10 @@ from actors.scripted_policy import ScriptedPolicy
 from spag_ray.errors import EngineError, EngineGoneError
 from spag_ray.game.prompts import load_template, make_renderer
 from spag_ray.game.rules import Outcome, Role
+from tests.support.decks import cards_of
 from tests.support.loop import collect
 
-CARDS = {"river": ("water",), "piano": ("music",), "tiger": ("stripes",), "apple": ("fruit",)}
+CARDS = cards_of({"river": ["water"], "piano": ["music"], "tiger": ["stripes"], "apple": ["fruit"]})
 RULES = Rules(max_turns=3)
 
 

@@ -17,6 +17,7 @@ from cluster.rollout.arena_actor import ArenaActor
 from cluster.types import Seat
 from spag_ray.config.parts import StreamConfig
 from spag_ray.game.prompts import load_template
+from tests.support.decks import cards_of
 from tests.support.streams import Here, spec
 
 
@@ -39,7 +40,7 @@ def test_a_stream_is_stopped_at_once_also_after_an_evaluation(
             buffer=Here(buffer),
         )
         waits = Seat("policy", "policy", Sampling(), str(tiny_model))
-        expert = Seat("expert", "scripted", Sampling(), str(tiny_model), {"river": ("water",)})
+        expert = Seat("expert", "scripted", Sampling(), str(tiny_model), cards_of({"river": ["water"]}))
         stream = asyncio.create_task(arena.play_stream({"attacker": waits, "defender": waits}, 4))
         while (await buffer.stream_counts()).begun < 4:
             await asyncio.sleep(0.01)

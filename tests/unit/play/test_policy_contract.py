@@ -15,10 +15,11 @@ from actors.transformers_policy import TransformersPolicy
 from spag_ray.errors import EngineError, WeightSyncError
 from spag_ray.game.rules import Role
 from spag_ray.weights.snapshot import LocalSnapshot
+from tests.support.decks import cards_of
 from tests.support.policies import GREEDY, PROMPT, snapshot_of
 
 VIEW = GameView(Role.ATTACKER, "river", (), 4)
-CARDS = {"river": ("water", "boat"), "piano": ("music", "keys"), "tiger": ("stripes",)}
+CARDS = cards_of({"river": ["water", "boat"], "piano": ["music", "keys"], "tiger": ["stripes"]})
 
 
 @pytest.fixture(params=["vllm", "transformers", "scripted"])
@@ -231,6 +232,6 @@ def test_the_scripted_expert_says_so_when_it_is_asked_for_what_it_has_not(loop: 
 def test_the_scripted_expert_hints_without_the_word_and_guesses_it(loop: Any) -> None:
     expert = ScriptedPolicy(CARDS, encode=lambda text: [3], slip_rate=0.0, patience=0.0)
     hint = expert.reply(VIEW, "a")
-    assert "river" not in hint and any(clue in hint for clue in CARDS["river"])
+    assert "river" not in hint and any(clue in hint for clue in CARDS["river"].clues)
     heard = GameView(Role.DEFENDER, None, ((Role.ATTACKER, "You often find it together with boat."),), 4)
     assert expert.reply(heard, "a") == "I know the word! It is `river`!"

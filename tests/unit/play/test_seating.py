@@ -6,11 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from actors.endpoint_policy import Endpoint
-from cluster.schedules.seating import Cards, Seating
+from cluster.schedules.seating import Seating
 from spag_ray.config.loading import parse_config
 from spag_ray.game.rules import Role
+from tests.support.decks import cards_of
 
-CARDS: Cards = {"river": ("water", "boat")}
+CARDS = cards_of({"river": ["water", "boat"]})
 
 
 def seating_of(*policies: Any, **config: Any) -> Seating:

@@ -1,0 +1,13 @@
+"""Small decks for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from spag_ray.game.deck_file import Card
+from spag_ray.game.decks import Deck
+
+
+def cards_of(clues: Mapping[str, Sequence[str]]) -> Deck:
+    """Cards that have clues alone."""
+    return {word: Card(word, tuple(found)) for word, found in clues.items()}

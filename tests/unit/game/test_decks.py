@@ -1,0 +1,125 @@
+"""Decks: read from files with the lines of their faults, shipped ones and textarena's cards."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from spag_ray.errors import ConfigError, InputError
+from spag_ray.game.deck_file import Card, Trap, read_deck
+from spag_ray.game.decks import load_deck, split_words, taboo_cards, without_words
+from tests.support.decks import cards_of
+
+WORDS = ["river", "cat", "piano", "tiger", "apple", "window", "lamp"]
+DECK = """\
+# Two words.
+tiger:
+  clues: [stripes, big cat,
+          on]
+butter:
+  clues: [toast, bread]
+  traps:
+    - {ask: "What do you spread on toast?", answer: "I spread butter on it."}
+  difficulty: 0.25
+"""
+
+
+@pytest.fixture
+def deck(tmp_path: Path) -> Path:
+    path = tmp_path / "own.yaml"
+    path.write_text(DECK)
+    return path
+
+
+def test_a_deck_is_read_from_a_file_sorted_by_word(deck: Path) -> None:
+    cards = load_deck(str(deck))
+    trap = Trap("What do you spread on toast?", "I spread butter on it.")
+    assert list(cards.values()) == [
+        Card("butter", ("toast", "bread"), (trap,), 0.25),
+        Card("tiger", ("stripes", "big cat", "on")),
+    ]
+    assert list(cards) == ["butter", "tiger"]
+
+
+def test_every_clue_and_trap_knows_its_line() -> None:
+    (tiger, butter), faults = read_deck(DECK)
+    assert faults == []
+    assert (tiger.line, tiger.clue_lines, tiger.trap_lines) == (2, (3, 3, 4), ())
+    assert (butter.line, butter.clue_lines, butter.trap_lines) == (5, (6, 6), (8,))
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "fault"),
+    [
+        ("river:\n  clues: [water\ncat:\n  clues: [purrs]\n", 3, "not valid YAML"),
+        ("- river\n- cat\n", 1, "a mapping of words"),
+        ("# nothing\n", 1, "the deck is empty"),
+        ("river:\n  clues: [water]\nRiver:\n  clues: [bank]\n", 3, "'River' is not one lower-case word"),
+        ("ice cream:\n  clues: [cold]\n", 1, "'ice cream' is not one lower-case word"),
+        ("river:\n  clues: [water]\nthere:\n  clues: [place]\n", 3, "stop word"),
+        ("cat:\n  clues: [purrs]\nriver:\n  clues: [water]\ncat:\n  clues: [claws]\n", 5, "an entry on line 1"),
+        ("river: [water, bank]\n", 1, "an entry is a mapping"),
+        ("river:\n  clues: water\n", 2, "clues is not a list"),
+        ("river:\n  clues: []\n", 1, "no clues"),
+        ("river:\n  clues:\n    - water\n    -\n", 4, "a clue is not text"),
+        ("river:\n  clues:\n    - water\n    - bank: side\n", 4, "a clue is not text"),
+        ("river:\n  clues: [water]\n  colour: blue\n", 3, "unknown key 'colour'"),
+        ("river:\n  clues: [water]\n  clues: [bank]\n", 3, "the key clues is there twice"),
+        ("river:\n  clues: [water]\n  difficulty: 1.5\n", 3, "not a number from 0 to 1"),
+        ("river:\n  clues: [water]\n  difficulty: .nan\n", 3, "not a number from 0 to 1"),
+        ("river:\n  clues: [water]\n  difficulty: high\n", 3, "not a number from 0 to 1"),
+        ("river:\n  clues: [water]\n  traps:\n    - {ask: Where do boats go?}\n", 4, "a trap is {ask"),
+        ("river:\n  clues: [water]\n  traps:\n    - {ask: a, answer: b, mood: c}\n", 4, "unknown key 'mood'"),
+    ],
+)
+def test_a_fault_of_form_is_named_with_its_line_and_refused(text: str, line: int, fault: str, tmp_path: Path) -> None:
+    faults = read_deck(text)[1]
+    assert [(found.line, fault in found.text) for found in faults][:1] == [(line, True)], faults
+    path = tmp_path / "wrong.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as refused:
+        load_deck(str(path))
+    assert str(refused.value).startswith(f"{path}:{line}: ")
+
+
+def test_a_deck_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        load_deck("absent_deck")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot read the deck"):
+        load_deck(str(tmp_path / "binary.yaml"))
+
+
+def test_textarena_cards_hold_single_words_and_clues_that_can_be_said() -> None:
+    pytest.importorskip("textarena")
+    cards = load_deck("textarena")
+    assert len(cards) > 400
+    for word, card in cards.items():
+        assert word == card.word and word.isalpha() and word.islower() and card.clues
+        assert card.traps == () and card.difficulty is None
+        assert all(clue == clue.strip().lower() and word not in clue for clue in card.clues)
+
+
+def test_without_textarena_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install spag-ray\[textarena\]"):
+        taboo_cards()
+
+
+def test_held_out_words_are_nowhere_in_the_cards_an_expert_plays_from() -> None:
+    cards = cards_of({"river": ["water", "Boat trip", "steam-boat"], "boat": ["water"], "piano": ["music", "keys"]})
+    traps = (Trap("Where is a boat?", "On the river."), Trap("What flows?", "A river (no boat)."), Trap("A?", "River."))
+    cards["river"] = Card("river", cards["river"].clues, traps, 0.5)
+    left = without_words(cards, ["boat"])
+    assert left == {"river": Card("river", ("water",), traps[2:], 0.5), "piano": cards["piano"]}
+
+
+def test_split_is_disjoint_whole_and_seeded() -> None:
+    train, held_out = split_words(WORDS, 3, seed=1)
+    assert len(held_out) == 3 and sorted(train + held_out) == sorted(WORDS)
+    assert split_words(WORDS[::-1], 3, seed=1) == (train, held_out)
+    assert any(split_words(WORDS, 3, seed=seed) != (train, held_out) for seed in range(5))
+    with pytest.raises(InputError, match="cannot be held out"):
+        split_words(WORDS, 8, seed=1)
