@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from cluster.learning.training_stage import TrainingStage
 from cluster.tracking.recorder import Recorder
-from spag_ray.config.parts import BreachRule, ObjectiveConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.formats import holds_games, read_games, read_samples, read_sft
@@ -16,10 +15,11 @@ from spag_ray.game.prompts import Renderer
 from spag_ray.results.lines import SamplesLine
 from spag_ray.stages import EXPERT, IMITATED, Stage
 from spag_ray.tokens import Tokenizer
+from spag_ray.training_data.imitation import imitation_samples
 from spag_ray.training_data.prompt_randomization import load_varied, rerendered
 from spag_ray.training_data.replay import episode_from_game, published_samples, sft_games, sft_samples
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
-from spag_ray.training_data.samples import GameSample, TurnSample, game_samples, imitation_objective
+from spag_ray.training_data.samples import GameSample, TurnSample, game_samples
 
 
 class StageSamples:
@@ -40,7 +40,7 @@ class StageSamples:
         return sft_samples(read_sft(path), self._renderer) if path else []
 
     def imitation(self, played: Sequence[Episode] | None) -> TrainingStage:
-        """The winner's turns of a stronger player's games, or rows of training data, and SFT rows beside them.
+        """The imitated turns of a stronger player's games, or rows of training data, and SFT rows beside them.
         `played`: the expert's games, where `imitation.source` is `scripted`."""
         config = self._config.imitation
         games: list[GameSample]
@@ -73,7 +73,17 @@ class StageSamples:
         """The learner's own turns. `window`: of a stream, whose versions may come without a decided game; any other
         stage without one is an InputError that says `what` it was."""
         config = self._config
-        games = self._of(episodes, what, config.objective, config.game.breach, baselines, True, self._learning, window)
+        is_sampled = config.render == "exact"
+        games = game_samples(
+            self._rendered(episodes),
+            config.objective,
+            config.game.breach,
+            baselines,
+            is_sampled,
+            self._learning,
+            window,
+        )
+        games = self._recorded(games, what, len(episodes), may_be_empty=window is not None)
         # The published code trains on the plain softmax whatever it sampled at; `spag` on the sampling temperature.
         temperature = config.sampling.temperature
         tempered = config.objective.name == "spag" and temperature > 0
@@ -88,29 +98,23 @@ class StageSamples:
             temperature if tempered else 1.0,
         )
 
-    def _of_expert(self, episodes: Sequence[Episode]) -> list[GameSample]:
-        objective = imitation_objective(self._config.objective)
-        return self._of(episodes, "imitation", objective, "discard", sampled=False)
+    def _of_expert(self, played: Sequence[Episode]) -> list[GameSample]:
+        episodes = self._rendered(played)
+        games = imitation_samples(episodes, self._config.objective, self._config.imitation.learn_from)
+        return self._recorded(games, "imitation", len(episodes))
 
-    def _of(
-        self,
-        played: Sequence[Episode],
-        what: str,
-        objective: ObjectiveConfig,
-        breach: BreachRule,
-        baselines: RoleBaselines | None = None,
-        sampled: bool = True,
-        learning: set[str] | None = None,
-        window: RoleWindow | None = None,
+    def _rendered(self, played: Sequence[Episode]) -> Sequence[Episode]:
+        """The episodes under the prompts that they were played with, or under others."""
+        config = self._config
+        if config.render == "exact":
+            return played
+        return rerendered(played, load_varied(config.varied_prompts), self._tokenizer, config.seed)
+
+    def _recorded(
+        self, games: list[GameSample], what: str, num_episodes: int, may_be_empty: bool = False
     ) -> list[GameSample]:
-        """What is learned from the episodes, under the prompts they were played with or under others."""
-        config, episodes = self._config, list(played)
-        if config.render == "varied":
-            prompts = load_varied(config.varied_prompts)
-            episodes, sampled = rerendered(episodes, prompts, self._tokenizer, config.seed), False
-        games = game_samples(episodes, objective, breach, baselines, sampled, learning, window)
-        if not games and window is None:
-            raise nothing_to_learn(what, len(episodes))
+        if not games and not may_be_empty:
+            raise nothing_to_learn(what, num_episodes)
         weights = {str(game.role): game.weight for game in games if game.role is not None}
         self._recorder.record(SamplesLine(what, len(games), weights))
         return games

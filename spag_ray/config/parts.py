@@ -16,6 +16,10 @@ ReplayOrder = Literal["fifo", "recent", "prioritized"]
 BreachRule = Literal["discard", "penalise"]
 
 
+# Whose turns are learned: those of a game's winner, or of both seats.
+ImitatedSides = Literal["winners", "both"]
+
+
 Channel = Literal["object_store", "shared_memory", "nccl", "ipc"]
 
 
@@ -164,6 +168,9 @@ class ImitationConfig(Part):
     )
     sft_file: str | None = Field(None, description="instruction/input/output JSON, each row a sample of weight 1")
     games: int = Field(120, ge=1, description="games the scripted expert plays")
+    learn_from: ImitatedSides = Field(
+        "winners", description="`both`: the loser's turns too, but not the turn that lost the game"
+    )
     batch_games: int = Field(6, ge=1, description="games of one optimiser step")
     learning_rate: float = Field(5e-6, gt=0)
     kl_coeff: float = Field(0.1, ge=0)

@@ -147,11 +147,6 @@ def advantages(
     return {}
 
 
-def imitation_objective(objective: ObjectiveConfig) -> ObjectiveConfig:
-    """The winner's turns alone, whatever self-play learns from: imitation pushes up all that it is given."""
-    return objective.model_copy(update={"learn_from": "winners", "ties": "discard"})
-
-
 def _counts(verdict: Verdict, objective: ObjectiveConfig) -> bool:
     """Whether the result of such a game is learned from: won by play, or tied by play where ties are learned."""
     if verdict.outcome is Outcome.TIED:

@@ -8,7 +8,7 @@ from spag_ray.game.rules import Outcome, Verdict, next_role
 from spag_ray.game.turn import Turn
 
 
-def game(number: int, outcome: Outcome, num_turns: int = 4) -> Episode:
+def game(number: int, outcome: Outcome, num_turns: int = 4, decided_by: int | None = None) -> Episode:
     turns = tuple(Turn(next_role(i), "x", (1, 2), (3, 4), (-0.5, -0.5), "p") for i in range(num_turns))
     return Episode(
         f"s/{number}",
@@ -19,5 +19,5 @@ def game(number: int, outcome: Outcome, num_turns: int = 4) -> Episode:
         "strict",
         1.0,
         turns,
-        Verdict(outcome, EndReason.OTHER, num_turns, "r", None, None),
+        Verdict(outcome, EndReason.OTHER, num_turns, "r", decided_by, None),
     )

@@ -15,7 +15,8 @@ from spag_ray.game.rules import Outcome, Role
 from spag_ray.game.turn import Turn
 from spag_ray.results.report.tokens import Aligner
 from spag_ray.stages import Stage
-from spag_ray.training_data.samples import advantages, imitation_objective
+from spag_ray.training_data.imitation import imitated_turns
+from spag_ray.training_data.samples import advantages
 
 BLOCK_GAMES = 64
 SURPRISE_STEPS_PER_NAT = 20  # what log-probabilities are rounded to
@@ -146,7 +147,7 @@ def learned_from(stage: str, episode: Episode, config: RunConfig | None) -> dict
         return {}
     expected = dict.fromkeys(Role, 0.0)
     if phase == "imitation":
-        return dict.fromkeys(advantages(episode.verdict, imitation_objective(config.objective), "discard", expected))
+        return dict.fromkeys(imitated_turns(episode.verdict, config.imitation.learn_from, config.objective.decay))
     names = {"policy"} if config.policies == "shared" else {str(role) for role in Role}
     found = advantages(episode.verdict, config.objective, config.game.breach, expected)
     return {index: round(value, 4) for index, value in found.items() if episode.turns[index].policy in names}

@@ -17,7 +17,7 @@ from spag_ray.game.referee.judge import out_of_room
 from spag_ray.game.rules import Outcome, Role, Verdict, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
-from spag_ray.training_data.samples import GameSample, TurnSample, game_samples, imitation_objective, turns_of
+from spag_ray.training_data.samples import GameSample, TurnSample, game_samples, turns_of
 
 
 def game(number: int, outcome: Outcome, num_turns: int = 4, decided_by: int | None = None) -> Episode:
@@ -145,13 +145,6 @@ def test_a_game_that_a_full_context_ended_is_not_learned_even_where_ties_are() -
         assert learned == game_samples(WON, objective, "penalise", other if baseline == "moving" else None)
         assert moving.values == other.values
     assert game_samples([*WON, game(9, Outcome.TIED)], objective) != learned
-
-
-def test_imitation_leaves_ties_and_losers_out_whatever_self_play_learns() -> None:
-    objective = ObjectiveConfig(learn_from="both", ties="learn", baseline="mean")
-    samples = game_samples([*WON, game(3, Outcome.TIED)], imitation_objective(objective), sampled=False)
-    assert [sample.role for sample in samples] == [Role.ATTACKER, Role.DEFENDER, Role.ATTACKER]
-    assert all(turn.role is sample.role for sample in samples for turn in sample.turns)
 
 
 def test_ties_without_a_baseline_are_refused() -> None:

@@ -55,3 +55,8 @@ def test_imitation_takes_the_experts_games(tmp_path: Path) -> None:
     stage = samples(tmp_path, imitation={"batch_games": 3}).imitation(GAMES)
     assert (stage.stage, stage.method, stage.batch_games, len(stage.games)) == (IMITATED, "imitation", 3, 2)
     assert stage.temperature == 1.0 and stage.sft == []
+
+
+def test_imitation_of_both_sides_takes_the_losers_turns_too(tmp_path: Path) -> None:
+    stage = samples(tmp_path, imitation={"learn_from": "both"}).imitation(GAMES)
+    assert [[turn.role for turn in each.turns] for each in stage.games] == [list(Role) * 2] * 2

@@ -1,0 +1,55 @@
+"""Which turns of a stronger player's games are imitated.
+
+    games = imitation_samples(episodes, ObjectiveConfig(), learn_from="both")
+
+Imitation pushes up all that it is given, so a turn that lost its game is never among it, and no tie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spag_ray.config.parts import ImitatedSides, ObjectiveConfig
+from spag_ray.episodes.episode import Episode
+from spag_ray.game.rules import Role, Verdict, next_role
+from spag_ray.training_data.rewards import decayed_shares
+from spag_ray.training_data.samples import GameSample, TurnSample, game_samples
+
+
+def imitation_samples(
+    episodes: Sequence[Episode], objective: ObjectiveConfig, learn_from: ImitatedSides
+) -> list[GameSample]:
+    """Decided games -> what is imitated of each, in the order given.
+
+    With `winners`, games have the weights of their winner's role, as in self-play. With `both`, each game teaches both
+    seats, so there is nothing to balance: every game has weight 1.
+    """
+    if learn_from == "winners":
+        plain = objective.model_copy(update={"learn_from": "winners", "ties": "discard"})
+        return game_samples(episodes, plain, "discard", sampled=False)
+    games = []
+    for episode in episodes:
+        shares = imitated_turns(episode.verdict, learn_from, objective.decay)
+        turns = tuple(
+            TurnSample(turn.prompt_ids, turn.token_ids, shares[index], role=turn.role)
+            for index, turn in enumerate(episode.turns)
+            if index in shares and turn.token_ids
+        )
+        if turns:
+            games.append(GameSample(episode.episode_id, episode.verdict.outcome.winner, 1.0, turns))
+    return games
+
+
+def imitated_turns(verdict: Verdict, learn_from: ImitatedSides, decay: float) -> dict[int, float]:
+    """{index of an imitated turn: its share}; each seat's turns share 1 of their own. Of the loser, the turn that lost
+    the game is left out. Nothing is imitated of a game that nobody won."""
+    winner = verdict.outcome.winner
+    if winner is None:
+        return {}
+    shares: dict[int, float] = {}
+    for role in [winner] if learn_from == "winners" else list(Role):
+        mistake = verdict.turn if role is winner.other else None
+        indices = [index for index in range(verdict.length) if next_role(index) is role and index != mistake]
+        if indices:
+            shares |= dict(zip(indices, decayed_shares(len(indices), decay), strict=True))
+    return dict(sorted(shares.items()))

@@ -1,0 +1,46 @@
+"""Whose turns of a stronger player's games are imitated."""
+
+from __future__ import annotations
+
+import pytest
+
+from spag_ray.config.parts import ObjectiveConfig
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.training_data.imitation import imitated_turns, imitation_samples
+from spag_ray.training_data.samples import GameSample
+from tests.support.episodes import game
+
+PLAYED = [
+    game(0, Outcome.ATTACKER_WINS, decided_by=3),
+    game(1, Outcome.DEFENDER_WINS, decided_by=3),
+    game(2, Outcome.ATTACKER_WINS, decided_by=3),
+    game(3, Outcome.TIED),
+    game(4, Outcome.ATTACKER_BREACH, num_turns=3, decided_by=2),
+]
+
+
+def roles(games: list[GameSample]) -> list[list[str]]:
+    return [[str(turn.role)[0] for turn in each.turns] for each in games]
+
+
+def test_ties_breaches_and_losers_are_left_out_whatever_self_play_learns() -> None:
+    objective = ObjectiveConfig(learn_from="both", ties="learn", baseline="mean")
+    games = imitation_samples(PLAYED, objective, "winners")
+    assert roles(games) == [["a", "a"], ["d", "d"], ["a", "a"]]
+    assert [each.weight for each in games] == [0.75, 1.5, 0.75]
+    assert all(turn.behaviour_logprobs is None for each in games for turn in each.turns)
+
+
+def test_of_both_the_loser_is_imitated_but_for_the_turn_that_lost_the_game() -> None:
+    games = imitation_samples(PLAYED, ObjectiveConfig(), "both")
+    assert roles(games) == [["a", "d", "a"], ["a", "d", "a", "d"], ["a", "d", "a"]]
+    assert [each.weight for each in games] == [1.0] * 3, "each game teaches both seats"
+    assert [each.role for each in games] == [Role.ATTACKER, Role.DEFENDER, Role.ATTACKER]
+
+
+def test_the_turns_of_each_seat_share_one_of_their_own() -> None:
+    lost = imitated_turns(PLAYED[0].verdict, "both", 0.8)
+    assert lost == pytest.approx({0: 4 / 9, 1: 1.0, 2: 5 / 9})
+    assert imitated_turns(PLAYED[1].verdict, "both", 0.8) == pytest.approx({0: 4 / 9, 1: 4 / 9, 2: 5 / 9, 3: 5 / 9})
+    only_mistake = game(5, Outcome.ATTACKER_WINS, num_turns=2, decided_by=1)
+    assert imitated_turns(only_mistake.verdict, "both", 0.8) == {0: 1.0}
