@@ -26,10 +26,12 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from spag_ray.config.loading import load_config
 from spag_ray.episodes.log import read_log
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.results.lines import Line, PlayLine, StepLine
 from spag_ray.results.matches import Match, read_matches
 from spag_ray.results.metric_lines import MetricLines
 from spag_ray.results.ratings import wilson_interval
@@ -38,6 +40,7 @@ from spag_ray.stages import Stage, StageKind
 
 CONFIG = "configs/cpu_proof.yaml"
 PUBLISHED = "objective={name: published, learn_from: winners, role_weight_cap: 4.0}"
+_Line = TypeVar("_Line", bound=Line)
 BREACHES = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
 
 
@@ -119,13 +122,14 @@ def step(folder: Path, arguments: Sequence[str]) -> None:
     done.write_text(json.dumps({"seconds": round(float(seconds_file.read_text())), "arguments": list(arguments)}))
 
 
-def records(run: Path, kind: str) -> Iterator[dict]:
-    yield from (record for record in MetricLines(run / "metrics.jsonl").new() if record.get("kind") == kind)
+def measured(run: Path, kind: type[_Line]) -> Iterator[_Line]:
+    """The lines of one kind in the run's metrics.jsonl."""
+    yield from (line for _, line in MetricLines(run / "metrics.jsonl").typed() if isinstance(line, kind))
 
 
 def target_tokens(run: Path) -> dict[str, int]:
     """{stage: tokens with a loss, each step once}"""
-    steps = {(record["stage"], record["step"]): record["num_target_tokens"] for record in records(run, "step")}
+    steps = {(line.stage, line.report.step): line.report.num_target_tokens for line in measured(run, StepLine)}
     tokens: dict[str, int] = {}
     for (stage, _), count in steps.items():
         tokens[stage] = tokens.get(stage, 0) + count
@@ -212,7 +216,7 @@ def costs(seed: Path) -> Iterator[dict]:
             tokens = target_tokens(run)
             cost["imitation_tokens"] = tokens.pop("imitated", 0)
             cost["self_play_tokens"] = sum(tokens.values())
-            games = {each["stage"]: each["games"] for each in records(run, "play")}  # a resumed round says it again
+            games = {line.stage: line.games for line in measured(run, PlayLine)}  # a resumed round says it again
             cost["self_play_games"] = sum(
                 count for stage, count in games.items() if Stage.parse(stage).kind is StageKind.ROUND
             )

@@ -38,6 +38,8 @@ from cluster.types import Engine
 from spag_ray.config.loading import load_config
 from spag_ray.config.parts import ClusterConfig, EngineConfig, LearnerConfig, ObjectiveConfig, SyncConfig
 from spag_ray.game.rules import Role
+from spag_ray.results.lines import SyncLine
+from spag_ray.results.metric_lines import MetricLines
 from spag_ray.training_data.samples import GameSample, TurnSample
 
 
@@ -105,9 +107,9 @@ def epoch_share() -> float:
     changes = ["imitation.games=90", "self_play.rounds=1", "evaluation.games=0", "placement=separate"]
     with tempfile.TemporaryDirectory() as folder:
         run_training(load_config("quickstart", changes), Path(folder, "run"), Console(quiet=True))
-        lines = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
-    first, second = (line for line in lines if line["kind"] == "sync")
-    return (second["seconds"] + second["probe_seconds"]) / (second["time"] - first["time"])
+        lines = list(MetricLines(Path(folder, "run", "metrics.jsonl")).typed())
+    (first, _), (second, report) = ((time, line.report) for time, line in lines if isinstance(line, SyncLine))
+    return (report.seconds + report.probe_seconds) / (second - first)
 
 
 def main() -> None:

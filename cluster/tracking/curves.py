@@ -1,8 +1,9 @@
 """What a line of metrics.jsonl draws: values of some curves, all at one place of an axis that a reader understands.
 
+>>> from spag_ray.results.lines import CheckpointLine
 >>> curves = Curves()
->>> curves.points({"time": 9.0, "kind": "sync", "policy": "policy", "version": 3, "seconds": 0.5})
-Points(axis='version', x=3, time=9.0, values={'sync/seconds': 0.5})
+>>> curves.points(9.0, CheckpointLine("spag-1-v2", "spag-1", seconds=0.5, num_bytes=100))
+Points(axis='seconds', x=0, time=9.0, values={'checkpoint/seconds': 0.5, 'checkpoint/num_bytes': 100.0})
 
 A curve's name is kind/field, and then what tells it from others of that name: the phase, one of two policies, a seat.
 Learner steps are drawn over the policy's optimiser steps in all stages; what a version of the weights did over its
@@ -12,11 +13,13 @@ it came after the checkpoint, is drawn as it was the first time (metrics.jsonl h
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from spag_ray.results.lines import Line, PlayLine, StepLine, StreamLine, SyncLine
 from spag_ray.stages import Stage, StageKind
 
 Axis = Literal["optimiser_step", "version", "seconds"]
@@ -50,8 +53,7 @@ _KINDS = {
     "checkpoint": _Kind("seconds"),
     "opponent": _Kind("seconds", ("place",)),
 }
-_FIELD_OF_AXIS = {"optimiser_step": "step", "version": "version", "seconds": "time"}
-_ABOUT = {"time", "kind"}
+_FIELD_OF_AXIS = {"optimiser_step": "step", "version": "version"}
 
 
 class Curves:
@@ -63,39 +65,47 @@ class Curves:
         self._steps = _Steps()
         self._reached: dict[tuple[str, ...], int] = {}
 
-    def points(self, line: Mapping[str, Any]) -> Points | None:
-        """None for a line that draws nothing."""
+    def points(self, time: float, line: Line | None) -> Points | None:
+        """`time`: when it was written, in seconds since the epoch. None for a line that draws nothing, as one of a kind
+        that is not known."""
         if self._began is None:
-            self._began = line["time"]
-        if line["kind"] == "sync":
-            self._version = line["version"]
-        kind = _KINDS.get(line["kind"])
+            self._began = time
+        if line is None:
+            return None
+        if isinstance(line, SyncLine):
+            self._version = line.report.version
+        kind, fields = _KINDS.get(line.kind), line.values()
         if kind is None:
-            values: dict[str, float | str] = {line["kind"]: _text(line)}
-            return self._placed("seconds", (line["kind"],), line, values)
-        labels = _labels(kind, line)
-        values = {
-            _name(line["kind"], field, *labels): float(value)
-            for field, value in line.items()
-            if isinstance(value, int | float) and field not in _ABOUT and field != _FIELD_OF_AXIS[kind.axis]
+            text = ", ".join(f"{field}: {value}" for field, value in fields.items())
+            return self._placed("seconds", (line.kind,), time, line, {line.kind: text})
+        labels = _labels(kind, fields)
+        values: dict[str, float | str] = {
+            _name(line.kind, field, *labels): float(value)
+            for field, value in fields.items()
+            if isinstance(value, int | float) and math.isfinite(value) and field != _FIELD_OF_AXIS.get(kind.axis)
         }
-        return self._placed(kind.axis, (line["kind"], *labels), line, values)
+        return self._placed(kind.axis, (line.kind, *labels), time, line, values)
 
     def _placed(
-        self, axis: Axis, curve: tuple[str, ...], line: Mapping[str, Any], values: dict[str, float | str]
+        self, axis: Axis, curve: tuple[str, ...], time: float, line: Line, values: dict[str, float | str]
     ) -> Points | None:
         last = self._reached.get(curve, -1)
-        if axis == "seconds":
-            assert self._began is not None
-            x = max(last + 1, int(line["time"] - self._began))
-        elif axis == "version":
-            x = line.get("version", self._version)
-        else:
-            x = self._steps.number(line["policy"], line["stage"], line["step"])
+        match line:
+            case StepLine():
+                x = self._steps.number(line.policy, line.stage, line.report.step)
+            case SyncLine():
+                x = line.report.version
+            case PlayLine() | StreamLine():
+                x = line.version
+            case _ if axis == "version":
+                x = self._version
+            case _:
+                assert self._began is not None
+                x = max(last + 1, int(time - self._began))
         if x <= last or not values:
             return None
         self._reached[curve] = x
-        return Points(axis, x, line["time"], values)
+        return Points(axis, x, time, values)
 
 
 class _Steps:
@@ -112,24 +122,20 @@ class _Steps:
         return before + step
 
 
-def _labels(kind: _Kind, line: Mapping[str, Any]) -> list[str]:
-    labels = [_label(label, line) for label in kind.labels]
+def _labels(kind: _Kind, fields: Mapping[str, Any]) -> list[str]:
+    labels = [_label(label, fields) for label in kind.labels]
     return [label for label in labels if label != "policy"]  # the name of a policy that is the only one
 
 
-def _label(label: str, line: Mapping[str, Any]) -> str:
+def _label(label: str, fields: Mapping[str, Any]) -> str:
     """Stages of a phase follow each other with the next version, so a phase is one curve; matches are all played with
     the last one."""
-    if line.get("stage") and label in ("phase", "stage"):
-        stage = Stage.parse(str(line["stage"]))
+    if fields.get("stage") and label in ("phase", "stage"):
+        stage = Stage.parse(fields["stage"])
         if label == "phase" or stage.kind is not StageKind.MATCH:
             return stage.phase
-    return str(line[label])
+    return str(fields[label])
 
 
 def _name(*parts: str) -> str:
     return "/".join(re.sub(r"[^\w.-]+", "_", part) for part in parts)
-
-
-def _text(line: Mapping[str, Any]) -> str:
-    return ", ".join(f"{field}: {value}" for field, value in line.items() if field not in _ABOUT)

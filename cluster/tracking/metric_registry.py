@@ -1,6 +1,7 @@
 """Every metric that a run exports: its name, unit and labels, and which line of metrics.jsonl feeds it.
 
->>> [(update.metric.name, update.labels, update.value) for update in updates("engine_lost", {"engine": "engine-0"})]
+>>> from spag_ray.results.lines import EngineLostLine
+>>> [(update.metric.name, update.labels, update.value) for update in updates(EngineLostLine("engine-0"))]
 [('spag_ray_engines_lost_total', {}, 1.0)]
 
 Names follow Prometheus: base units, counters end in `_total`; Ray puts `ray_` in front. Every series has the label
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from spag_ray.game.game_end import GAME_ENDS
+from spag_ray.results.lines import Line
 from spag_ray.stages import Stage
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -53,11 +55,12 @@ class Update:
     value: float
 
 
-def updates(line: str, values: Mapping[str, Any]) -> list[Update]:
+def updates(line: Line) -> list[Update]:
     """What a line of metrics.jsonl says of the metrics; a value that is not finite says nothing."""
     found = []
+    values = line.values()
     for metric in METRICS:
-        if metric.line == line:
+        if metric.line == line.kind:
             for caught, value in _values(metric, values):
                 if isinstance(value, int | float) and math.isfinite(value):
                     labels = {label: caught.get(label) or _label(label, values) for label in metric.labels}

@@ -3,12 +3,13 @@ metrics for Prometheus."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ from cluster.tracking.prometheus import Exporter
 from cluster.tracking.wandb import WandbRun
 from spag_ray.config.parts import TrackingConfig
 from spag_ray.errors import RunFolderError
-from spag_ray.results.lines import Line
+from spag_ray.results.lines import Line, parse_line
 from spag_ray.results.metric_lines import MetricLines
 
 MAX_KEPT = 1000  # lines of each kind, for who asks for the last ones
@@ -51,9 +52,10 @@ class Recorder:
         tracking = tracking or TrackingConfig(tensorboard=False)
         if tracking.tensorboard:
             self._open("TensorBoard", lambda: _event_files(folder))
-        for line in MetricLines(self._path).new():  # of earlier lives of this run
-            self._keep(line["kind"], json.dumps(line))
-            self._draw(line)
+        for raw in MetricLines(self._path).new():  # of earlier lives of this run
+            self._keep(raw["kind"], json.dumps(raw))
+            with contextlib.suppress(TypeError, ValueError):  # a line that is not what its kind should be draws nothing
+                self._draw(raw["time"], parse_line(raw))
         if (wandb := tracking.wandb) is not None:  # it had those
             self._open("Weights & Biases", lambda: WandbRun(folder, wandb))
         self._file = self._path.open("a", encoding="utf-8")
@@ -62,9 +64,9 @@ class Recorder:
     def record(self, line: Line) -> None:
         """A number that is not finite is written as null: JSON has no word for it. Raises RunFolderError when the disk
         takes no more."""
-        kind, values = line.kind, {key: _finite(value) for key, value in line.values().items()}
-        written = {"time": round(time.time(), 3), "kind": kind, **values}
-        text = json.dumps(written)
+        now = round(time.time(), 3)
+        values = {name: _finite(value) for name, value in line.values().items()}
+        text = json.dumps({"time": now, "kind": line.kind, **values})
         self._check()
         with self._lock:
             try:
@@ -74,10 +76,10 @@ class Recorder:
                 raise RunFolderError(
                     f"{self._path}: cannot be written ({error.strerror}); make room, and go on with --resume"
                 ) from error
-            self._keep(kind, text)
-            self._draw(written)
+            self._keep(line.kind, text)
+            self._draw(now, line)
             if self._exporter is not None:
-                for update in updates(kind, values):
+                for update in updates(line):
                     self._exporter.take(update)
 
     def last(self, kind: str | None, count: int) -> list[dict[str, Any]]:
@@ -103,8 +105,8 @@ class Recorder:
         self._kept[kind].append(text)
         self._kept[None].append(text)
 
-    def _draw(self, line: Mapping[str, Any]) -> None:
-        if (points := self._curves.points(line)) is not None:
+    def _draw(self, at: float, line: Line | None) -> None:
+        if (points := self._curves.points(at, line)) is not None:
             for name in list(self._drawers):
                 self._given_to(name, lambda drawer: drawer.write(points))
 

@@ -11,6 +11,7 @@ from dataclasses import field, fields, is_dataclass
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
+MOST = 1e100  # of a number; sums of such numbers are numbers too
 _KEEPS = "unknown"  # the field for what no other takes
 
 
@@ -37,8 +38,8 @@ def written(line: Any) -> dict[str, Any]:
 
 
 def parsed(of: type, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments that make one from the values, and the values that it has no field for. Raises TypeError or
-    ValueError for a value of another type."""
+    """The arguments that make one from the values, and the values that it has no field for. Raises
+    TypeError or ValueError for a value of another type and for a finite number beyond MOST."""
     found: dict[str, Any] = {}
     left = dict(values)
     for each, hint in _fields(of):
@@ -69,9 +70,16 @@ def _is_optional(hint: Any) -> bool:
 def _as(hint: Any, value: Any) -> Any:
     """JSON's value as a field's type; null is nan where a number belongs."""
     if _is_optional(hint):
-        (hint,) = (each for each in get_args(hint) if each is not types.NoneType)
         if value is None:
             return None
+        (hint,) = (each for each in get_args(hint) if each is not types.NoneType)
     if hint is float and value is None:
         return math.nan
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number if hint in (int, float) else isinstance(value, hint)):
+        raise TypeError(f"{value!r} is no {hint.__name__}")
+    if is_number and MOST < abs(value) < math.inf:
+        raise ValueError(f"a number is beyond {MOST:g}")
+    if hint is int and value % 1 != 0:
+        raise ValueError(f"{value!r} is no whole number")
     return hint(value)

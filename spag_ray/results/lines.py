@@ -271,8 +271,8 @@ LINES: dict[str, type[Line]] = {line.kind: line for line in Line.__subclasses__(
 
 
 def parse_line(line: Mapping[str, Any]) -> Line | None:
-    """A line of the file; None for a kind that this version does not write. Raises TypeError, ValueError or
-    ArithmeticError for one that is not what its kind should be."""
+    """A line of the file; None for a kind that this version does not write. Raises TypeError or ValueError for one that
+    is not what its kind should be."""
     if (of_kind := LINES.get(line["kind"])) is None:
         return None
     values = {name: value for name, value in line.items() if name not in ("time", "kind")}

@@ -3,6 +3,8 @@
 lines = MetricLines(folder / "metrics.jsonl")
 for line in lines.new():  # {"time": 1700000000.0, "kind": "sync", "version": 3, ...}
     ...                   # and again whenever there may be more
+for time, line in lines.typed():  # 1700000000.0, SyncLine(policy="policy", report=SyncReport(version=3, ...))
+    ...
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from spag_ray.results.lines import Line, parse_line
 
 
 class MetricLines:
@@ -39,6 +43,17 @@ class MetricLines:
                     yield line
                 elif raw.strip():
                     self.num_damaged += 1
+
+    def typed(self) -> Iterator[tuple[float, Line | None]]:
+        """As `new`: the time, and the line as the type of its kind, None for a kind that this version does not write. A
+        line that is not what its kind should be is damaged, too."""
+        for raw in self.new():
+            try:
+                line = parse_line(raw)
+            except (TypeError, ValueError):
+                self.num_damaged += 1
+                continue
+            yield float(raw["time"]), line
 
 
 def _parsed(raw: bytes) -> dict[str, Any] | None:

@@ -25,6 +25,7 @@ from spag_ray.game.end_reason import EndReason
 from spag_ray.game.prompts import load_template, make_renderer
 from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
+from spag_ray.results.lines import StreamLine
 from spag_ray.results.matches import Match, write_matches
 from tests.support.loop import collect
 from tests.support.runs import tiny_run
@@ -95,7 +96,7 @@ def measurements(num_steps: int = 6, began: float = 1_760_000_000.0) -> list[dic
             time += 2
             values = {"loss": 2.0 - 0.1 * step, "kl": 0.01 * step, "entropy": 3.0, "gradient_norm": 1.0}
             values |= {"clip_fraction": 0.0, "gap_mean": 0.02, "attacker_weight": 0.7, "defender_weight": 2.0}
-            more = {"stage": stage, "policy": "policy", "num_target_tokens": 120, "seconds": 1.5}
+            more = {"stage": stage, "policy": "policy", "step": step + 1, "num_target_tokens": 120, "seconds": 1.5}
             lines.append({"time": time, "kind": "step", **more, **values})
         sync = {"policy": "policy", "version": version, "seconds": 0.4, "probe_gap_mean": 0.01}
         lines.append({"time": time + 1, "kind": "sync", **sync})
@@ -105,11 +106,24 @@ def measurements(num_steps: int = 6, began: float = 1_760_000_000.0) -> list[dic
 def streamed() -> list[dict[str, Any]]:
     """Lines of a stream: how many episodes of each age it has given out so far; the last after it was begun again."""
     sums = ((8, 0, 0, 0), (8, 8, 0, 0), (10, 14, 0, 0), (0, 0, 4, 4))
-    return [
-        {"time": 100.0 + n, "kind": "stream", "version": n, "evicted": n, "waited_s": 0.5}
-        | {f"lag_{lag}": count for lag, count in enumerate(counts)}
-        for n, counts in enumerate(sums)
-    ]
+    lines = []
+    for number, counts in enumerate(sums):
+        line = StreamLine(
+            version=number,
+            waited_s=0.5,
+            games=sum(counts),
+            tokens_per_s=100.0,
+            games_per_s=2.5,
+            begun=40,
+            waiting=2,
+            evicted=number,
+            lost=0,
+            repeated=0,
+            permits_free=4,
+            lags=dict(enumerate(counts)),
+        )
+        lines.append({"time": 100.0 + number, "kind": line.kind, **line.values()})
+    return lines
 
 
 HOSTILE = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(2)> ]]> \u2028 & \"'"

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from spag_ray.results.lines import (
+    BufferLine,
+    EngineJoinedLine,
+    EngineLeftLine,
+    EngineLostLine,
+    GamesLine,
+    Line,
+    LogDamageLine,
+    RestartLine,
+    ResumedLine,
+    SetAsideLine,
+    StepLine,
+    StreamLine,
+    SyncLine,
+)
 from spag_ray.results.metric_lines import MetricLines
 from spag_ray.results.report.thinned import Row, Thinned
 from spag_ray.stages import Stage
@@ -24,9 +38,6 @@ STEP_FIELDS = (
 )
 LONGEST_SILENCE_S = 300.0  # before a run is gone on with: anything longer is time in which it did not run
 NUM_BINS = 90
-MOST = 1e100  # of a number; sums of such numbers are numbers too
-_INCIDENTS = ("restart", "resumed", "engine_lost", "engine_joined", "engine_left", "log_damage", "set_aside")
-Line = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -99,19 +110,11 @@ def read_measurements(path: Path, max_lag: int = 0) -> Measurements:
     found = Measurements(clock, Activity(clock), max_lag=max_lag)
     reader = _Reader(found)
     lines = MetricLines(path)
-    for line in lines.new():
+    for time, line in lines.typed():
         found.num_lines += 1
-        reader.read(line)
+        reader.read(time, line)
     found.num_unreadable = lines.num_damaged
     return found
-
-
-def number_in(line: Line, name: str) -> float | None:
-    """None where there is none, or none that can be drawn."""
-    value = line.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if -MOST <= value <= MOST else None
 
 
 class _Reader:
@@ -120,70 +123,69 @@ class _Reader:
     def __init__(self, found: Measurements) -> None:
         self._found = found
         self._looked = found.clock.began
-        self._tokens: dict[str, float] = {}
-        self._lags: list[float] = []
+        self._tokens: dict[str, int] = {}
+        self._lags: list[int] = []
         self._num_steps: Counter[str] = Counter()
 
-    def read(self, line: Line) -> None:
-        take = {
-            "step": self._step,
-            "games": self._games,
-            "buffer": self._buffer,
-            "stream": self._stream,
-            "sync": self._sync,
-        }.get(line["kind"])
-        if take is not None:
-            take(line)
-        elif line["kind"] in _INCIDENTS:
-            name = f"{line['kind']}: {line.get('cause')}" if line["kind"] == "restart" else line["kind"]
-            self._found.incidents[name] += 1
+    def read(self, time: float, line: Line | None) -> None:
+        match line:
+            case StepLine():
+                self._step(time, line)
+            case GamesLine():
+                self._games(time, line)
+            case BufferLine():
+                self._looked = time
+            case StreamLine():
+                self._stream(line)
+            case SyncLine(policy=policy, report=sync):
+                self._found.syncs.setdefault(policy, Thinned()).add((float(sync.version), _drawn(sync.seconds)))
+                self._found.newest_version = max(self._found.newest_version, sync.version)
+            case RestartLine(cause=cause):
+                self._found.incidents[f"{line.kind}: {cause}"] += 1
+            case ResumedLine() | EngineLostLine() | EngineJoinedLine() | EngineLeftLine():
+                self._found.incidents[line.kind] += 1
+            case LogDamageLine() | SetAsideLine():
+                self._found.incidents[line.kind] += 1
 
-    def _step(self, line: Line) -> None:
-        policy, stage = str(line.get("policy")), Stage.parse(str(line.get("stage")))
-        self._num_steps[policy] += 1
-        number = self._num_steps[policy]
-        self._found.stage_begins.setdefault(policy, {}).setdefault(str(stage.of_all_policies), number)
-        row: Row = (float(number), *(number_in(line, name) for name in STEP_FIELDS))
-        self._found.steps.setdefault((policy, stage.phase), Thinned()).add(row)
-        tokens, seconds = number_in(line, "num_target_tokens"), number_in(line, "seconds")
-        if tokens is not None and seconds is not None:
-            self._found.activity.add("learned", tokens, line["time"] - seconds, line["time"])
+    def _step(self, time: float, line: StepLine) -> None:
+        stage, report = Stage.parse(line.stage), line.report
+        self._num_steps[line.policy] += 1
+        number = self._num_steps[line.policy]
+        self._found.stage_begins.setdefault(line.policy, {}).setdefault(str(stage.of_all_policies), number)
+        row: Row = (float(number), *(_drawn(getattr(report, name)) for name in STEP_FIELDS))
+        self._found.steps.setdefault((line.policy, stage.phase), Thinned()).add(row)
+        if math.isfinite(report.seconds):
+            self._found.activity.add("learned", report.num_target_tokens, time - report.seconds, time)
 
-    def _games(self, line: Line) -> None:
+    def _games(self, time: float, line: GamesLine) -> None:
         """Tokens since the buffer's process began; it begins at 0 again when it was started again."""
-        phase, tokens = str(line.get("phase")), number_in(line, "tokens") or 0.0
-        before = self._tokens.get(phase, 0.0)
-        self._tokens[phase] = tokens
-        new = tokens - before if tokens >= before else tokens
-        self._found.activity.add(phase, new, self._looked, line["time"])
+        before = self._tokens.get(line.phase, 0)
+        self._tokens[line.phase] = line.tokens
+        new = line.tokens - before if line.tokens >= before else line.tokens
+        self._found.activity.add(line.phase, new, self._looked, time)
 
-    def _buffer(self, line: Line) -> None:
-        self._looked = line["time"]
-
-    def _stream(self, line: Line) -> None:
-        self._found.waited_s += number_in(line, "waited_s") or 0.0
-        self._found.num_evicted = int(number_in(line, "evicted") or 0)
-        totals = [number_in(line, f"lag_{lag}") or 0.0 for lag in range(self._found.max_lag + 1)]
-        before = self._lags if self._lags and sum(self._lags) <= sum(totals) else [0.0] * len(totals)
+    def _stream(self, line: StreamLine) -> None:
+        self._found.waited_s += _drawn(line.waited_s) or 0.0
+        self._found.num_evicted = line.evicted
+        totals = [line.lags.get(lag, 0) for lag in range(self._found.max_lag + 1)]
+        before = self._lags if self._lags and sum(self._lags) <= sum(totals) else [0] * len(totals)
         self._lags = totals
         new = [after - earlier for after, earlier in zip(totals, before, strict=True)]
         if sum(new) > 0:
-            self._found.lags.add((number_in(line, "version"), *(count / sum(new) for count in new)))
+            self._found.lags.add((float(line.version), *(count / sum(new) for count in new)))
 
-    def _sync(self, line: Line) -> None:
-        version = number_in(line, "version")
-        row = (version, number_in(line, "seconds"))
-        self._found.syncs.setdefault(str(line.get("policy")), Thinned()).add(row)
-        self._found.newest_version = max(self._found.newest_version, int(version or 0))
+
+def _drawn(value: float) -> float | None:
+    """None, a gap, for what is not finite."""
+    return value if math.isfinite(value) else None
 
 
 def _clock(path: Path) -> Clock:
     began = ended = None
     pauses = []
-    for line in MetricLines(path).new():
-        time = float(line["time"])
+    for time, line in MetricLines(path).typed():
         began = time if began is None else began
-        if ended is not None and line["kind"] in ("set_aside", "resumed") and time - ended > LONGEST_SILENCE_S:
+        if ended is not None and isinstance(line, SetAsideLine | ResumedLine) and time - ended > LONGEST_SILENCE_S:
             pauses.append((ended, time))
         ended = time if ended is None else max(ended, time)
     return Clock() if began is None or ended is None else Clock(began, ended, tuple(pauses))

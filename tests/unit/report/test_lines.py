@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from spag_ray.results.lines import (
     Line,
     StepLine,
     SyncLine,
+    SyncReport,
     parse_line,
 )
 from spag_ray.results.metric_lines import MetricLines
@@ -58,6 +60,38 @@ def test_a_line_without_what_makes_it_is_refused() -> None:
         parse_line({"time": 1.0, "kind": "sync", "policy": "policy", "version": None, "seconds": 0.5})
     with pytest.raises((TypeError, ValueError)):
         parse_line({"time": 1.0, "kind": "buffer", "waiting": 3, "oldest_s": 1.0, "lag_many": 4})
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"policy": 7},
+        {"policy": None},
+        {"version": "3"},
+        {"version": 3.5},
+        {"version": True},
+        {"version": float("inf")},
+        {"version": 10**400},
+        {"seconds": "0.5"},
+        {"seconds": 1e308},
+        {"num_bytes": []},
+    ],
+)
+def test_a_value_of_another_type_or_beyond_any_measurement_is_refused(odd: dict[str, Any]) -> None:
+    line = {"time": 1.0, "kind": "sync", "policy": "policy", "version": 3, "seconds": 0.5, "num_bytes": 100.0}
+    assert parse_line(line) == SyncLine("policy", SyncReport(3, 0.5, num_bytes=100))
+    with pytest.raises((TypeError, ValueError)):
+        parse_line(line | odd)
+
+
+def test_lines_that_are_not_what_their_kind_should_be_are_counted_as_damaged(tmp_path: Path) -> None:
+    sync = {"time": 1.0, "kind": "sync", "policy": "policy", "version": 3, "seconds": 0.5}
+    found = [{**sync, "version": None}, sync, {"time": 2.0, "kind": "weather"}, {"time": 3.0, "kind": "buffer"}]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in found) + '{"ki\n')
+    lines = MetricLines(path)
+    assert list(lines.typed()) == [(1.0, SyncLine("policy", SyncReport(3, 0.5))), (2.0, None)]
+    assert lines.num_damaged == 3
 
 
 def test_null_is_a_number_that_was_not_finite_or_nothing_at_all() -> None:

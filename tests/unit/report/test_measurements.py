@@ -52,10 +52,27 @@ def test_whatever_lines_hold_they_can_be_drawn(
     assert packed([figure.as_json() for figure in figures]) and measured.clock.seconds >= 0
 
 
+def test_a_line_that_is_not_what_it_should_be_changes_nothing_but_the_count(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    write_metrics(path, measurements())
+    whole = read_measurements(path)
+    assert (whole.num_unreadable, whole.num_lines, whole.num_steps, whole.newest_version) == (0, 19, 12, 2)
+    odd: dict[str, dict[str, Any]]
+    odd = {"step": {"loss": "low"}, "games": {"tokens": 1e308}, "buffer": {"waiting": None}}
+    found = []
+    for line in measurements():
+        found += [line, line | odd.get(line["kind"], {"version": 1e308})]
+    write_metrics(path, found)
+    measured = read_measurements(path)
+    assert (measured.num_unreadable, measured.num_lines, measured.num_steps) == (19, 19, 12)
+    assert measured.newest_version == 2 and measured.activity.rates == whole.activity.rates
+
+
 def test_a_pause_before_a_resume_is_no_time_of_the_run(tmp_path: Path) -> None:
     lines = measurements()
     later = [{**line, "time": line["time"] + 40_000} for line in measurements()]
     resumed = {"time": later[0]["time"] - 1, "kind": "resumed", "stage": "spag-1"}
+    resumed |= {"checkpoint": "spag-1-v1", "version": 2}
     write_metrics(tmp_path / "one.jsonl", lines)
     write_metrics(tmp_path / "two.jsonl", [*lines, resumed, *later])
     one, two = (read_measurements(tmp_path / f"{name}.jsonl") for name in ("one", "two"))

@@ -10,6 +10,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgpack
 import pytest
@@ -153,6 +154,16 @@ def test_torn_and_foreign_lines_of_measurements_are_counted_and_left_out(run: Pa
     assert "4 lines cannot be read" in page_of(run).text
 
 
+def test_lines_that_are_not_what_their_kind_should_be_are_counted_and_left_out(run: Path) -> None:
+    odd: list[dict[str, Any]] = [{"kind": "step"}, {"kind": "step", "stage": 7, "policy": None, "step": []}]
+    odd += [{"kind": "games", "phase": "self_play", "turns": 4, "tokens": 1e308}, {"kind": "buffer", "waiting": "many"}]
+    odd += [{"kind": "sync", "policy": HOSTILE, "version": -1e999, "seconds": {}}, {"kind": "weather", "wind": 3}]
+    last = measurements()[-1]["time"]
+    write_metrics(run / "metrics.jsonl", [*measurements(), *({"time": last, **line} for line in odd)])
+    page = page_of(run)
+    assert "metrics.jsonl: 5 lines cannot be read and are left out" in page.text and HOSTILE not in page.text
+
+
 @pytest.mark.parametrize("content", [b"", b"{}\n"])
 def test_a_run_that_has_measured_nothing_has_a_page(run: Path, content: bytes) -> None:
     (run / "metrics.jsonl").write_bytes(content)
@@ -212,6 +223,7 @@ def test_text_from_anywhere_stays_text(run: Path) -> None:
     write_evaluations(run / "evaluations.json", [Evaluation(HOSTILE, HOSTILE, HOSTILE, 0.5, None, 3, 0)])
     write_metrics(run / "metrics.jsonl", [{**line, "policy": HOSTILE} for line in measurements()])
     page = page_of(run)
+    assert "cannot be read" not in page.text, "these lines are whole"
     source = (run / "report.html").read_text(encoding="utf-8")
     assert "<script>alert" not in source and "<img" not in source and "<!-- <img" not in source
     assert len(page.scripts) == 1, "the page's own"

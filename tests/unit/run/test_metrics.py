@@ -18,7 +18,18 @@ from cluster.tracking.recorder import Recorder
 from spag_ray.game.game_end import GAME_ENDS, end_of
 from spag_ray.game.referee.judge import judge
 from spag_ray.game.rules import Outcome
-from spag_ray.results.lines import LINES, LogDamageLine, StepReport, SyncReport
+from spag_ray.results.lines import (
+    LINES,
+    BufferLine,
+    GamesLine,
+    Line,
+    LogDamageLine,
+    RestartLine,
+    StepLine,
+    StepReport,
+    SyncLine,
+    SyncReport,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -59,8 +70,8 @@ def test_every_kind_of_line_is_exported_or_said_not_to_be() -> None:
 
 
 def test_a_step_feeds_every_metric_of_steps() -> None:
-    report = {name: 1.0 for name in StepReport.__dataclass_fields__} | {"skipped": False}
-    found = updates("step", {"stage": "spag-3-attacker", "policy": "attacker", **report})
+    values: dict[str, Any] = dict.fromkeys(StepReport.__dataclass_fields__, 1) | {"skipped": False}
+    found = updates(StepLine("spag-3-attacker", "attacker", StepReport(**values)))
     assert {update.metric.name for update in found} == {metric.name for metric in METRICS if metric.line == "step"}
     (steps,) = (update for update in found if update.metric.name == "spag_ray_learner_steps_total")
     assert steps.labels == {"policy": "attacker", "phase": "self_play"} and steps.value == 1
@@ -69,19 +80,20 @@ def test_a_step_feeds_every_metric_of_steps() -> None:
 
 
 def test_a_sync_feeds_every_metric_of_syncs() -> None:
-    found = updates("sync", {"policy": "policy", **vars(SyncReport(3, 0.5, 2, 1000))})
+    found = updates(SyncLine("policy", SyncReport(3, 0.5, 2, 1000)))
     assert {update.metric.name for update in found} == {metric.name for metric in METRICS if metric.line == "sync"}
 
 
 def test_labels_stay_few() -> None:
-    (update,) = updates("restart", {"what": "engine-policy-added-3.2", "cause": "crash", "reason": "it is gone"})
+    (update,) = updates(RestartLine("engine-policy-added-3.2", "crash", "it is gone"))
     assert update.labels == {"part": "engine", "cause": "crash"}
 
 
 def test_what_is_not_finite_is_left_out() -> None:
-    values = {"stage": "spag-1", "policy": "policy", "loss": None, "kl": float("nan"), "entropy": 2.0}
-    found = {update.metric.name for update in updates("step", values)}
-    assert found == {"spag_ray_learner_steps_total", "spag_ray_entropy_nats"}
+    report = StepReport(1, loss=float("inf"), kl=float("nan"), entropy=2.0)
+    found = {update.metric.name for update in updates(StepLine("spag-1", "policy", report))}
+    assert "spag_ray_entropy_nats" in found and "spag_ray_learner_steps_total" in found
+    assert not found & {"spag_ray_loss", "spag_ray_kl_nats", "spag_ray_gradient_norm"}
 
 
 @pytest.mark.parametrize(("rules", "file"), [("published", "judge.json"), ("strict", "judge_strict.json")])
@@ -124,25 +136,25 @@ def exporter(made: dict[str, RaysMetric]) -> Exporter:
     return Exporter("a-run", lambda metric: made.setdefault(metric.name, RaysMetric(metric)))
 
 
-def export(exporter: Exporter, line: str, **values: Any) -> None:
-    for update in updates(line, values):
+def export(exporter: Exporter, line: Line) -> None:
+    for update in updates(line):
         exporter.take(update)
 
 
 def test_what_may_never_happen_is_there_at_0_from_the_start(exporter: Exporter, made: dict[str, RaysMetric]) -> None:
     restarts = made["spag_ray_restarts_total"].values
     assert len(restarts) == 15 and all(value == sys.float_info.min for value in restarts.values())
-    export(exporter, "restart", what="buffer", cause="crash")
+    export(exporter, RestartLine("buffer", "crash"))
     assert restarts["buffer", "crash"] == 1.0
     games = made["spag_ray_games_total"].values
     assert len(games) == 3 * len(GAME_ENDS)
-    export(exporter, "games", phase="self_play", turns=9, **{str(GAME_ENDS[0]): 4})
+    export(exporter, GamesLine("self_play", 9, 90, {str(GAME_ENDS[0]): 4}))
     assert games["self_play", GAME_ENDS[0].seat, GAME_ENDS[0].result, GAME_ENDS[0].reason] == 4.0
 
 
 def test_of_a_sum_the_rise_is_counted_also_after_it_fell(exporter: Exporter, made: dict[str, RaysMetric]) -> None:
     for evicted in (0, 5, 5, 7, 2, 3):
-        export(exporter, "buffer", waiting=3, oldest_s=1.0, evicted=evicted, lag_0=8, lag_12=evicted)
+        export(exporter, BufferLine(waiting=3, oldest_s=1.0, evicted=evicted, lags={0: 8, 12: evicted}))
     assert made["spag_ray_episodes_evicted_total"].values[()] == 8.0
     assert made["spag_ray_episodes_learned_total"].values == {("0",): 8.0, ("12",): 8.0}
     assert made["spag_ray_buffer_episodes"].values[()] == 3.0

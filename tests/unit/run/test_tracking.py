@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +24,32 @@ from cluster.tracking.wandb import check_tracking
 from spag_ray.config.loading import parse_config, to_yaml
 from spag_ray.config.parts import TrackingConfig
 from spag_ray.errors import ConfigError, RunFolderError
-from spag_ray.results.lines import BufferLine, EngineLeftLine, RestartLine, StepLine, StepReport, SyncLine, SyncReport
+from spag_ray.results.evaluations import Evaluation
+from spag_ray.results.lines import (
+    BufferLine,
+    EngineLeftLine,
+    EvaluationLine,
+    Line,
+    OpponentLine,
+    PlayLine,
+    RestartLine,
+    SamplesLine,
+    StepLine,
+    StepReport,
+    SyncLine,
+    SyncReport,
+)
 from tests.support.not_here import not_here
 from tests.support.runs import drawn_by_tensorboard, records_of
 
 TENSORBOARD = TrackingConfig()
-STEP: dict[str, Any] = {"stage": "spag-1", "policy": "policy", "loss": 0.1, "skipped": False}
 
 
 def steps_at(*steps: tuple[str, str, int]) -> list[int | None]:
     """Where (stage, policy, step in it) are drawn."""
     curves = Curves()
-    lines = [{"time": 5.0, "kind": "step", "stage": s, "policy": p, "step": n, "loss": 1.0} for s, p, n in steps]
-    return [None if (points := curves.points(line)) is None else points.x for line in lines]
+    lines = [StepLine(stage, policy, StepReport(number, loss=1.0)) for stage, policy, number in steps]
+    return [None if (points := curves.points(5.0, line)) is None else points.x for line in lines]
 
 
 def test_optimiser_steps_are_numbered_through_the_stages_of_a_policy() -> None:
@@ -55,27 +69,27 @@ def test_a_step_that_is_made_again_is_drawn_once_and_those_after_it_go_on() -> N
 def test_curves_are_told_apart_by_phase_policy_and_match() -> None:
     curves = Curves()
 
-    def names(kind: str, **values: Any) -> list[str]:
-        points = curves.points({"time": 5.0, "kind": kind, **values})
+    def names(line: Line) -> list[str]:
+        points = curves.points(5.0, line)
         return [] if points is None else sorted(points.values)
 
-    assert names("step", **{**STEP, "policy": "attacker", "step": 1}) == [
-        "step/loss/self_play/attacker",
-        "step/skipped/self_play/attacker",
-    ]
-    assert names("play", stage="eval-spag-1", version=2, **{"tied game": 3}) == ["play/tied_game/evaluation"]
-    assert names("play", stage="match-spag-1-base", version=2, games=3) == ["play/games/match-spag-1-base"]
-    assert names("opponent", place="past-0", version=4) == ["opponent/version/past-0"]
-    task = {"stage": "base", "task": "arc_easy", "metric": "acc", "policy": "policy", "value": 0.5}
-    assert names("evaluation", **task) == ["evaluation/value/arc_easy/acc"]
-    assert names("samples", what="round 1", decided=0, attacker_weight=None) == ["samples/decided"]
+    step = names(StepLine("spag-1", "attacker", StepReport(1, loss=0.1)))
+    assert {"step/loss/self_play/attacker", "step/skipped/self_play/attacker"} <= set(step)
+    assert all(name.endswith("/self_play/attacker") for name in step) and "step/kl/self_play/attacker" not in step
+    evaluated = PlayLine("eval-spag-1", 2, 3, 9, 90, 1.0, 3.0, 90.0, {"tied game": 3})
+    assert "play/tied_game/evaluation" in names(evaluated)
+    assert "play/games/match-spag-1-base" in names(replace(evaluated, stage="match-spag-1-base"))
+    assert names(OpponentLine("past-0", 4)) == ["opponent/version/past-0"]
+    task = Evaluation("base", "arc_easy", "acc", 0.5, None, 40, 0)
+    assert "evaluation/value/arc_easy/acc" in names(EvaluationLine("policy", task))
+    assert names(SamplesLine("round 1", 0, {"attacker": float("nan")})) == ["samples/decided"]
 
 
 def test_what_happened_is_text_at_its_second() -> None:
     curves = Curves()
-    curves.points({"time": 100.0, "kind": "buffer", "waiting": 0})
-    line = {"time": 107.9, "kind": "restart", "what": "engine-policy-0", "cause": "crash", "reason": "gone"}
-    first, second = curves.points(line), curves.points(line)
+    assert curves.points(100.0, None) is None, "a kind of line that is not known"
+    line = RestartLine("engine-policy-0", "crash", "gone")
+    first, second = curves.points(107.9, line), curves.points(107.9, line)
     assert first is not None and second is not None
     assert first.values == {"restart": "what: engine-policy-0, cause: crash, reason: gone"}
     assert (first.x, second.x) == (7, 8), "two of one second are both seen"
@@ -153,6 +167,18 @@ def test_a_run_begun_without_tensorboard_is_drawn_whole_once_it_asks_for_it(fold
     assert not drawn_by_tensorboard(folder)
     Recorder(folder, TENSORBOARD).close()
     assert [x for x, _ in drawn_by_tensorboard(folder)["step/loss/self_play"]] == list(range(1, 9))
+
+
+def test_lines_that_are_not_what_they_should_be_draw_nothing_and_are_kept(folder: Path) -> None:
+    """The run is resumed over them."""
+    sync = {"time": 5.0, "kind": "sync", "policy": "policy", "version": 3, "seconds": 0.5}
+    odd = [{"time": 6.0, "kind": "step"}, {**sync, "version": "four"}, {"time": 7.0, "kind": "weather", "wind": 3}]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [sync, *odd]))
+    metrics = Recorder(folder, TENSORBOARD)
+    metrics.close()
+    assert metrics.last(None, 10) == [sync, *odd]
+    drawn = drawn_by_tensorboard(folder)
+    assert drawn["sync/seconds"] == [(3, 0.5)] and not any(name.startswith(("step", "weather")) for name in drawn)
 
 
 def fill_the_disk_of(path: Path) -> None:
