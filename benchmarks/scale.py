@@ -41,7 +41,7 @@ from cluster.types import Engine, Seat
 from spag_ray.config.parts import ClusterConfig, ObjectiveConfig, StreamConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import decode, encode
-from spag_ray.game.decks import taboo_cards
+from spag_ray.game.decks import load_deck
 from spag_ray.game.prompts import load_template, make_renderer
 from spag_ray.game.referee.judge import judge
 from spag_ray.game.rules import Role, Verdict
@@ -128,7 +128,7 @@ class Plane:
         tokenizer = load_tokenizer(self.model)
         reply = tuple(tokenizer.encode(TALK, add_special_tokens=False)[:TOKENS_PER_TURN])
         assert len(reply) == TOKENS_PER_TURN
-        words = WordStream(sorted(taboo_cards()), 0)
+        words = WordStream(sorted(load_deck("everyday")), 0)
         self.buffer = ray.remote(BufferActor).options(num_cpus=0, max_concurrency=1024).remote(self.folder.name)
         self.arenas = [
             ray.remote(ArenaActor)

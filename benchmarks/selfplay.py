@@ -41,7 +41,7 @@ from cluster.runtime.ray_session import ray_session
 from cluster.types import Engine, Seat
 from spag_ray.config.parts import ClusterConfig, EngineConfig
 from spag_ray.episodes.wire import decode
-from spag_ray.game.decks import taboo_cards
+from spag_ray.game.decks import load_deck
 from spag_ray.game.prompts import load_template, make_renderer
 from spag_ray.game.referee.judge import judge_turn
 from spag_ray.game.rules import Role, next_role
@@ -52,7 +52,7 @@ RULES = Rules(max_turns=3)
 
 
 def words_of(count: int) -> list[str]:
-    words = sorted(taboo_cards())
+    words = sorted(load_deck("everyday"))
     random.Random(0).shuffle(words)
     return [words[index % len(words)] for index in range(count)]
 

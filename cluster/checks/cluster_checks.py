@@ -114,7 +114,8 @@ def port_checks(config: RunConfig, reports: Sequence[NodeReport]) -> Iterator[Ch
 def read_by_actors(config: RunConfig, model: str | None) -> list[str]:
     """Paths that a run reads wherever Ray has put its actors; words are read where the command is called."""
     named = named_paths(config)
-    named.pop("words.source", None)
+    for key in ("words.source", "words.deck"):
+        named.pop(key, None)
     named["model"] = model or config.model
     models = {key: resolve_model(path) for key, path in named.items() if key.startswith("league.fixed")}
     return list(dict.fromkeys((named | models).values()))

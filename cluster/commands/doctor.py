@@ -23,7 +23,7 @@ from cluster.planning.memory import GIB
 from cluster.runtime.ray_session import ray_session
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import SpagError
-from spag_ray.game.decks import taboo_cards
+from spag_ray.game.decks import load_deck
 
 
 def run_doctor(config: RunConfig, folder: Path, console: Console) -> bool:
@@ -41,7 +41,7 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
     """What is wrong without Ray, then with it."""
     model = None
     try:
-        words, held_out = training_words(config, taboo_cards() if needs_cards(config) else {})
+        words, held_out = training_words(config, load_deck(config.words.cards_from) if needs_cards(config) else {})
         yield CheckResult("words", "pass", f"{len(words)} to train on, {len(held_out)} held out; read here, sent along")
     except SpagError as error:
         words, held_out = ["word"], ["word"]

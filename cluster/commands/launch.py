@@ -29,7 +29,7 @@ from cluster.runtime.run_folder import make_run_folder, reopen_run_folder, resum
 from cluster.types import Progress
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, StopRequestedError
-from spag_ray.game.decks import Deck, split_words, taboo_cards, without_words
+from spag_ray.game.decks import Deck, load_deck, split_words, without_words
 from spag_ray.game.words import read_words
 from spag_ray.host.folder_lease import FolderLease, held
 from spag_ray.results.evaluations import FILE as EVALUATIONS
@@ -110,7 +110,7 @@ def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
         reopen_run_folder(folder, config)
     elif folder.exists():
         make_run_folder(folder, config)  # refuses, before anything slow
-    cards = taboo_cards() if needs_cards(config) else {}
+    cards = load_deck(config.words.cards_from) if needs_cards(config) else {}
     words, held_out = training_words(config, cards)
     check_files(config)
     model = resolve_model(config.model)
@@ -157,10 +157,13 @@ def stream_hint(config: RunConfig) -> str | None:
 
 def training_words(config: RunConfig, cards: Deck) -> tuple[list[str], list[str]]:
     """(words to train on, words held out), disjoint, a function of the seed."""
-    every = sorted(cards) if config.words.source == "textarena" else read_words(Path(config.words.source))
+    if config.words.are_from_cards:
+        every, source = sorted(cards), config.words.cards_from
+    else:
+        every, source = read_words(Path(config.words.source)), config.words.source
     if len(every) <= config.words.num_held_out:
         raise ConfigError(
-            f"words.num_held_out is {config.words.num_held_out}, but {config.words.source} has {len(every)} words; "
+            f"words.num_held_out is {config.words.num_held_out}, but {source} has {len(every)} words; "
             "hold fewer out, or give more words"
         )
     words, held_out = split_words(every, config.words.num_held_out, config.seed)
@@ -238,4 +241,4 @@ def watch_run(
 
 def needs_cards(config: RunConfig) -> bool:
     scripted = config.imitation.enabled and config.imitation.source == "scripted"
-    return scripted or config.words.source == "textarena"
+    return scripted or config.words.are_from_cards

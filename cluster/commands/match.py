@@ -11,7 +11,7 @@ from rich.console import Console
 from actors.endpoint_policy import check_endpoint
 from actors.models import resolve_model
 from cluster.checks.preflight import check_model, in_a_process
-from cluster.commands.launch import placed_run, training_words, watch_run
+from cluster.commands.launch import needs_cards, placed_run, training_words, watch_run
 from cluster.commands.output_files import free_name
 from cluster.commands.tables import comparison_lines, match_tables
 from cluster.runtime.ray_session import get
@@ -19,7 +19,7 @@ from cluster.runtime.run_folder import make_run_folder
 from cluster.schedules.tournament import Entrant, check_entrants, entrants_of_run
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
-from spag_ray.game.decks import taboo_cards
+from spag_ray.game.decks import load_deck
 from spag_ray.game.words import read_words
 from spag_ray.results.matches import others_in, read_matches, write_matches
 
@@ -45,7 +45,8 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
         entrants = entrants_of_run(wanted.stages, config.model) + entrants
     check_entrants(entrants, wanted.against)
     played = read_matches(out) if out.exists() else []
-    cards = taboo_cards()
+    is_scripted = any(entrant.folder is None and entrant.endpoint is None for entrant in entrants)
+    cards = load_deck(config.words.cards_from) if is_scripted or needs_cards(config) else {}
     held_out = read_words(wanted.words) if wanted.words else training_words(config, cards)[1]
     model = next((entrant.folder for entrant in entrants if entrant.folder), None) or resolve_model(config.model)
     for each in dict.fromkeys(entrant.folder or model for entrant in entrants):

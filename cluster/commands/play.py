@@ -9,14 +9,14 @@ from rich.console import Console
 
 from actors.models import resolve_model
 from cluster.checks.preflight import check_model, in_a_process
-from cluster.commands.launch import placed_run, training_words, watch_run
+from cluster.commands.launch import needs_cards, placed_run, training_words, watch_run
 from cluster.commands.output_files import refuse_existing
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
 from cluster.tracking.wandb import check_tracking
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.formats import write_games
-from spag_ray.game.decks import taboo_cards
+from spag_ray.game.decks import load_deck
 from spag_ray.game.words import read_words
 
 
@@ -31,7 +31,10 @@ def run_play(
     """`spag-ray play`: one game a word, written in the published format."""
     refuse_existing(out)
     check_tracking(config.tracking)
-    words = read_words(words_file) if words_file else training_words(config, taboo_cards())[1]
+    if words_file:
+        words = read_words(words_file)
+    else:
+        words = training_words(config, load_deck(config.words.cards_from) if needs_cards(config) else {})[1]
     attacker_model = resolve_model(attacker or config.model)
     defender_model = resolve_model(defender or config.model)
     for model in {attacker_model, defender_model}:

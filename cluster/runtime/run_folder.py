@@ -15,7 +15,7 @@ import yaml
 
 from spag_ray import __version__
 from spag_ray.config.files import write_config
-from spag_ray.config.former_defaults import keep_former_defaults
+from spag_ray.config.former_defaults import keep_former_defaults, with_former_behaviour
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import RunFolderError
@@ -96,7 +96,8 @@ def resumed_config(folder: Path, config: RunConfig) -> tuple[RunConfig, list[str
 
 def _config_of(folder: Path) -> RunConfig:
     try:
-        return parse_config(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")), str(folder))
+        settings = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+        return parse_config(with_former_behaviour(settings), str(folder))
     except (OSError, yaml.YAMLError) as error:
         raise RunFolderError(f"{folder}: no run to resume: its config.yaml cannot be read ({error})") from error
 

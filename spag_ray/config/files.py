@@ -36,7 +36,7 @@ def shown_config(folder: Path) -> dict[str, Any]:
 
 
 def named_paths(config: RunConfig) -> dict[str, str]:
-    """{key: path} of what a run of this configuration reads; names of what is shipped (`quickstart`, `textarena`, a
+    """{key: path} of what a run of this configuration reads; names of what is shipped (`quickstart`, `everyday`, a
     prompt template) are not among them unless there is such a file."""
     named: dict[str, str | None] = {"model": config.model, "self_play.sft_file": config.self_play.sft_file}
     named["evaluation.include_path"] = config.evaluation.include_path if config.evaluation.tasks else None
@@ -44,7 +44,7 @@ def named_paths(config: RunConfig) -> dict[str, str]:
     if config.imitation.enabled:
         named["imitation.sft_file"] = config.imitation.sft_file
         named["imitation.source"] = config.imitation.source if config.imitation.source != "scripted" else None
-    maybe_shipped = {"words.source": config.words.source, "prompts": config.prompts}
+    maybe_shipped = {"words.source": config.words.source, "words.deck": config.words.deck, "prompts": config.prompts}
     maybe_shipped["learner.deepspeed"] = config.learner.deepspeed or ""
     if config.render == "varied":
         maybe_shipped["varied_prompts"] = config.varied_prompts

@@ -15,7 +15,30 @@ from typing import Any
 from spag_ray.config.run import RunConfig
 
 # {key: what its default was in earlier versions}
-FORMER_DEFAULTS: Mapping[str, tuple[Any, ...]] = {"objective.role_weight_cap": (None,)}
+FORMER_DEFAULTS: Mapping[str, tuple[Any, ...]] = {
+    "objective.role_weight_cap": (None,),
+    "words.source": ("textarena",),
+    "words.deck": ("textarena",),
+}
+# {key that earlier versions did not have: the value that does what they did}
+FORMER_BEHAVIOUR: Mapping[str, Any] = {"words.deck": "textarena"}
+
+
+def with_former_behaviour(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a run folder holds, which are whole, with the keys that there were not when it was made.
+
+    >>> with_former_behaviour({"words": {"source": "textarena"}})
+    {'words': {'source': 'textarena', 'deck': 'textarena'}}
+    """
+    filled = dict(settings)
+    for key, value in FORMER_BEHAVIOUR.items():
+        *parents, leaf = key.split(".")
+        part = filled
+        for name in parents:
+            part[name] = dict(part.get(name) or {})
+            part = part[name]
+        part.setdefault(leaf, value)
+    return filled
 
 
 def keep_former_defaults(config: RunConfig, before: RunConfig) -> tuple[RunConfig, list[str]]:

@@ -38,9 +38,22 @@ class GameConfig(Part):
 
 
 class WordsConfig(Part):
-    source: str = Field("textarena", description="a words file (one word a line), or `textarena`: its Taboo cards")
+    source: str = Field(
+        "deck", description="`deck`: the deck's words; a words file (one word a line); or `textarena`: its Taboo cards"
+    )
+    deck: str = Field("everyday", description="what the scripted expert plays from: a shipped deck, or a file")
     num_held_out: int = Field(40, ge=1, description="words kept for evaluation, never trained on")
     num_train: int | None = Field(None, ge=1, description="use only this many training words (all if empty)")
+
+    @property
+    def are_from_cards(self) -> bool:
+        """Whether every word has a card, and no words file is read."""
+        return self.source in ("deck", "textarena")
+
+    @property
+    def cards_from(self) -> str:
+        """The deck whose cards are played from, by the name that `load_deck` takes."""
+        return "textarena" if self.source == "textarena" else self.deck
 
 
 class SamplingConfig(Part):

@@ -28,7 +28,7 @@ from cluster.runtime.run_folder import make_run_folder
 from spag_ray.episodes.formats import read_games, read_samples
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import ConfigError, StopRequestedError
-from spag_ray.game.decks import taboo_cards
+from spag_ray.game.decks import load_deck
 from tests.support.runs import drawn_by_tensorboard, quiet, records_of, steps_of, stream_run, tiny_run
 from tests.support.tiny_model import TARGETS
 
@@ -196,7 +196,7 @@ def test_a_stream_plays_while_it_learns_and_an_engine_is_killed_and_others_join(
     def syncs() -> list[dict[str, Any]]:
         return records_of(folder, "sync")
 
-    with placed_run(config, folder, str(tiny_model), targets[2:], targets[:2], taboo_cards()) as run:
+    with placed_run(config, folder, str(tiny_model), targets[2:], targets[:2], load_deck("everyday")) as run:
         training = run.train.remote()
 
         def train_until(is_time: Callable[[], bool]) -> None:

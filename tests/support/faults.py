@@ -20,7 +20,7 @@ from cluster.commands.launch import placed_run
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import LogFaults, read_log
-from spag_ray.game.decks import taboo_cards
+from spag_ray.game.decks import load_deck
 from tests.support.runs import records_of
 from tests.support.tiny_model import TARGETS
 
@@ -63,9 +63,9 @@ class FaultyRun:
     def to_the_end(self) -> None:
         make_run_folder(self.folder, self.config)
         chance = random.Random(self.seed)
-        targets = list(TARGETS)
+        targets, cards = list(TARGETS), load_deck("everyday")
         while True:
-            run = placed_run(self.config, self.folder, self.config.model, targets[2:], targets[:2], taboo_cards())
+            run = placed_run(self.config, self.folder, self.config.model, targets[2:], targets[:2], cards)
             with run as handle:
                 training = handle.train.remote()
                 try:

@@ -11,6 +11,7 @@ from spag_ray.errors import ConfigError, InputError
 from spag_ray.game.deck_file import Card, Trap, read_deck
 from spag_ray.game.decks import load_deck, split_words, taboo_cards, without_words
 from tests.support.decks import cards_of
+from tests.support.not_here import not_here
 
 WORDS = ["river", "cat", "piano", "tiger", "apple", "window", "lamp"]
 DECK = """\
@@ -24,6 +25,11 @@ butter:
     - {ask: "What do you spread on toast?", answer: "I spread butter on it."}
   difficulty: 0.25
 """
+
+
+def needs_textarena() -> None:
+    if importlib.util.find_spec("textarena") is None:
+        not_here("textarena is not installed (requirements/textarena.txt)")
 
 
 @pytest.fixture
@@ -93,7 +99,7 @@ def test_a_deck_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_textarena_cards_hold_single_words_and_clues_that_can_be_said() -> None:
-    pytest.importorskip("textarena")
+    needs_textarena()
     cards = load_deck("textarena")
     assert len(cards) > 400
     for word, card in cards.items():
@@ -123,3 +129,10 @@ def test_split_is_disjoint_whole_and_seeded() -> None:
     assert any(split_words(WORDS, 3, seed=seed) != (train, held_out) for seed in range(5))
     with pytest.raises(InputError, match="cannot be held out"):
         split_words(WORDS, 8, seed=1)
+
+
+def test_the_shipped_deck_is_found_by_name_and_has_words_enough() -> None:
+    cards = load_deck("everyday")
+    assert len(cards) >= 600 and list(cards) == sorted(cards)
+    assert load_deck("configs/decks/everyday.yaml") == cards
+    assert all(len(card.clues) >= 10 and card.traps for card in cards.values())

@@ -6,13 +6,15 @@ import io
 from pathlib import Path
 
 import pytest
+import yaml
 from rich.console import Console
 
 from cluster.commands.report import report_finished
-from cluster.runtime.run_folder import resumed_config
+from cluster.runtime.run_folder import make_run_folder, reopen_run_folder, resumed_config
 from spag_ray.config.former_defaults import FORMER_DEFAULTS, keep_former_defaults
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.episodes.log import read_log
+from spag_ray.errors import RunFolderError
 from tests.support.old_run_folders import placed
 
 
@@ -56,3 +58,37 @@ def test_every_former_default_differs_from_the_one_of_today() -> None:
 def test_shipped_configurations_are_unchanged_by_their_own_folder(name: str) -> None:
     config = load_config(name)
     assert keep_former_defaults(config, config) == (config, [])
+
+
+@pytest.mark.parametrize("source", ["textarena", "/golden/words.txt"])
+def test_a_run_from_before_decks_keeps_its_words_and_the_cards_of_textarena(source: str, tmp_path: Path) -> None:
+    folder = placed("rounds", tmp_path)
+    settings = yaml.safe_load((folder / "config.yaml").read_text())
+    assert "deck" not in settings["words"]
+    settings["words"]["source"] = source
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    config, changed = resumed_config(folder, parse_config(settings))
+    assert (config.words.source, config.words.cards_from, changed) == (source, "textarena", ["words.deck"])
+    reopen_run_folder(folder, config)
+    again, _ = resumed_config(folder, parse_config(settings))
+    assert again == config, "after it was written down, too"
+
+
+def test_a_run_of_textarena_words_is_resumed_by_a_file_that_now_plays_the_deck(tmp_path: Path) -> None:
+    folder = placed("rounds", tmp_path)
+    settings = yaml.safe_load((folder / "config.yaml").read_text())
+    settings["words"]["source"] = "textarena"
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    del settings["words"]["source"]
+    config, changed = resumed_config(folder, parse_config(settings))
+    assert (config.words.source, changed) == ("textarena", ["words.source", "words.deck"])
+    reopen_run_folder(folder, config)
+
+
+def test_a_run_of_today_is_not_resumed_with_another_deck(tmp_path: Path) -> None:
+    folder = make_run_folder(tmp_path / "run", parse_config({}))
+    given = parse_config({"words": {"deck": "textarena"}})
+    config, changed = resumed_config(folder, given)
+    assert (config, changed) == (given, [])
+    with pytest.raises(RunFolderError, match=r"words\.deck: 'everyday', not 'textarena'"):
+        reopen_run_folder(folder, config)
