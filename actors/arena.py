@@ -12,15 +12,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from actors.policy import Completion, GameView, Request, Sampling
+from actors.policy import Completion, GameView, Request, Sampling, Score
 from actors.pool import EnginePool, Member
 from spag_ray.episodes.episode import Episode
-from spag_ray.errors import EngineError
+from spag_ray.errors import EngineError, ModelError
 from spag_ray.game.prompts import Renderer
 from spag_ray.game.referee.judge import judge_turn, out_of_room, tied
 from spag_ray.game.rules import Role, Verdict, next_role
@@ -32,7 +33,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class GameTask:
     """A game to be played. `number` orders games and, with `seed`, decides every random draw in it; `attacker` and
-    `defender` name the players of an arena that sit down to it."""
+    `defender` name the players of an arena that sit down to it. `could_have_known`: once it is over, the defender's
+    engine scores the word at each of its turns (Turn.word_logprob)."""
 
     number: int
     target_word: str
@@ -40,6 +42,7 @@ class GameTask:
     seed: int = 0
     attacker: str = "attacker"
     defender: str = "defender"
+    could_have_known: bool = False
 
     @property
     def episode_id(self) -> str:
@@ -69,11 +72,12 @@ class TaskList:
 
 @dataclass(frozen=True)
 class Player:
-    """Who may sit in a seat: the engines of a policy, how it is prompted, how it samples."""
+    """Who may sit in a seat: the engines of a policy, how it is prompted, how it samples; whether it can score."""
 
     pool: EnginePool
     renderer: Renderer
     sampling: Sampling
+    can_score: bool = True
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,9 @@ class _Seats:
         if pool not in self._members:
             self._members[pool] = await pool.seat()
         return await pool.ask(self._members[pool], request, lambda new: self._members.update({pool: new}))
+
+    async def score(self, pool: EnginePool, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Score]:
+        return await pool.score(self._members[pool], sequences)
 
     def leave(self) -> None:
         for pool, member in self._members.items():
@@ -116,6 +123,8 @@ async def play_game(task: GameTask, players: Mapping[str, Player], rules: Rules)
             if (found := _verdict(turns, task, rules)) is not None:
                 verdict = found
                 break
+        if task.could_have_known:
+            turns = await _with_word_scored(turns, task, players[task.defender], seats)
     finally:
         seats.leave()
     return Episode(
@@ -249,6 +258,26 @@ async def _play_turn(
         last_version=completion.last_version,
         finish_reason=completion.finish_reason,
     )
+
+
+async def _with_word_scored(turns: list[Turn], task: GameTask, defender: Player, seats: _Seats) -> list[Turn]:
+    """The turns, each of the defender's with its `word_logprob`. No game is lost by what cannot be scored."""
+    places = [place for place, turn in enumerate(turns) if turn.role is Role.DEFENDER]
+    if not (places and defender.can_score):
+        return turns
+    try:
+        claim = defender.renderer.claim(task.target_word)
+        asked = [(turns[place].prompt_ids + claim.opening_ids, claim.word_ids) for place in places]
+        scores = await seats.score(defender.pool, asked)
+    except (EngineError, ModelError) as error:
+        log.warning("%s: the word was not scored: %s", task.episode_id, error)
+        return turns
+    found = list(turns)
+    for place, score in zip(places, scores, strict=True):
+        word_logprob = sum(score.logprobs)
+        if math.isfinite(word_logprob):
+            found[place] = replace(found[place], word_logprob=min(word_logprob, 0.0))
+    return found
 
 
 def _verdict(turns: Sequence[Turn], task: GameTask, rules: Rules) -> Verdict | None:

@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from actors.policy import Completion, Policy, Request
+from actors.policy import Completion, Policy, Request, Score
 from spag_ray.errors import EngineError, EngineGoneError
 
 log = logging.getLogger(__name__)
@@ -159,6 +159,15 @@ class EnginePool:
             if attempt < self._max_tries:
                 member = await self._move(member, moved)
         raise error
+
+    async def score(self, member: Member, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Score]:
+        """What an engine says of given tokens (see Policy). Raises EngineError; nobody else is asked."""
+        try:
+            async with asyncio.timeout(self._turn_timeout_s):
+                return await member.policy.score(sequences)
+        except TimeoutError:
+            self.counts.timeouts += 1
+            raise EngineError(f"{member.name} did not score within {self._turn_timeout_s:g} s") from None
 
     async def _move(self, member: Member, moved: Callable[[Member], None]) -> Member:
         self.leave(member)

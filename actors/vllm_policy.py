@@ -157,9 +157,19 @@ class VllmPolicy:
             raise EngineError(
                 f"a sequence of {len(whole)} tokens cannot be scored with engine.max_model_len {self._max_model_len}"
             )
-        self._num_scores += 1
-        params = SamplingParams(max_tokens=1, temperature=1.0, prompt_logprobs=1, detokenize=False)
-        output = await self._run(f"score-{self._num_scores}", whole, params)
+        for skips_cache in (False, True):
+            self._num_scores += 1
+            params = SamplingParams(
+                max_tokens=1,
+                temperature=1.0,
+                prompt_logprobs=1,
+                detokenize=False,
+                skip_reading_prefix_cache=skips_cache,
+            )
+            output = await self._run(f"score-{self._num_scores}", whole, params)
+            # Of tokens found in the prefix cache nothing is computed: none of the target's may be among them.
+            if output.num_cached_tokens < len(prompt):
+                break
         steps = output.prompt_logprobs[len(prompt) :]
         found = [step[token].logprob for token, step in zip(target, steps, strict=True)]
         best = [max(each.logprob for each in step.values()) for step in steps]  # of this token and the most probable

@@ -143,7 +143,8 @@ class ArenaActor:
                 seat.endpoint.url,
                 EndpointPolicy(seat.endpoint, self._template, renderer.reply_ids, self._turn_timeout_s),
             )
-        return Player(pool, renderer, seat.sampling)
+        can_score = seat.cards is None and seat.endpoint is None
+        return Player(pool, renderer, seat.sampling, can_score)
 
     def _pool(self, name: str, policy: str) -> EnginePool:
         if name not in self._pools:

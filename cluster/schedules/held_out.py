@@ -37,7 +37,8 @@ class HeldOutMatches:
         words = [self._held_out[index % len(self._held_out)] for index in range(config.evaluation.games)]
         seats = {"attacker": attacker, "defender": defender}
         name = name_in(self._ground.folder / "episodes", stage)
-        match = Match.of(*stage.seats, play_round(self._ground, name, words, seats, Opponents(config.seed)))
+        opponents, scored = Opponents(config.seed), config.evaluation.could_have_known
+        match = Match.of(*stage.seats, play_round(self._ground, name, words, seats, opponents, scored))
         self.results.append(match)
         self._lease.check(now=True)
         path = self._ground.folder / "matches.json"

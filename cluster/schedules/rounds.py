@@ -20,12 +20,19 @@ from spag_ray.results.lines import PlayLine
 
 
 def play_round(
-    ground: Playground, stage: str, words: Sequence[str], seats: Mapping[str, Seat], opponents: Opponents
+    ground: Playground,
+    stage: str,
+    words: Sequence[str],
+    seats: Mapping[str, Seat],
+    opponents: Opponents,
+    could_have_known: bool = False,
 ) -> list[Episode]:
     """One game a word; the judged episodes, in the order of the words. Games that an earlier life of this run played
-    are taken from the log. `opponents`: who sits where in each game. Raises RunFolderError when words have changed."""
+    are taken from the log. `opponents`: who sits where in each game; `could_have_known` as in GameTask. Raises
+    RunFolderError when words have changed."""
     all_tasks = [
-        GameTask(number, word, stage, ground.config.seed, *opponents(number)) for number, word in enumerate(words)
+        GameTask(number, word, stage, ground.config.seed, *opponents(number), could_have_known)
+        for number, word in enumerate(words)
     ]
     there = get(ground.buffer.played.remote(stage))  # by an earlier life of this run
     for task in all_tasks:

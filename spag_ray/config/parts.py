@@ -313,6 +313,9 @@ class ModelShape(Part):
 class EvaluationConfig(Part):
     games: int = Field(80, ge=0, description="games of each stage on held-out words")
     temperature: float = Field(1.0, ge=0)
+    could_have_known: bool = Field(
+        True, description="score at each turn of the defender how probable the word was to it (docs/evaluation.md)"
+    )
     tasks: tuple[str, ...] = Field(
         (), description="tasks of lm-evaluation-harness, evaluated after each stage; `paper` stands for the paper's"
     )

@@ -14,14 +14,14 @@ from typing import Any
 import msgpack
 
 from spag_ray.episodes.episode import Episode
-from spag_ray.episodes.former_wire import end_reason_of
+from spag_ray.episodes.former_wire import as_written_now, end_reason_of
 from spag_ray.episodes.head import EpisodeHead
 from spag_ray.errors import InputError
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
 
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 MAX_RECORD_BYTES = 16 * 2**20
 MAX_PROMPT_TOKENS = 2**22  # of an episode's prompts together: what is small may grow, as each turn may name another
 _SEATS = tuple(Role)
@@ -55,6 +55,7 @@ def encode(episode: Episode) -> bytes:
                 turn.first_version,
                 turn.last_version,
                 turn.finish_reason,
+                turn.word_logprob,
             )
         )
     record = {
@@ -85,7 +86,7 @@ def read_head(data: bytes) -> EpisodeHead:
         record = _record(data)
         versions: dict[str, int] = {}
         num_token_bytes = 0
-        for _, _, _, _, tokens, _, policy, first, _, _ in record["turns"]:
+        for _, _, _, _, tokens, _, policy, first, _, _, _ in _turns(record):
             num_token_bytes += len(_bytes(tokens))
             versions[_text(policy)] = min(versions.get(policy, _whole(first)), first)
         return EpisodeHead(
@@ -106,7 +107,7 @@ def decode(data: bytes) -> Episode:
         verdict = _verdict(record)
         turns: list[Turn] = []
         num_prompt_tokens = 0
-        for seat, text, base, prompt, tokens, logprobs, policy, first, last, finish in record["turns"]:
+        for seat, text, base, prompt, tokens, logprobs, policy, first, last, finish, word_logprob in _turns(record):
             prompt_ids = _unpacked(_IDS, prompt)
             if base >= 0:
                 prompt_ids = turns[base].prompt_ids + turns[base].token_ids + prompt_ids
@@ -124,6 +125,7 @@ def decode(data: bytes) -> Episode:
                     _whole(first),
                     _whole(last),
                     _text(finish),
+                    None if word_logprob is None else _number(word_logprob),
                 )
             )
         return Episode(
@@ -157,15 +159,20 @@ def _record(data: bytes) -> dict[str, Any]:
     return record
 
 
+def _turns(record: dict[str, Any]) -> list[Any]:
+    turns: list[Any] = record["turns"]
+    return turns if record["v"] == WIRE_VERSION else [as_written_now(turn) for turn in turns]
+
+
 def _verdict(record: dict[str, Any]) -> Verdict:
     match record["v"]:
-        case 3:  # WIRE_VERSION
+        case 3 | 4:  # WIRE_VERSION
             outcome, end_reason, length, reason, turn_index, span = record["verdict"]
         case 2:
             outcome, length, reason, turn_index, span = record["verdict"]
             end_reason = end_reason_of(_text(reason))
         case other:
-            raise InputError(f"an episode of wire version {other!r}; this build reads versions 2 and {WIRE_VERSION}")
+            raise InputError(f"an episode of wire version {other!r}; this build reads versions 2 to {WIRE_VERSION}")
     return Verdict(
         Outcome(outcome),
         EndReason(end_reason),

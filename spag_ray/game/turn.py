@@ -15,7 +15,9 @@ class Turn:
 
     `prompt_ids` [P] is what the policy read, `token_ids` [L] what it sampled (with the end token, if it sampled
     one), `logprobs` [L] their log-probabilities under the sampling distribution, temperature included.
-    `first_version` and `last_version` are the weights that sampled the first and the last token.
+    `first_version` and `last_version` are the weights that sampled the first and the last token. `word_logprob` (nats):
+    had the defender begun a claim here, how probable the target word and the mark that closes it would have been; None
+    where nobody asked.
     """
 
     role: Role
@@ -27,6 +29,7 @@ class Turn:
     first_version: int = 0
     last_version: int = 0
     finish_reason: str = "stop"
+    word_logprob: float | None = None
 
     def __post_init__(self) -> None:
         if len(self.logprobs) != len(self.token_ids):
@@ -35,6 +38,8 @@ class Turn:
             )
         if not math.isfinite(sum(self.logprobs)):
             raise InputError(f"a turn by policy {self.policy!r} has a log-probability that is not finite")
+        if self.word_logprob is not None and not -math.inf < self.word_logprob <= 0:
+            raise InputError(f"a turn has {self.word_logprob} as the target word's log-probability; it is at most 0")
 
     @property
     def num_tokens(self) -> int:

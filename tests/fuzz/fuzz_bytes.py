@@ -31,13 +31,21 @@ FOLDER = Path(tempfile.mkdtemp(prefix="spag_ray-fuzz-", dir="/dev/shm" if Path("
 
 def example() -> bytes:
     """A record as it should be, to begin from."""
-    turns = tuple(Turn(next_role(n), f"turn {n}", (1, 2, n), (4, 5), (-0.5, -0.25), "policy", 1, 2) for n in range(4))
+    turns = tuple(
+        Turn(next_role(n), f"turn {n}", (1, 2, n), (4, 5), (-0.5, -0.25), "policy", 1, 2, "stop", [None, -1.5][n % 2])
+        for n in range(4)
+    )
     verdict = Verdict(Outcome.ATTACKER_WINS, EndReason.SAID_WORD, 4, "said it", 3, (0, 4))
     return encode(Episode("s/7", 7, "s", "river", 3, "strict", 1.0, turns, verdict))
 
 
-def example_of_version_2() -> bytes:
+def example_of_version_3() -> bytes:
     record = msgpack.unpackb(example())
+    return msgpack.packb({**record, "v": 3, "turns": [turn[:-1] for turn in record["turns"]]})
+
+
+def example_of_version_2() -> bytes:
+    record = msgpack.unpackb(example_of_version_3())
     del record["verdict"][1]
     return msgpack.packb({**record, "v": 2})
 
@@ -81,7 +89,7 @@ def json(data: bytes) -> None:
 
 TARGETS = {"wire": wire, "log": log, "json": json}
 SEEDS = {
-    "wire": [example(), example_of_version_2()],
+    "wire": [example(), example_of_version_2(), example_of_version_3()],
     "log": [],
     "json": [
         b'[{"history": [{"role": "attacker", "content": "a"}], "target_word": "cat", "max_turns": 2}]',

@@ -13,7 +13,8 @@ from spag_ray.game.turn import Turn
 
 def example(num_turns: int = 4) -> bytes:
     turns = tuple(
-        Turn(next_role(n), f"turn {n}", (1, 2, n), (4, 5), (-0.5, -0.25), "p", 1, 2) for n in range(num_turns)
+        Turn(next_role(n), f"turn {n}", (1, 2, n), (4, 5), (-0.5, -0.25), "p", 1, 2, "stop", [None, -1.5][n % 2])
+        for n in range(num_turns)
     )
     verdict = Verdict(Outcome.ATTACKER_WINS, EndReason.SAID_WORD, num_turns, "said it", 3, (0, 4))
     return encode(Episode("s/7", 7, "s", "river", num_turns, "strict", 1.0, turns, verdict))

@@ -1,4 +1,5 @@
-"""Records of wire version 2 are read: their end reason is found from the words of that time, which are kept here."""
+"""Records of wire versions 2 and 3 are read. The end reason of version 2 is found from the words of that time, which
+are kept here; neither says how probable the word was to the defender."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.former_wire import end_reason_of
 from spag_ray.episodes.log import read_records
-from spag_ray.episodes.wire import WIRE_VERSION, decode, encode
+from spag_ray.episodes.wire import WIRE_VERSION, decode, encode, read_head
 from spag_ray.errors import InputError
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.referee.judge import judge
@@ -64,12 +65,18 @@ EPISODE = episode_with(Verdict(Outcome.DEFENDER_WINS, EndReason.RIGHT_GUESS, 2, 
 
 def unpacked(episode: Episode) -> dict[str, Any]:
     record: dict[str, Any] = msgpack.unpackb(encode(episode))
-    assert record["v"] == WIRE_VERSION == 3
+    assert record["v"] == WIRE_VERSION == 4
     return record
 
 
-def as_version_2(episode: Episode) -> bytes:
+def as_version_3(episode: Episode) -> bytes:
     record = unpacked(episode)
+    packed: bytes = msgpack.packb({**record, "v": 3, "turns": [turn[:-1] for turn in record["turns"]]})
+    return packed
+
+
+def as_version_2(episode: Episode) -> bytes:
+    record = msgpack.unpackb(as_version_3(episode))
     outcome, _, *others = record["verdict"]
     packed: bytes = msgpack.packb({**record, "v": 2, "verdict": [outcome, *others]})
     return packed
@@ -91,8 +98,27 @@ def test_all_else_in_a_record_of_version_2_is_read_as_it_is(verdict: Verdict) ->
 
 
 @given(VERDICTS)
-def test_a_record_of_version_3_keeps_its_end_reason_whatever_its_words_say(verdict: Verdict) -> None:
-    assert decode(encode(episode_with(verdict))).verdict == verdict
+def test_a_record_of_version_3_or_4_keeps_its_end_reason_whatever_its_words_say(verdict: Verdict) -> None:
+    for data in (encode(episode_with(verdict)), as_version_3(episode_with(verdict))):
+        assert decode(data).verdict == verdict
+
+
+@given(st.none() | st.floats(max_value=0, allow_infinity=False, allow_nan=False))
+def test_the_words_logprob_is_kept_and_a_record_of_version_2_or_3_has_none(word_logprob: float | None) -> None:
+    unknown = episode_with(Verdict(Outcome.TIED, EndReason.UNDECIDED, 2, "no turn of the 2 read decided", None, None))
+    attack, defence = unknown.turns
+    known = replace(unknown, turns=(attack, replace(defence, word_logprob=word_logprob)))
+    assert decode(encode(known)) == known
+    for former in (as_version_2(known), as_version_3(known)):
+        assert decode(former) == unknown and read_head(former) == read_head(encode(known))
+
+
+@pytest.mark.parametrize("word_logprob", [0.5, float("nan"), -float("inf"), "-1", True, [-1.0]])
+def test_a_words_logprob_that_is_none_is_refused(word_logprob: object) -> None:
+    record = unpacked(EPISODE)
+    record["turns"][1][-1] = word_logprob
+    with pytest.raises(InputError):
+        decode(msgpack.packb(record))
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: f"{log.parts[-3]}-{log.stem}")
@@ -105,9 +131,9 @@ def test_an_old_log_is_read_and_the_referee_agrees_with_it(log: Path) -> None:
         assert decode(encode(episode)) == episode
 
 
-@pytest.mark.parametrize("version", [1, 4, -3, "3", None, [3]])
+@pytest.mark.parametrize("version", [1, 5, -3, "3", None, [3]])
 def test_another_version_is_refused(version: object) -> None:
-    with pytest.raises(InputError, match="reads versions 2 and 3"):
+    with pytest.raises(InputError, match="reads versions 2 to 4"):
         decode(msgpack.packb({**unpacked(EPISODE), "v": version}))
 
 
@@ -120,6 +146,7 @@ def test_an_unknown_end_reason_is_refused(reason: object) -> None:
 
 
 def test_a_verdict_of_another_version_is_refused() -> None:
-    for data, version in ((encode(EPISODE), 2), (as_version_2(EPISODE), 3)):
+    former_2, former_3, now = as_version_2(EPISODE), as_version_3(EPISODE), encode(EPISODE)
+    for data, version in ((now, 2), (now, 3), (former_2, 3), (former_2, 4), (former_3, 2), (former_3, 4)):
         with pytest.raises(InputError, match="not an episode record"):
             decode(msgpack.packb({**msgpack.unpackb(data), "v": version}))

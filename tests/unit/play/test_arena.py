@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 
 from actors.arena import GameTask, Player, Rules, TaskList, play_game, play_games
 from actors.models import load_tokenizer
-from actors.policy import Completion, Request, Sampling
+from actors.policy import Completion, Request, Sampling, Score
 from actors.pool import EnginePool
 from actors.scripted_policy import ScriptedPolicy
-from spag_ray.errors import EngineError, EngineGoneError
+from actors.transformers_policy import TransformersPolicy
+from spag_ray.errors import EngineError, EngineGoneError, ModelError
 from spag_ray.game.prompts import load_template, make_renderer
 from spag_ray.game.rules import Outcome, Role
 from tests.support.decks import cards_of
@@ -246,3 +248,86 @@ def test_the_wait_for_room_does_not_count_as_a_wait_for_an_engine(renderer: Any,
     pool.found_room("late")
     with pytest.raises(EngineError, match="no engine plays talker"):
         loop.run(collect(play_games(TaskList(tasks(1)), both(pool, renderer), RULES, 1)))
+
+
+def test_the_word_is_scored_at_each_turn_of_the_defender_as_the_model_itself_says(
+    renderer: Any, loop: Any, tiny_model: Path
+) -> None:
+    """Against a forward pass by hand over what the defender read, the claim's opening, the word and its mark."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_model).eval()
+    players = playing(TransformersPolicy(str(tiny_model), max_model_len=512), renderer)
+    asked = [replace(task, could_have_known=True) for task in tasks(8)]
+    episodes = loop.run(collect(play_games(TaskList(asked), players, RULES, 4)))
+    scored = [(turn, episode.target_word) for episode in episodes for turn in episode.turns if turn.word_logprob]
+    assert len(scored) == sum(turn.role is Role.DEFENDER for episode in episodes for turn in episode.turns) >= 8
+    for turn, word in scored:
+        claim = load_tokenizer(str(tiny_model))(f"I know the word! It is `{word}`", add_special_tokens=False).input_ids
+        ids = [*turn.prompt_ids, *claim]
+        with torch.inference_mode():
+            logprobs = model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
+        by_hand = sum(float(logprobs[place - 1, ids[place]]) for place in (len(ids) - 2, len(ids) - 1))
+        assert turn.word_logprob == pytest.approx(by_hand, abs=1e-3)
+    attacks = [turn for episode in episodes for turn in episode.turns if turn.role is Role.ATTACKER]
+    assert attacks and all(turn.word_logprob is None for turn in attacks)
+
+
+class Scorer(Talker):
+    """Scores as told."""
+
+    def __init__(self, renderer: Any, answer: Any) -> None:
+        super().__init__(renderer, ["water", "music"])
+        self.calls: list[int] = []
+        self._answer = answer
+
+    async def score(self, sequences: Any, temperature: float = 1.0) -> list[Score]:
+        assert temperature == 1.0
+        self.calls.append(len(sequences))
+        if isinstance(self._answer, BaseException):
+            raise self._answer
+        await asyncio.sleep(self._answer if self._answer > 0 else 0)
+        return [Score((self._answer, -0.5), False) for _ in sequences]
+
+
+def test_all_turns_of_a_game_are_scored_in_one_call_and_only_where_that_is_wanted(renderer: Any, loop: Any) -> None:
+    scorer = Scorer(renderer, -1.0)
+    players = playing(scorer, renderer)
+    for wanted in (False, True):
+        task = GameTask(0, "tiger", "test", could_have_known=wanted)
+        turns = loop.run(play_game(task, players, RULES)).turns
+        assert [turn.word_logprob for turn in turns] == [None, -1.5 if wanted else None] * 3
+    assert scorer.calls == [3]
+
+
+@pytest.mark.parametrize(
+    "answer", [EngineError("no"), EngineGoneError("gone"), 30.0, -float("inf"), float("nan")], ids=str
+)
+def test_a_game_is_not_lost_by_what_cannot_be_scored(answer: Any, renderer: Any, loop: Any) -> None:
+    pool = pool_of(Scorer(renderer, answer), turn_timeout_s=0.1)
+    task = GameTask(0, "tiger", "test", could_have_known=True)
+    episode = loop.run(play_game(task, both(pool, renderer), RULES))
+    assert len(episode.turns) == 6 and all(turn.word_logprob is None for turn in episode.turns)
+    assert pool.games == {"engine-0": 0}, "it has left its seat"
+
+
+def test_a_word_that_is_no_piece_of_a_claim_and_a_player_without_probabilities_are_not_scored(
+    renderer: Any, loop: Any
+) -> None:
+    class Joins:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(renderer, name)
+
+        def claim(self, word: str) -> Any:
+            raise ModelError("joined")
+
+    scorer = Scorer(renderer, -1.0)
+    task = GameTask(0, "tiger", "test", could_have_known=True)
+    for player in (
+        Player(pool_of(scorer), Joins(), Sampling(1.0, 16)),
+        Player(pool_of(scorer), renderer, Sampling(1.0, 16), can_score=False),
+    ):
+        episode = loop.run(play_game(task, dict.fromkeys(("attacker", "defender"), player), RULES))
+        assert len(episode.turns) == 6 and all(turn.word_logprob is None for turn in episode.turns)
+    assert scorer.calls == []

@@ -110,6 +110,21 @@ def test_score_says_whether_tokens_are_what_greedy_play_says(model_policy: Any, 
     assert len(targets) > 3
 
 
+def test_score_computes_what_it_scores_whatever_the_engine_has_in_its_cache(
+    model_policy: Any, loop: Any, tiny_model: Path
+) -> None:
+    """Of tokens whose blocks are cached an engine computes nothing; a target that was read before is one."""
+    whole = [*PROMPT, *(3 + 7 * place % 41 for place in range(100))]
+    loop.run(model_policy.generate([ask("cached", prompt=tuple(whole))]))
+    cuts = [(whole[:place], whole[place:end]) for place, end in ((8, 108), (8, 108), (60, 108), (100, 104), (64, 65))]
+    scored = loop.run(model_policy.score(cuts))
+    again = [loop.run(model_policy.score([cut]))[0] for cut in cuts]
+    expected = loop.run(TransformersPolicy(str(tiny_model), max_model_len=512).score(cuts))
+    for ours, twice, theirs in zip(scored, again, expected, strict=True):
+        assert ours.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
+        assert twice.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
+
+
 def test_both_engines_decode_greedily_alike(vllm_policy: Any, loop: Any, tiny_model: Path) -> None:
     reference = TransformersPolicy(str(tiny_model), max_model_len=512)
     (ours,) = loop.run(vllm_policy.generate([ask("greedy")]))
