@@ -18,7 +18,7 @@ from cluster.checks.cluster_checks import check_cluster
 from cluster.checks.preflight import check_files, check_model, check_tasks, in_a_process
 from cluster.commands.jobs import check_run_dir
 from cluster.commands.report import report_finished
-from cluster.commands.tables import evaluation_tables, head_to_head_lines, outcome_table
+from cluster.commands.tables import evaluation_tables, guess_table, head_to_head_lines, outcome_table
 from cluster.handles import Ref
 from cluster.monitor.progress import watch
 from cluster.planning.reservation import free, reservation_of
@@ -32,6 +32,7 @@ from spag_ray.errors import ConfigError, StopRequestedError
 from spag_ray.game.decks import Deck, load_deck, split_words, without_words
 from spag_ray.game.words import read_words
 from spag_ray.host.folder_lease import FolderLease, held
+from spag_ray.results.could_have_known import read_held_out
 from spag_ray.results.evaluations import FILE as EVALUATIONS
 from spag_ray.results.evaluations import read_evaluations
 
@@ -84,6 +85,8 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
     console.print(outcome_table(results))
     for line in head_to_head_lines(results):
         console.print(line, soft_wrap=True)
+    if lines := read_held_out(folder / "metrics.jsonl"):
+        console.print(guess_table(lines))
     if (folder / EVALUATIONS).exists():
         for table in evaluation_tables(read_evaluations(folder / EVALUATIONS)):
             console.print(table)

@@ -13,7 +13,7 @@ from actors.models import resolve_model
 from cluster.checks.preflight import check_model, in_a_process
 from cluster.commands.launch import needs_cards, placed_run, training_words, watch_run
 from cluster.commands.output_files import free_name
-from cluster.commands.tables import comparison_lines, match_tables
+from cluster.commands.tables import comparison_lines, guess_table, match_tables
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
 from cluster.schedules.tournament import Entrant, check_entrants, entrants_of_run
@@ -21,6 +21,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 from spag_ray.game.decks import load_deck
 from spag_ray.game.words import read_words
+from spag_ray.results.could_have_known import read_held_out
 from spag_ray.results.matches import others_in, read_matches, write_matches
 
 
@@ -67,4 +68,6 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
         console.print(table)
     for line in comparison_lines(matches, names, wanted.against):
         console.print(line, soft_wrap=True)
+    if lines := read_held_out(folder / "metrics.jsonl"):
+        console.print(guess_table(lines))
     console.print(f"matches: {out}   games: {folder}/episodes", soft_wrap=True)

@@ -11,10 +11,11 @@ from rich.table import Table
 from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.evaluations import PAPER_METRICS, PAPER_SCORES, Evaluation, scale_of, score_text
+from spag_ray.results.lines import HeldOutLine
 from spag_ray.results.matches import Match
 from spag_ray.results.ratings import wilson_interval
 from spag_ray.results.standings import better, largest_group, ratings, score, turns_to_win
-from spag_ray.stages import order_of
+from spag_ray.stages import Stage, order_of
 
 
 def outcome_table(matches: Sequence[Match]) -> Table:
@@ -41,6 +42,31 @@ def outcome_table(matches: Sequence[Match]) -> Table:
             cells.append(f"{100 * count / games:.0f} [{100 * low:.0f},{100 * high:.0f}]")
         same = match.attacker == match.defender
         table.add_row(match.attacker if same else f"{match.attacker} v {match.defender}", *cells)
+    return table
+
+
+def guess_table(lines: Sequence[HeldOutLine]) -> Table:
+    """Of games on held-out words: how defenders guessed, how they fell for attackers, and what they could have known;
+    fits 80 columns."""
+    title = "Held-out words: what the defender made of what it heard"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0), caption_justify="left")
+    table.caption = (
+        "right guesses: of all guesses that defenders made\n"
+        "traps: attackers' wins in which the defender said the word without noticing\n"
+        "could have known: probability that a guess at the defender's last turn is right"
+    )
+    table.add_column("attacker v defender", no_wrap=True)
+    for heading in ("right guesses", "traps", "could have known"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for line in lines:
+        found = line.report
+        known = "" if found.could_have_known is None else f"{100 * found.could_have_known:.1f} %"
+        table.add_row(
+            Stage.parse(line.stage).title,
+            f"{found.right_guesses} of {found.guesses}",
+            f"{found.traps} of {found.attacker_wins}",
+            known,
+        )
     return table
 
 

@@ -11,6 +11,8 @@ from cluster.schedules.rounds import play_round
 from cluster.types import Seat
 from spag_ray.episodes.stage_logs import name_in
 from spag_ray.host.folder_lease import FolderLease
+from spag_ray.results.could_have_known import held_out_report
+from spag_ray.results.lines import HeldOutLine
 from spag_ray.results.matches import Match, others_in, write_matches
 from spag_ray.stages import Stage
 
@@ -38,7 +40,9 @@ class HeldOutMatches:
         seats = {"attacker": attacker, "defender": defender}
         name = name_in(self._ground.folder / "episodes", stage)
         opponents, scored = Opponents(config.seed), config.evaluation.could_have_known
-        match = Match.of(*stage.seats, play_round(self._ground, name, words, seats, opponents, scored))
+        episodes = play_round(self._ground, name, words, seats, opponents, scored)
+        self._ground.recorder.record(HeldOutLine(name, self._ground.version, held_out_report(episodes)))
+        match = Match.of(*stage.seats, episodes)
         self.results.append(match)
         self._lease.check(now=True)
         path = self._ground.folder / "matches.json"

@@ -48,6 +48,7 @@ _KINDS = {
     "stream": _Kind("version"),
     "samples": _Kind("version"),
     "evaluation": _Kind("version", ("task", "metric", "policy")),
+    "held_out": _Kind("version", ("stage",)),
     "games": _Kind("seconds", ("phase",)),
     "buffer": _Kind("seconds"),
     "checkpoint": _Kind("seconds"),

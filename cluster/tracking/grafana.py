@@ -75,6 +75,11 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         Panel("Bytes to each engine", ("sync_bytes_total",), rare=True),
         Panel("Engines in the newest sync", ("sync_engines",)),
     ),
+    "Held-out words": (
+        Panel("Guesses and traps", ("right_guess_ratio", "trap_ratio")),
+        Panel("Could have known", ("could_have_known_ratio",)),
+        Panel("Could have known, in nats", ("could_have_known_nats",)),
+    ),
     "Tasks": (Panel("Scores", ("task_score",)),),
     "Faults and checkpoints": (
         Panel("RestartBudget", ("restarts_total",), rare=True),

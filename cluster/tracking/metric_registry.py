@@ -239,6 +239,35 @@ METRICS: tuple[Metric, ...] = (
     _gauge(
         "spag_ray_task_score", "", "newest stage's score in a task", "evaluation", "value", ("policy", "task", "metric")
     ),
+    # games on held-out words
+    _gauge(
+        "spag_ray_right_guess_ratio",
+        "ratio",
+        "newest held-out games: share of guesses that were right",
+        "held_out",
+        "right_share",
+    ),
+    _gauge(
+        "spag_ray_trap_ratio",
+        "ratio",
+        "newest held-out games: share of attacker wins in which the word was said unawares",
+        "held_out",
+        "trap_share",
+    ),
+    _gauge(
+        "spag_ray_could_have_known_ratio",
+        "ratio",
+        "newest held-out games: the word's mean probability at the defender's last turn",
+        "held_out",
+        "could_have_known",
+    ),
+    _gauge(
+        "spag_ray_could_have_known_nats",
+        "nats",
+        "newest held-out games: mean logarithm of that probability",
+        "held_out",
+        "could_have_known_nats",
+    ),
     # what breaks, and what is kept
     _counter(
         "spag_ray_restarts_total",

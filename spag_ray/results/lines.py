@@ -185,6 +185,32 @@ class EvaluationLine(Line):
 
 
 @dataclass(frozen=True)
+class HeldOutReport:
+    """Games on held-out words, of a stage or a match. `traps`: attacker wins in which the defender said the word
+    unawares. `could_have_known`: the word's mean probability at the defender's last turn, and its mean logarithm, over
+    `scored_games`. Shares and means are missing where there is nothing to count."""
+
+    games: int
+    guesses: int
+    right_guesses: int
+    attacker_wins: int
+    traps: int
+    right_share: float | None = None
+    trap_share: float | None = None
+    scored_games: int = 0
+    could_have_known: float | None = None
+    could_have_known_nats: float | None = None
+
+
+@dataclass(frozen=True)
+class HeldOutLine(Line):
+    kind = "held_out"
+    stage: str
+    version: int
+    report: HeldOutReport
+
+
+@dataclass(frozen=True)
 class OpponentLine(Line):
     """A place of the league, and the version that plays there from now on."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -17,6 +18,8 @@ import ray
 from rich.console import Console
 from safetensors.numpy import load_file
 
+from actors.models import load_tokenizer
+from actors.transformers_policy import TransformersPolicy
 from cluster.commands.launch import placed_run, run_training, training_words
 from cluster.commands.learn import run_learn
 from cluster.commands.play import run_play
@@ -25,10 +28,13 @@ from cluster.monitor.frame import frame
 from cluster.monitor.watch import FolderSource
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
+from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.formats import read_games, read_samples
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import ConfigError, StopRequestedError
 from spag_ray.game.decks import load_deck
+from spag_ray.game.prompts import load_template, make_renderer
+from spag_ray.game.rules import Role
 from tests.support.runs import drawn_by_tensorboard, quiet, records_of, steps_of, stream_run, tiny_run
 from tests.support.tiny_model import TARGETS
 
@@ -63,6 +69,19 @@ def test_a_local_ray_listens_on_loopback_only() -> None:
     assert set(listening) == {"127.0.0.1"}
 
 
+def check_word_scored(episodes: list[Episode], model: Path) -> None:
+    """Against transformers' own forward pass with these weights."""
+    renderer = make_renderer(load_template("chat"), load_tokenizer(str(model)), 2)
+    policy = TransformersPolicy(str(model))
+    scored = [(turn, each.target_word) for each in episodes for turn in each.turns if turn.role is Role.DEFENDER]
+    asked = []
+    for turn, word in scored:
+        claim = renderer.claim(word)
+        asked.append((turn.prompt_ids + claim.opening_ids, claim.word_ids))
+    expected = [sum(score.logprobs) for score in asyncio.run(policy.score(asked))]
+    assert [turn.word_logprob for turn, _ in scored] == pytest.approx(expected, abs=2e-3)
+
+
 @pytest.mark.timeout(400)
 def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
     tiny_model: Path, words: Path, tmp_path: Path
@@ -93,6 +112,21 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
     assert drawn["sync/num_bytes"] == [(line["version"], np.float32(line["num_bytes"])) for line in syncs]
     played = [line for line in metrics if line["kind"] == "play" and line["stage"].startswith("spag-")]
     assert drawn["play/tokens/self_play"] == [(line["version"], line["tokens"]) for line in played]
+
+    # What the defender could have known is scored in games on held-out words alone, with the weights that played them.
+    counted = {line["stage"]: line for line in metrics if line["kind"] == "held_out"}
+    matches = {"match-spag-2@imitated", "match-imitated@spag-2"}
+    assert counted.keys() == {"eval-base", "eval-imitated", "eval-spag-1", "eval-spag-2"} | matches
+    models = {"eval-base": tiny_model, "match-imitated@spag-2": folder / "models" / "spag-2"}
+    models |= {f"eval-{stage}": folder / "models" / stage for stage in ("imitated", "spag-1", "spag-2")}
+    for stage, model in models.items():
+        episodes = list(read_log(folder / "episodes" / f"{stage}.log"))
+        assert counted[stage]["games"] == 6 and counted[stage]["scored_games"] > 0
+        check_word_scored(episodes, model)
+    for stage in ("expert", "spag-1"):
+        episodes = list(read_log(folder / "episodes" / f"{stage}.log"))
+        assert all(turn.word_logprob is None for episode in episodes for turn in episode.turns)
+    assert "could have known" in printed and "spag-2 v imitated" in printed
 
     view = FolderSource(folder).look()
     lines = [line.plain for line in frame(view, 80, 24, time.time())]

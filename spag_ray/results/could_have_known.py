@@ -1,0 +1,154 @@
+"""Could have known: how probable the target word was to the defender, turn by turn, and whether its claims were right.
+
+>>> known = Knowledge()
+>>> known.add([math.log(0.2), math.log(0.65)], claim_is_right=True)     # at its 1st and its 2nd turn; then it claimed
+>>> [(turn.number, round(turn.mean_p, 2)) for turn in known.turns()]
+[(1, 0.2), (2, 0.65)]
+>>> [(tenth.low, tenth.claims, tenth.right) for tenth in known.tenths() if tenth.claims]
+[(0.6, 1, 1)]
+
+A probability is that of the word and the mark that closes it, given the dialogue and a claim's opening
+(Turn.word_logprob, scored after evaluated games): how often the defender would have been right had it guessed there.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spag_ray.episodes.episode import Episode
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.results.lines import HeldOutLine, HeldOutReport, parse_line
+from spag_ray.results.metric_lines import MetricLines
+
+GUESSES = (EndReason.RIGHT_GUESS, EndReason.WRONG_GUESS)
+
+
+@dataclass(frozen=True)
+class KnownTurn:
+    """The defender's turn `number` (from 1) in all games that came so far: mean p, mean and median log p in nats."""
+
+    number: int
+    games: int
+    mean_p: float
+    mean_logprob: float
+    median_logprob: float
+
+
+@dataclass(frozen=True)
+class Tenth:
+    """Claims made where the target word's p was at least `low` and less than `low` + 0.1, and how many were right; the
+    last takes p = 1, too."""
+
+    low: float
+    claims: int = 0
+    right: int = 0
+
+    @property
+    def share(self) -> float | None:
+        return self.right / self.claims if self.claims else None
+
+
+class Knowledge:
+    """Of games that were scored; memory grows by 8 bytes a turn."""
+
+    def __init__(self) -> None:
+        self._logprobs: list[array[float]] = []
+        self._last: array[float] = array("d")
+        self._claims = [[0, 0] for _ in range(10)]
+
+    @property
+    def num_games(self) -> int:
+        return len(self._last)
+
+    def add(self, logprobs: Sequence[float | None], claim_is_right: bool | None = None) -> None:
+        """A game: log p at each of the defender's turns, None where it was not scored. `claim_is_right`: the last of
+        them was a claim (None: it was not)."""
+        for place, value in enumerate(logprobs):
+            if place == len(self._logprobs):
+                self._logprobs.append(array("d"))
+            if value is not None:
+                self._logprobs[place].append(value)
+        scored = [value for value in logprobs if value is not None]
+        if scored:
+            self._last.append(scored[-1])
+        if claim_is_right is not None and logprobs and (last := logprobs[-1]) is not None:
+            tenth = self._claims[min(int(10 * math.exp(last)), 9)]
+            tenth[0] += 1
+            tenth[1] += claim_is_right
+
+    def add_episode(self, episode: Episode) -> None:
+        """Its turns up to the one that decided it."""
+        read = episode.turns[: episode.verdict.length]
+        is_claim = episode.verdict.end_reason in GUESSES and bool(read) and read[-1].role is Role.DEFENDER
+        self.add(
+            [turn.word_logprob for turn in read if turn.role is Role.DEFENDER],
+            episode.verdict.end_reason is EndReason.RIGHT_GUESS if is_claim else None,
+        )
+
+    def turns(self) -> list[KnownTurn]:
+        return [_summary(number, values) for number, values in enumerate(self._logprobs, start=1) if values]
+
+    def last_turn(self) -> KnownTurn | None:
+        """Over the last turn of each game, whatever its number (which is 0 here)."""
+        return _summary(0, self._last) if self._last else None
+
+    def tenths(self) -> list[Tenth]:
+        """All ten, those without a claim too."""
+        return [Tenth(place / 10, claims, right) for place, (claims, right) in enumerate(self._claims)]
+
+
+def _summary(number: int, logprobs: Sequence[float]) -> KnownTurn:
+    return KnownTurn(
+        number,
+        len(logprobs),
+        statistics.fmean(map(math.exp, logprobs)),
+        statistics.fmean(logprobs),
+        statistics.median(logprobs),
+    )
+
+
+def held_out_report(episodes: Iterable[Episode]) -> HeldOutReport:
+    """What games on held-out words say of guesses, traps, and what the defender could have known."""
+    known = Knowledge()
+    games = guesses = right = wins = traps = 0
+    for episode in episodes:
+        reason, is_win = episode.verdict.end_reason, episode.verdict.outcome is Outcome.ATTACKER_WINS
+        games += 1
+        guesses += reason in GUESSES
+        right += reason is EndReason.RIGHT_GUESS
+        wins += is_win
+        traps += is_win and reason is EndReason.SAID_WORD
+        known.add_episode(episode)
+    last = known.last_turn()
+    return HeldOutReport(
+        games=games,
+        guesses=guesses,
+        right_guesses=right,
+        attacker_wins=wins,
+        traps=traps,
+        right_share=round(right / guesses, 4) if guesses else None,
+        trap_share=round(traps / wins, 4) if wins else None,
+        scored_games=known.num_games,
+        could_have_known=None if last is None else float(f"{last.mean_p:.4g}"),
+        could_have_known_nats=None if last is None else round(last.mean_logprob, 4),
+    )
+
+
+def read_held_out(metrics: Path) -> list[HeldOutLine]:
+    """The newest of each stage in a run's metrics.jsonl, in the order in which stages came; damaged ones left out."""
+    found: dict[str, HeldOutLine] = {}
+    for values in MetricLines(metrics).new():
+        if values["kind"] == HeldOutLine.kind:
+            try:
+                line = parse_line(values)
+            except (TypeError, ValueError, ArithmeticError):
+                continue
+            assert isinstance(line, HeldOutLine)
+            found[line.stage] = line
+    return list(found.values())
