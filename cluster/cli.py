@@ -271,6 +271,20 @@ def report(
 
 
 @app.command()
+def listen(
+    model: Annotated[str, typer.Argument(help="a model folder, or `smollm2-135m-instruct`")],
+    games: Annotated[Path, typer.Option(help="games in the published JSON format, or a run's episodes/NAME.log")],
+    config: Annotated[str, typer.Option(help="whose prompts, referee and engine.dtype are taken")] = "quickstart",
+    override: Overrides = None,
+) -> None:
+    """Print what a model could have known as the defender of games that were played; see docs/evaluation.md."""
+    settings = load_config(config, override or [])
+    from cluster.commands.listen import run_listen
+
+    run_listen(settings, model, games, _console())
+
+
+@app.command()
 def dashboard(out: Annotated[Path, typer.Option(help="JSON file to write")]) -> None:
     """A Grafana dashboard of everything that runs export to Prometheus; see docs/monitoring.md."""
     from cluster.commands.dashboard import write_dashboard

@@ -23,7 +23,7 @@ from pathlib import Path
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role
-from spag_ray.results.lines import HeldOutLine, HeldOutReport, parse_line
+from spag_ray.results.lines import HeldOutLine, HeldOutReport
 from spag_ray.results.metric_lines import MetricLines
 
 GUESSES = (EndReason.RIGHT_GUESS, EndReason.WRONG_GUESS)
@@ -48,6 +48,10 @@ class Tenth:
     low: float
     claims: int = 0
     right: int = 0
+
+    @property
+    def title(self) -> str:
+        return f"{self.low:.1f} to {self.low + 0.1:.1f}"
 
     @property
     def share(self) -> float | None:
@@ -143,12 +147,7 @@ def held_out_report(episodes: Iterable[Episode]) -> HeldOutReport:
 def read_held_out(metrics: Path) -> list[HeldOutLine]:
     """The newest of each stage in a run's metrics.jsonl, in the order in which stages came; damaged ones left out."""
     found: dict[str, HeldOutLine] = {}
-    for values in MetricLines(metrics).new():
-        if values["kind"] == HeldOutLine.kind:
-            try:
-                line = parse_line(values)
-            except (TypeError, ValueError, ArithmeticError):
-                continue
-            assert isinstance(line, HeldOutLine)
+    for _, line in MetricLines(metrics).typed():
+        if isinstance(line, HeldOutLine):
             found[line.stage] = line
     return list(found.values())

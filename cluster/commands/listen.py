@@ -1,0 +1,181 @@
+"""`spag-ray listen`: what a model could have known as the defender of games that were played already.
+
+Every dialogue is read again with the configuration's prompt file; what the model would have guessed at each turn of the
+defender is scored by transformers, in this process: no Ray, no engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from spag_ray.config.run import RunConfig
+from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.formats import read_games
+from spag_ray.episodes.log import MARK, read_log
+from spag_ray.errors import InputError, ModelError
+from spag_ray.game.prompts import Claim, Renderer, load_template, make_renderer
+from spag_ray.game.rules import Role
+from spag_ray.game.turn import Turn
+from spag_ray.results.could_have_known import GUESSES, Knowledge, Tenth
+from spag_ray.tokens import Tokenizer
+from spag_ray.training_data.replay import episode_from_game
+
+if TYPE_CHECKING:  # with torch: slow to import
+    from actors.policy import Score
+
+AT_ONCE = 16  # games between two lines of progress
+
+
+@dataclass(frozen=True)
+class _Heard:
+    """A game that can be scored: the defender's turns up to the one that decided it, and the claim of its word."""
+
+    episode: Episode
+    turns: tuple[Turn, ...]
+    claim: Claim
+
+    @property
+    def claim_is_right(self) -> bool | None:
+        """None where its last turn was no claim."""
+        verdict = self.episode.verdict
+        decides = verdict.length == 2 * len(self.turns) and verdict.end_reason in GUESSES
+        return verdict.outcome.winner is Role.DEFENDER if decides else None
+
+    def asked(self, turn: Turn) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What is scored: this game's word, after what the defender had read at a turn of any game."""
+        return turn.prompt_ids + self.claim.opening_ids, self.claim.word_ids
+
+
+def run_listen(config: RunConfig, model: str, games: Path, console: Console) -> None:
+    """`spag-ray listen`: prints what `model` could have known at each turn, how its claims fared, and a control."""
+    from actors.models import load_tokenizer, resolve_model
+    from actors.transformers_policy import TransformersPolicy
+
+    folder = resolve_model(model)
+    heard, num_unscorable = _heard(_games(games, config.game.rules), config, load_tokenizer(folder))
+    if not heard:
+        raise InputError(f"{games}: no game in it has a turn of the defender whose word can be scored")
+    policy = TransformersPolicy(folder, config.engine.dtype, config.engine.max_model_len)
+    scores: list[list[Score]] = []
+    for begin in range(0, len(heard), AT_ONCE):
+        if begin:
+            console.print(f"{begin} of {len(heard)} games")
+        scores += _scored(policy, heard[begin : begin + AT_ONCE])
+    console.print(f"{folder}: {len(heard)} games of {games}", soft_wrap=True)
+    if num_unscorable:
+        console.print(f"{num_unscorable} games are left out: their words join what stands beside them in a claim")
+    known = Knowledge()
+    for game, found in zip(heard, scores, strict=True):
+        known.add([min(sum(score.logprobs), 0.0) for score in found], game.claim_is_right)
+    console.print(_turn_table(known, scores))
+    console.print(claim_table(known.tenths()))
+    console.print(_control_line(policy, heard, scores), soft_wrap=True)
+
+
+def _games(path: Path, rules: str) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """(a game as published, the name of its referee), of an episode log or a file in the published format."""
+    try:
+        with path.open("rb") as file:
+            is_log = file.read(len(MARK)) == MARK
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give games as JSON, or an episode log") from error
+    if is_log:
+        yield from ((episode.as_published(), episode.rules) for episode in read_log(path))
+    else:
+        yield from ((game, rules) for game in read_games(path))
+
+
+def _heard(
+    games: Iterable[tuple[Mapping[str, Any], str]], config: RunConfig, tokenizer: Tokenizer
+) -> tuple[list[_Heard], int]:
+    """Games with a turn of the defender; and how many have a word that is no piece of a claim to this tokenizer."""
+    template = load_template(config.prompts)
+    renderers: dict[int, Renderer] = {}
+    found, num_unscorable = [], 0
+    for number, (game, rules) in enumerate(games):
+        max_turns = game["max_turns"]
+        if max_turns not in renderers:
+            renderers[max_turns] = make_renderer(template, tokenizer, max_turns)
+        episode = episode_from_game(game, number, "listen", renderers[max_turns], rules)
+        turns = [turn for turn in episode.turns[: episode.verdict.length] if turn.role is Role.DEFENDER]
+        if not turns:
+            continue
+        try:
+            found.append(_Heard(episode, tuple(turns), renderers[max_turns].claim(episode.target_word)))
+        except ModelError:
+            num_unscorable += 1
+    return found, num_unscorable
+
+
+def _scored(policy: Any, games: Sequence[_Heard]) -> list[list[Score]]:
+    """Of each game, the score of its word at each turn."""
+    asked = [game.asked(turn) for game in games for turn in game.turns]
+    found = iter(asyncio.run(policy.score(asked)))
+    return [[next(found) for _ in game.turns] for game in games]
+
+
+def _turn_table(known: Knowledge, scores: Sequence[Sequence[Score]]) -> Table:
+    title = "How probable the word was to the model at the defender's 1st, 2nd, ... turn, had it guessed there"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for heading in ("turn", "games", "mean p", "median log p", "first choice"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for turn in known.turns():
+        firsts = [game[turn.number - 1].is_greedy for game in scores if len(game) >= turn.number]
+        table.add_row(
+            str(turn.number),
+            str(turn.games),
+            f"{turn.mean_p:.4f}",
+            f"{turn.median_logprob:.2f}",
+            f"{100 * sum(firsts) / len(firsts):.1f} %",
+        )
+    return table
+
+
+def claim_table(tenths: Sequence[Tenth]) -> Table:
+    """Claims by the probability of the word where they were made. About as many as p says should be right."""
+    table = Table(
+        title="Claims made in these games, by p: of those at 0.3 to 0.4 about a third should be right",
+        title_justify="left",
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
+    )
+    for heading in ("p of the word", "claims", "right", "share"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for tenth in tenths:
+        if tenth.share is not None:
+            table.add_row(tenth.title, str(tenth.claims), str(tenth.right), f"{100 * tenth.share:.0f} %")
+    if not table.row_count:
+        table.add_row("none", "0", "0", "")
+    return table
+
+
+def _control_line(policy: Any, games: Sequence[_Heard], scores: Sequence[Sequence[Score]]) -> str:
+    """Whether it is this dialogue that makes the word probable, or any: the same word after another game's."""
+    own: list[float] = []
+    asked = []
+    for place, game in enumerate(games):
+        others = (games[(place + step) % len(games)] for step in range(1, len(games)))
+        word = game.episode.target_word
+        other = next((each for each in others if each.episode.target_word != word), None)
+        if other is not None:
+            last = min(len(game.turns), len(other.turns)) - 1  # as much is said in both
+            own.append(sum(scores[place][last].logprobs))
+            asked.append(game.asked(other.turns[last]))
+    if not own:
+        return "control: none, as all games have the same word"
+    found: list[Score] = asyncio.run(policy.score(asked))
+    gains = [mine - sum(score.logprobs) for mine, score in zip(own, found, strict=True)]
+    return (
+        f"control: log p of the word after its own dialogue minus after the next game's (as many turns): "
+        f"mean {statistics.fmean(gains):+.2f} nats, median {statistics.median(gains):+.2f}, above 0 in "
+        f"{sum(gain > 0 for gain in gains)} of {len(gains)} games"
+    )
