@@ -246,17 +246,33 @@ def learn(
     run_learn(settings, method, data, out, _console())
 
 
-@app.command()
+words_app = typer.Typer(invoke_without_command=True)
+app.add_typer(words_app, name="words")
+
+
+@words_app.callback()
 def words(
-    out: Annotated[Path, typer.Option(help="file to write, one word a line")],
+    context: typer.Context,
+    out: Annotated[Path | None, typer.Option(help="file to write, one word a line")] = None,
     top: Annotated[int, typer.Option(min=1, help="how many words")] = 50_000,
 ) -> None:
-    """A target-word list by frequency: letters only, no stop words."""
-    from spag_ray.game.words import top_words, write_words
+    """A target-word list by frequency: letters only, no stop words. `words check`: is a deck without fault?"""
+    if context.invoked_subcommand is not None:
+        return
+    if out is None:
+        raise ConfigError("--out: name the file of the list; or check a deck: spag-ray words check FILE")
+    from cluster.commands.words import run_words
 
-    chosen = top_words(top)
-    write_words(out, chosen)
-    _console().print(f"{len(chosen)} words in {out}")
+    run_words(out, top, _console())
+
+
+@words_app.command("check")
+def check_words(deck: Annotated[str, typer.Argument(help="a deck's file, or the name of a shipped one")]) -> None:
+    """Name every fault of a deck by its line; exit code 2 if there is any. See docs/words.md."""
+    from cluster.commands.words import run_words_check
+
+    if not run_words_check(deck, _console()):
+        raise typer.Exit(2)
 
 
 @app.command()

@@ -134,3 +134,47 @@ def test_words_writes_a_list_that_train_accepts(tmp_path: Path) -> None:
 
     assert run_guarded(lambda **options: app(["words", "--top", "50", "--out", str(tmp_path / "w")], **options)) == 0
     assert len(read_words(tmp_path / "w")) == 50
+
+
+def test_words_without_a_file_to_write_says_what_there_is(run: Any) -> None:
+    assert "spag-ray words check FILE" in run("words", "--top", "5")
+
+
+def exit_code(*arguments: str) -> int:
+    return run_guarded(lambda **options: app(list(arguments), **options))
+
+
+def test_words_check_names_every_fault_as_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("Butter:\n  clues: [toast]\nriver:\n  clues: ['[bold]', rivers, water, water]\n  colour: 1\n")
+    assert exit_code("words", "check", str(path)) == 2
+    assert capsys.readouterr().out.splitlines() == [
+        f"{path}:1: 'Butter' is not one lower-case word",
+        f"{path}:3: river: 4 clues; write at least 10",
+        f"{path}:4: river: the clue 'rivers' breaks the rules: the attacker said 'rivers' (target word 'river')",
+        f"{path}:4: river: the clue 'water' is there twice",
+        f"{path}:5: river: unknown key 'colour'; an entry has clues, traps, difficulty",
+    ]
+
+
+def test_words_check_finds_a_shipped_deck_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("words", "check", "everyday") == 0
+    assert "words, no faults" in capsys.readouterr().out
+
+
+def test_words_check_of_no_deck_is_one_line(run: Any, tmp_path: Path) -> None:
+    assert "no such file" in run("words", "check", "absent")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\x00")
+    assert "cannot read the deck" in run("words", "check", "binary.yaml")
+
+
+def test_a_run_without_its_extra_or_deck_is_one_line(
+    run: Any, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("river:\n  clues: [water]\nRiver:\n  clues: [bank]\n")
+    of_deck = train(tiny_model, Path("deck"))
+    assert "own.yaml:3: 'River'" in run(*of_deck, "-o", "words.deck=own.yaml")
+    assert "none of the shipped ones (everyday)" in run(*of_deck, "-o", "words.deck=absent")
+    monkeypatch.setattr("spag_ray.game.decks._DATA_FILE", Path("not") / "installed")
+    assert "pip install spag-ray[textarena]" in run(*train(tiny_model, Path("textarena")))

@@ -1,0 +1,33 @@
+"""`spag-ray words`: a target-word list by frequency, and the faults of a deck."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from spag_ray.config.shipped import find_config
+from spag_ray.game.deck_check import deck_faults
+from spag_ray.game.deck_file import read_deck
+from spag_ray.game.decks import read_text
+from spag_ray.game.words import top_words, write_words
+
+
+def run_words(out: Path, top: int, console: Console) -> None:
+    """`spag-ray words`: the `top` most frequent words, one a line."""
+    chosen = top_words(top)
+    write_words(out, chosen)
+    console.print(f"{len(chosen)} words in {out}")
+
+
+def run_words_check(deck: str, console: Console) -> bool:
+    """`spag-ray words check`: every fault as FILE:LINE: FAULT; whether there is none."""
+    path = find_config(deck, "decks")
+    text = read_text(path)
+    faults = deck_faults(text)
+    for fault in faults:
+        console.print(f"{path}:{fault.line}: {fault.text}", soft_wrap=True, markup=False, highlight=False)
+    if not faults:
+        told = f"{path}: {len(read_deck(text)[0])} words, no faults"
+        console.print(told, soft_wrap=True, markup=False, highlight=False)
+    return not faults
