@@ -107,6 +107,12 @@ class Knowledge:
         return [Tenth(place / 10, claims, right) for place, (claims, right) in enumerate(self._claims)]
 
 
+def pooled(known: Iterable[Knowledge]) -> list[Tenth]:
+    """The claims of all of them, by tenths."""
+    columns = zip(*(each.tenths() for each in known), strict=True)
+    return [Tenth(same[0].low, sum(each.claims for each in same), sum(each.right for each in same)) for same in columns]
+
+
 def _summary(number: int, logprobs: Sequence[float]) -> KnownTurn:
     return KnownTurn(
         number,

@@ -36,8 +36,9 @@ _CLUES = ("water", "music", "stripes", "fruit", "king", "health")
 CARDS = {word: Card(word, (clue,)) for word, clue in zip(TARGETS, _CLUES, strict=True)}
 
 
-def play(model: Path, stage: str, count: int, scripted: bool = False) -> list[Episode]:
-    """Games of a tiny model against itself, or of the rule-based expert, in the order of their numbers."""
+def play(model: Path, stage: str, count: int, scripted: bool = False, scored: bool = False) -> list[Episode]:
+    """Games of a tiny model against itself, or of the rule-based expert, in the order of their numbers. `scored`: with
+    what the defender could have known."""
     tokenizer = load_tokenizer(str(model))
     renderer = make_renderer(load_template("chat"), tokenizer, MAX_TURNS)
     policy: Any = TransformersPolicy(str(model), name="policy")
@@ -46,7 +47,10 @@ def play(model: Path, stage: str, count: int, scripted: bool = False) -> list[Ep
     pool = EnginePool(policy.name)
     pool.join("engine-0", policy)
     players = dict.fromkeys(("attacker", "defender"), Player(pool, renderer, Sampling(1.0, 12)))
-    tasks = [GameTask(number, TARGETS[number % len(TARGETS)], stage, seed=1) for number in range(count)]
+    tasks = [
+        GameTask(number, TARGETS[number % len(TARGETS)], stage, seed=1, could_have_known=scored)
+        for number in range(count)
+    ]
     games = asyncio.run(collect(play_games(TaskList(tasks), players, Rules(MAX_TURNS), 16)))
     return sorted(games, key=lambda game: game.number)
 
@@ -70,8 +74,11 @@ def make_run(folder: Path, model: Path, words: Path, **changes: Any) -> RunConfi
     make_run_folder(folder, config)
     expert, played = play(model, "expert", 24, scripted=True), play(model, "spag-1", 24)
     write_log(folder, "expert", expert)
-    for stage in ("spag-1", "spag-2", "eval-imitated", "eval-spag-2"):
+    for stage in ("spag-1", "spag-2"):
         write_log(folder, stage, played)
+    held_out = play(model, "spag-1", 24, scored=True)  # the same games
+    for stage in ("eval-imitated", "eval-spag-2"):
+        write_log(folder, stage, held_out)
     pairs = (("imitated", "imitated"), ("spag-2", "spag-2"), ("spag-2", "imitated"), ("imitated", "spag-2"))
     matches = [Match.of(attacker, defender, expert[4 * n :]) for n, (attacker, defender) in enumerate(pairs)]
     write_matches(folder / "matches.json", matches)

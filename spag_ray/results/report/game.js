@@ -8,6 +8,8 @@ function showGame(into, game, facts, index, steps) {
   const head = element("header");
   head.append(element("h3", "", facts.word), element("span", "", facts.outcome), steps);
   head.append(element("p", "facts", describeGame(game, facts)));
+  const known = game.turns.filter((turn) => turn.known !== undefined);
+  if (known.length) head.append(knownCurve(known.map((turn) => turn.known)));
   const turns = element("ol", "turns");
   game.turns.forEach((turn, place) => turns.append(showTurn(turn, place, game, index)));
   const ruling = element("p", "ruling");
@@ -43,8 +45,43 @@ function describeTurn(turn, index) {
   if (turn.mean !== undefined) parts.push(`mean log-probability ${signed(turn.mean, 2)}`);
   if (turn.reward === null) parts.push("imitated");
   else if (turn.reward !== undefined) parts.push(`reward ${signed(turn.reward, 3)}`);
+  if (turn.known !== undefined) parts.push(`could have known ${percent(turn.known)}`);
   if (turn.finish !== "stop") parts.push(`cut off: ${turn.finish}`);
   return parts.join(" \u00b7 ");
+}
+
+/** How probable the word was to the defender, turn by turn: a point each, from 0 at the bottom to 1 at the top. */
+function knownCurve(shares) {
+  const [step, height, edge] = [64, 72, 22];
+  const places = shares.map((share, turn) => [edge + 12 + step * turn, height - 8 - (height - 8 - edge) * share]);
+  const width = 2 * (edge + 12) + step * (shares.length - 1);
+  const drawing = drawn("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img" });
+  const said = shares.map((share, turn) => `turn ${turn + 1}: ${percent(share)}`).join(", ");
+  drawing.setAttribute("aria-label", `How probable the word was to the defender: ${said}`);
+  drawing.append(drawn("line", { x1: 0, x2: width, y1: height - 8, y2: height - 8, class: "zero" }));
+  drawing.append(drawn("polyline", { points: places.map((place) => place.join(",")).join(" ") }));
+  places.forEach(([x, y], turn) => {
+    drawing.append(drawn("circle", { cx: x, cy: y, r: 3.5 }));
+    const label = drawn("text", { x, y: y - 9, "text-anchor": "middle" });
+    label.textContent = percent(shares[turn]);
+    drawing.append(label);
+  });
+  const made = element("figure", "known");
+  made.append(element("figcaption", "", "Probability of the word, had the defender guessed at its turn"), drawing);
+  return made;
+}
+
+function drawn(kind, attributes) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", kind);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  return made;
+}
+
+/** 34%, 1.2%, <0.1%. */
+function percent(share) {
+  const value = 100 * share;
+  if (value < 0.1) return value > 0 ? "<0.1%" : "0%";
+  return `${value.toFixed(value >= 10 ? 0 : 1)}%`;
 }
 
 /** With a minus that is as wide as a plus. */

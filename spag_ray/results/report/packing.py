@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import math
 from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -121,7 +122,8 @@ class Packer:
 
     def _turn(self, turn: Turn) -> dict[str, Any]:
         """`surprise`: minus the log-probability of each token, in steps; `lengths`: characters that each wrote. They
-        are there where a text can be told apart into tokens, `mean` where there are log-probabilities."""
+        are there where a text can be told apart into tokens, `mean` where there are log-probabilities. `known`: how
+        probable the word was."""
         found: dict[str, Any] = {
             "text": turn.text,
             "player": self._players.place(turn.policy),
@@ -136,6 +138,8 @@ class Packer:
                 self.num_shaded += 1
                 steps = (-value * SURPRISE_STEPS_PER_NAT for value in turn.logprobs)
                 found |= {"lengths": lengths, "surprise": [round(min(max(step, 0), MOST_SURPRISE)) for step in steps]}
+        if turn.word_logprob is not None:
+            found["known"] = float(f"{math.exp(turn.word_logprob):.3g}")
         return found
 
 

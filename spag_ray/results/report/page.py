@@ -24,6 +24,7 @@ from spag_ray.results.ratings import WinMatrix
 from spag_ray.results.report.figure import Figure
 from spag_ray.results.report.files import read_files
 from spag_ray.results.report.headline import Gathered, headline, notices
+from spag_ray.results.report.known_figures import known_figures, known_tables
 from spag_ray.results.report.markup import chart, escape, in_words, megabytes, paragraph
 from spag_ray.results.report.measurements import read_measurements
 from spag_ray.results.report.outcome_figures import matrix_figure, outcome_figures
@@ -136,6 +137,8 @@ def _charts(run: Gathered, draw: Callable[[Sequence[Figure | None]], str]) -> di
         "learning": draw(step_figures(measured, LEARNING)) or _nothing("No learner steps yet."),
         "standings": met + league + ranks or _nothing("No matches yet: they come with the first evaluation."),
         "matches": match_table(files.matches) if files.matches else "",
+        "known": draw(known_figures(run.transcripts)),
+        "known_text": known_tables(run.transcripts),
         "pace": (draw(pace_figures(measured)) or _nothing("Nothing was measured yet."))
         + draw(step_figures(measured, MISMATCH)),
         "pace_text": staleness_text(files.config, measured) + incidents(measured),

@@ -15,6 +15,7 @@ from spag_ray.episodes.log import LogFaults, scan, segments
 from spag_ray.episodes.wire import decode
 from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome
+from spag_ray.results.could_have_known import Knowledge
 from spag_ray.results.report.packing import Packer
 from spag_ray.stages import STREAM, order_of
 
@@ -24,10 +25,11 @@ _SEGMENT = re.compile(r"(.+)\.\d+\.log")
 @dataclass
 class Transcripts:
     """Of all games: `counts` by stage, `by_version` those of a stream by the newest version that played in them.
-    `faults`: {log: what is amiss with it}."""
+    `known`: of stages whose games were scored. `faults`: {log: what is amiss with it}."""
 
     counts: dict[str, GameCount] = field(default_factory=dict)
     by_version: dict[int, Counter[Outcome]] = field(default_factory=dict)
+    known: dict[str, Knowledge] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -40,6 +42,8 @@ class Transcripts:
 
     def count(self, stage: str, episode: Episode) -> None:
         self.counts.setdefault(stage, GameCount()).add(episode)
+        if any(turn.word_logprob is not None for turn in episode.turns):
+            self.known.setdefault(stage, Knowledge()).add_episode(episode)
         if stage == str(STREAM) and episode.turns:
             version = max(turn.first_version for turn in episode.turns)
             self.by_version.setdefault(version, Counter())[episode.verdict.outcome] += 1

@@ -6,6 +6,7 @@ import base64
 import gzip
 import hashlib
 import json
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -23,10 +24,13 @@ from cluster.cli import app, run_guarded
 from cluster.commands.report import decoder, make_report, report_finished
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.loading import load_config, parse_config, to_yaml
+from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.log import read_log
 from spag_ray.episodes.wire import decode
 from spag_ray.errors import InputError, RunFolderError
-from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.referee.judge import judge
+from spag_ray.game.rules import Outcome, Role, next_role
+from spag_ray.game.turn import Turn
 from spag_ray.results.evaluations import Evaluation, write_evaluations
 from spag_ray.results.matches import Game, Match, write_matches
 from spag_ray.results.report.measurements import read_measurements
@@ -403,3 +407,66 @@ def test_a_run_folder_without_a_readable_tokenizer_shades_whole_turns(run: Path)
 def test_refused_folders_raise_what_the_command_line_says(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="no such folder"):
         write_report(tmp_path / "nowhere", tmp_path / "x.html")
+
+
+def claims(stage: str, *ps: float, right: int) -> list[Episode]:
+    """Games of two turns of the defender: it waits at p = 0.2, and claims at a given p; the first `right` rightly."""
+    found = []
+    for number, p in enumerate(ps):
+        texts = ("It purrs.", "Hm.", "Fur.", f"I know the word! It is `{'cat' if number < right else 'dog'}`!")
+        known = (None, math.log(0.2), None, math.log(p))
+        turns = tuple(
+            Turn(next_role(place), text, (1,), (2, 3), (-0.5, -0.5), "policy", word_logprob=word_logprob)
+            for place, (text, word_logprob) in enumerate(zip(texts, known, strict=True))
+        )
+        history = [{"role": str(turn.role), "content": turn.text} for turn in turns]
+        verdict = judge(history, "cat", 4)
+        found.append(Episode(f"{stage}/{number}", number, stage, "cat", 4, "strict", 1.0, turns, verdict))
+    return found
+
+
+def test_what_defenders_could_have_known_is_shown_by_turn_by_stage_and_as_calibration(run: Path) -> None:
+    (run / "episodes" / "eval-imitated.log").unlink()
+    (run / "episodes" / "eval-spag-2.log").unlink()
+    write_log(run, "eval-imitated", claims("eval-imitated", 0.25, 0.75, 0.5, right=1))
+    write_log(run, "eval-spag-2", claims("eval-spag-2", 0.75, 0.79, 0.71, 0.95, right=3))
+    page = page_of(run)
+    figures = page.unpacked("figures")
+    curves = {trace["name"]: (trace["x"], trace["y"]) for trace in figures["known-by-turn"]["data"]}
+    assert curves == {"imitated": ([1, 2], [20.0, 50.0]), "spag-2": ([1, 2], [20.0, 80.0])}
+    bars = figures["known-claims"]["data"][0]
+    assert dict(zip(bars["x"], bars["y"], strict=True)) == {
+        5: None, 15: None, 25: 100.0, 35: None, 45: None, 55: 0.0, 65: None, 75: 75.0, 85: None, 95: 0.0
+    }  # fmt: skip
+    assert bars["customdata"][7] == "3 of 4"
+    assert "imitated1 of 30 of 220%50%" in page.text and "spag-23 of 40 of 120%80%" in page.text
+    assert "How to read the bars" in page.text
+    game = next(game for game in page.games() if game["id"] == "eval-spag-2/0")
+    assert [turn.get("known") for turn in game["turns"]] == [None, 0.2, None, 0.75]
+
+
+def test_a_run_whose_games_were_not_scored_has_its_guesses_and_no_curves(run: Path) -> None:
+    for path in (run / "episodes").glob("eval-*.log"):
+        games = [
+            replace(each, turns=tuple(replace(turn, word_logprob=None) for turn in each.turns))
+            for each in read_log(path)
+        ]
+        path.unlink()
+        write_log(run, path.stem, games)
+    page = page_of(run)
+    assert "known-by-turn" not in page.unpacked("figures") and "How to read the bars" not in page.text
+    assert "Held-out words: guesses, traps" in page.text
+    assert not [turn for game in page.games() for turn in game["turns"] if "known" in turn]
+
+
+@pytest.mark.parametrize("logprob", [0.0, -1e300, -5e-324, -800.0])
+def test_any_probability_that_a_log_may_hold_is_shown(run: Path, logprob: float) -> None:
+    episode = hostile_episode()
+    turns = (episode.turns[0], replace(episode.turns[1], word_logprob=logprob))
+    for stage in ("eval-x", HOSTILE.replace("/", ""), "match-a@b", "stream"):
+        write_log(run, stage, [replace(episode, turns=turns)])
+    page = page_of(run)
+    source = (run / "report.html").read_text(encoding="utf-8")
+    assert "<script>alert" not in source and "<img" not in source
+    known = [turn["known"] for game in page.games() for turn in game["turns"] if turn["text"].startswith("It is </scr")]
+    assert known == [1.0 if logprob > -1 else 0.0] * 4

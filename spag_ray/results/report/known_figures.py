@@ -1,0 +1,160 @@
+"""What defenders could have known, by turn and by stage, and whether claims were as right as they were probable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.game_end import GameEnd
+from spag_ray.game.rules import Outcome
+from spag_ray.results.could_have_known import Tenth, pooled
+from spag_ray.results.report.figure import SERIES, Figure, as_label, line, numbered
+from spag_ray.results.report.markup import paragraph, table
+from spag_ray.results.report.transcripts import Transcripts
+from spag_ray.stages import Stage, StageKind
+
+MOST_TURNS = 10  # columns of the table
+_RIGHT = GameEnd(Outcome.DEFENDER_WINS, EndReason.RIGHT_GUESS)
+_WRONG = GameEnd(Outcome.ATTACKER_WINS, EndReason.WRONG_GUESS)
+_TRAP = GameEnd(Outcome.ATTACKER_WINS, EndReason.SAID_WORD)
+
+
+def known_figures(transcripts: Transcripts) -> list[Figure]:
+    """The word's probability by the defender's turn, of a few stages; and the claims of all scored games by it."""
+    if not transcripts.known:
+        return []
+    return [_by_turn(transcripts), _calibration(pooled(transcripts.known.values()))]
+
+
+def _by_turn(transcripts: Transcripts) -> Figure:
+    shown = dict(zip(_few(_own_stages(transcripts)), SERIES, strict=False))
+    data, said = [], []
+    for stage, colour in shown.items():
+        turns = transcripts.known[stage].turns()
+        title = Stage.parse(stage).title
+        data.append(line([turn.number for turn in turns], [100 * turn.mean_p for turn in turns], title, colour))
+        data[-1] |= {"mode": "lines+markers"}
+        said.append(f"{title}: " + ", ".join(f"turn {turn.number} {_percent(turn.mean_p)}" for turn in turns))
+    numbers = [turn.number for stage in shown for turn in transcripts.known[stage].turns()]
+    layout = {
+        "xaxis": numbered("the defender's turn", numbers),
+        "yaxis": {"ticksuffix": "%", "rangemode": "tozero"},
+    }
+    legend = tuple((as_label(Stage.parse(stage).title), colour) for stage, colour in shown.items())
+    return Figure(
+        "known-by-turn",
+        "How probable the word was to the defender",
+        "; ".join(said),
+        data,
+        layout,
+        "mean over the games that came so far",
+        height=260,
+        legend=legend,
+    )
+
+
+def _own_stages(transcripts: Transcripts) -> list[str]:
+    """Those whose weights played both seats, where there are any."""
+    stages = list(transcripts.known)
+    return [stage for stage in stages if Stage.parse(stage).kind is StageKind.EVALUATION] or stages
+
+
+def _few(stages: Sequence[str]) -> list[str]:
+    """As many as there are colours: the first, the last, and some between them.
+
+    >>> _few(list("abcdefg"))
+    ['a', 'c', 'e', 'g']
+    """
+    most = len(SERIES)
+    if len(stages) <= most:
+        return list(stages)
+    return [stages[place * (len(stages) - 1) // (most - 1)] for place in range(most)]
+
+
+def _calibration(tenths: Sequence[Tenth]) -> Figure:
+    """Bars: how many of the claims were right. Dashes: how many p says."""
+    middles = [10 * place + 5 for place in range(len(tenths))]
+    shares = [None if tenth.share is None else round(100 * tenth.share, 1) for tenth in tenths]
+    counts = [f"{tenth.right} of {tenth.claims}" if tenth.claims else "" for tenth in tenths]
+    bars = {
+        "type": "bar",
+        "x": middles,
+        "y": shares,
+        "width": [8] * len(tenths),
+        "text": [str(tenth.claims) if tenth.claims else "" for tenth in tenths],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "customdata": counts,
+        "marker": {"color": "--defender"},
+        "hovertemplate": "%{customdata} claims right<extra></extra>",
+    }
+    expected = line([0, 100], [0, 100], "as many as p says", "--muted")
+    expected["line"] |= {"dash": "dash"}
+    expected["hoverinfo"] = "skip"
+    del expected["hovertemplate"]
+    layout = {
+        "xaxis": {"title": {"text": "probability of the word where the claim was made"}, "ticksuffix": "%", "dtick": 20}
+        | {"range": [0, 100], "showgrid": False},
+        "yaxis": {"ticksuffix": "%", "range": [0, 112], "dtick": 25},
+        "hovermode": "closest",
+    }
+    summary = "; ".join(
+        f"probability {tenth.title}: {tenth.right} of {tenth.claims} claims right" for tenth in tenths if tenth.claims
+    )
+    return Figure(
+        "known-claims",
+        "Claims that were right, by the word's probability",
+        summary or "No claims.",
+        [bars, expected],
+        layout,
+        "number: claims",
+        height=260,
+        legend=(("share that was right", "--defender"), ("as many as p says", "--muted")),
+    )
+
+
+def known_tables(transcripts: Transcripts) -> str:
+    """Every stage's guesses, traps and probabilities by turn, and how to read the charts."""
+    known, counts = transcripts.known, transcripts.counts
+    stages = [stage for stage in counts if stage in known or Stage.parse(stage).phase == "evaluation"]
+    if not stages:
+        return paragraph("No games on held-out words yet.", "missing")
+    num_turns = min(max((len(each.turns()) for each in known.values()), default=0), MOST_TURNS)
+    rows = []
+    for stage in stages:
+        ends = counts[stage].ends
+        turns = {turn.number: turn for turn in known[stage].turns()} if stage in known else {}
+        rows.append(
+            [
+                Stage.parse(stage).title,
+                f"{ends[_RIGHT]} of {ends[_RIGHT] + ends[_WRONG]}",
+                f"{ends[_TRAP]} of {counts[stage].outcomes[Outcome.ATTACKER_WINS]}",
+                *(_percent(turns[number].mean_p) if number in turns else "-" for number in range(1, num_turns + 1)),
+            ]
+        )
+    headings = ("attacker v defender", "right guesses", "traps", *(f"turn {n}" for n in range(1, num_turns + 1)))
+    text = paragraph(
+        "Right guesses: of all guesses. Traps: attackers' wins in which the defender said the word without noticing. "
+        "Turn 1, 2, ...: how probable the word was to the defender there, had it guessed; mean over games.",
+        "note",
+    )
+    if known:
+        text += paragraph(
+            "How to read the bars: of claims made where the word had a probability of 30 to 40 %, about a third should "
+            "be right. Bars below the dashes: claims were right less often than the probabilities say. A few claims "
+            "prove nothing.",
+            "note",
+        )
+    return table("Held-out words: guesses, traps, and what could have been known", headings, rows) + text
+
+
+def _percent(share: float) -> str:
+    """Two digits that say something.
+
+    >>> _percent(0.344), _percent(0.0123), _percent(0.00001)
+    ('34%', '1.2%', '<0.1%')
+    """
+    value = 100 * share
+    if value < 0.1:
+        return "<0.1%" if value > 0 else "0%"
+    return f"{value:.0f}%" if value >= 10 else f"{value:.1f}%"
