@@ -1,44 +1,54 @@
-"""A rule-based expert: it plays from the cards of a deck, without a model.
+"""An expert that plays from the cards of a deck: what imitation learns from, and an
+opponent that needs no model.
 
-As attacker it talks about a related word; as defender it says or guesses a word whose card fits best what was said,
-and now and then asks for more first. Its games are the imitation data, and it stands in for a player in tests and
-benchmarks.
+    expert = ScriptedPolicy(load_deck("everyday"), encode=renderer.reply_ids)
+    expert.reply(view)                                    # "It goes with toast and bread."
+
+The attacker hints with one or two clues of the word's card, and now and then asks a question whose natural answer is
+the word. The defender asks, or comments on what it heard, sometimes walks into such a question, and claims a word when
+the clues that it heard single out one card. docs/self_play.md has a table of how its games end.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from actors import expert_lines as lines
 from actors.policy import Completion, GameView, Request, Score, WakePart
 from spag_ray.errors import EngineError
 from spag_ray.game.deck_file import Card
 from spag_ray.game.rules import Role
 from spag_ray.weights.snapshot import Snapshot
 
-_HINTS = (
-    "It makes me think of {clue}.",
-    "You often find it together with {clue}.",
-    "Many people connect it with {clue}.",
-    "It has something to do with {clue}.",
-    "What comes to your mind when you hear {clue}?",
-    "I was talking about {clue} the other day. What goes with that?",
-)
-_QUESTIONS = (
-    "Interesting, can you tell me more about it?",
-    "I am not sure yet. What else is there to say?",
-    "That could be many things. Where would I see it?",
-    "Let me think. Is there another hint?",
-    "Hmm, what else goes with it?",
-)
-_SLIPS = ("Do you mean {word}?", "That sounds like {word} to me.", "Oh, like {word}, perhaps.")
+_LONGEST_CLUE = 3  # words
+_MOST_TELLING = 6  # a card has its most telling clues first: hints are drawn from so many of those not yet given
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How often the expert does what, as probabilities of a turn.
+
+    `asks`: the attacker asks a question that leads to the word, from its second turn on. `pairs`: it gives two clues
+    instead of one. `walks_in`: the defender answers such a question with the word. `waits`: it asks on although one
+    card is singled out. `last_guess`: on its last turn it claims one of the cards that fit best. `min_clues`: clues
+    of that card heard before any claim, or all that it has.
+    """
+
+    asks: float = 0.25
+    pairs: float = 0.4
+    walks_in: float = 0.5
+    waits: float = 0.5
+    last_guess: float = 0.3
+    min_clues: int = 4
 
 
 class ScriptedPolicy:
-    """`cards`: by word. `encode(text) -> token ids` makes replies token-exact for a learner's tokenizer.
-    `slip_rate`: how often the defender, once it thinks of a word, says it without claiming the guess, so that
-    attackers win games too. `patience`: how often it asks for another hint first.
-    """
+    """`cards`: word -> its card. `encode(text) -> token ids` makes replies token-exact for a learner's tokenizer.
+    `claim`: the prompt file's, with {word} in it. The same game and seed give the same reply."""
 
     version = 0
 
@@ -47,20 +57,22 @@ class ScriptedPolicy:
         cards: Mapping[str, Card],
         encode: Callable[[str], Sequence[int]],
         name: str = "scripted",
-        slip_rate: float = 0.3,
-        patience: float = 0.15,
+        claim: str = "I know the word! It is `{word}`",
+        habits: Habits = Habits(),
         seed: int = 0,
     ) -> None:
         self.name = name
-        self._cards = {word: tuple(clue for clue in card.clues if clue) for word, card in cards.items()}
+        self._cards = cards
         self._encode = encode
-        self._slip_rate = slip_rate
-        self._patience = patience
+        self._claim = claim if claim.endswith(("!", ".")) else f"{claim}!"
+        self._habits = habits
         self._seed = seed
-        self._words_of: dict[str, set[str]] = {}
-        for word, clues in self._cards.items():
-            for clue in clues:
-                self._words_of.setdefault(clue.lower(), set()).add(word)
+        self._words_of: dict[tuple[str, ...], list[str]] = {}
+        self._answers: dict[str, str] = {}
+        for word, card in cards.items():
+            for clue in dict.fromkeys(_words(clue) for clue in card.clues):
+                self._words_of.setdefault(clue, []).append(word)
+            self._answers |= {trap.ask: trap.answer for trap in card.traps}
 
     is_dead = False
 
@@ -81,28 +93,53 @@ class ScriptedPolicy:
     def _attack(self, view: GameView, rng: random.Random) -> str:
         word = view.target_word
         assert word is not None, "an attacker is told the word"
-        clues = [clue for clue in self._cards.get(word, ()) if word[:4] not in clue.lower()]
-        said = " ".join(text.lower() for role, text in view.history if role is Role.ATTACKER)
-        fresh = [clue for clue in clues if clue.lower() not in said] or clues
-        if not fresh:
-            return "It is something that most people know."
-        return rng.choice(_HINTS).format(clue=rng.choice(fresh))
+        card = self._cards.get(word, Card(word, ()))
+        said = {text for role, text in view.history if role is Role.ATTACKER}
+        known = set(_phrases(" ".join(sorted(said))))
+        fresh = [clue for clue in card.clues if word[:4] not in clue.lower() and _words(clue) not in known]
+        fresh = rng.sample(fresh[:_MOST_TELLING], min(len(fresh), _MOST_TELLING))
+        if said and rng.random() < self._habits.asks:
+            questions = [trap.ask for trap in card.traps if trap.ask not in said]
+            if questions and rng.random() < 0.7:
+                return rng.choice(questions)
+            if len(fresh) > 1:
+                return _fill(rng.choice(lines.CLUE_QUESTIONS), *fresh[:2])
+        if len(fresh) > 1 and rng.random() < self._habits.pairs:
+            return _fill(rng.choice(lines.TWO_CLUES), *fresh[:2])
+        if fresh:
+            return _fill(rng.choice(lines.ONE_CLUE), fresh[0])
+        return rng.choice(lines.NOTHING_LEFT)
 
     def _defend(self, view: GameView, rng: random.Random) -> str:
-        heard = " ".join(text.lower() for role, text in view.history if role is Role.ATTACKER)
-        scores: dict[str, int] = {}
-        for clue, words in self._words_of.items():
-            if clue in heard:
-                for word in words:
-                    scores[word] = scores.get(word, 0) + 1
-        best = [word for word, score in scores.items() if score == max(scores.values())]
-        last_turn = len(view.history) >= 2 * view.max_turns - 1
-        if not best or (rng.random() < self._patience and not last_turn):
-            return rng.choice(_QUESTIONS)
-        word = rng.choice(sorted(best))
-        if rng.random() < self._slip_rate:
-            return rng.choice(_SLIPS).format(word=word)
-        return f"I know the word! It is `{word}`!"
+        habits = self._habits
+        heard_lines = [text for role, text in view.history if role is Role.ATTACKER]
+        heard = list(dict.fromkeys(clue for text in heard_lines for clue in _phrases(text) if clue in self._words_of))
+        scores = Counter(word for clue in heard for word in self._words_of[clue])
+        best = sorted(word for word, score in scores.items() if score == max(scores.values()))
+        answer = self._trap_answer(heard_lines[-1], best, rng)
+        if answer is not None and rng.random() < habits.walks_in:
+            return answer
+        is_last = len(view.history) >= 2 * view.max_turns - 1
+        if len(best) == 1 and rng.random() >= habits.waits:
+            word = best[0]
+            if scores[word] >= min(habits.min_clues, len(self._cards[word].clues)):
+                return self._claim.format(word=word)
+        if best and is_last and rng.random() < habits.last_guess:
+            return self._claim.format(word=rng.choice(best))
+        if answer is not None:
+            return rng.choice(lines.EVASIONS)
+        if heard and rng.random() < 0.4:
+            return _fill(rng.choice(lines.COMMENTS), " ".join(heard[-1]))
+        return rng.choice(lines.QUESTIONS)
+
+    def _trap_answer(self, asked: str, best: Sequence[str], rng: random.Random) -> str | None:
+        """What somebody says to a question who does not notice where it leads; None to what is no such question."""
+        if asked in self._answers:
+            return self._answers[asked]
+        if best and _CLUE_QUESTION.fullmatch(asked):
+            word = rng.choice(best)
+            return rng.choice(lines.CLUE_ANSWERS).format(w=word, W=word.capitalize())
+        return None
 
     async def score(
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0
@@ -120,3 +157,23 @@ class ScriptedPolicy:
 
     async def close(self) -> None:
         """Nothing to close."""
+
+
+_CLUE_QUESTION = re.compile("|".join(re.sub(r"\\{[aAb]\\}", ".+", re.escape(line)) for line in lines.CLUE_QUESTIONS))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(re.findall(r"[^\W_]+", text.lower()))
+
+
+def _phrases(text: str) -> Iterator[tuple[str, ...]]:
+    """Every run of words in it that may be a clue, in order, the longer first."""
+    words = _words(text)
+    for start in range(len(words)):
+        for length in range(_LONGEST_CLUE, 0, -1):
+            if start + length <= len(words):
+                yield words[start : start + length]
+
+
+def _fill(line: str, a: str, b: str = "") -> str:
+    return line.format(a=a, A=a[:1].upper() + a[1:], b=b)

@@ -137,7 +137,7 @@ class ArenaActor:
         renderer = self._renderer(seat.model)
         pool = self._pool(seat.pool, seat.policy)
         if seat.cards is not None:
-            pool.join("expert", ScriptedPolicy(seat.cards, renderer.reply_ids))
+            pool.join("expert", ScriptedPolicy(seat.cards, renderer.reply_ids, claim=self._template.claim))
         if seat.endpoint is not None:
             pool.join(
                 seat.endpoint.url,

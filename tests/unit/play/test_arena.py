@@ -14,9 +14,10 @@ from actors.arena import GameTask, Player, Rules, TaskList, play_game, play_game
 from actors.models import load_tokenizer
 from actors.policy import Completion, Request, Sampling, Score
 from actors.pool import EnginePool
-from actors.scripted_policy import ScriptedPolicy
+from actors.scripted_policy import Habits, ScriptedPolicy
 from actors.transformers_policy import TransformersPolicy
 from spag_ray.errors import EngineError, EngineGoneError, ModelError
+from spag_ray.game.deck_file import Card, Trap
 from spag_ray.game.prompts import load_template, make_renderer
 from spag_ray.game.rules import Outcome, Role
 from tests.support.decks import cards_of
@@ -136,7 +137,9 @@ def test_an_engine_error_ends_the_games_and_is_raised(renderer: Any, loop: Any) 
 
 
 def test_the_scripted_expert_plays_sensible_games(renderer: Any, loop: Any) -> None:
-    expert = playing(ScriptedPolicy(CARDS, renderer.reply_ids), renderer)
+    cards = {word: Card(word, card.clues, (Trap(f"{card.clues[0]} ?", f"a {word}"),)) for word, card in CARDS.items()}
+    policy = ScriptedPolicy(cards, renderer.reply_ids, habits=Habits(asks=0.8, waits=0.7, walks_in=1.0))
+    expert = playing(policy, renderer)
     episodes = loop.run(collect(play_games(TaskList(tasks(40)), expert, RULES, 8)))
     outcomes = [episode.verdict.outcome for episode in episodes]
     assert outcomes.count(Outcome.ATTACKER_WINS) > 5 and outcomes.count(Outcome.DEFENDER_WINS) > 5

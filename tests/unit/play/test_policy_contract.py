@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from actors.policy import GameView, Request, Sampling
-from actors.scripted_policy import ScriptedPolicy
+from actors.scripted_policy import Habits, ScriptedPolicy
 from actors.transformers_policy import TransformersPolicy
 from spag_ray.errors import EngineError, WeightSyncError
 from spag_ray.game.rules import Role
@@ -245,8 +245,8 @@ def test_the_scripted_expert_says_so_when_it_is_asked_for_what_it_has_not(loop: 
 
 
 def test_the_scripted_expert_hints_without_the_word_and_guesses_it(loop: Any) -> None:
-    expert = ScriptedPolicy(CARDS, encode=lambda text: [3], slip_rate=0.0, patience=0.0)
+    expert = ScriptedPolicy(CARDS, encode=lambda text: [3], habits=Habits(waits=0.0))
     hint = expert.reply(VIEW, "a")
     assert "river" not in hint and any(clue in hint for clue in CARDS["river"].clues)
-    heard = GameView(Role.DEFENDER, None, ((Role.ATTACKER, "You often find it together with boat."),), 4)
+    heard = GameView(Role.DEFENDER, None, ((Role.ATTACKER, "It goes with water and boat."),), 4)
     assert expert.reply(heard, "a") == "I know the word! It is `river`!"
