@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from actors import expert_lines
@@ -22,7 +24,7 @@ CARDS = {
 NEVER = Habits(asks=0.0, walks_in=0.0, waits=0.0, last_guess=0.0)
 
 
-def expert(habits: Habits = NEVER, **options: str) -> ScriptedPolicy:
+def expert(habits: Habits = NEVER, **options: Any) -> ScriptedPolicy:
     return ScriptedPolicy(CARDS, encode=lambda text: [3], habits=habits, **options)
 
 
