@@ -41,7 +41,9 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
     """What is wrong without Ray, then with it."""
     model = None
     try:
-        words, held_out = training_words(config, load_deck(config.words.cards_from) if needs_cards(config) else {})
+        words, held_out = training_words(
+            config, load_deck(config.words.cards_from, config.words.max_difficulty) if needs_cards(config) else {}
+        )
         yield CheckResult("words", "pass", f"{len(words)} to train on, {len(held_out)} held out; read here, sent along")
     except SpagError as error:
         words, held_out = ["word"], ["word"]

@@ -113,7 +113,7 @@ def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
         reopen_run_folder(folder, config)
     elif folder.exists():
         make_run_folder(folder, config)  # refuses, before anything slow
-    cards = load_deck(config.words.cards_from) if needs_cards(config) else {}
+    cards = load_deck(config.words.cards_from, config.words.max_difficulty) if needs_cards(config) else {}
     words, held_out = training_words(config, cards)
     check_files(config)
     model = resolve_model(config.model)

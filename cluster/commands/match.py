@@ -47,7 +47,9 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     check_entrants(entrants, wanted.against)
     played = read_matches(out) if out.exists() else []
     is_scripted = any(entrant.folder is None and entrant.endpoint is None for entrant in entrants)
-    cards = load_deck(config.words.cards_from) if is_scripted or needs_cards(config) else {}
+    cards = (
+        load_deck(config.words.cards_from, config.words.max_difficulty) if is_scripted or needs_cards(config) else {}
+    )
     held_out = read_words(wanted.words) if wanted.words else training_words(config, cards)[1]
     model = next((entrant.folder for entrant in entrants if entrant.folder), None) or resolve_model(config.model)
     for each in dict.fromkeys(entrant.folder or model for entrant in entrants):

@@ -34,7 +34,9 @@ def run_play(
     if words_file:
         words = read_words(words_file)
     else:
-        words = training_words(config, load_deck(config.words.cards_from) if needs_cards(config) else {})[1]
+        words = training_words(
+            config, load_deck(config.words.cards_from, config.words.max_difficulty) if needs_cards(config) else {}
+        )[1]
     attacker_model = resolve_model(attacker or config.model)
     defender_model = resolve_model(defender or config.model)
     for model in {attacker_model, defender_model}:

@@ -42,6 +42,9 @@ class WordsConfig(Part):
         "deck", description="`deck`: the deck's words; a words file (one word a line); or `textarena`: its Taboo cards"
     )
     deck: str = Field("everyday", description="what the scripted expert plays from: a shipped deck, or a file")
+    max_difficulty: float | None = Field(
+        None, ge=0, le=1, description="only cards whose measured difficulty is at most this (all if empty)"
+    )
     num_held_out: int = Field(40, ge=1, description="words kept for evaluation, never trained on")
     num_train: int | None = Field(None, ge=1, description="use only this many training words (all if empty)")
 

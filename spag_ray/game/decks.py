@@ -26,11 +26,28 @@ _DATA_FILE = Path("envs") / "Taboo" / "words.json"
 Deck = dict[str, Card]  # by word, in the order of the words
 
 
-def load_deck(name: str) -> Deck:
-    """The deck of this name: `textarena`, a shipped one, or a file. Raises InputError for the first fault of its form;
-    what its clues and traps say is checked by `spag-ray words check` alone."""
-    if name == TEXTARENA:
-        return taboo_cards()
+def load_deck(name: str, max_difficulty: float | None = None) -> Deck:
+    """The deck of this name: `textarena`, a shipped one, or a file. With `max_difficulty` only the cards whose measured
+    difficulty is at most that.
+
+    Raises InputError for the first fault of its form, and where no card is left; what its clues and traps say is
+    checked by `spag-ray words check` alone.
+    """
+    deck = taboo_cards() if name == TEXTARENA else _read_deck_file(name)
+    if max_difficulty is None:
+        return deck
+    easy = {
+        word: card for word, card in deck.items() if card.difficulty is not None and card.difficulty <= max_difficulty
+    }
+    if not easy:
+        raise InputError(
+            f"no card of the deck {name} has a measured difficulty of at most {max_difficulty}; raise "
+            "words.max_difficulty or leave it empty, or measure the deck: python -m benchmarks.deck_difficulty"
+        )
+    return easy
+
+
+def _read_deck_file(name: str) -> Deck:
     path = find_config(name, "decks")
     entries, faults = read_deck(read_text(path))
     if faults:

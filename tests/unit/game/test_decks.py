@@ -136,3 +136,12 @@ def test_the_shipped_deck_is_found_by_name_and_has_words_enough() -> None:
     assert len(cards) >= 600 and list(cards) == sorted(cards)
     assert load_deck("configs/decks/everyday.yaml") == cards
     assert all(len(card.clues) >= 10 and card.traps for card in cards.values())
+
+
+def test_max_difficulty_leaves_the_cards_that_are_measured_as_easy_enough() -> None:
+    deck = load_deck("everyday")
+    easy = load_deck("everyday", max_difficulty=0.5)
+    assert 0 < len(easy) < len(deck)
+    assert easy == {word: card for word, card in deck.items() if (card.difficulty or 0) <= 0.5}
+    with pytest.raises(InputError, match="difficulty of at most 0.5; raise words.max_difficulty"):
+        load_deck("textarena", max_difficulty=0.5)
