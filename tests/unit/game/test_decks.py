@@ -143,5 +143,5 @@ def test_max_difficulty_leaves_the_cards_that_are_measured_as_easy_enough() -> N
     easy = load_deck("everyday", max_difficulty=0.5)
     assert 0 < len(easy) < len(deck)
     assert easy == {word: card for word, card in deck.items() if (card.difficulty or 0) <= 0.5}
-    with pytest.raises(InputError, match="difficulty of at most 0.5; raise words.max_difficulty"):
+    with pytest.raises(InputError, match=r"difficulty of at most 0\.5; raise words.max_difficulty"):
         load_deck("textarena", max_difficulty=0.5)
