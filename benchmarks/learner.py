@@ -1,6 +1,7 @@
 """The learner against the published way of training, on one machine, in one run.
 
     python -m benchmarks.learner [--games 32] [--repeats 2]          about 15 minutes on 2 cores
+    python -m benchmarks.learner --listening [--tied 0.25]           what listening adds to the learner's time
 
 Both train SmolLM2-135M in bfloat16 on the same five-turn games with the same loss (the published offline policy
 optimisation) and the same token ids:
@@ -44,6 +45,7 @@ from spag_ray.game.decks import load_deck
 from spag_ray.game.prompts import Wording, load_template, make_renderer
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
+from spag_ray.training_data.listened_turns import count_leading, spread
 from spag_ray.training_data.rewards import decayed_shares
 from spag_ray.training_data.samples import GameSample, TurnSample
 
@@ -61,6 +63,7 @@ turns of each player, the game ends in a tie. Each turn is
 an answer to what the other player said last, one or two sentences long. You play as the {role}. Try to win the game."""
 NUM_TURNS = 5
 KL_COEFF, SFT_COEFF, CLIP_RANGE, LEARNING_RATE = 0.2, 0.5, 0.2, 2e-6
+LISTENING_COEFF = 0.5
 GAMES_PER_STEP = 16
 LINEAR_SIZES = (1, 4, 16, 64)
 
@@ -87,8 +90,10 @@ class Timing:
     compute_s: float
 
 
-def games_of(style: str, num_games: int, model: str) -> list[GameSample]:
-    """Dialogues of five turns a seat, won by either seat in turn, in the shipped styles with longer rules."""
+def games_of(style: str, num_games: int, model: str, deciding: bool = False) -> list[GameSample]:
+    """Dialogues of five turns a seat, won by either seat in turn, in the shipped styles with longer rules; the winner's
+    turns, and with `deciding` the last one of a defender that lost. Each is listened to at all of the defender's turns.
+    """
     rules = RULES.replace("\n", " ")
     attacker = rules.replace("{role}", "attacker")
     if style == "chat":
@@ -109,13 +114,25 @@ def games_of(style: str, num_games: int, model: str) -> list[GameSample]:
             said = renderer.reply_ids(line.format(*rng.sample(clues, 2)))
             text = renderer.text_of(said)
             turns.append(Turn(role, text, renderer.prompt(turns, role, word), said, (0.0,) * len(said), "benchmark"))
+        claim = renderer.claim(word)
+        listening = tuple(
+            TurnSample(turn.prompt_ids + claim.opening_ids, claim.word_ids, 1.0)
+            for turn in turns
+            if turn.role is Role.DEFENDER
+        )
         won = [turn for turn in turns if turn.role is winner]
         shares = decayed_shares(len(won), 0.8)
         samples = tuple(
             TurnSample(turn.prompt_ids, turn.token_ids, share) for turn, share in zip(won, shares, strict=True)
         )
-        games.append(GameSample(f"{style}/{number}", winner, 1.0, samples))
+        if deciding and winner is Role.ATTACKER:
+            samples += (TurnSample(turns[-1].prompt_ids, turns[-1].token_ids, -1.0),)
+        games.append(GameSample(f"{style}/{number}", winner, 1.0, samples, listening))
     return games
+
+
+def without_listening(games: Sequence[GameSample]) -> list[GameSample]:
+    return [replace(game, listening=()) for game in games]
 
 
 def padded_batches(games: Sequence[GameSample], size: int = 2) -> Iterator[dict[str, Tensor]]:
@@ -208,14 +225,41 @@ class Ours:
         if len(games) > GAMES_PER_STEP:  # in the first step the learner is its own reference
             ready[GAMES_PER_STEP:] = self.scored(games[GAMES_PER_STEP:])
             compute_s = time.perf_counter() - began
-        steps = [ready[start : start + GAMES_PER_STEP] for start in range(0, len(ready), GAMES_PER_STEP)]
-        self.learner.begin_stage("self_play", len(steps), LEARNING_RATE, KL_COEFF)
+        steps = spread(ready, GAMES_PER_STEP, -(-count_leading(ready) // GAMES_PER_STEP))
+        self.learner.begin_stage("self_play", len(steps), LEARNING_RATE, KL_COEFF, LISTENING_COEFF)
         num_tokens = 0
         for index, step in enumerate(steps):
             report = self.learner.step(Batch(tuple(step)), at_start=index == 0)
             num_tokens += report.num_unique_tokens
             compute_s += report.compute_s
         return Timing(time.perf_counter() - began, num_tokens, compute_s)
+
+
+def listening_cost(ours: Ours, model: str, num_games: int, tied: float, repeats: int) -> dict[str, float]:
+    """{what: learner seconds with listening / without}, in turn on the same games; with `tied` of them as games that
+    nobody won, which are listened to alone."""
+    ratios = {}
+    num_tied = round(num_games * tied)
+    for style in ("chat", "flat"):
+        for deciding in (False, True):
+            games = games_of(style, num_games, model, deciding)
+            ties = [replace(game, turns=(), role=None) for game in games[len(games) - num_tied :]]
+            all_turns = [*games[: len(games) - num_tied], *ties]
+            plain = without_listening(games[: len(games) - num_tied])
+            last_turns = [replace(game, listening=game.listening[-1:]) for game in all_turns]
+            kinds = {"none": plain, "all": all_turns, "last": last_turns}
+            ours.train(plain[:2])
+            found: dict[str, list[Timing]] = {kind: [] for kind in kinds}
+            for _ in range(repeats):
+                for kind, chosen in kinds.items():
+                    found[kind].append(ours.train(chosen))
+            best = {kind: min(timing.seconds for timing in timings) for kind, timings in found.items()}
+            for kind in ("all", "last"):
+                name = f"{style}, {'winners and mistakes' if deciding else 'winners'}, {kind}"
+                ratios[name] = round(best[kind] / best["none"], 3)
+                tokens = found[kind][0].num_tokens / found["none"][0].num_tokens
+                print(f"{name}: {best['none']:.1f} s -> {best[kind]:.1f} s, {tokens:.2f}x tokens", flush=True)
+    return ratios
 
 
 def gradient_cosine(model: str, games: Sequence[GameSample]) -> float:
@@ -280,18 +324,25 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--max-tokens", type=int, default=4096)
     parser.add_argument("--skip-linear", action="store_true")
+    parser.add_argument("--listening", action="store_true", help="measure what listening costs, and nothing else")
+    parser.add_argument("--tied", type=float, default=0.0, help="share of the games that nobody won")
     options = parser.parse_args()
     model = resolve_model(BUILT_IN)
     result: dict[str, Any] = {}
 
-    cosine = min(gradient_cosine(model, games_of(style, 2, model)) for style in ("flat", "chat"))
+    if options.listening:
+        ours = Ours(model, options.max_tokens)
+        print(json.dumps(listening_cost(ours, model, options.games, options.tied, options.repeats)))
+        return
+
+    cosine = min(gradient_cosine(model, without_listening(games_of(style, 2, model))) for style in ("flat", "chat"))
     result["gradient_cosine"] = round(cosine, 7)
     print(f"gradient cosine of both ways, float32: {cosine:.7f}", flush=True)
 
     baseline, ours = Baseline(model), Ours(model, options.max_tokens)
     busy = []
     for style in ("flat", "chat"):
-        games = games_of(style, options.games, model)
+        games = without_listening(games_of(style, options.games, model))
         ratios = []
         baseline.train(games[:2]), ours.train(games[:2])
         for _ in range(options.repeats):
@@ -309,7 +360,9 @@ def main() -> None:
     result["busy_share"] = round(statistics.median(busy), 3)
 
     if not options.skip_linear:
-        result["seconds_per_added_episode"] = linear_cost(ours, games_of("chat", max(LINEAR_SIZES), model))
+        result["seconds_per_added_episode"] = linear_cost(
+            ours, without_listening(games_of("chat", max(LINEAR_SIZES), model))
+        )
     targets = sum(len(turn.target_ids) for game in games for turn in game.turns)
     rate = matmul_rate()
     floor = floor_seconds(baseline.model, mine.num_tokens, targets, rate)

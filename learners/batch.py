@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from learners.objectives import (
     TurnStats,
+    listening_piece,
     published_imitation_terms,
     published_offline_po_terms,
     sft_piece,
@@ -26,11 +28,12 @@ from spag_ray.errors import LearnerError
 from spag_ray.training_data.samples import GameSample, TurnSample
 
 Method = Literal["imitation", "self_play"]
+Kind = Literal["turn", "sft", "listening"]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The global batch of one optimiser step: decided games (never split) and SFT rows."""
+    """The global batch of one optimiser step: games (never split) and SFT rows."""
 
     games: tuple[GameSample, ...]
     sft: tuple[TurnSample, ...] = ()
@@ -39,17 +42,32 @@ class Batch:
     def items(self) -> list[Item]:
         """Everything that is learned, games first."""
         turns = [Item(turn, game.weight, len(game.turns)) for game in self.games for turn in game.turns]
-        return turns + [Item(row, is_sft=True) for row in self.sft]
+        words = [
+            Item(word, num_turns=len(game.listening), kind="listening")
+            for game in self.games
+            for word in game.listening
+        ]
+        return turns + words + [Item(row, kind="sft") for row in self.sft]
+
+    @cached_property
+    def num_decided(self) -> int:
+        """Games with learned turns, N of the loss."""
+        return sum(bool(game.turns) for game in self.games)
+
+    @cached_property
+    def num_listened(self) -> int:
+        """Games with listened turns, K of the loss."""
+        return sum(bool(game.listening) for game in self.games)
 
 
 @dataclass(frozen=True)
 class Item:
-    """A turn of a game of `num_turns` learned turns, or an SFT row."""
+    """A turn of a game of `num_turns` learned turns, an SFT row, or one of a game's `num_turns` listened turns."""
 
     turn: TurnSample
     weight: float = 1.0
     num_turns: int = 1
-    is_sft: bool = False
+    kind: Kind = "turn"
 
 
 @dataclass
@@ -59,6 +77,9 @@ class BatchSums:
     policy: float = 0.0
     kl: float = 0.0
     sft: float = 0.0
+    listening: float = 0.0
+    listened_nats: float = 0.0
+    listened_tokens: float = 0.0
     turns: float = 0.0
     entropy: float = 0.0
     divergence: float = 0.0
@@ -92,6 +113,7 @@ class BatchLoss:
     objective: ObjectiveConfig
     kl_coeff: float
     at_start: bool = False
+    listening_coeff: float = 0.0
     sums: BatchSums = field(default_factory=BatchSums)
     maxima: BatchMaxima = field(default_factory=BatchMaxima)
 
@@ -101,7 +123,12 @@ class BatchLoss:
         num_turns = sum(len(game.turns) for game in self.batch.games)
         total = logprobs[0].new_zeros(())
         for item, theta, entropy in zip(items, logprobs, entropies, strict=True):
-            if item.is_sft:
+            if item.kind == "listening":
+                piece = listening_piece(theta, item.num_turns, self.batch.num_listened, self.listening_coeff)
+                self.sums.listening += piece.item()
+                self.sums.listened_nats -= theta.sum().item()
+                self.sums.listened_tokens += len(theta)
+            elif item.kind == "sft":
                 piece = sft_piece(theta, len(self.batch.sft), self.objective.sft_coeff)
                 self.sums.sft += piece.item()
             else:
@@ -134,7 +161,7 @@ class BatchLoss:
             length_norm=self.objective.length_norm,
             constant_length=self.objective.constant_length,
         )
-        policy, kl = spag_game_pieces(terms, item.weight, item.num_turns, len(self.batch.games), self.kl_coeff)
+        policy, kl = spag_game_pieces(terms, item.weight, item.num_turns, self.batch.num_decided, self.kl_coeff)
         self.sums.policy += policy.item()
         self.sums.kl += kl.item()
         self._count(terms.stats, item.turn.behaviour_logprobs is not None)

@@ -49,6 +49,7 @@ class _Stage:
     learning_rate: float
     kl_coeff: float
     step: int = field(default=0)
+    listening_coeff: float = 0.0  # checkpoints of earlier versions have none
 
 
 class Learner:
@@ -108,10 +109,12 @@ class Learner:
 
         return adapter_config(self._engine.inner_module)
 
-    def begin_stage(self, method: Method, num_steps: int, learning_rate: float, kl_coeff: float) -> None:
+    def begin_stage(
+        self, method: Method, num_steps: int, learning_rate: float, kl_coeff: float, listening_coeff: float = 0.0
+    ) -> None:
         """A stage is a training run of its own: fresh Adam moments, a fresh warm-up and cosine over `num_steps`."""
         self._engine.forget_moments()
-        self._stage = _Stage(method, num_steps, learning_rate, kl_coeff)
+        self._stage = _Stage(method, num_steps, learning_rate, kl_coeff, listening_coeff=listening_coeff)
 
     def continue_stage(self, num_steps: int) -> None:
         """The stage has so many steps in all: more, or fewer, than when it began."""
@@ -178,7 +181,8 @@ class Learner:
     def step(self, batch: Batch, temperature: float = 1.0, at_start: bool = False) -> StepReport:
         """One optimiser step on the global batch; where loss or gradient is not finite the weights stay as they were
         and the report says `skipped`. With `at_start` turns need no old log-probabilities: they are those of the
-        weights as they are. `temperature` is of the games: SFT rows, which nobody sampled, are learned at 1.
+        weights as they are. `temperature` is of the games' turns: what nobody sampled (SFT rows, the words of
+        listened turns) is learned at 1.
 
         Raises LearnerError when there is nothing to learn from.
         """
@@ -191,8 +195,9 @@ class Learner:
         mine = Batch(tuple(batch.games[i] for i in games_share), tuple(batch.sft[i] for i in rows_share))
         items = mine.items
         micro_batches, num_micro_steps = self._micro_batches([item.turn for item in items], everything[0].turn)
-        temperatures = [1.0 if item.is_sft else temperature for item in items]
-        batch_loss = BatchLoss(batch, self._stage.method, self._objective, self._stage.kl_coeff, at_start)
+        temperatures = [temperature if item.kind == "turn" else 1.0 for item in items]
+        stage = self._stage
+        batch_loss = BatchLoss(batch, stage.method, self._objective, stage.kl_coeff, at_start, stage.listening_coeff)
         sums, maxima = batch_loss.sums, batch_loss.maxima
         for micro_step in range(num_micro_steps):
             compute_began = time.perf_counter()
@@ -231,13 +236,16 @@ class Learner:
     ) -> StepReport:
         turns = max(sums.turns, 1.0)
         sampled = max(sums.sampled_turns, 1.0)
-        weights = {role: [game.weight for game in batch.games if game.role is role] for role in Role}
+        weights = {role: [game.weight for game in batch.games if game.role is role and game.turns] for role in Role}
         return StepReport(
             step=self._stage.step,
-            loss=sums.policy + sums.kl + sums.sft,
+            loss=sums.policy + sums.kl + sums.sft + sums.listening,
             policy_loss=sums.policy,
             kl_loss=sums.kl,
             sft_loss=sums.sft,
+            listening_loss=sums.listening,
+            listening_nats=sums.listened_nats / sums.listened_tokens if sums.listened_tokens else math.nan,
+            num_listened=batch.num_listened,
             gradient_norm=math.nan if gradient_norm is None else gradient_norm,
             learning_rate=learning_rate,
             kl=sums.divergence / turns,

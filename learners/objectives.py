@@ -160,6 +160,14 @@ def sft_piece(theta: Tensor, num_rows: int, sft_coeff: float) -> Tensor:
     return -sft_coeff / num_rows * _at_least_float32(theta).mean()
 
 
+def listening_piece(theta: Tensor, num_positions: int, num_games: int, listening_coeff: float) -> Tensor:
+    """One listened turn's share of the global loss: listening_coeff/(K T_g) * mean(-theta).
+
+    theta [len] of the word's tokens, K = `num_games` listened games of the batch, T_g = `num_positions` of this game.
+    """
+    return -listening_coeff / (num_games * num_positions) * _at_least_float32(theta).mean()
+
+
 def spag_loss(
     games: Sequence[GameLogprobs | Mapping[str, Any]],
     sft: Sequence[Logprobs],

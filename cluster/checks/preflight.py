@@ -28,7 +28,13 @@ def check_files(config: RunConfig) -> None:
     if config.self_play.sft_file:
         read_sft(config.self_play.sft_file)
     if config.imitation.enabled and config.imitation.source != "scripted":
-        (read_games if holds_games(config.imitation.source) else read_samples)(config.imitation.source)
+        is_of_games = holds_games(config.imitation.source)
+        (read_games if is_of_games else read_samples)(config.imitation.source)
+        if config.imitation.listening_coeff and not is_of_games:
+            raise ConfigError(
+                f"imitation.listening_coeff: {config.imitation.source} has rows of training data, which do not say the "
+                "target word; set it to 0, or give a file of games"
+            )
     if config.imitation.enabled and config.imitation.sft_file:
         read_sft(config.imitation.sft_file)
     deepspeed_config(config.learner)
@@ -49,6 +55,16 @@ def check_model(config: RunConfig, model: str, words: Sequence[str]) -> None:
             AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False),
             config.learner.max_tokens_per_microbatch,
         )
+
+
+def check_claims(config: RunConfig, model: str, words: Sequence[str]) -> None:
+    """Refuse a tokenizer that joins a word to the claim that names it: of these words, and of a file of games."""
+    source = config.imitation.source
+    if config.imitation.enabled and source != "scripted" and holds_games(source):
+        words = [*words, *(game["target_word"] for game in read_games(source))]
+    renderer = make_renderer(load_template(config.prompts), load_tokenizer(model), config.game.max_turns)
+    for word in dict.fromkeys(words):
+        renderer.claim(word)
 
 
 def check_tasks(config: RunConfig, model: str) -> None:

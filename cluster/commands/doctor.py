@@ -17,7 +17,7 @@ from actors.models import resolve_model
 from cluster.checks.check_results import CheckResult
 from cluster.checks.cluster_checks import cluster_checks
 from cluster.checks.node_report import memory_bytes
-from cluster.checks.preflight import check_files, check_model, check_tasks, in_a_process
+from cluster.checks.preflight import check_claims, check_files, check_model, check_tasks, in_a_process
 from cluster.commands.launch import needs_cards, training_words
 from cluster.planning.memory import GIB
 from cluster.runtime.ray_session import ray_session
@@ -41,12 +41,12 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
     """What is wrong without Ray, then with it."""
     model = None
     try:
-        words, held_out = training_words(
-            config, load_deck(config.words.cards_from, config.words.max_difficulty) if needs_cards(config) else {}
-        )
+        deck, max_difficulty = config.words.cards_from, config.words.max_difficulty
+        cards = load_deck(deck, max_difficulty) if needs_cards(config) else {}
+        words, held_out = training_words(config, cards)
         yield CheckResult("words", "pass", f"{len(words)} to train on, {len(held_out)} held out; read here, sent along")
     except SpagError as error:
-        words, held_out = ["word"], ["word"]
+        cards, words, held_out = {}, ["word"], ["word"]
         yield CheckResult("words", "fail", str(error))
     try:
         check_files(config)
@@ -56,6 +56,8 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
     try:
         model = resolve_model(config.model)
         in_a_process(check_model, config, model, [*words, *held_out])
+        if config.listens:
+            in_a_process(check_claims, config, model, [*words, *cards])
         yield CheckResult("model", "pass", f"{model}: its tokenizer fits the prompts, and a game its context")
     except SpagError as error:
         yield CheckResult("model", "fail", str(error))

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from actors.models import resolve_model
 from cluster.checks.cluster_checks import check_cluster
-from cluster.checks.preflight import check_files, check_model, check_tasks, in_a_process
+from cluster.checks.preflight import check_claims, check_files, check_model, check_tasks, in_a_process
 from cluster.commands.jobs import check_run_dir
 from cluster.commands.report import report_finished
 from cluster.commands.tables import evaluation_tables, guess_table, head_to_head_lines, outcome_table
@@ -118,6 +118,8 @@ def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
     check_files(config)
     model = resolve_model(config.model)
     in_a_process(check_model, config, model, [*words, *held_out])
+    if config.listens:
+        in_a_process(check_claims, config, model, [*words, *cards])
     if config.evaluation.tasks:
         in_a_process(check_tasks, config, model)
     return Prepared(model, words, held_out, without_words(cards, held_out))

@@ -68,8 +68,10 @@ class LearnerActor:
         self._learner = Learner(model, config, objective, World(place.rank, place.size, 0, place.master))
         return self._learner.num_buckets, self._learner.num_tensors, self._learner.adapter
 
-    def begin_stage(self, method: str, num_steps: int, learning_rate: float, kl_coeff: float) -> None:
-        self._learner.begin_stage(method, num_steps, learning_rate, kl_coeff)
+    def begin_stage(
+        self, method: str, num_steps: int, learning_rate: float, kl_coeff: float, listening_coeff: float
+    ) -> None:
+        self._learner.begin_stage(method, num_steps, learning_rate, kl_coeff, listening_coeff)
 
     def continue_stage(self, num_steps: int) -> None:
         self._learner.continue_stage(num_steps)
@@ -143,7 +145,9 @@ class LearnerHandle(ActorHandle, Protocol):
     ) -> tuple[int, int, dict[str, Any] | None]: ...
 
     @remote_method
-    def begin_stage(self, method: str, num_steps: int, learning_rate: float, kl_coeff: float) -> None: ...
+    def begin_stage(
+        self, method: str, num_steps: int, learning_rate: float, kl_coeff: float, listening_coeff: float
+    ) -> None: ...
 
     @remote_method
     def continue_stage(self, num_steps: int) -> None: ...

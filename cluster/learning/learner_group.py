@@ -77,8 +77,10 @@ class LearnerGroup:
     def _ready(self) -> list[Ref[None]]:
         return self._ask(lambda rank: rank.__ray_ready__.remote())
 
-    def begin_stage(self, method: str, num_steps: int, learning_rate: float, kl_coeff: float) -> None:
-        self._all(lambda rank: rank.begin_stage.remote(method, num_steps, learning_rate, kl_coeff))
+    def begin_stage(
+        self, method: str, num_steps: int, learning_rate: float, kl_coeff: float, listening_coeff: float = 0.0
+    ) -> None:
+        self._all(lambda rank: rank.begin_stage.remote(method, num_steps, learning_rate, kl_coeff, listening_coeff))
 
     def continue_stage(self, num_steps: int) -> None:
         """The stage has so many steps in all, whatever was said when it began."""

@@ -23,6 +23,7 @@ from spag_ray.errors import EngineError, LearnerError, LearnersLostError, Weight
 from spag_ray.game.rules import Role
 from spag_ray.results.lines import EngineLostLine, ReferenceLine, StepLine, StepReport, SyncLine, SyncReport
 from spag_ray.stages import BASE, Stage
+from spag_ray.training_data.listened_turns import count_leading, spread
 from spag_ray.training_data.samples import GameSample, turns_of
 
 # (stage, steps done, steps, loss) -> shown
@@ -94,20 +95,23 @@ class LearningPolicy:
         """Raises LearnerError when too many steps in a row had no finite gradient."""
         assert self.learners is not None
         games = list(training_stage.games) if len(self.roles) == 2 else turns_of(training_stage.games, self.roles[0])
+        games.sort(key=lambda game: not game.turns)  # those that are only listened to come last
         stage = self._own(training_stage.stage)
         self._keep_reference(training_stage)
         if not games:
             return  # this seat has nothing to learn from: the other won every game
-        self.learners.check([*(turn for game in games for turn in game.turns), *training_stage.sft])
-        num_steps = -(-len(games) // training_stage.batch_games)
+        self.learners.check([*(turn for game in games for turn in game.turns + game.listening), *training_stage.sft])
+        # A seat that only listens takes as many steps as the games of both seats would.
+        num_leading = sum(bool(game.turns) for game in games) or count_leading(training_stage.games)
+        num_steps = min(len(games), -(-num_leading // training_stage.batch_games))
         stage_progress = self._begin(training_stage, stage, games, num_steps, show)
-        games = stage_progress.games
+        batches = spread(stage_progress.games, training_stage.batch_games, num_steps)
         if training_stage.part_of is None:
             self.stage_progress = stage_progress
         rows_per_step = self._config.self_play.sft_rows_per_step if training_stage.sft else 0
         num_skipped = 0
         for step in range(stage_progress.num_steps_done, num_steps):
-            batch = games[step * training_stage.batch_games : (step + 1) * training_stage.batch_games]
+            batch = batches[step]
             rows = [
                 training_stage.sft[(step * rows_per_step + row) % len(training_stage.sft)]
                 for row in range(rows_per_step)
@@ -140,7 +144,11 @@ class LearningPolicy:
         if training_stage.part_of is None or training_stage.part_of != self._begun:
             self._begun = training_stage.part_of
             self.learners.begin_stage(
-                training_stage.method, all_steps, training_stage.learning_rate, training_stage.kl_coeff
+                training_stage.method,
+                all_steps,
+                training_stage.learning_rate,
+                training_stage.kl_coeff,
+                training_stage.listening_coeff,
             )
         elif all_steps != self._stage_steps:  # resumed, perhaps with more rounds
             self.learners.continue_stage(all_steps)

@@ -16,6 +16,7 @@ from spag_ray.results.lines import SamplesLine
 from spag_ray.stages import EXPERT, IMITATED, Stage
 from spag_ray.tokens import Tokenizer
 from spag_ray.training_data.imitation import imitation_samples
+from spag_ray.training_data.listened_turns import listened_turns, with_listening
 from spag_ray.training_data.prompt_randomization import load_varied, rerendered
 from spag_ray.training_data.replay import episode_from_game, published_samples, sft_games, sft_samples
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
@@ -58,7 +59,15 @@ class StageSamples:
             games += sft_games(sft_samples(read_sft(config.sft_file), self._renderer))
             random.Random(self._config.seed).shuffle(games)
         return TrainingStage(
-            IMITATED, "imitation", games, [], config.batch_games, config.learning_rate, config.kl_coeff
+            IMITATED,
+            "imitation",
+            games,
+            [],
+            config.batch_games,
+            config.learning_rate,
+            config.kl_coeff,
+            1.0,
+            self._config.imitation_listening_coeff,
         )
 
     def self_play(
@@ -74,8 +83,9 @@ class StageSamples:
         stage without one is an InputError that says `what` it was."""
         config = self._config
         is_sampled = config.render == "exact"
+        episodes = self._rendered(episodes)
         games = game_samples(
-            self._rendered(episodes),
+            episodes,
             config.objective,
             config.game.breach,
             baselines,
@@ -83,6 +93,7 @@ class StageSamples:
             self._learning,
             window,
         )
+        games = self._listening(games, episodes, config.objective.listening_coeff, self._learning)
         games = self._recorded(games, what, len(episodes), may_be_empty=window is not None)
         # The published code trains on the plain softmax whatever it sampled at; `spag` on the sampling temperature.
         temperature = config.sampling.temperature
@@ -96,11 +107,13 @@ class StageSamples:
             config.self_play.learning_rate,
             config.objective.kl_coeff,
             temperature if tempered else 1.0,
+            config.objective.listening_coeff,
         )
 
     def _of_expert(self, played: Sequence[Episode]) -> list[GameSample]:
         episodes = self._rendered(played)
         games = imitation_samples(episodes, self._config.objective, self._config.imitation.learn_from)
+        games = self._listening(games, episodes, self._config.imitation_listening_coeff)
         return self._recorded(games, "imitation", len(episodes))
 
     def _rendered(self, played: Sequence[Episode]) -> Sequence[Episode]:
@@ -110,13 +123,28 @@ class StageSamples:
             return played
         return rerendered(played, load_varied(config.varied_prompts), self._tokenizer, config.seed)
 
+    def _listening(
+        self,
+        games: list[GameSample],
+        episodes: Sequence[Episode],
+        coeff: float,
+        learning: set[str] | None = None,
+    ) -> list[GameSample]:
+        """The games with the turns of all `episodes` at which the defender listens, if it does."""
+        if not coeff:
+            return games
+        config = self._config
+        longest = min(config.engine.max_model_len, config.learner.max_tokens_per_microbatch)
+        heard = listened_turns(episodes, self._renderer.claim, config.objective.listening_turns, longest, learning)
+        return with_listening(games, heard)
+
     def _recorded(
         self, games: list[GameSample], what: str, num_episodes: int, may_be_empty: bool = False
     ) -> list[GameSample]:
         if not games and not may_be_empty:
             raise nothing_to_learn(what, num_episodes)
         weights = {str(game.role): game.weight for game in games if game.role is not None}
-        self._recorder.record(SamplesLine(what, len(games), weights))
+        self._recorder.record(SamplesLine(what, sum(bool(game.turns) for game in games), weights))
         return games
 
 

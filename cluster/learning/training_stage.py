@@ -16,7 +16,8 @@ from spag_ray.training_data.samples import GameSample, TurnSample
 
 @dataclass(frozen=True)
 class TrainingStage:
-    """What is learned in one stage, and how: one pass over `games` in the order given, `batch_games` a step."""
+    """What is learned in one stage, and how: one pass over `games` in the order given, `batch_games` a step. Games that
+    are listened to alone are spread over these steps."""
 
     stage: Stage
     method: str
@@ -26,6 +27,7 @@ class TrainingStage:
     learning_rate: float
     kl_coeff: float
     temperature: float = 1.0
+    listening_coeff: float = 0.0
     # Of what comes in parts, a stream: its name, the steps of all of it, how many parts of this stage were learned
     # before this one, and the stage whose weights this stage began with (None: the model that the run began with).
     part_of: str | None = None
@@ -80,7 +82,8 @@ def saved_in(folder: Path) -> Saved | None:
     if not path.exists():
         return None
     with np.load(folder / "references.npz", allow_pickle=False) as arrays:
-        parts = np.split(arrays["values"], np.cumsum(arrays["lengths"])[:-1])
+        lengths = arrays["lengths"]
+        parts = np.split(arrays["values"], np.cumsum(lengths)[:-1]) if len(lengths) else []
     found = json.loads(path.read_text(encoding="utf-8"))
     return Saved(found["stage"], found["num_steps_done"], [tuple(part.tolist()) for part in parts])
 

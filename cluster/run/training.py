@@ -39,6 +39,7 @@ from spag_ray.errors import LearnersLostError, StopRequestedError
 from spag_ray.game.rules import Role
 from spag_ray.results.matches import Match
 from spag_ray.stages import BASE, IMITATED, STREAM, Stage
+from spag_ray.training_data.listened_turns import count_leading
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
 from spag_ray.training_data.samples import TurnSample
 
@@ -181,7 +182,7 @@ def stream_rounds(run: Training, state: RunState, sft: list[TurnSample], baselin
                 raise nothing_to_learn(f"{MAX_UNDECIDED} versions in a row", MAX_UNDECIDED * per_version)
             learned = replace(
                 learned,
-                batch_games=max(1, -(-len(learned.games) // steps_per_version)),
+                batch_games=max(1, -(-count_leading(learned.games) // steps_per_version)),
                 part_of=str(STREAM),
                 stage_steps=num_parts * steps_per_version,
                 part=place - 1,

@@ -54,7 +54,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         Panel("Learner waits for games", ("learner_wait_seconds_total",)),
     ),
     "Learner": (
-        Panel("Loss terms", ("loss", "policy_loss", "kl_loss", "sft_loss")),
+        Panel("Loss terms", ("loss", "policy_loss", "kl_loss", "sft_loss", "listening_loss")),
         Panel("KL and entropy", ("kl_nats", "entropy_nats")),
         Panel("Importance ratio", ("importance_mean_ratio", "importance_max_ratio")),
         Panel("Clipped", ("clipped_ratio",)),

@@ -190,6 +190,11 @@ METRICS: tuple[Metric, ...] = (
     _gauge("spag_ray_policy_loss", "", "its policy term, coefficient included", "step", "policy_loss", _POLICY),
     _gauge("spag_ray_kl_loss", "", "its KL term, coefficient included", "step", "kl_loss", _POLICY),
     _gauge("spag_ray_sft_loss", "", "its SFT term, coefficient included", "step", "sft_loss", _POLICY),
+    _gauge(
+        "spag_ray_listening_loss", "", "its listening term, coefficient included", "step", "listening_loss", _POLICY
+    ),
+    _gauge("spag_ray_listening_nats", "nats", "surprise at the word, per token", "step", "listening_nats", _POLICY),
+    _gauge("spag_ray_listened_games", "games", "games listened to in the newest step", "step", "num_listened", _POLICY),
     _gauge("spag_ray_kl_nats", "nats", "divergence from the reference, per token", "step", "kl", _POLICY),
     _gauge("spag_ray_entropy_nats", "nats", "entropy per target token", "step", "entropy", _POLICY),
     _gauge("spag_ray_gradient_norm", "", "norm of the gradient before clipping", "step", "gradient_norm", _POLICY),

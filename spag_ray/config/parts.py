@@ -20,6 +20,10 @@ BreachRule = Literal["discard", "penalise"]
 ImitatedSides = Literal["winners", "both"]
 
 
+# Which of a game's defender's turns teach its word.
+ListeningTurns = Literal["last", "all"]
+
+
 Channel = Literal["object_store", "shared_memory", "nccl", "ipc"]
 
 
@@ -148,6 +152,10 @@ class ObjectiveConfig(Part):
         "none", description="taken from a result: the role's moving average, or its mean over the games learned with it"
     )
     baseline_decay: float = Field(0.95, gt=0, lt=1, description="of that average, per decided game")
+    listening_coeff: float = Field(
+        0.0, ge=0, description="weight of the word's log-likelihood at the defender's turns, once a game has ended"
+    )
+    listening_turns: ListeningTurns = Field("all", description="at each of these turns, or at a game's last one alone")
     breach_penalty: float = Field(0.2, gt=0, le=1, description="with breach: penalise, minus the turn's advantage")
     role_weights: Literal["balanced", "none"] = Field(
         "balanced", description="`none`: every game counts 1, for results whose mean a baseline takes out"
@@ -190,6 +198,9 @@ class ImitationConfig(Part):
     batch_games: int = Field(6, ge=1, description="games of one optimiser step")
     learning_rate: float = Field(5e-6, gt=0)
     kl_coeff: float = Field(0.1, ge=0)
+    listening_coeff: float | None = Field(
+        None, ge=0, description="objective.listening_coeff of imitation (the objective's own if empty)"
+    )
 
 
 class SelfPlayConfig(Part):

@@ -108,6 +108,18 @@ class RunConfig(Part):
         and only the KL term of `spag` compares with the start."""
         return self.schedule == "stream" and self.objective.name == "spag" and self.objective.kl_coeff > 0
 
+    @property
+    def imitation_listening_coeff(self) -> float:
+        """`objective.listening_coeff`, unless imitation has one of its own."""
+        own = self.imitation.listening_coeff
+        return self.objective.listening_coeff if own is None else own
+
+    @property
+    def listens(self) -> bool:
+        """Whether games teach the defender their word."""
+        in_play = self.self_play.rounds > 0 and self.objective.listening_coeff > 0
+        return in_play or (self.imitation.enabled and self.imitation_listening_coeff > 0)
+
     def _check_channel(self) -> None:
         """Refuse a channel on which these weights cannot travel between these processes."""
         channel = self.sync.channel

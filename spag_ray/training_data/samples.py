@@ -60,23 +60,25 @@ class TurnSample:
 @dataclass(frozen=True)
 class GameSample:
     """The learned turns of one game and the weight of the role that decided it (None where nobody did); they are never
-    split over batches."""
+    split over batches. `listening`: positions that teach the defender the word (listened_turns.py); a game may have
+    these alone."""
 
     episode_id: str
     role: Role | None
     weight: float
     turns: tuple[TurnSample, ...] = field(default_factory=tuple)
+    listening: tuple[TurnSample, ...] = ()
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.weight):
             raise InputError(f"episode {self.episode_id}: its weight is {self.weight}, which is not a finite number")
-        if not self.turns:
+        if not self.turns and not self.listening:
             raise InputError(f"episode {self.episode_id}: no turn to learn from")
 
     @property
     def num_tokens(self) -> int:
         """Tokens that a learner reads for this game when nothing is shared."""
-        return sum(turn.num_tokens for turn in self.turns)
+        return sum(sample.num_tokens for sample in (*self.turns, *self.listening))
 
 
 def game_samples(
@@ -166,9 +168,14 @@ def _is_learned(
 
 def turns_of(games: Sequence[GameSample], role: Role) -> list[GameSample]:
     """What one seat's own policy learns: its turns of the games (and instruction data, which nobody said), all games
-    counting the same. There is no other role in its loss to be balanced against."""
-    own = ((game, tuple(turn for turn in game.turns if turn.role in (role, None))) for game in games)
-    return [replace(game, weight=1.0, turns=turns) for game, turns in own if turns]
+    counting the same. There is no other role in its loss to be balanced against. The defender listens too."""
+    own = []
+    for game in games:
+        turns = tuple(turn for turn in game.turns if turn.role in (role, None))
+        listening = game.listening if role is Role.DEFENDER else ()
+        if turns or listening:
+            own.append(replace(game, weight=1.0, turns=turns, listening=listening))
+    return own
 
 
 def _shared_out(verdict: Verdict, objective: ObjectiveConfig, expected: Mapping[Role, float]) -> dict[int, float]:

@@ -41,9 +41,11 @@ def game(number):
         target = (9 + turn, 10 + number, 11, 2)
         turns.append(TurnSample(prompt, target, 0.3 + 0.1 * turn, (-3.0, -3.5, -2.0, -1.0)))
         prompt = prompt + target + (1, 20 + turn, 2)
-    return GameSample(str(number), role, 0.5 + number / 4, tuple(turns))
+    words = [TurnSample(turn.prompt_ids + (41, 42), (50 + number, 12, 2)[number % 2:], 1.0) for turn in turns]
+    return GameSample(str(number), role, 0.5 + number / 4, tuple(turns), tuple(words[number // 3:]))
 
 games = [game(number) for number in range(6)]
+games.append(replace(games[2], episode_id="tie", role=None, turns=()))
 sft = [TurnSample((1, 30, 31, 2), (32, 33, 2), 1.0)]
 
 def scored(games):
@@ -67,7 +69,7 @@ def step(rate):
     return update(rate)
 learner._engine.step = step
 
-learner.begin_stage("self_play", 9, 1e-3, 0.2)
+learner.begin_stage("self_play", 9, 1e-3, 0.2, 0.4)
 batch = Batch(tuple(scored(games)), tuple(sft))
 reports = [learner.step(batch) for _ in range(3)]
 turn = replace(batch.games[0].turns[0], old_logprobs=(float("nan"),) * 4)
@@ -83,7 +85,7 @@ buckets = [learner.bucket(index) for index in range(learner.num_buckets)]
 learner.save_model(out)
 parameters = list(learner._engine.named_parameters())
 adapters = {name: safe_get_full_fp32_param(parameter).cpu() for name, parameter in parameters if "lora_" in name}
-learner.begin_stage("self_play", 9, 0.0, 0.2)
+learner.begin_stage("self_play", 9, 0.0, 0.2, 0.4)
 tempered = [learner.step(batch, temperature) for temperature in (1.0, 1.7)]
 if rank == "0":
     torch.save(gradients[0], out + ".gradient")
@@ -216,6 +218,16 @@ def test_instruction_data_is_learned_at_temperature_1_whatever_games_are_sampled
     plain, tempered = found["tempered"]
     assert tempered["sft_loss"] == pytest.approx(plain["sft_loss"], rel=1e-6)
     assert tempered["entropy"] > 1.01 * plain["entropy"], "of the games' turns, under a flatter softmax"
+
+
+def test_the_word_is_learned_at_temperature_1_in_games_that_teach_nothing_else_too(one_rank: dict[str, Any]) -> None:
+    plain, tempered = one_rank["tempered"]
+    assert tempered["listening_loss"] == pytest.approx(plain["listening_loss"], rel=1e-6)
+    first, last = one_rank["reports"][0], one_rank["reports"][2]
+    terms = ("policy_loss", "kl_loss", "sft_loss", "listening_loss")
+    assert first["loss"] == pytest.approx(sum(first[term] for term in terms), rel=1e-9)
+    assert first["listening_loss"] > last["listening_loss"] > 0 and first["listening_nats"] > last["listening_nats"]
+    assert first["num_listened"] == 6
 
 
 def test_bfloat16_and_the_published_objective_train_too(tiny_model: Path, tmp_path: Path) -> None:

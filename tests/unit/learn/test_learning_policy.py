@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from cluster.learning.learning_policy import LearningPolicy, TrainingStage
+from cluster.learning.training_stage import StageProgress
 from cluster.rollout.publisher import Publisher
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.loading import parse_config
@@ -48,7 +49,7 @@ class FakeLearners:
             replace(game, turns=tuple(replace(turn, old_logprobs=(-9.0,)) for turn in game.turns)) for game in games
         ]
 
-    def begin_stage(self, method: str, num_steps: int, learning_rate: float, kl_coeff: float) -> None:
+    def begin_stage(self, method: str, num_steps: int, learning_rate: float, *_: float) -> None:
         assert num_steps > 0
 
     def step(self, games: list[GameSample], sft: list[TurnSample], temperature: float, at_start: bool) -> Report:
@@ -106,7 +107,7 @@ def test_the_schedule_follows_the_steps_that_a_stream_has_now_and_the_reference_
     told: list[Any] = []
 
     class Watched(FakeLearners):
-        def begin_stage(self, method: str, num_steps: int, learning_rate: float, kl_coeff: float) -> None:
+        def begin_stage(self, method: str, num_steps: int, learning_rate: float, *_: float) -> None:
             told.append(f"begin, {num_steps} steps")
 
         def continue_stage(self, num_steps: int) -> None:
@@ -151,6 +152,66 @@ def test_the_schedule_follows_the_steps_that_a_stream_has_now_and_the_reference_
         *("keep", "begin, 8 steps", "keep", "load spag-1", "continue, 12 steps"),
         *("load base", "continue, 12 steps"),
     ]  # fmt: skip
+
+
+def mixed(num_won: int, num_tied: int) -> list[GameSample]:
+    """Games that the attacker won, and ties; all are listened to."""
+    word = TurnSample((1, 3), (4,), 1.0, role=Role.DEFENDER)
+    tied = [GameSample(f"t/{number}", None, 1.0, (), (word,)) for number in range(num_tied)]
+    return [*(replace(each, listening=(word,)) for each in games(num_won)), *tied]
+
+
+def names(steps: list[list[GameSample]]) -> list[list[str]]:
+    return [[each.episode_id for each in batch] for batch in steps]
+
+
+def listening(tmp_path: Path, role: Role | None, given: list[GameSample], batch_games: int = 2) -> FakeLearners:
+    policy = LearningPolicy(
+        str(role or "policy"), (role,) if role else tuple(Role), RunConfig(), tmp_path, "model", Recorder(tmp_path)
+    )
+    fake: Any = FakeLearners(set())
+    policy.learners = fake
+    stage = TrainingStage(Stage.of_round(1), "self_play", given, [], batch_games, 1e-6, 0.2, listening_coeff=0.5)
+    policy.learn(stage, lambda *_: None)
+    return fake
+
+
+def test_ties_are_listened_to_beside_the_games_that_make_the_steps(tmp_path: Path) -> None:
+    given = mixed(4, 3)
+    fake = listening(tmp_path, None, [given[5], *given[:5], given[6]])
+    assert names(fake.steps) == [["e/0", "e/1", "t/1"], ["e/2", "e/3", "t/0", "t/2"]]
+    assert fake.scored[:2] == ["e/2", "e/3"], "of the first step's games none is scored"
+    assert fake.steps[1][0].listening[0].old_logprobs is None
+    assert names(listening(tmp_path, None, mixed(0, 3)).steps) == [["t/0"], ["t/1", "t/2"]]
+
+
+def test_a_seat_that_only_listens_takes_as_many_steps_as_the_games_make(tmp_path: Path) -> None:
+    fake = listening(tmp_path, Role.DEFENDER, mixed(3, 5), batch_games=1)
+    assert [len(batch) for batch in fake.steps] == [2, 3, 3] and fake.scored == [
+        each.episode_id for batch in fake.steps for each in batch
+    ][1:]
+    fake = listening(tmp_path, Role.ATTACKER, mixed(3, 5), batch_games=1)
+    assert names(fake.steps) == [["e/0"], ["e/1"], ["e/2"]] and not any(each[0].listening for each in fake.steps)
+
+
+@pytest.mark.parametrize("num_won", [4, 0])
+def test_a_stage_that_is_resumed_learns_the_same_batches(num_won: int, tmp_path: Path) -> None:
+    given = mixed(num_won, 6)
+    whole = listening(tmp_path, None, given)
+    policy = LearningPolicy("policy", tuple(Role), RunConfig(), tmp_path, "model", Recorder(tmp_path))
+    (tmp_path / "policy").mkdir()
+    ordered = [*(each for each in given if each.turns), *(each for each in given if not each.turns)]
+    StageProgress("spag-1", ordered, 1).save(tmp_path / "policy")
+
+    class Loaded(FakeLearners):
+        def load_state(self, folder: str) -> None:
+            self.steps.append([])
+
+    fake: Any = Loaded(set())
+    policy.learners = fake
+    policy.load_state(tmp_path, None)
+    policy.learn(TrainingStage(Stage.of_round(1), "self_play", given, [], 2, 1e-6, 0.2), lambda *_: None)
+    assert names(fake.steps[1:]) == names(whole.steps[1:]) and fake.scored == []
 
 
 @pytest.mark.parametrize(

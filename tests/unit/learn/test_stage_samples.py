@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from actors.models import load_tokenizer
 from cluster.learning.stage_samples import StageSamples
+from cluster.learning.training_stage import TrainingStage
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import InputError
+from spag_ray.game.prompts import Claim, load_template, make_renderer
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.stages import IMITATED, Stage
 from spag_ray.training_data.rewards import RoleWindow
@@ -49,6 +54,61 @@ def test_a_round_without_a_decided_game_ends_with_advice_and_a_streams_version_d
     with pytest.raises(InputError, match=r"round 2: none of 1 games was won by either side.*imitation"):
         made.self_play(Stage.of_round(2), GAMES[2:], "round 2", [], None)
     assert made.self_play(Stage.of_round(2), GAMES[2:], "spag-2", [], None, RoleWindow(8)).games == []
+
+
+class Claims:
+    """A renderer as far as it is asked for claims."""
+
+    def claim(self, word: str) -> Claim:
+        return Claim((7,), (8, 9))
+
+
+def listening(folder: Path, **config: Any) -> StageSamples:
+    nobody: Any = None
+    renderer: Any = Claims()
+    return StageSamples(RunConfig.model_validate(config), nobody, renderer, {"p"}, Recorder(folder))
+
+
+def heard(stage: TrainingStage) -> list[int]:
+    return [len(each.listening) for each in stage.games]
+
+
+def test_a_tie_is_listened_to_and_a_round_of_ties_alone_is_learned(tmp_path: Path) -> None:
+    made = listening(tmp_path, objective={"listening_coeff": 0.5}, imitation={"listening_coeff": 0.25})
+    stage = made.self_play(Stage.of_round(1), GAMES, "round 1", [], None)
+    assert heard(stage) == [2, 2, 2] and stage.listening_coeff == 0.5
+    assert heard(made.self_play(Stage.of_round(1), GAMES[2:], "round 1", [], None)) == [2]
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["decided"] for line in lines] == [2, 0]
+    stage = made.imitation(GAMES)
+    assert heard(stage) == [2, 2, 2] and stage.listening_coeff == 0.25
+    last = listening(tmp_path, objective={"listening_coeff": 0.5, "listening_turns": "last"}).imitation(GAMES)
+    assert heard(last) == [1, 1, 1] and last.listening_coeff == 0.5
+
+
+def test_a_position_that_no_micro_batch_holds_is_left_out(tmp_path: Path) -> None:
+    long = [replace(each, turns=tuple(replace(t, prompt_ids=(1,) * 14) for t in each.turns)) for each in GAMES]
+    for fits, tokens in ((True, 17), (False, 16)):
+        made = listening(tmp_path, objective={"listening_coeff": 0.5}, learner={"max_tokens_per_microbatch": tokens})
+        assert heard(made.self_play(Stage.of_round(1), long, "round 1", [], None)) == ([2, 2, 2] if fits else [0, 0])
+
+
+def test_games_from_a_file_and_under_other_prompts_are_listened_to(tmp_path: Path, tiny_model: Path) -> None:
+    tokenizer = load_tokenizer(str(tiny_model))
+    renderer = make_renderer(load_template("chat"), tokenizer, 5)
+    said = [("attacker", "it is in water ."), ("defender", "i know the word ! it is `river` !")]
+    history = [{"role": role, "content": text} for role, text in said]
+    file = tmp_path / "games.json"
+    file.write_text(json.dumps([{"history": history, "target_word": "river", "max_turns": 5}]))
+    settings: dict[str, Any] = {"imitation": {"source": str(file), "listening_coeff": 0.5}}
+    for render in ("exact", "varied"):
+        config = RunConfig.model_validate({**settings, "render": render})
+        made = StageSamples(config, tokenizer, renderer, {"p"}, Recorder(tmp_path))
+        ((won,),) = [made.imitation(None).games]
+        ((turn,), (word,)) = won.turns, won.listening
+        claim = renderer.claim("river")
+        assert word.target_ids == claim.word_ids
+        assert word.prompt_ids == turn.prompt_ids + claim.opening_ids, "the prompt is the turn's own"
 
 
 def test_imitation_takes_the_experts_games(tmp_path: Path) -> None:

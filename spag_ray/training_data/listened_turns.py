@@ -1,0 +1,83 @@
+"""Which turns of finished games teach the defender the word: it listens to the hints once the word is known.
+
+    heard = listened_turns(episodes, renderer.claim, "all", max_tokens=2048)      {episode_id: positions}
+    games = with_listening(games, heard)
+
+A position is a defender's turn as it stood: that turn's own prompt and the beginning of the claim ("I know the word! It
+is `") are read, the word and its closing mark are learned. The beginning is not: it says what to say, not when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
+
+from spag_ray.config.parts import ListeningTurns
+from spag_ray.episodes.episode import Episode
+from spag_ray.game.prompts import Claim
+from spag_ray.game.rules import Role, Verdict, next_role
+from spag_ray.training_data.samples import GameSample, TurnSample
+
+Heard = Mapping[str, tuple[TurnSample, ...]]
+
+
+def listened_turns(
+    episodes: Sequence[Episode],
+    claim: Callable[[str], Claim],
+    turns: ListeningTurns,
+    max_tokens: int,
+    learning: Container[str] | None = None,
+) -> Heard:
+    """{episode_id: its positions}, of games that have any. With `last`, each game's last one.
+
+    A defender's turn counts as long as its attacker had not broken the rules, however the game ended. Left out are
+    positions of more than `max_tokens`, and turns of policies that are not in `learning` (none, if it is None).
+    """
+    heard = {}
+    for episode in episodes:
+        spoken = [episode.turns[index] for index in defended(episode.verdict) if index < len(episode.turns)]
+        own = [turn for turn in spoken if turn.prompt_ids and (learning is None or turn.policy in learning)]
+        if not own:
+            continue
+        word = claim(episode.target_word)
+        positions = [
+            TurnSample(turn.prompt_ids + word.opening_ids, word.word_ids, 1.0, role=Role.DEFENDER) for turn in own
+        ]
+        fitting = [position for position in positions if position.num_tokens <= max_tokens]
+        if fitting:
+            heard[episode.episode_id] = tuple(fitting if turns == "all" else fitting[-1:])
+    return heard
+
+
+def defended(verdict: Verdict) -> list[int]:
+    """Indices of the defender's turns before which the attacker had kept the rules."""
+    end = verdict.length
+    if verdict.outcome.breaker is Role.ATTACKER and verdict.turn is not None:
+        end = verdict.turn
+    return [index for index in range(end) if next_role(index) is Role.DEFENDER]
+
+
+def with_listening(games: Sequence[GameSample], heard: Heard) -> list[GameSample]:
+    """The games with their positions, and after them those that teach nothing else."""
+    known = {game.episode_id for game in games}
+    rest = [GameSample(name, None, 1.0, (), positions) for name, positions in heard.items() if name not in known]
+    return [*(replace(game, listening=heard.get(game.episode_id, ())) for game in games), *rest]
+
+
+def count_leading(games: Sequence[GameSample]) -> int:
+    """Games that batches are counted by: those that teach more than a word, or all, if none does."""
+    return sum(bool(game.turns) for game in games) or len(games)
+
+
+def spread(games: Sequence[GameSample], batch_games: int, num_steps: int) -> list[list[GameSample]]:
+    """The batches of `num_steps` optimiser steps: games in the order given, `batch_games` a step, and those that teach
+    a word alone spread evenly over the steps."""
+    leading = [game for game in games if game.turns]
+    riding = [game for game in games if not game.turns]
+    return [
+        [
+            *leading[step * batch_games : (step + 1) * batch_games],
+            *riding[step * len(riding) // num_steps : (step + 1) * len(riding) // num_steps],
+        ]
+        for step in range(num_steps)
+    ]

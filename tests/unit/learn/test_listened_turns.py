@@ -1,0 +1,214 @@
+"""Which turns teach the defender the word, what their loss is, and which batches they ride along with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from learners.batch import Batch, BatchLoss, Method
+from learners.forward import token_logprobs, token_logprobs_and_entropies
+from learners.packing import TokenSample, pack
+from spag_ray.config.loading import parse_config
+from spag_ray.config.parts import ObjectiveConfig
+from spag_ray.episodes.episode import Episode
+from spag_ray.errors import ModelError
+from spag_ray.game.prompts import Claim
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.training_data.listened_turns import count_leading, listened_turns, spread, with_listening
+from spag_ray.training_data.samples import GameSample, TurnSample, game_samples, turns_of
+from tests.support.episodes import game
+
+torch.set_num_threads(1)
+
+
+def claim(word: str) -> Claim:
+    assert word == "cat"
+    return Claim((7, 8), (9, 10))
+
+
+def told_apart(episode: Episode) -> Episode:
+    """Every turn with a prompt of its own."""
+    turns = (replace(turn, prompt_ids=(1, 20 + index)) for index, turn in enumerate(episode.turns))
+    return replace(episode, turns=tuple(turns))
+
+
+def heard(*episodes: Episode, **options: Any) -> dict[str, list[int]]:
+    """{episode: indices of its turns that are listened to}"""
+    asked: dict[str, Any] = {"turns": "all", "max_tokens": 100, **options}
+    found = listened_turns([told_apart(each) for each in episodes], claim, **asked)
+    assert all(turn.prompt_ids[2:] == (7, 8) and turn.target_ids == (9, 10) for each in found.values() for turn in each)
+    return {name: [turn.prompt_ids[1] - 20 for turn in each] for name, each in found.items()}
+
+
+def test_a_defender_listens_after_its_own_prompt_and_only_the_word_is_learned() -> None:
+    (positions,) = listened_turns([game(0, Outcome.TIED, 2)], claim, "all", 100).values()
+    assert positions == (TurnSample((1, 2, 7, 8), (9, 10), 1.0, role=Role.DEFENDER),)
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_every_game_is_listened_to_however_it_ended(outcome: Outcome) -> None:
+    assert heard(game(0, outcome)) == {"s/0": [1, 3]}
+    assert heard(game(0, outcome), turns="last") == {"s/0": [3]}
+
+
+def test_nothing_is_heard_once_the_attacker_has_broken_the_rules() -> None:
+    breach = Outcome.ATTACKER_BREACH
+    assert heard(game(0, breach, 5, decided_by=4)) == {"s/0": [1, 3]}
+    assert heard(game(0, breach, 5, decided_by=2), game(1, breach, 1, decided_by=0)) == {"s/0": [1]}
+    assert heard(game(0, Outcome.DEFENDER_BREACH, 4, decided_by=3)) == {"s/0": [1, 3]}
+
+
+def test_turns_beyond_the_verdict_of_others_or_of_no_room_are_left_out() -> None:
+    episode = game(0, Outcome.ATTACKER_WINS)
+    ended = replace(episode, verdict=replace(episode.verdict, length=2, turn=1))
+    assert heard(ended) == {"s/0": [1]}
+    assert heard(episode, learning={"another"}) == {} and heard(episode, learning={"p"}) == {"s/0": [1, 3]}
+    assert heard(episode, max_tokens=6) == {"s/0": [1, 3]} and heard(episode, max_tokens=5) == {}
+
+
+def test_a_word_that_the_tokenizer_joins_to_the_claim_is_not_passed_over() -> None:
+    def refused(word: str) -> Claim:
+        raise ModelError(f"joins {word}")
+
+    with pytest.raises(ModelError, match="joins cat"):
+        listened_turns([game(0, Outcome.TIED)], refused, "all", 100)
+
+
+def samples() -> list[GameSample]:
+    """Won by the attacker and by the defender, each learned; a tie and a breach, each only listened to."""
+    played = [
+        told_apart(game(0, Outcome.ATTACKER_WINS)),
+        told_apart(game(1, Outcome.DEFENDER_WINS)),
+        told_apart(game(2, Outcome.TIED, 6)),
+        told_apart(game(3, Outcome.ATTACKER_BREACH, 3, decided_by=2)),
+    ]
+    return with_listening(game_samples(played, ObjectiveConfig()), listened_turns(played, claim, "all", 100))
+
+
+def test_games_without_a_winner_are_listened_to_alone() -> None:
+    games = samples()
+    assert [(len(each.turns), len(each.listening)) for each in games] == [(2, 2), (2, 2), (0, 3), (0, 1)]
+    assert [each.role for each in games[2:]] == [None, None]
+    assert with_listening(game_samples([game(0, Outcome.TIED)], ObjectiveConfig()), {}) == []
+
+
+def test_of_two_policies_the_defender_alone_listens() -> None:
+    attacker, defender = (turns_of(samples(), role) for role in Role)
+    assert [(len(each.turns), len(each.listening)) for each in attacker] == [(2, 0)]
+    assert [(len(each.turns), len(each.listening)) for each in defender] == [(0, 2), (2, 2), (0, 3), (0, 1)]
+
+
+def test_games_that_are_only_listened_to_ride_along_evenly_and_make_no_more_steps() -> None:
+    word = TurnSample((1,), (2,), 1.0)
+    won = [GameSample(f"w{number}", Role.ATTACKER, 1.0, (word,)) for number in range(5)]
+    tied = [GameSample(f"t{number}", None, 1.0, (), (word,)) for number in range(7)]
+    batches = spread([*won, *tied], 2, 3)
+    assert [[each.episode_id[0] for each in batch] for batch in batches] == [[*"wwtt"], [*"wwtt"], [*"wttt"]]
+    assert sorted(each.episode_id for batch in batches for each in batch) == sorted(
+        each.episode_id for each in [*won, *tied]
+    )
+    assert count_leading([*won, *tied]) == 5 and count_leading(tied) == 7
+    assert spread(won, 2, 3) == [won[:2], won[2:4], won[4:]]
+
+
+def total(batch: Batch, thetas: dict[int, list[float]], method: Method, name: str, coeff: float) -> tuple[float, Any]:
+    """The loss of a batch whose items have these log-probabilities, by their prompt's second token."""
+    objective = ObjectiveConfig.model_validate({"name": name})
+    loss = BatchLoss(batch, method, objective, 0.0, at_start=True, listening_coeff=coeff)
+    items = batch.items
+    logprobs = [torch.tensor(thetas[len(item.turn.prompt_ids)], dtype=torch.float64) for item in items]
+    return loss.of(items, logprobs, [torch.zeros(2)] * len(items)).item(), loss.sums
+
+
+@pytest.mark.parametrize("name", ["spag", "published"])
+@pytest.mark.parametrize("method", ["imitation", "self_play"])
+def test_the_figure_computed_by_hand_is_added_to_either_objective(name: str, method: Method) -> None:
+    """Log-probabilities (-1, -3) of every word token at prompts of 4, so 2 nats a token at each position."""
+    batch = Batch(tuple(samples()))
+    thetas = {2: [-0.5, -0.25], 4: [-1.0, -3.0]}
+    plain, _ = total(Batch(tuple(each for each in samples() if each.turns)), thetas, method, name, 0.0)
+    listening, sums = total(batch, thetas, method, name, 0.5)
+    assert listening == pytest.approx(plain + 0.5 * 2.0, abs=1e-12), "N counts the two decided games, as before"
+    assert sums.listening == pytest.approx(1.0) and sums.listened_tokens == 16 and sums.listened_nats == 32
+
+
+def test_means_are_over_tokens_then_turns_then_games() -> None:
+    """Game A has one position of 2 nats; game B two, of 4 and of (1 + 5 + 6) / 3 = 4: (2 + 4) / 2 = 3, not 10 / 3."""
+    first = GameSample("a", None, 1.0, (), (TurnSample((1,), (9,), 1.0),))
+    second = GameSample("b", None, 3.0, (), (TurnSample((1, 2), (9,), 1.0), TurnSample((1, 2, 3), (9, 9, 9), 1.0)))
+    thetas = {1: [-2.0], 2: [-4.0], 3: [-1.0, -5.0, -6.0]}
+    found, _ = total(Batch((first, second)), thetas, "self_play", "spag", 0.5)
+    assert found == pytest.approx(0.5 * 3.0, abs=1e-12)
+    last = replace(second, listening=second.listening[-1:])
+    assert total(Batch((first, last)), thetas, "self_play", "spag", 0.5)[0] == pytest.approx(1.5, abs=1e-12)
+    defender = Batch(tuple(turns_of([first, second], Role.DEFENDER)))
+    assert total(defender, thetas, "self_play", "spag", 0.5)[0] == found
+    assert turns_of([first, second], Role.ATTACKER) == []
+
+
+def test_listened_turns_in_trees_are_as_one_at_a_time_and_their_prompts_cost_nothing(tree_model: Any) -> None:
+    own = TurnSample(tuple(range(1, 21)), (30, 31, 32), 1.0)
+    words = tuple(TurnSample((*own.prompt_ids[:cut], 40, 41), (50, 51), 1.0) for cut in (8, 14, 20))
+    batch = Batch((GameSample("g", Role.DEFENDER, 1.0, (own,), words),))
+    packed = [TokenSample(item.turn.prompt_ids, item.turn.target_ids) for item in batch.items]
+    (tree,) = pack(packed, 200)
+    assert tree.num_tokens == own.num_tokens + 3 * 4, "leaves"
+
+    def loss(trees: list[Any]) -> tuple[float, torch.Tensor]:
+        tree_model.zero_grad()
+        whole = 0.0
+        for each in trees:
+            part = BatchLoss(batch, "self_play", ObjectiveConfig(), 0.2, at_start=True, listening_coeff=0.7)
+            chosen = [batch.items[packed.index(sample)] for sample in each[1]]
+            at = [1.0 if item.kind == "listening" else 1.7 for item in chosen]
+            logprobs, entropies = token_logprobs_and_entropies(tree_model, each[0], at)
+            value = part.of(chosen, logprobs, entropies)
+            value.backward()
+            whole += value.item()
+        return whole, torch.cat([parameter.grad.flatten().clone() for parameter in tree_model.parameters()])
+
+    together, gradient = loss([(tree, [packed[index] for index in tree.sample_indices])])
+    alone, other = loss([(pack([sample], 200)[0], [sample]) for sample in packed])
+    assert together == pytest.approx(alone, abs=1e-9) and (gradient - other).norm() <= 1e-9 * other.norm()
+    plain = [token_logprobs(tree_model, pack([sample], 200)[0])[0] for sample in packed[1:]]
+    by_hand = 0.7 * sum(-each.mean().item() for each in plain) / 3
+    own_alone = Batch((replace(batch.games[0], listening=()),))
+    rest = BatchLoss(own_alone, "self_play", ObjectiveConfig(), 0.2, at_start=True)
+    logprobs, entropies = token_logprobs_and_entropies(tree_model, pack(packed[:1], 200)[0], 1.7)
+    assert together == pytest.approx(rest.of(own_alone.items, logprobs, entropies).item() + by_hand, abs=1e-9)
+
+
+@pytest.fixture(scope="module")
+def tree_model() -> Any:
+    """Random weights in float64; transformers' RMSNorm computes in float32, torch's does not."""
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    from learners.attention import TREE
+    from learners.head import TargetHead
+
+    torch.manual_seed(0)
+    shape = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    config = LlamaConfig(**shape, num_attention_heads=4, num_key_value_heads=2, initializer_range=0.3)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float64)
+    for name, module in list(model.named_modules()):
+        if type(module).__name__.endswith("RMSNorm"):
+            norm = torch.nn.RMSNorm(module.weight.shape, eps=module.variance_epsilon, dtype=torch.float64)
+            model.set_submodule(name, norm)
+    model.set_attn_implementation(TREE)
+    TargetHead.install(model)
+    return model
+
+
+def test_imitation_listens_as_the_objective_says_unless_it_says_otherwise() -> None:
+    def coeffs(**imitation: Any) -> tuple[float, bool]:
+        config = parse_config(
+            {"objective": {"listening_coeff": 0.3}, "imitation": imitation, "self_play": {"rounds": 0}}
+        )
+        return config.imitation_listening_coeff, config.listens
+
+    assert coeffs() == (0.3, True) and coeffs(listening_coeff=0.1) == (0.1, True)
+    assert coeffs(listening_coeff=0) == (0.0, False) and coeffs(enabled=False) == (0.3, False)
+    assert not parse_config({}).listens and parse_config({"preset": "published"}).objective.listening_coeff == 0
