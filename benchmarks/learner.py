@@ -17,6 +17,7 @@ is JSON: flat_speedup, chat_speedup, gradient_cosine, busy_share and what they s
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -236,29 +237,28 @@ class Ours:
 
 
 def listening_cost(ours: Ours, model: str, num_games: int, tied: float, repeats: int) -> dict[str, float]:
-    """{what: learner seconds with listening / without}, in turn on the same games; with `tied` of them as games that
-    nobody won, which are listened to alone."""
+    """{what: learner time with listening / without}, in turn on the same games; `tied` of them are games that nobody
+    won, which are listened to alone. Time is that of the process on its cores: others may use the machine meanwhile."""
     ratios = {}
-    num_tied = round(num_games * tied)
-    for style in ("chat", "flat"):
-        for deciding in (False, True):
-            games = games_of(style, num_games, model, deciding)
-            ties = [replace(game, turns=(), role=None) for game in games[len(games) - num_tied :]]
-            all_turns = [*games[: len(games) - num_tied], *ties]
-            plain = without_listening(games[: len(games) - num_tied])
-            last_turns = [replace(game, listening=game.listening[-1:]) for game in all_turns]
-            kinds = {"none": plain, "all": all_turns, "last": last_turns}
-            ours.train(plain[:2])
-            found: dict[str, list[Timing]] = {kind: [] for kind in kinds}
-            for _ in range(repeats):
-                for kind, chosen in kinds.items():
-                    found[kind].append(ours.train(chosen))
-            best = {kind: min(timing.seconds for timing in timings) for kind, timings in found.items()}
-            for kind in ("all", "last"):
-                name = f"{style}, {'winners and mistakes' if deciding else 'winners'}, {kind}"
-                ratios[name] = round(best[kind] / best["none"], 3)
-                tokens = found[kind][0].num_tokens / found["none"][0].num_tokens
-                print(f"{name}: {best['none']:.1f} s -> {best[kind]:.1f} s, {tokens:.2f}x tokens", flush=True)
+    num_won = num_games - round(num_games * tied)
+    for deciding, style in itertools.product((True, False), ("chat", "flat")):
+        games = games_of(style, num_games, model, deciding)
+        heard = [*games[:num_won], *(replace(game, turns=(), role=None) for game in games[num_won:])]
+        last = [replace(game, listening=game.listening[-1:]) for game in heard]
+        kinds = {"none": without_listening(games[:num_won]), "all": heard, "last": last}
+        seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+        num_tokens = {}
+        ours.train(games[:2])
+        for _ in range(repeats):
+            for kind, chosen in kinds.items():
+                began = time.process_time()
+                num_tokens[kind] = ours.train(chosen).num_tokens
+                seconds[kind].append(time.process_time() - began)
+        for kind in ("all", "last"):
+            name = f"{style}, winners{' and mistakes' if deciding else ''}, {kind}"
+            ratios[name] = round(min(seconds[kind]) / min(seconds["none"]), 3)
+            tokens = num_tokens[kind] / num_tokens["none"]
+            print(f"{name}: {ratios[name]}x CPU seconds, {tokens:.2f}x tokens, {seconds}", flush=True)
     return ratios
 
 

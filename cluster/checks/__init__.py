@@ -2,5 +2,5 @@
 
 The list of them is in commands/doctor.py.
 
-Tests of other names: check_results, cluster_checks, node_report in test_doctor.py; preflight in test_cli.py.
+Tests of other names: check_results, cluster_checks, node_report in test_doctor.py.
 """

@@ -28,6 +28,7 @@ from spag_ray.stages import Stage
 
 STEP_FIELDS = (
     "loss",
+    "listening_nats",
     "kl",
     "entropy",
     "gradient_norm",

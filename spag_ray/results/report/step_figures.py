@@ -32,6 +32,7 @@ _LEARNED = ("self_play", "learn", "other")
 LEARNING = (
     Curve("imitation-loss", "Imitation: loss", ("loss",), ("imitation",), from_zero=False),
     Curve("loss", "Self-play: loss", ("loss",), _LEARNED, "policy, KL and SFT terms together", from_zero=False),
+    Curve("listening", "Surprise at the word", ("listening_nats",), ("imitation", *_LEARNED), "nats per token"),
     Curve("kl", "Divergence from the reference", ("kl",), _LEARNED, "nats per token"),
     Curve("entropy", "Entropy", ("entropy",), ("imitation", *_LEARNED), "nats per token", from_zero=False),
     Curve("gradient-norm", "Gradient norm", ("gradient_norm",), ("imitation", *_LEARNED), "before clipping"),
