@@ -176,9 +176,9 @@ class _Reader:
             self._found.lags.add((float(line.version), *(count / sum(new) for count in new)))
 
 
-def _drawn(value: float) -> float | None:
-    """None, a gap, for what is not finite."""
-    return value if math.isfinite(value) else None
+def _drawn(value: float | None) -> float | None:
+    """None, a gap, for what is not said or not finite."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _clock(path: Path) -> Clock:
