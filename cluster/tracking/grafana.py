@@ -56,6 +56,8 @@ PANELS: dict[str, tuple[Panel, ...]] = {
     "Learner": (
         Panel("Loss terms", ("loss", "policy_loss", "kl_loss", "sft_loss", "listening_loss")),
         Panel("KL and entropy", ("kl_nats", "entropy_nats")),
+        Panel("Surprise at the word", ("listening_nats",)),
+        Panel("Games listened to", ("listened_games",)),
         Panel("Importance ratio", ("importance_mean_ratio", "importance_max_ratio")),
         Panel("Clipped", ("clipped_ratio",)),
         Panel("Gradient norm", ("gradient_norm",)),
