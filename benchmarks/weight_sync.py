@@ -27,7 +27,7 @@ from rich.console import Console
 from actors.models import BUILT_IN, load_tokenizer, resolve_model
 from actors.policy import Request, Sampling
 from benchmarks.machine import machine
-from cluster.commands.launch import run_training
+from cluster.commands.train import run_training
 from cluster.learning.direct_channel import DirectChannel
 from cluster.learning.learner_group import LearnerGroup
 from cluster.learning.weight_sync import Probe, export, publish, verify_weights

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import code
 import datetime
 import sys
 from collections.abc import Callable
@@ -46,7 +45,7 @@ def train(
     if resume and run_dir is None:
         raise ConfigError("--resume goes on with the run of a folder; name it with --run-dir")
     folder = run_dir or Path("runs") / f"{settings.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    from cluster.commands.launch import run_training
+    from cluster.commands.train import run_training
 
     run_training(settings, folder, _console(), resume)
 
@@ -62,30 +61,18 @@ def submit(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list what would be sent, and send nothing")] = False,
 ) -> None:
     """Run `train` as a job of a Ray cluster."""
-    from cluster.commands.jobs import list_parcel, submit
+    from cluster.commands.submit import run_submit
 
     settings = load_config(config, override or [])
-    if dry_run:
-        list_parcel(settings, run_dir, _console())
-        return
-    raise typer.Exit(submit(settings, address, run_dir, resume, follow, _console(), _ask_to_stop))
+    raise typer.Exit(run_submit(settings, address, run_dir, resume, follow, dry_run, _console()))
 
 
 @app.command()
 def runs(address: Annotated[str, typer.Option(help="http://HEAD:8265 (jobs) or ray://HEAD:10001")]) -> None:
     """The runs on a cluster."""
-    console = _console()
-    if address.startswith("ray://"):
-        from cluster.console import runs_here, session
+    from cluster.commands.runs import run_runs
 
-        with session(address):
-            for name, _ in runs_here():
-                console.print(name, soft_wrap=True)
-        return
-    from cluster.commands.jobs import jobs_at
-
-    for job, status, folder in jobs_at(address):
-        console.print(f"{job}  {status}  {folder}", soft_wrap=True)
+    run_runs(address, _console())
 
 
 @app.command()
@@ -94,15 +81,9 @@ def stop(
     address: Annotated[str, typer.Option(help="http://HEAD:8265 (jobs) or ray://HEAD:10001")],
 ) -> None:
     """Stop a run where nothing is lost by it."""
-    if address.startswith("ray://"):
-        from cluster.console import attach, session
+    from cluster.commands.stop import run_stop
 
-        with session(address):
-            attach(run=Path(run).name).stop()
-        return
-    from cluster.commands.jobs import stop_job
-
-    stop_job(address, Path(run), _console())
+    run_stop(run, address, _console())
 
 
 @app.command()
@@ -111,11 +92,9 @@ def attach(
     run: Annotated[str | None, typer.Option(help="the run's name; not needed where there is but one")] = None,
 ) -> None:
     """A Python session with a run: status, episodes, metrics, pause, checkpoint, play."""
-    from cluster.console import attach, session
+    from cluster.commands.attach import run_attach
 
-    with session(address):
-        attached = attach(run=run)
-        _interact({"run": attached}, f"run = {attached}\nhelp(run) says what it can do")
+    run_attach(address, run)
 
 
 @app.command()
@@ -127,15 +106,9 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="print one frame")] = False,
 ) -> None:
     """A live view of a run; Ctrl-C leaves it, the run goes on."""
-    from cluster.monitor.watch import AttachedSource, FolderSource, watch
+    from cluster.commands.watch import run_watch
 
-    if not target.startswith("ray://"):
-        watch(FolderSource(Path(target)), _console(), once)
-        return
-    from cluster.console import attach, session
-
-    with session(target):
-        watch(AttachedSource(attach(run=run)), _console(), once)
+    run_watch(target, run, once, _console())
 
 
 @app.command()
@@ -306,21 +279,6 @@ def dashboard(out: Annotated[Path, typer.Option(help="JSON file to write")]) -> 
     from cluster.commands.dashboard import write_dashboard
 
     write_dashboard(out, _console())
-
-
-def _interact(names: dict[str, object], banner: str) -> None:
-    """IPython if it is installed, else Python's own prompt."""
-    try:
-        from IPython import start_ipython
-    except ImportError:
-        code.interact(banner, local=names, exitmsg="")
-        return
-    print(banner)
-    start_ipython(argv=["--no-banner"], user_ns=names)
-
-
-def _ask_to_stop() -> bool:
-    return sys.stdin.isatty() and typer.confirm("stop the job, too?", default=False)
 
 
 def _console() -> Console:

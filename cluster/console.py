@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import ray
 from rich.console import Console
 
-from cluster.commands.jobs import AFTER_NOTICE_S, check_run_dir
-from cluster.commands.parcel import named_files, parcel_of
+from cluster.launch.jobs import AFTER_NOTICE_S, check_run_dir
+from cluster.launch.parcel import named_files, parcel_of
 from cluster.monitor.progress import describe
 from cluster.runtime.ray_session import NAMESPACE, OFFLINE, ClusterError, get
 from cluster.runtime.ray_token import use_token
@@ -268,7 +268,7 @@ def _start(config_text: str, run_dir: str, resume: bool) -> list[str]:
     """Runs on the cluster: everything is checked there, and the Run made that nobody owns; returns the warnings."""
     import yaml
 
-    from cluster.commands.launch import place_detached
+    from cluster.launch.placed_run import place_detached
 
     return place_detached(parse_config(yaml.safe_load(config_text), "the configuration"), Path(run_dir), resume)
 

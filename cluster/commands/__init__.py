@@ -1,5 +1,5 @@
-"""What a person asks for: one file per command, and what the commands share.
+"""What a person asks for: one file per command.
 
-Tests of other names: evaluate in test_evaluation.py; launch, learn, play, reward in test_end_to_end.py; match in
-test_tournament.py; output_files, words in test_cli.py; tables in test_tournament.py.
+Tests of other names: attach, runs, stop, submit in test_cluster.py; evaluate in test_evaluation.py;
+learn, play, reward, train in test_end_to_end.py; match in test_tournament.py; words in test_cli.py.
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cluster.commands.output_files import refuse_existing
+from cluster.runtime.output_files import refuse_existing
 from cluster.tracking.grafana import as_text
 from spag_ray.errors import InputError
 

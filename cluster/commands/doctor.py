@@ -18,7 +18,7 @@ from cluster.checks.check_results import CheckResult
 from cluster.checks.cluster_checks import cluster_checks
 from cluster.checks.node_report import memory_bytes
 from cluster.checks.preflight import check_claims, check_files, check_model, check_tasks, in_a_process
-from cluster.commands.launch import needs_cards, training_words
+from cluster.launch.placed_run import needs_cards, training_words
 from cluster.planning.memory import GIB
 from cluster.runtime.ray_session import ray_session
 from spag_ray.config.run import RunConfig

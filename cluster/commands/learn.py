@@ -8,8 +8,8 @@ from rich.console import Console
 
 from actors.models import load_tokenizer, resolve_model
 from cluster.checks.preflight import check_files
-from cluster.commands.launch import placed_run, watch_run
-from cluster.commands.output_files import refuse_existing
+from cluster.launch.placed_run import placed_run, watch_run
+from cluster.runtime.output_files import refuse_existing
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.run import RunConfig

@@ -11,9 +11,9 @@ from rich.console import Console
 from actors.endpoint_policy import check_endpoint
 from actors.models import resolve_model
 from cluster.checks.preflight import check_model, in_a_process
-from cluster.commands.launch import needs_cards, placed_run, training_words, watch_run
-from cluster.commands.output_files import free_name
-from cluster.commands.tables import comparison_lines, guess_table, match_tables
+from cluster.launch.placed_run import needs_cards, placed_run, training_words, watch_run
+from cluster.monitor.tables import comparison_lines, guess_table, match_tables
+from cluster.runtime.output_files import free_name
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
 from cluster.schedules.tournament import Entrant, check_entrants, entrants_of_run

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from actors.models import resolve_model
 from cluster.checks.preflight import check_model, in_a_process
-from cluster.commands.launch import needs_cards, placed_run, training_words, watch_run
-from cluster.commands.output_files import refuse_existing
+from cluster.launch.placed_run import needs_cards, placed_run, training_words, watch_run
+from cluster.runtime.output_files import refuse_existing
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
 from cluster.tracking.wandb import check_tracking

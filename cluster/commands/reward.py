@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cluster.commands.output_files import refuse_existing
+from cluster.runtime.output_files import refuse_existing
 from spag_ray.episodes.formats import read_games, read_sft, write_samples
 from spag_ray.errors import ConfigError
 from spag_ray.game.prompts import FlatRenderer, load_template

@@ -14,7 +14,7 @@ import torch
 
 from actors.policy import Completion, Request, Sampling
 from actors.transformers_policy import TransformersPolicy
-from cluster.commands.launch import run_training
+from cluster.commands.train import run_training
 from learners.export import Exporter
 from learners.lora import adapter_config, adapter_weights, merged_weights, with_adapters
 from learners.model_folder import load_model

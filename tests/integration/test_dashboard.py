@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from cluster.commands.launch import run_training
+from cluster.commands.train import run_training
 from cluster.runtime.ray_session import ray_session
 from spag_ray.config.parts import ClusterConfig
 from spag_ray.episodes.log import read_log

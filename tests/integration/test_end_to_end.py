@@ -20,10 +20,11 @@ from safetensors.numpy import load_file
 
 from actors.models import load_tokenizer
 from actors.transformers_policy import TransformersPolicy
-from cluster.commands.launch import placed_run, run_training, training_words
 from cluster.commands.learn import run_learn
 from cluster.commands.play import run_play
 from cluster.commands.reward import run_reward
+from cluster.commands.train import run_training
+from cluster.launch.placed_run import placed_run, training_words
 from cluster.monitor.frame import frame
 from cluster.monitor.watch import FolderSource
 from cluster.runtime.ray_session import get

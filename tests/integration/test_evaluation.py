@@ -15,7 +15,7 @@ from rich.console import Console
 from actors.lm_eval_tasks import Shelf
 from actors.transformers_policy import TransformersPolicy
 from cluster.commands.evaluate import run_eval
-from cluster.commands.launch import run_training
+from cluster.commands.train import run_training
 from spag_ray.errors import ConfigError, InputError
 from spag_ray.results.evaluations import read_evaluations
 from tests.support.evaluation_tasks import (

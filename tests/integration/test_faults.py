@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from cluster.commands.launch import placed_run
+from cluster.launch.placed_run import placed_run
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.episodes.log import read_log
 from tests.support.faults import FaultyRun, hit, kill_engine

@@ -12,7 +12,7 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from cluster.commands.launch import placed_run
+from cluster.launch.placed_run import placed_run
 from cluster.runtime.ray_session import ray_session
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.parts import ClusterConfig

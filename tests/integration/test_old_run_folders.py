@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster.commands.launch import run_training
+from cluster.commands.train import run_training
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import EpisodeLog, read_log, read_records

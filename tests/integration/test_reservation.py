@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import ray
 
-from cluster.commands.launch import placed_run
+from cluster.launch.placed_run import placed_run
 from cluster.planning.bundles import Bundle
 from cluster.planning.reservation import Reservation
 from cluster.runtime.ray_session import ClusterError

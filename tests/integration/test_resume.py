@@ -15,7 +15,8 @@ import pytest
 import ray
 from safetensors.numpy import load_file
 
-from cluster.commands.launch import placed_run, run_training, training_words
+from cluster.commands.train import run_training
+from cluster.launch.placed_run import placed_run, training_words
 from cluster.run.checkpoint import Checkpoints
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.loading import to_yaml

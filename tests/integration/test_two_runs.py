@@ -13,7 +13,7 @@ import psutil
 import pytest
 import ray
 
-from cluster.commands.launch import placed_run, training_words
+from cluster.launch.placed_run import placed_run, training_words
 from cluster.planning.reservation import reservation_of
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import ray
 
-from cluster.commands.launch import placed_run
+from cluster.launch.placed_run import placed_run
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import LogFaults, read_log

@@ -18,7 +18,7 @@ from cluster.buffer.buffer_actor import BufferActor
 from cluster.buffer.lease_log import LeaseLog
 from cluster.buffer.replay_buffer import ReplayBuffer
 from cluster.buffer.stream import GameStream, Leases
-from cluster.commands.launch import stream_hint
+from cluster.launch.placed_run import stream_hint
 from spag_ray.config.loading import parse_config
 from spag_ray.config.parts import StreamConfig
 from spag_ray.episodes.log import EpisodeLog, read_log

@@ -20,9 +20,9 @@ from actors.lm_eval_tasks import Shelf, evaluate
 from actors.policy import Score
 from actors.transformers_policy import TransformersPolicy
 from cluster.checks.preflight import check_tasks
-from cluster.commands.tables import evaluation_tables
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.monitor.status_board import StatusBoard
+from cluster.monitor.tables import evaluation_tables
 from cluster.schedules.task_evaluation import TaskEvaluation
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.tracking.recorder import Recorder

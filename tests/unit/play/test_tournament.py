@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from cluster.commands.tables import comparison_lines, head_to_head_lines, match_tables
+from cluster.monitor.tables import comparison_lines, head_to_head_lines, match_tables
 from cluster.schedules.tournament import Entrant, check_entrants, entrants_of_run, pairings, shape_of
 from spag_ray.errors import ConfigError, ModelError
 from spag_ray.game.prompts import chat_messages, load_template

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from cluster.commands.tables import guess_table
+from cluster.monitor.tables import guess_table
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.referee.judge import judge

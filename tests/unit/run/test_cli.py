@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -178,3 +180,18 @@ def test_a_run_without_its_extra_or_deck_is_one_line(
     assert "none of the shipped ones (everyday)" in run(*of_deck, "-o", "words.deck=absent")
     monkeypatch.setattr("spag_ray.game.decks._DATA_FILE", Path("not") / "installed")
     assert "pip install spag-ray[textarena]" in run(*train(tiny_model, Path("textarena")))
+
+
+@pytest.mark.parametrize("arguments", [["words", "--top", "5", "--out", "w"], ["watch", "run", "--once"]])
+def test_what_needs_neither_torch_nor_ray_imports_neither(arguments: list[str], tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[3]
+    (tmp_path / "run").symlink_to(root / "tests" / "golden" / "run_folders" / "rounds")
+    script = (
+        "import sys; from cluster.cli import app, run_guarded\n"
+        f"assert run_guarded(lambda **options: app({arguments}, **options)) == 0\n"
+        "print('imported:', [name for name in ('torch', 'ray', 'transformers') if name in sys.modules])"
+    )
+    environment = {"PYTHONPATH": str(root)}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "imported: []" in done.stdout, done.stderr

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from cluster.cli import run_guarded
-from cluster.commands import jobs
-from cluster.commands.jobs import follow_job
+from cluster.launch import jobs
+from cluster.launch.jobs import follow_job
 
 
 class Client:

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from cluster.cli import app, run_guarded
-from cluster.commands.parcel import PACKAGES, named_files, parcel_of
+from cluster.launch.parcel import PACKAGES, named_files, parcel_of
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError

@@ -16,8 +16,9 @@ ROOT = Path(__file__).resolve().parents[3]
 PICTURE = {
     "cluster": """
                             cli
-                            console
                             commands
+                            console
+                            launch
                             run
                             schedules
                             rollout

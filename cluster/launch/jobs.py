@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from cluster.commands.parcel import parcel_of
+from cluster.launch.parcel import parcel_of
 from cluster.runtime.ray_token import ClusterError, no_token, use_token
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
@@ -26,7 +26,7 @@ RUN_DIR = "run_dir"  # the key of a job's metadata that holds its run folder
 AFTER_NOTICE_S = 15  # for the driver to end once the run's own time is up
 
 
-def submit(
+def submit_job(
     config: RunConfig,
     address: str,
     run_dir: Path,
@@ -35,7 +35,7 @@ def submit(
     console: Console,
     ask: Callable[[], bool],
 ) -> int:
-    """`spag-ray submit`: returns the job's exit code, or 0 when it is not followed. `ask` is asked on Ctrl-C whether
+    """Returns the job's exit code, or 0 when it is not followed. `ask` is asked on Ctrl-C whether
     to stop the job.
 
     Raises ConfigError for what would not work in a job, ClusterError when the cluster does not take it.
@@ -65,7 +65,7 @@ def submit(
 
 
 def list_parcel(config: RunConfig, run_dir: Path, console: Console) -> None:
-    """`spag-ray submit --dry-run`: print every file that the job would be sent. Nothing is sent, nobody is asked."""
+    """Print every file that the job would be sent. Nothing is sent, nobody is asked."""
     check_run_dir(run_dir)
     with parcel_of(config, console, is_listed=True):
         pass

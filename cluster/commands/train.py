@@ -1,0 +1,102 @@
+"""`spag-ray train`: a run from its start, or from where it was, to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import ray
+from rich.console import Console
+
+from cluster.checks.cluster_checks import check_cluster
+from cluster.commands.report import report_finished
+from cluster.launch.jobs import check_run_dir
+from cluster.launch.placed_run import placed_run, prepare, said_on, stream_hint, watch_run
+from cluster.monitor.tables import evaluation_tables, guess_table, head_to_head_lines, outcome_table
+from cluster.runtime.ray_session import get, is_job, ray_session
+from cluster.runtime.run_folder import make_run_folder, resumed_config
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import StopRequestedError
+from spag_ray.host.folder_lease import FolderLease, held
+from spag_ray.results.could_have_known import read_held_out
+from spag_ray.results.evaluations import FILE as EVALUATIONS
+from spag_ray.results.evaluations import read_evaluations
+
+
+def run_training(config: RunConfig, folder: Path, console: Console, resume: bool = False) -> None:
+    """`spag-ray train`: prints the outcome table and where everything is. `resume`: go on with the run of this folder,
+    if there is one."""
+    if is_job():
+        check_run_dir(folder)
+    if not (resume and folder.exists()):
+        _train(config, folder, console, None)
+        return
+    config, former = resumed_config(folder, config)
+    for key in former:
+        console.print(f"{key} stays what it was when this run was started; its default has changed", soft_wrap=True)
+    with held(folder, said_on(console)) as lease:
+        _train(config, folder, console, lease)
+
+
+def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease | None) -> None:
+    """`lease`: of the folder of a run that resumes; None for a new one."""
+    prepared = prepare(config, folder, resume=lease is not None)
+    if config.objective.learn_from == "both" and config.objective.loser_turns == "all":
+        console.print(
+            "objective.learn_from: both also pushes losers' turns down; a reproduction saw that not converge: "
+            "watch ratio_max and entropy in metrics.jsonl, or lower objective.loser_coeff",
+            soft_wrap=True,
+        )
+    if hint := stream_hint(config):
+        console.print(hint, soft_wrap=True)
+    with ray_session(config.cluster):
+        for warning in check_cluster(config, prepared.model, folder):
+            console.print(f"warning: {warning}", soft_wrap=True)
+        folder = make_run_folder(folder, config) if lease is None else lease.folder
+        console.print(f"run folder: {folder}", soft_wrap=True)
+        console.print(
+            f"model: {prepared.model}; {len(prepared.words)} training words, {len(prepared.held_out)} held out",
+            soft_wrap=True,
+        )
+        with placed_run(config, folder, *prepared, lease=lease) as run:
+            training = run.train.remote()
+            with _notice_to_stop() as notice:
+                watch_run(run, training, console, notice, config.checkpoint.stop_within_s)
+                if notice and not ray.wait([training], timeout=0)[0]:
+                    raise StopRequestedError(f"stopped in the midst of a step; go on with --resume --run-dir {folder}")
+            try:
+                results = get(training)
+            except StopRequestedError as stopped:
+                raise StopRequestedError(f"{stopped}; go on with --resume --run-dir {folder}") from None
+    console.print(outcome_table(results))
+    for line in head_to_head_lines(results):
+        console.print(line, soft_wrap=True)
+    if lines := read_held_out(folder / "metrics.jsonl"):
+        console.print(guess_table(lines))
+    if (folder / EVALUATIONS).exists():
+        for table in evaluation_tables(read_evaluations(folder / EVALUATIONS)):
+            console.print(table)
+    console.print(
+        f"models: {folder}/models   metrics: {folder}/metrics.jsonl   games: {folder}/episodes",
+        soft_wrap=True,
+    )
+    report_finished(folder, console)
+
+
+@contextlib.contextmanager
+def _notice_to_stop() -> Iterator[list[float]]:
+    """SIGTERM meanwhile is a notice, not the end: the list holds when it came. A spot machine and `ray job stop` send
+    one."""
+    notice: list[float] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield notice
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: notice.append(time.monotonic()))
+    try:
+        yield notice
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,20 @@
+"""`spag-ray watch`: a live view of a run; monitor/watch.py draws it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from cluster.monitor.watch import AttachedSource, FolderSource, watch
+
+
+def run_watch(target: str, run: str | None, once: bool, console: Console) -> None:
+    """`spag-ray watch`: `target` is a run's folder or a cluster's client port, there `run` its name."""
+    if not target.startswith("ray://"):
+        watch(FolderSource(Path(target)), console, once)
+        return
+    from cluster.console import attach, session
+
+    with session(target):
+        watch(AttachedSource(attach(run=run)), console, once)
