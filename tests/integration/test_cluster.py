@@ -70,7 +70,7 @@ class Head:
 
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
-    gcs, dashboard, client = free_ports(3)
+    gcs, dashboard, client, agent = free_ports(4)
     folder = tmp_path_factory.mktemp("ray")
     token = folder / "token"
     token.write_text(TOKEN)
@@ -86,6 +86,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         *(str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", "--node-ip-address=127.0.0.1"),
         *(f"--port={gcs}", f"--dashboard-port={dashboard}", f"--ray-client-server-port={client}"),
         *("--dashboard-host=127.0.0.1", "--num-cpus=2", "--object-store-memory=300000000", "--disable-usage-stats"),
+        f"--dashboard-agent-listen-port={agent}",  # it takes jobs; the usual port may be another Ray's
         f"--temp-dir=/tmp/spag-ray-{os.getpid()}",  # a socket's path has to be short
     ]
     log = (folder / "head.log").open("w")
