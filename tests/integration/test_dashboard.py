@@ -103,6 +103,10 @@ def scraping(program: str, target: int, folder: Path) -> Iterator[Prometheus]:
         process.wait(timeout=20)
 
 
+# Shares of guesses and of attacker wins: of two games of a tiny model there may be none.
+MAY_BE_EMPTY = ("spag_ray_right_guess_ratio", "spag_ray_trap_ratio")
+
+
 @pytest.mark.timeout(280)
 def test_every_panel_shows_something_of_a_real_run(
     prometheus: str, tiny_model: Path, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -115,6 +119,7 @@ def test_every_panel_shows_something_of_a_real_run(
         NUM_PARTS,
         engine={"kind": "transformers"},
         imitation={"enabled": True},
+        objective={"listening_coeff": 1.0},
         evaluation={"games": 2, "tasks": ["spag_reasoning"], "task_limit": 4},
         checkpoint={"every_versions": 2},
     )
@@ -131,7 +136,7 @@ def test_every_panel_shows_something_of_a_real_run(
             for target in panel["targets"]:
                 query = target["expr"].replace("$run", "a-run").replace("$window", f"{WINDOW_S}s")
                 num_queries += 1
-                if not server.values(query, began):
+                if not server.values(query, began) and not any(name in query for name in MAY_BE_EMPTY):
                     empty.append((panel["title"], query))
         assert empty == []
         print(f"\n{len(panels())} panels, {num_queries} queries, none empty; {time.time() - began:.0f} s of a run")
