@@ -133,7 +133,7 @@ def _turn_table(known: Knowledge, scores: Sequence[Sequence[Score]]) -> Table:
         table.add_row(
             str(turn.number),
             str(turn.games),
-            f"{turn.mean_p:.3g}",
+            f"{turn.mean_p:.4f}",
             f"{turn.median_logprob:.2f}",
             f"{100 * sum(firsts) / len(firsts):.1f} %",
         )
