@@ -25,13 +25,14 @@ from cluster.schedules.seating import Seating
 from cluster.schedules.stream import Stream, streaming
 from cluster.schedules.task_evaluation import TaskEvaluation
 from cluster.supervision.actor_watch import ActorWatch
+from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import LearnersLostError
 from spag_ray.game.decks import Deck
 from spag_ray.game.rules import Role
 from spag_ray.game.words import WordStream
 from spag_ray.results.matches import Match
-from spag_ray.stages import BASE, EXPERT, Stage
+from spag_ray.stages import BASE, EXPERT, IMITATED, Stage
 
 
 class Trainer:
@@ -159,7 +160,8 @@ class Trainer:
         if self.config.evaluation.games:
             attacker, defender = (self._seating.newest(role, self.config.evaluation.temperature) for role in Role)
             self._matches.play(attacker, defender, Stage.evaluation(str(stage)))
-        self._tasks.stage(stage)
+        if asks_tasks(self.config, stage):
+            self._tasks.stage(stage)
 
     def match_with(self, stage: Stage) -> None:
         self._status.set_status(f"starting an engine for {stage}")
@@ -185,3 +187,13 @@ class Trainer:
     def end(self) -> list[Match]:
         self._status.set_status("done")
         return self._matches.results
+
+
+def asks_tasks(config: RunConfig, stage: Stage) -> bool:
+    """Whether tasks are evaluated after it. `evaluation.task_stages: ends` means the model that self-play starts from
+    and the last one."""
+    if config.evaluation.task_stages == "all":
+        return True
+    first = IMITATED if config.imitation.enabled else BASE
+    rounds = config.self_play.rounds
+    return stage in (first, Stage.of_round(rounds) if rounds else first)

@@ -14,7 +14,7 @@ from spag_ray.host.folder_lease import FolderLease
 from spag_ray.results.could_have_known import held_out_report
 from spag_ray.results.lines import HeldOutLine
 from spag_ray.results.matches import Match, others_in, write_matches
-from spag_ray.stages import Stage
+from spag_ray.stages import BASE, Stage
 
 
 class HeldOutMatches:
@@ -31,12 +31,15 @@ class HeldOutMatches:
         return next((done for done in self.results if (done.attacker, done.defender) == stage.seats), None)
 
     def play(self, attacker: Seat, defender: Seat, stage: Stage) -> Match:
-        """`evaluation.games` games, each word equally often; the result is kept and written down. What an earlier life
-        of this run has played is not played again."""
+        """`evaluation.games` games (`base_games` of the base model), each word equally often; the result is kept and
+        written down. What a previous attempt of this run has played is not played again."""
         if (done := self.of(stage)) is not None:
             return done
         config = self._ground.config
-        words = [self._held_out[index % len(self._held_out)] for index in range(config.evaluation.games)]
+        num_games = config.evaluation.games
+        if stage == Stage.evaluation(str(BASE)):
+            num_games = config.evaluation.base_games or num_games
+        words = [self._held_out[index % len(self._held_out)] for index in range(num_games)]
         seats = {"attacker": attacker, "defender": defender}
         name = name_in(self._ground.folder / "episodes", stage)
         opponents, scored = Opponents(config.seed), config.evaluation.could_have_known

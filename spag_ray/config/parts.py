@@ -326,12 +326,16 @@ class ModelShape(Part):
 
 class EvaluationConfig(Part):
     games: int = Field(80, ge=0, description="games of each stage on held-out words")
+    base_games: int | None = Field(None, ge=1, description="games of the base model (as many as `games` if empty)")
     temperature: float = Field(1.0, ge=0)
     could_have_known: bool = Field(
         True, description="score at each turn of the defender how probable the word was to it (docs/evaluation.md)"
     )
     tasks: tuple[str, ...] = Field(
-        (), description="tasks of lm-evaluation-harness, evaluated after each stage; `paper` stands for the paper's"
+        (), description="tasks of lm-evaluation-harness, evaluated after stages; `paper` stands for the paper's"
+    )
+    task_stages: Literal["all", "ends"] = Field(
+        "all", description="`ends`: tasks are evaluated after the first training stage and after the last one only"
     )
     task_limit: int | None = Field(None, ge=1, description="samples of each task (all if empty)")
     num_fewshot: int | None = Field(None, ge=0, description="examples before a question (the task's own if empty)")

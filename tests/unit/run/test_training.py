@@ -11,6 +11,7 @@ import pytest
 from cluster.learning.stage_samples import StageSamples
 from cluster.run.checkpoint import RunState
 from cluster.run.training import MAX_UNDECIDED, Training, train
+from cluster.run.training_verbs import asks_tasks
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import InputError, LearnersLostError, StopRequestedError
@@ -160,3 +161,20 @@ def test_versions_without_a_decided_game_end_a_stream_with_advice() -> None:
     run = Played(config, outcomes=[Outcome.TIED] * 8)
     with pytest.raises(InputError, match=f"{MAX_UNDECIDED} versions in a row: none of 40 games was won"):
         asked_by_train(run)
+
+
+@pytest.mark.parametrize(
+    ("config", "asked"),
+    [
+        ({}, ["base", "imitated", "spag-1", "spag-2", "spag-3"]),
+        ({"evaluation": {"task_stages": "ends"}}, ["imitated", "spag-3"]),
+        ({"evaluation": {"task_stages": "ends"}, "imitation": {"enabled": False}}, ["base", "spag-3"]),
+        ({"evaluation": {"task_stages": "ends"}, "self_play": {"rounds": 0}}, ["imitated"]),
+    ],
+)
+def test_tasks_are_asked_after_all_stages_or_after_the_first_and_the_last(
+    config: dict[str, Any], asked: list[str]
+) -> None:
+    parsed = RunConfig.model_validate({"model": "tiny", "imitation": {"enabled": True}, **config})
+    stages = ("base", "imitated", "spag-1", "spag-2", "spag-3")
+    assert [name for name in stages if asks_tasks(parsed, Stage.parse(name))] == asked
