@@ -25,7 +25,7 @@ from spag_ray.game.rules import Role
 from spag_ray.weights.snapshot import Snapshot
 
 _LONGEST_CLUE = 3  # words
-_MOST_TELLING = 6  # a card has its most telling clues first: hints are drawn from so many of those not yet given
+_MOST_TELLING = 4  # a card has its most telling clues first: hints are drawn from so many of those not yet given
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Habits:
     """
 
     asks: float = 0.25
-    pairs: float = 0.4
+    pairs: float = 0.8
     walks_in: float = 0.5
-    waits: float = 0.5
-    last_guess: float = 0.3
-    min_clues: int = 4
+    waits: float = 0.4
+    last_guess: float = 0.0
+    min_clues: int = 6
 
 
 class ScriptedPolicy:

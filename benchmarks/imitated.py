@@ -79,7 +79,7 @@ class Measure:
                 word,
                 self._renderer.prompt(turns, Role.ATTACKER, word),
                 Sampling(
-                    sampling.temperature,
+                    self._config.evaluation.temperature,
                     sampling.max_new_tokens,
                     sampling.top_k,
                     sampling.top_p,
@@ -160,8 +160,10 @@ def of_games(run: Path, stage: str) -> dict[str, float | None]:
     }
 
 
-def of_run(run: Path, stage: str, games_a_word: int, unseen: str) -> dict[str, float | None]:
-    config = load_config(str(run / "config.yaml"))
+def of_run(
+    run: Path, stage: str, games_a_word: int, unseen: str, overrides: Sequence[str] = ()
+) -> dict[str, float | None]:
+    config = load_config(str(run / "config.yaml"), overrides)
     cards = load_deck(config.words.cards_from, config.words.max_difficulty)
     _, held_out = training_words(config, cards)
     words = held_out * games_a_word
@@ -189,8 +191,14 @@ def main() -> None:
     parser.add_argument("--stage", default="imitated")
     parser.add_argument("--games-a-word", type=int, default=1)
     parser.add_argument("--unseen", default="", help="a deck nobody trained on: textarena, or a file")
+    parser.add_argument(
+        "-o", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="of the run's config"
+    )
     options = parser.parse_args()
-    rows = {str(run): of_run(run, options.stage, options.games_a_word, options.unseen) for run in options.runs}
+    rows = {
+        str(run): of_run(run, options.stage, options.games_a_word, options.unseen, options.overrides)
+        for run in options.runs
+    }
     for name in next(iter(rows.values())):
         values = [row[name] for row in rows.values()]
         known = [value for value in values if value is not None]

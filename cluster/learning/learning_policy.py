@@ -340,6 +340,8 @@ class LearningPolicy:
         stage's start where these are others. Those of the first step are not needed under the former: there the learner
         is what it was."""
         assert self.learners is not None
+        if training_stage.method == "imitation" and training_stage.kl_coeff == 0:
+            return games  # nothing is compared with the weights before
         if self._config.learner.reference != "recompute" and training_stage.method == "self_play":
             return [
                 replace(game, turns=tuple(replace(turn, old_logprobs=turn.behaviour_logprobs) for turn in game.turns))
