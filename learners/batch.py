@@ -22,13 +22,14 @@ from learners.objectives import (
     sft_piece,
     spag_game_pieces,
     spag_turn_terms,
+    unsaid_piece,
 )
 from spag_ray.config.parts import ObjectiveConfig
 from spag_ray.errors import LearnerError
 from spag_ray.training_data.samples import GameSample, TurnSample
 
 Method = Literal["imitation", "self_play"]
-Kind = Literal["turn", "sft", "listening"]
+Kind = Literal["turn", "sft", "listening", "unsaid"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,13 @@ class Batch:
             for game in self.games
             for word in game.listening
         ]
-        return turns + words + [Item(row, kind="sft") for row in self.sft]
+        places = [
+            Item(place, num_turns=len(game.unsaid), kind="unsaid")
+            for game in self.games
+            for turn in game.unsaid
+            for place in turn
+        ]
+        return turns + words + places + [Item(row, kind="sft") for row in self.sft]
 
     @cached_property
     def num_decided(self) -> int:
@@ -59,10 +66,16 @@ class Batch:
         """Games with listened turns, K of the loss."""
         return sum(bool(game.listening) for game in self.games)
 
+    @cached_property
+    def num_unsaid(self) -> int:
+        """Games with attacker's turns that are not to say the word."""
+        return sum(bool(game.unsaid) for game in self.games)
+
 
 @dataclass(frozen=True)
 class Item:
-    """A turn of a game of `num_turns` learned turns, an SFT row, or one of a game's `num_turns` listened turns."""
+    """A turn of a game of `num_turns` learned turns, an SFT row, one of a game's `num_turns` listened turns, or a place
+    in one of its `num_turns` attacker's turns where the word is not to be said."""
 
     turn: TurnSample
     weight: float = 1.0
@@ -80,6 +93,7 @@ class BatchSums:
     listening: float = 0.0
     listened_nats: float = 0.0
     listened_tokens: float = 0.0
+    unsaid: float = 0.0
     turns: float = 0.0
     entropy: float = 0.0
     divergence: float = 0.0
@@ -128,6 +142,9 @@ class BatchLoss:
                 self.sums.listening += piece.item()
                 self.sums.listened_nats -= theta.sum().item()
                 self.sums.listened_tokens += len(theta)
+            elif item.kind == "unsaid":
+                piece = unsaid_piece(theta, item.num_turns, self.batch.num_unsaid, self.objective.unsaid_coeff)
+                self.sums.unsaid += piece.item()
             elif item.kind == "sft":
                 piece = sft_piece(theta, len(self.batch.sft), self.objective.sft_coeff)
                 self.sums.sft += piece.item()
@@ -139,7 +156,8 @@ class BatchLoss:
                     piece = self._spag(item, theta)
                 self.sums.turns += 1
                 self.sums.entropy += entropy.mean().item()
-            self.sums.target_tokens += len(theta)
+            if item.kind != "unsaid":
+                self.sums.target_tokens += len(theta)
             total = total + piece
         return total
 

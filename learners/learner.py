@@ -182,7 +182,7 @@ class Learner:
         """One optimiser step on the global batch; where loss or gradient is not finite the weights stay as they were
         and the report says `skipped`. With `at_start` turns need no old log-probabilities: they are those of the
         weights as they are. `temperature` is of the games' turns: what nobody sampled (SFT rows, the words of
-        listened turns) is learned at 1.
+        listened turns and unsaid words) is learned at 1.
 
         Raises LearnerError when there is nothing to learn from.
         """
@@ -239,12 +239,13 @@ class Learner:
         weights = {role: [game.weight for game in batch.games if game.role is role and game.turns] for role in Role}
         return StepReport(
             step=self._stage.step,
-            loss=sums.policy + sums.kl + sums.sft + sums.listening,
+            loss=sums.policy + sums.kl + sums.sft + sums.listening + sums.unsaid,
             policy_loss=sums.policy,
             kl_loss=sums.kl,
             sft_loss=sums.sft,
             listening_loss=sums.listening if self._stage.listening_coeff else None,
             listening_nats=sums.listened_nats / sums.listened_tokens if sums.listened_tokens else None,
+            unsaid_loss=sums.unsaid if self._objective.unsaid_coeff else None,
             num_listened=batch.num_listened if self._stage.listening_coeff else None,
             gradient_norm=math.nan if gradient_norm is None else gradient_norm,
             learning_rate=learning_rate,

@@ -30,6 +30,7 @@ Logprobs: TypeAlias = Tensor | Sequence[float]
 IGNORED_LABEL = -100
 # Nothing is learned from exp of a larger log-ratio and float32 overflows at 88: past it the gradient is zero.
 MAX_LOG_RATIO = 20.0
+MAX_SAID = 0.999  # past it, the gradient of log(1 - p) is zero
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,16 @@ def spag_game_pieces(
 def sft_piece(theta: Tensor, num_rows: int, sft_coeff: float) -> Tensor:
     """One SFT row's share of the global loss: sft_coeff/M * mean(-theta), M = `num_rows` of the batch."""
     return -sft_coeff / num_rows * _at_least_float32(theta).mean()
+
+
+def unsaid_piece(theta: Tensor, num_turns: int, num_games: int, unsaid_coeff: float) -> Tensor:
+    """One place's share of the global loss: -unsaid_coeff/(K T_g) * log(1 - p), p = exp(sum(theta)).
+
+    theta [len] of the word's tokens at a place of an attacker's turn, K = `num_games` of the batch with such turns,
+    T_g = `num_turns` of this game. Over a turn's places: minus the log-probability that it says the word nowhere.
+    """
+    said = _at_least_float32(theta).sum().exp().clamp(max=MAX_SAID)
+    return -unsaid_coeff / (num_games * num_turns) * torch.log1p(-said)
 
 
 def listening_piece(theta: Tensor, num_positions: int, num_games: int, listening_coeff: float) -> Tensor:

@@ -2,14 +2,15 @@
 
 The turns of a game repeat everything said before, so most tokens of a batch are copies. A tree holds each
 distinct prefix once, in depth-first order; a token attends to its ancestors and itself, and its position is
-its depth. Log-probabilities and gradients are those of the samples one at a time (a test holds it to 1e-9).
+its depth. A sample's last token predicts nothing, so it is not read. Log-probabilities and gradients are those
+of the samples one at a time (a test holds it to 1e-9).
 
     >>> samples = [TokenSample([1, 2], [3]), TokenSample([1, 2, 3, 4], [5, 6]), TokenSample([9], [1])]
     >>> (tree,) = pack(samples, max_tokens=16)
     >>> tree.token_ids.tolist(), tree.positions.tolist(), tree.parents.tolist()
-    ([1, 2, 3, 4, 5, 6, 9, 1], [0, 1, 2, 3, 4, 5, 0, 1], [-1, 0, 1, 2, 3, 4, -1, 6])
+    ([1, 2, 3, 4, 5, 9], [0, 1, 2, 3, 4, 0], [-1, 0, 1, 2, 3, -1])
     >>> tree.num_tokens, tree.num_flat_tokens, [nodes.tolist() for nodes in tree.predictors]
-    (8, 11, [[1], [3, 4], [6]])
+    (6, 8, [[1], [3, 4], [5]])
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ class TokenSample:
     def token_ids(self) -> tuple[int, ...]:
         return (*self.prompt_ids, *self.target_ids)
 
+    @property
+    def read_ids(self) -> tuple[int, ...]:
+        """What a model has to read to predict every target: all but the last."""
+        return self.token_ids[:-1]
+
 
 @dataclass(frozen=True)
 class TokenTree:
@@ -56,7 +62,7 @@ class TokenTree:
     descendants of node i (itself included) are the nodes i .. subtree_ends[i] - 1.
     sample_indices: which of the packed samples these are. For each of them, in that order:
     targets: [len target] its target token ids; predictors: [len target] the nodes whose logits predict them.
-    num_flat_tokens: tokens of these samples one by one; num_tokens / num_flat_tokens is what packing saves.
+    num_flat_tokens: tokens read of these samples one by one; num_tokens / num_flat_tokens is what packing saves.
     """
 
     token_ids: Tensor
@@ -79,8 +85,8 @@ def pack(samples: Sequence[TokenSample], max_tokens: int) -> list[TokenTree]:
     Sorted by their ids, samples of one game and seat are neighbours; what one shares with any earlier sample
     it shares with its neighbour. Raises LearnerError for a sample longer than `max_tokens`.
     """
-    ids = [sample.token_ids for sample in samples]
-    check_lengths([len(tokens) for tokens in ids], max_tokens)
+    ids = [sample.read_ids for sample in samples]
+    check_lengths([len(sample.token_ids) for sample in samples], max_tokens)
     order = sorted(range(len(ids)), key=ids.__getitem__)
     shared = [0, *(_shared_prefix(ids[left], ids[right]) for left, right in pairwise(order))]
     bins = _cheapest_bins([len(ids[index]) for index in order], shared, max_tokens)
@@ -153,14 +159,14 @@ def _build_tree(
     path: list[int] = []  # nodes of the sample added last, root first
     predictors, targets = [], []
     for rank, index in enumerate(order):
-        tokens, prompt_length = ids[index], len(samples[index].prompt_ids)
+        tokens, sample = ids[index], samples[index]
         kept = shared[rank] if rank else 0
         path = path[:kept] + list(range(len(token_ids), len(token_ids) + len(tokens) - kept))
         token_ids += tokens[kept:]
         positions += range(kept, len(tokens))
         parents += [path[depth - 1] if depth else -1 for depth in range(kept, len(tokens))]
-        predictors.append(torch.tensor(path[prompt_length - 1 : -1]))
-        targets.append(torch.tensor(tokens[prompt_length:]))
+        predictors.append(torch.tensor(path[len(sample.prompt_ids) - 1 :]))
+        targets.append(torch.tensor(list(sample.target_ids)))
     return TokenTree(
         token_ids=torch.tensor(token_ids),
         positions=torch.tensor(positions),

@@ -21,6 +21,7 @@ from spag_ray.training_data.prompt_randomization import load_varied, rerendered
 from spag_ray.training_data.replay import episode_from_game, published_samples, sft_games, sft_samples
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
 from spag_ray.training_data.samples import GameSample, TurnSample, game_samples
+from spag_ray.training_data.unsaid_words import unsaid_words, with_unsaid_words
 
 
 class StageSamples:
@@ -94,6 +95,7 @@ class StageSamples:
             window,
         )
         games = self._listening(games, episodes, config.objective.listening_coeff, self._learning)
+        games = self._unsaid(games, episodes, self._learning)
         games = self._recorded(games, what, len(episodes), may_be_empty=window is not None)
         # The published code trains on the plain softmax whatever it sampled at; `spag` on the sampling temperature.
         temperature = config.sampling.temperature
@@ -114,6 +116,7 @@ class StageSamples:
         episodes = self._rendered(played)
         games = imitation_samples(episodes, self._config.objective, self._config.imitation.learn_from)
         games = self._listening(games, episodes, self._config.imitation_listening_coeff)
+        games = self._unsaid(games, episodes)
         return self._recorded(games, "imitation", len(episodes))
 
     def _rendered(self, played: Sequence[Episode]) -> Sequence[Episode]:
@@ -133,10 +136,22 @@ class StageSamples:
         """The games with the turns of all `episodes` at which the defender listens, if it does."""
         if not coeff:
             return games
-        config = self._config
-        longest = min(config.engine.max_model_len, config.learner.max_tokens_per_microbatch)
-        heard = listened_turns(episodes, self._renderer.claim, config.objective.listening_turns, longest, learning)
+        turns = self._config.objective.listening_turns
+        heard = listened_turns(episodes, self._renderer.claim, turns, self._longest, learning)
         return with_listening(games, heard)
+
+    def _unsaid(
+        self, games: list[GameSample], episodes: Sequence[Episode], learning: set[str] | None = None
+    ) -> list[GameSample]:
+        """The games with the places where their attackers are not to say the word, if that is learned."""
+        if not self._config.objective.unsaid_coeff:
+            return games
+        return with_unsaid_words(games, unsaid_words(episodes, self._renderer.spoken, self._longest, learning))
+
+    @property
+    def _longest(self) -> int:
+        """Tokens of the longest sample that is added to a game."""
+        return min(self._config.engine.max_model_len, self._config.learner.max_tokens_per_microbatch)
 
     def _recorded(
         self, games: list[GameSample], what: str, num_episodes: int, may_be_empty: bool = False

@@ -193,6 +193,9 @@ METRICS: tuple[Metric, ...] = (
     _gauge(
         "spag_ray_listening_loss", "", "its listening term, coefficient included", "step", "listening_loss", _POLICY
     ),
+    _gauge(
+        "spag_ray_unsaid_loss", "", "its term of unsaid words, coefficient included", "step", "unsaid_loss", _POLICY
+    ),
     _gauge("spag_ray_listening_nats", "nats", "surprise at the word, per token", "step", "listening_nats", _POLICY),
     _gauge("spag_ray_listened_games", "games", "games listened to in the newest step", "step", "num_listened", _POLICY),
     _gauge("spag_ray_kl_nats", "nats", "divergence from the reference, per token", "step", "kl", _POLICY),

@@ -156,6 +156,9 @@ class ObjectiveConfig(Part):
         0.0, ge=0, description="weight of the word's log-likelihood at the defender's turns, once a game has ended"
     )
     listening_turns: ListeningTurns = Field("all", description="at each of these turns, or at a game's last one alone")
+    unsaid_coeff: float = Field(
+        0.0, ge=0, description="weight of minus the log-probability that an attacker's turn does not say the word"
+    )
     breach_penalty: float = Field(0.2, gt=0, le=1, description="with breach: penalise, minus the turn's advantage")
     role_weights: Literal["balanced", "none"] = Field(
         "balanced", description="`none`: every game counts 1, for results whose mean a baseline takes out"

@@ -69,6 +69,14 @@ class Claim:
     word_ids: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Spoken:
+    """A word as tokens of a reply: at its `start` (small or capital), or `later`, after a space."""
+
+    start: tuple[tuple[int, ...], ...]
+    later: tuple[tuple[int, ...], ...]
+
+
 def load_template(name: str) -> PromptTemplate:
     """A shipped template (`chat`, `flat`) or a file of the user's own.
 
@@ -103,6 +111,7 @@ class Renderer(Protocol):
     def query_ids(self, query: str) -> tuple[int, ...]: ...
     def reply_ids(self, text: str) -> tuple[int, ...]: ...
     def claim(self, word: str) -> Claim: ...
+    def spoken(self, word: str) -> Spoken: ...
     def text_of(self, token_ids: Sequence[int]) -> str: ...
 
 
@@ -166,6 +175,11 @@ class _BaseRenderer:
                 "player would say these tokens; choose another `claim` in the prompt file"
             )
         return Claim(opening_ids, word_ids)
+
+    def spoken(self, word: str) -> Spoken:
+        """The tokens that would say this word in a reply."""
+        start = dict.fromkeys((self._plain(word), self._plain(word.capitalize())))
+        return Spoken(tuple(start), (self._plain(f" {word}"),))
 
     def text_of(self, token_ids: Sequence[int]) -> str:
         """What was said: special tokens and outer white space taken off."""

@@ -61,13 +61,14 @@ class TurnSample:
 class GameSample:
     """The learned turns of one game and the weight of the role that decided it (None where nobody did); they are never
     split over batches. `listening`: positions that teach the defender the word (listened_turns.py); a game may have
-    these alone."""
+    these alone. `unsaid`: of each of the attacker's turns, the places where it could say the word (unsaid_words.py)."""
 
     episode_id: str
     role: Role | None
     weight: float
     turns: tuple[TurnSample, ...] = field(default_factory=tuple)
     listening: tuple[TurnSample, ...] = ()
+    unsaid: tuple[tuple[TurnSample, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.weight):
@@ -77,7 +78,7 @@ class GameSample:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that a learner reads for this game when nothing is shared."""
+        """Tokens that a learner reads for this game when nothing is shared; `unsaid` reads its turns' own."""
         return sum(sample.num_tokens for sample in (*self.turns, *self.listening))
 
 
@@ -173,8 +174,9 @@ def turns_of(games: Sequence[GameSample], role: Role) -> list[GameSample]:
     for game in games:
         turns = tuple(turn for turn in game.turns if turn.role in (role, None))
         listening = game.listening if role is Role.DEFENDER else ()
+        unsaid = game.unsaid if role is Role.ATTACKER else ()
         if turns or listening:
-            own.append(replace(game, weight=1.0, turns=turns, listening=listening))
+            own.append(replace(game, weight=1.0, turns=turns, listening=listening, unsaid=unsaid))
     return own
 
 

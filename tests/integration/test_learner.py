@@ -32,7 +32,7 @@ torch.set_num_threads(1)
 defaults = {"dtype": "float32", "max_tokens_per_microbatch": 200, "bucket_bytes": 30000}
 config = LearnerConfig(**defaults | json.loads(options))
 world = World(int(rank), int(size), int(rank), f"127.0.0.1:{port}")
-learner = Learner(model, config, ObjectiveConfig(name=objective), world)
+learner = Learner(model, config, ObjectiveConfig(name=objective, unsaid_coeff=0.3), world)
 
 def game(number):
     role = Role.ATTACKER if number % 3 else Role.DEFENDER
@@ -42,7 +42,8 @@ def game(number):
         turns.append(TurnSample(prompt, target, 0.3 + 0.1 * turn, (-3.0, -3.5, -2.0, -1.0)))
         prompt = prompt + target + (1, 20 + turn, 2)
     words = [TurnSample(turn.prompt_ids + (41, 42), (50 + number, 12, 2)[number % 2:], 1.0) for turn in turns]
-    return GameSample(str(number), role, 0.5 + number / 4, tuple(turns), tuple(words[number // 3:]))
+    unsaid = tuple((TurnSample(turn.prompt_ids, (45,), 1.0),) for turn in turns)
+    return GameSample(str(number), role, 0.5 + number / 4, tuple(turns), tuple(words[number // 3:]), unsaid)
 
 games = [game(number) for number in range(6)]
 games.append(replace(games[2], episode_id="tie", role=None, turns=()))
@@ -220,14 +221,17 @@ def test_instruction_data_is_learned_at_temperature_1_whatever_games_are_sampled
     assert tempered["entropy"] > 1.01 * plain["entropy"], "of the games' turns, under a flatter softmax"
 
 
-def test_the_word_is_learned_at_temperature_1_in_games_that_teach_nothing_else_too(one_rank: dict[str, Any]) -> None:
+def test_the_word_is_learned_or_unlearned_at_temperature_1_in_games_that_teach_nothing_else_too(
+    one_rank: dict[str, Any],
+) -> None:
     plain, tempered = one_rank["tempered"]
     assert tempered["listening_loss"] == pytest.approx(plain["listening_loss"], rel=1e-6)
     first, last = one_rank["reports"][0], one_rank["reports"][2]
-    terms = ("policy_loss", "kl_loss", "sft_loss", "listening_loss")
+    assert tempered["unsaid_loss"] == pytest.approx(plain["unsaid_loss"], rel=1e-6)
+    terms = ("policy_loss", "kl_loss", "sft_loss", "listening_loss", "unsaid_loss")
     assert first["loss"] == pytest.approx(sum(first[term] for term in terms), rel=1e-9)
     assert first["listening_loss"] > last["listening_loss"] > 0 and first["listening_nats"] > last["listening_nats"]
-    assert first["num_listened"] == 6
+    assert first["num_listened"] == 6 and first["unsaid_loss"] > last["unsaid_loss"] > 0
 
 
 def test_bfloat16_and_the_published_objective_train_too(tiny_model: Path, tmp_path: Path) -> None:

@@ -141,6 +141,20 @@ def test_a_claim_is_encoded_piece_by_piece_and_equals_the_whole(tokenizer: Any, 
     assert "river" not in tokenizer.decode(found.opening_ids)
 
 
+def test_a_word_is_spoken_at_the_start_of_a_reply_with_or_without_a_capital_and_later_after_a_space() -> None:
+    class Letters:
+        """One token a letter."""
+
+        eos_token_id, chat_template, all_special_ids = 0, None, [0]
+        added_tokens_decoder: ClassVar[dict[int, str]] = {}
+
+        def encode(self, text: str, **_: Any) -> list[int]:
+            return list(map(ord, text))
+
+    found = FlatRenderer(load_template("hints"), cast(Any, Letters()), 5).spoken("cat")
+    assert found.start == (tuple(map(ord, "cat")), tuple(map(ord, "Cat"))) and found.later == (tuple(map(ord, " cat")),)
+
+
 def test_a_claim_whose_pieces_are_not_the_whole_is_refused() -> None:
     class Joins:
         """Joins "it`" and what follows into one token, as some tokenizers do."""

@@ -20,6 +20,7 @@ from spag_ray.game.rules import Outcome, Role
 from spag_ray.training_data.listened_turns import count_leading, listened_turns, spread, with_listening
 from spag_ray.training_data.samples import GameSample, TurnSample, game_samples, turns_of
 from tests.support.episodes import game
+from tests.support.tree_model import make_tree_model
 
 torch.set_num_threads(1)
 
@@ -155,7 +156,7 @@ def test_listened_turns_in_trees_are_as_one_at_a_time_and_their_prompts_cost_not
     batch = Batch((GameSample("g", Role.DEFENDER, 1.0, (own,), words),))
     packed = [TokenSample(item.turn.prompt_ids, item.turn.target_ids) for item in batch.items]
     (tree,) = pack(packed, 200)
-    assert tree.num_tokens == own.num_tokens + 3 * 4, "leaves"
+    assert tree.num_tokens == own.num_tokens - 1 + 3 * 3, "leaves, whose last token is not read"
 
     def loss(trees: list[Any]) -> tuple[float, torch.Tensor]:
         tree_model.zero_grad()
@@ -183,23 +184,7 @@ def test_listened_turns_in_trees_are_as_one_at_a_time_and_their_prompts_cost_not
 
 @pytest.fixture(scope="module")
 def tree_model() -> Any:
-    """Random weights in float64; transformers' RMSNorm computes in float32, torch's does not."""
-    from transformers import AutoModelForCausalLM, LlamaConfig
-
-    from learners.attention import TREE
-    from learners.head import TargetHead
-
-    torch.manual_seed(0)
-    shape = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
-    config = LlamaConfig(**shape, num_attention_heads=4, num_key_value_heads=2, initializer_range=0.3)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float64)
-    for name, module in list(model.named_modules()):
-        if type(module).__name__.endswith("RMSNorm"):
-            norm = torch.nn.RMSNorm(module.weight.shape, eps=module.variance_epsilon, dtype=torch.float64)
-            model.set_submodule(name, norm)
-    model.set_attn_implementation(TREE)
-    TargetHead.install(model)
-    return model
+    return make_tree_model()
 
 
 def test_imitation_listens_as_the_objective_says_unless_it_says_otherwise() -> None:

@@ -154,7 +154,7 @@ def test_no_tree_is_over_budget_and_every_sample_is_in_one(samples: list[TokenSa
     trees = pack(samples, max_tokens)
     assert all(tree.num_tokens <= max_tokens for tree in trees)
     assert sorted(i for tree in trees for i in tree.sample_indices) == list(range(len(samples)))
-    assert sum(tree.num_flat_tokens for tree in trees) == sum(len(s.token_ids) for s in samples)
+    assert sum(tree.num_flat_tokens for tree in trees) == sum(len(s.token_ids) - 1 for s in samples)
     for tree in trees:
         for index, nodes, targets in zip(tree.sample_indices, tree.predictors, tree.targets, strict=True):
             assert targets.tolist() == list(samples[index].target_ids)
@@ -167,7 +167,7 @@ def test_a_tree_holds_each_distinct_prefix_once_and_sees_only_ancestors(
     samples: list[TokenSample], max_tokens: int
 ) -> None:
     for tree in pack(samples, max_tokens):
-        ids = [samples[i].token_ids for i in tree.sample_indices]
+        ids = [samples[i].token_ids[:-1] for i in tree.sample_indices]
         assert tree.num_tokens == len({tokens[: n + 1] for tokens in ids for n in range(len(tokens))})
         mask = ancestor_mask(tree.subtree_ends)
         for node in range(tree.num_tokens):
@@ -193,7 +193,7 @@ def test_the_samples_of_a_game_stay_together_when_both_games_do_not_fit() -> Non
     game_b = [TokenSample([*rules, *[2] * 3 * t], [2, 2, 2]) for t in range(1, 4)]
     trees = pack([s for pair in zip(game_a, game_b, strict=True) for s in pair], max_tokens=20)
     assert [set(tree.sample_indices) for tree in trees] == [{0, 2, 4}, {1, 3, 5}]
-    assert [tree.num_tokens for tree in trees] == [16, 16]
+    assert [tree.num_tokens for tree in trees] == [15, 15]
 
 
 def test_nothing_to_pack_is_no_tree() -> None:

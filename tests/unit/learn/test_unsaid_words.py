@@ -1,0 +1,143 @@
+"""Where an attacker could say the word, what these places add to the loss, and that learning them works."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from learners.batch import Batch, BatchLoss, Method
+from learners.forward import token_logprobs_and_entropies
+from learners.objectives import MAX_SAID, unsaid_piece
+from learners.packing import TokenSample, pack
+from spag_ray.config.parts import ObjectiveConfig
+from spag_ray.episodes.episode import Episode
+from spag_ray.game.prompts import Spoken
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.training_data.samples import GameSample, TurnSample, game_samples, turns_of
+from spag_ray.training_data.unsaid_words import unsaid_words, with_unsaid_words
+from tests.support.episodes import game
+from tests.support.tree_model import make_tree_model
+
+torch.set_num_threads(1)
+
+CAT = Spoken(start=((30,), (31,)), later=((32, 33),))
+
+
+def said(token_ids: tuple[int, ...], outcome: Outcome = Outcome.TIED) -> Episode:
+    """A game of two turns whose attacker said this."""
+    episode = game(0, outcome, 2)
+    attack = replace(episode.turns[0], prompt_ids=(1, 2), token_ids=token_ids, logprobs=(0.0,) * len(token_ids))
+    return replace(episode, turns=(attack, *episode.turns[1:]))
+
+
+def places(episode: Episode, **options: Any) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(what is read, what is pushed down) of its only turn of the attacker."""
+    asked: dict[str, Any] = {"max_tokens": 100, **options}
+    found = unsaid_words([episode], lambda word: {"cat": CAT}[word], **asked)
+    return [(place.prompt_ids, place.target_ids) for turns in found.values() for turn in turns for place in turn]
+
+
+def test_every_token_of_an_attackers_turn_is_a_place_and_the_first_has_forms_of_its_own() -> None:
+    assert places(said((5, 6, 7))) == [
+        ((1, 2), (30,)),
+        ((1, 2), (31,)),
+        ((1, 2, 5), (32, 33)),
+        ((1, 2, 5, 6), (32, 33)),
+    ]
+
+
+def test_the_beginning_of_the_word_in_another_word_is_no_place_but_the_word_itself_is() -> None:
+    assert places(said((5, 32, 40, 6)))[2:] == [((1, 2, 5, 32), (32, 33)), ((1, 2, 5, 32, 40), (32, 33))]
+    assert ((1, 2, 5), (32, 33)) in places(said((5, 32, 33, 6)))
+    assert ((1, 2), (30,)) in places(said((30, 6)))
+
+
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_a_game_has_places_however_it_ended(outcome: Outcome) -> None:
+    assert len(places(said((5, 6, 7), outcome))) == 4
+
+
+def test_places_without_room_and_turns_of_others_or_after_the_verdict_are_left_out() -> None:
+    episode = said((5, 6, 7))
+    assert places(episode, max_tokens=5) == places(episode)[:3]
+    assert places(episode, max_tokens=2) == places(episode, learning={"another"}) == []
+    assert places(episode, learning={"p"}) == places(episode)
+    assert places(replace(episode, verdict=replace(episode.verdict, length=0))) == []
+
+
+def test_games_that_teach_nothing_else_stay_out_and_of_two_policies_the_attacker_alone_has_places() -> None:
+    won, tied = said((5, 6), Outcome.ATTACKER_WINS), replace(said((5, 6)), episode_id="tied")
+    found = unsaid_words([won, tied], lambda word: CAT, 100)
+    games = with_unsaid_words(game_samples([won, tied], ObjectiveConfig()), found)
+    assert [(each.episode_id, len(each.unsaid)) for each in games] == [(won.episode_id, 1)]
+    both = [replace(each, turns=(*each.turns, replace(each.turns[0], role=Role.DEFENDER))) for each in games]
+    assert [[len(each.unsaid) for each in turns_of(both, role)] for role in Role] == [[1], [0]]
+
+
+def total(batch: Batch, thetas: dict[int, list[float]], method: Method, name: str, coeff: float) -> tuple[float, Any]:
+    """The loss of a batch whose items have these log-probabilities, by the length of their prompts."""
+    objective = ObjectiveConfig.model_validate({"name": name, "unsaid_coeff": coeff})
+    loss = BatchLoss(batch, method, objective, 0.0, at_start=True)
+    logprobs = [torch.tensor(thetas[len(item.turn.prompt_ids)], dtype=torch.float64) for item in batch.items]
+    return loss.of(batch.items, logprobs, [torch.zeros(2)] * len(logprobs)).item(), loss.sums
+
+
+def at(length: int) -> TurnSample:
+    return TurnSample(tuple(range(1, length + 1)), (9,), 1.0, role=Role.ATTACKER)
+
+
+@pytest.mark.parametrize("name", ["spag", "published"])
+@pytest.mark.parametrize("method", ["imitation", "self_play"])
+def test_the_figure_computed_by_hand_is_added_to_either_objective(name: str, method: Method) -> None:
+    """Game A has one turn with places of p = 1/2 and 1/4; game B two turns, of p = 1/2 and of 1/4, its weight 3."""
+    own = TurnSample((1,), (9, 9), 1.0)
+    first = GameSample("a", Role.ATTACKER, 1.0, (own,), (), ((at(2), at(3)),))
+    second = GameSample("b", Role.ATTACKER, 3.0, (own,), (), ((at(2),), (at(3),)))
+    thetas = {1: [-0.5, -0.25], 2: [math.log(0.5)], 3: [math.log(0.5), math.log(0.5)]}
+    plain, _ = total(Batch((replace(first, unsaid=()), replace(second, unsaid=()))), thetas, method, name, 0.7)
+    found, sums = total(Batch((first, second)), thetas, method, name, 0.7)
+    by_hand = 0.7 * ((-math.log(0.5) - math.log(0.75)) + (-math.log(0.5) - math.log(0.75)) / 2) / 2
+    assert found == pytest.approx(plain + by_hand, abs=1e-12) and sums.unsaid == pytest.approx(by_hand)
+    assert sums.target_tokens == 4, "places are no target tokens"
+
+
+def test_a_word_that_is_certain_gives_a_finite_loss_and_no_gradient() -> None:
+    theta = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    piece = unsaid_piece(theta, 1, 1, 1.0)
+    piece.backward()
+    assert piece.item() == pytest.approx(-math.log(1 - MAX_SAID)) and theta.grad is not None
+    assert theta.grad.tolist() == [0.0, 0.0]
+
+
+def test_places_in_trees_are_as_one_at_a_time_and_one_token_words_cost_no_token(tree_model: Any) -> None:
+    own = TurnSample(tuple(range(1, 21)), (30, 31, 32), 1.0, role=Role.ATTACKER)
+    places = tuple(TurnSample((*own.prompt_ids, *own.target_ids[:cut]), (50,), 1.0) for cut in range(3))
+    batch = Batch((GameSample("g", Role.ATTACKER, 1.0, (own,), (), (places,)),))
+    packed = [TokenSample(item.turn.prompt_ids, item.turn.target_ids) for item in batch.items]
+    (tree,) = pack(packed, 200)
+    assert tree.num_tokens == own.num_tokens - 1
+
+    def loss(trees: list[Any]) -> tuple[float, torch.Tensor]:
+        tree_model.zero_grad()
+        whole = 0.0
+        for each in trees:
+            part = BatchLoss(batch, "self_play", ObjectiveConfig(unsaid_coeff=0.7), 0.2, at_start=True)
+            chosen = [batch.items[packed.index(sample)] for sample in each[1]]
+            logprobs, entropies = token_logprobs_and_entropies(tree_model, each[0], 1.0)
+            value = part.of(chosen, logprobs, entropies)
+            value.backward()
+            whole += value.item()
+        return whole, torch.cat([parameter.grad.flatten().clone() for parameter in tree_model.parameters()])
+
+    together, gradient = loss([(tree, [packed[index] for index in tree.sample_indices])])
+    alone, other = loss([(pack([sample], 200)[0], [sample]) for sample in packed])
+    assert together == pytest.approx(alone, abs=1e-9) and (gradient - other).norm() <= 1e-9 * other.norm()
+
+
+@pytest.fixture(scope="module")
+def tree_model() -> Any:
+    return make_tree_model()
