@@ -76,7 +76,8 @@ def test_a_model_folder_without_a_tokenizer_is_named(run: Any, words: Path, tmp_
 
 
 def test_a_model_without_a_chat_template_is_told_of_flat_prompts(run: Any, words: Path, tmp_path: Path) -> None:
-    assert "has no chat template" in run(*train(make_tiny_model(tmp_path / "base", chat_template=None), words))
+    base = make_tiny_model(tmp_path / "base", chat_template=None)
+    assert "has no chat template" in run(*train(base, words, "prompts=chat"))
 
 
 def test_a_prompt_that_leaves_no_room_is_refused_with_what_would_fit(run: Any, tiny_model: Path, words: Path) -> None:

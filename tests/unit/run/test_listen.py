@@ -48,7 +48,8 @@ GAMES: list[dict[str, Any]] = [
 @pytest.fixture
 def listen(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> Listen:
     def listen(games: Path, *more: str) -> tuple[int, str]:
-        command = ["listen", str(tiny_model), "--games", str(games), "-o", "engine.dtype=float32", *more]
+        options = ["-o", "engine.dtype=float32", "-o", "prompts=chat"]
+        command = ["listen", str(tiny_model), "--games", str(games), *options, *more]
         code = run_guarded(lambda standalone_mode: app(command))
         printed = capsys.readouterr()
         return code, printed.out + printed.err

@@ -1,0 +1,43 @@
+"""benchmarks/imitated.py: what it reads of a run's games, and which dialogues it asks a model about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.imitated import NUM_HINTS, Measure, of_games
+from spag_ray.config.loading import parse_config
+from spag_ray.game.deck_file import Card
+from tests.support.typed import ROOT
+
+CARDS = {
+    "river": Card("river", ("water", "long", "old", "green")),
+    "piano": Card("piano", ("music", "big", "old", "talk")),
+}
+
+
+def test_the_shares_are_those_of_the_stages_games() -> None:
+    found = of_games(ROOT / "tests" / "golden" / "run_folders" / "rounds", "base")
+    assert found == {
+        "right_guesses": 0.0,
+        "guesses_that_are_right": None,
+        "rule_violations": 0.5,
+        "ties": 0.0,
+        "traps_of_attacker_wins": 1.0,
+    }
+
+
+def test_an_expert_and_the_model_itself_give_four_hints_and_the_model_is_scored_after_them(tiny_model: Path) -> None:
+    config = parse_config({"model": str(tiny_model), "engine": {"dtype": "float32"}, "sampling": {"max_new_tokens": 4}})
+    measure = Measure(config, tiny_model)
+    heard = measure.by_expert(list(CARDS), CARDS, 0.0, seed=1)
+    assert [one.word for one in heard] == ["river", "piano"]
+    for one, clues in zip(heard, (card.clues for card in CARDS.values()), strict=True):
+        text = measure._renderer.text_of(one.prompt_ids)
+        assert one.word not in text and sum(clue in text for clue in clues) == NUM_HINTS
+    own = measure.by_itself(list(CARDS), seed=1)
+    assert {one.word for one in own} <= set(CARDS) and own == measure.by_itself(list(CARDS), seed=1)
+    assert measure.first_choices(heard) in (0.0, 0.5, 1.0) and measure.first_choices([]) is None
+    gain = measure.own_minus_other(heard)
+    assert gain is not None and gain == pytest.approx(measure.own_minus_other(heard[::-1]))
