@@ -35,14 +35,14 @@ class Habits:
     `asks`: the attacker asks a question that leads to the word, from its second turn on. `pairs`: it gives two clues
     instead of one. `walks_in`: the defender answers such a question with the word. `waits`: it asks on although one
     card is singled out. `last_guess`: on its last turn it claims one of the cards that fit best. `min_clues`: clues
-    of that card heard before any claim, or all that it has.
+    of that card heard before any claim, or all that it has; half as many on its last turn.
     """
 
     asks: float = 0.25
     pairs: float = 0.8
     walks_in: float = 0.5
     waits: float = 0.4
-    last_guess: float = 0.0
+    last_guess: float = 0.3
     min_clues: int = 6
 
 
@@ -122,7 +122,8 @@ class ScriptedPolicy:
         is_last = len(view.history) >= 2 * view.max_turns - 1
         if len(best) == 1 and rng.random() >= habits.waits:
             word = best[0]
-            if scores[word] >= min(habits.min_clues, len(self._cards[word].clues)):
+            needed = habits.min_clues // 2 if is_last else habits.min_clues
+            if scores[word] >= min(needed, len(self._cards[word].clues)):
                 return self._claim.format(word=word)
         if best and is_last and rng.random() < habits.last_guess:
             return self._claim.format(word=rng.choice(best))
