@@ -17,7 +17,6 @@ import asyncio
 import json
 import random
 import statistics
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +32,12 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import ModelError
 from spag_ray.game.decks import Deck, load_deck
-from spag_ray.game.end_reason import EndReason
 from spag_ray.game.prompts import Renderer, load_template, make_renderer
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.game.turn import Turn
 from spag_ray.judge import judge_turn
+from spag_ray.results.could_have_known import held_out_report
+from spag_ray.results.matches import Match
 
 NUM_HINTS = 4
 NUM_UNSEEN = 100  # words of the unseen deck
@@ -140,29 +140,19 @@ class Measure:
 
 def of_games(run: Path, stage: str) -> dict[str, float | None]:
     """Shares of a stage's games against itself."""
-    ends: Counter[EndReason] = Counter()
-    outcomes: Counter[Outcome] = Counter()
-    traps = 0
-    for episode in read_log(run / "episodes" / f"eval-{stage}.log"):
-        verdict = episode.verdict
-        ends[verdict.end_reason] += 1
-        outcomes[verdict.outcome] += 1
-        traps += verdict.outcome is Outcome.ATTACKER_WINS and verdict.end_reason is EndReason.SAID_WORD
-    guesses = ends[EndReason.RIGHT_GUESS] + ends[EndReason.WRONG_GUESS]
-    wins = outcomes[Outcome.ATTACKER_WINS]
-    total = outcomes.total()
+    episodes = list(read_log(run / "episodes" / f"eval-{stage}.log"))
+    report = held_out_report(episodes)
+    outcomes = Match.of(stage, stage, episodes).outcomes
     return {
-        "right_guesses": ends[EndReason.RIGHT_GUESS] / total,
-        "guesses_that_are_right": ends[EndReason.RIGHT_GUESS] / guesses if guesses else None,
-        "rule_violations": outcomes[Outcome.ATTACKER_BREACH] / total,
-        "ties": outcomes[Outcome.TIED] / total,
-        "traps_of_attacker_wins": traps / wins if wins else None,
+        "right_guesses": report.right_guesses / report.games,
+        "guesses_that_are_right": report.right_share,
+        "rule_violations": outcomes[Outcome.ATTACKER_BREACH] / report.games,
+        "ties": outcomes[Outcome.TIED] / report.games,
+        "traps_of_attacker_wins": report.trap_share,
     }
 
 
-def of_run(
-    run: Path, stage: str, games_a_word: int, unseen: str, overrides: Sequence[str] = ()
-) -> dict[str, float | None]:
+def of_run(run: Path, stage: str, games_a_word: int, unseen: str, overrides: Sequence[str]) -> dict[str, float | None]:
     config = load_config(str(run / "config.yaml"), overrides)
     cards = load_deck(config.words.cards_from, config.words.max_difficulty)
     _, held_out = training_words(config, cards)

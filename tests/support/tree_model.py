@@ -1,4 +1,4 @@
-"""A model that reads token trees exactly."""
+"""A model that reads token trees exactly, and what it makes of a batch in one tree and sample by sample."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from learners.attention import TREE
+from learners.batch import Batch, BatchLoss
+from learners.forward import token_logprobs_and_entropies
 from learners.head import TargetHead
+from learners.packing import TokenSample, TokenTree, pack
+from spag_ray.config.parts import ObjectiveConfig
 
 
 def make_tree_model() -> Any:
@@ -24,3 +28,32 @@ def make_tree_model() -> Any:
     model.set_attn_implementation(TREE)
     TargetHead.install(model)
     return model
+
+
+def check_same_in_a_tree(
+    model: Any, batch: Batch, objective: ObjectiveConfig, listening_coeff: float = 0.0, temperature: float = 1.7
+) -> tuple[TokenTree, float]:
+    """The loss and the gradient of a self-play batch are the same from one tree as from its samples one at a time, to
+    1e-9; the turns at `temperature`, all else at 1. Gives that tree and the loss."""
+    items = batch.items
+    samples = [TokenSample(item.turn.prompt_ids, item.turn.target_ids) for item in items]
+
+    def loss(of: list[list[int]]) -> tuple[float, torch.Tensor]:
+        model.zero_grad()
+        whole = 0.0
+        for indices in of:
+            (tree,) = pack([samples[index] for index in indices], 200)
+            chosen = [items[indices[place]] for place in tree.sample_indices]
+            at = [temperature if item.kind == "turn" else 1.0 for item in chosen]
+            logprobs, entropies = token_logprobs_and_entropies(model, tree, at)
+            part = BatchLoss(batch, "self_play", objective, 0.2, at_start=True, listening_coeff=listening_coeff)
+            value = part.of(chosen, logprobs, entropies)
+            value.backward()
+            whole += value.item()
+        return whole, torch.cat([parameter.grad.flatten().clone() for parameter in model.parameters()])
+
+    together, gradient = loss([list(range(len(items)))])
+    alone, other = loss([[index] for index in range(len(items))])
+    assert abs(together - alone) <= 1e-9 and (gradient - other).norm() <= 1e-9 * other.norm()
+    (tree,) = pack(samples, 200)
+    return tree, together

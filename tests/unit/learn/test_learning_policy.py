@@ -64,11 +64,13 @@ def games(count: int) -> list[GameSample]:
     return [GameSample(f"e/{number}", Role.ATTACKER, 1.0, (turn,)) for number in range(count)]
 
 
-def learned(tmp_path: Path, bad: set[int], config: RunConfig | None = None, method: str = "self_play") -> FakeLearners:
+def learned(
+    tmp_path: Path, bad: set[int], config: RunConfig | None = None, method: str = "self_play", kl_coeff: float = 0.2
+) -> FakeLearners:
     policy = LearningPolicy("policy", tuple(Role), config or RunConfig(), tmp_path, "model", Recorder(tmp_path))
     fake: Any = FakeLearners(bad)
     policy.learners = fake
-    policy.learn(TrainingStage(Stage.of_round(1), method, games(12), [], 2, 1e-6, 0.2), lambda *_: None)
+    policy.learn(TrainingStage(Stage.of_round(1), method, games(12), [], 2, 1e-6, kl_coeff), lambda *_: None)
     return fake
 
 
@@ -92,6 +94,11 @@ def test_the_first_steps_games_are_not_scored_because_the_learner_is_its_own_ref
     assert fake.scored == [f"e/{number}" for number in range(2, 12)]
     assert fake.steps[0][0].turns[0].old_logprobs is None
     assert fake.steps[1][0].turns[0].old_logprobs == (-9.0,)
+
+
+def test_imitation_without_a_kl_term_scores_nothing_and_self_play_still_does(tmp_path: Path) -> None:
+    assert learned(tmp_path, bad=set(), method="imitation", kl_coeff=0.0).scored == []
+    assert len(learned(tmp_path, bad=set(), kl_coeff=0.0).scored) == 10
 
 
 def test_with_reference_engine_nothing_is_scored_in_self_play_and_imitation_still_is(tmp_path: Path) -> None:

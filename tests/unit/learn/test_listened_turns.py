@@ -20,7 +20,7 @@ from spag_ray.game.rules import Outcome, Role
 from spag_ray.training_data.listened_turns import count_leading, listened_turns, spread, with_listening
 from spag_ray.training_data.samples import GameSample, TurnSample, game_samples, turns_of
 from tests.support.episodes import game
-from tests.support.tree_model import make_tree_model
+from tests.support.tree_model import check_same_in_a_tree, make_tree_model
 
 torch.set_num_threads(1)
 
@@ -154,26 +154,9 @@ def test_listened_turns_in_trees_are_as_one_at_a_time_and_their_prompts_cost_not
     own = TurnSample(tuple(range(1, 21)), (30, 31, 32), 1.0)
     words = tuple(TurnSample((*own.prompt_ids[:cut], 40, 41), (50, 51), 1.0) for cut in (8, 14, 20))
     batch = Batch((GameSample("g", Role.DEFENDER, 1.0, (own,), words),))
-    packed = [TokenSample(item.turn.prompt_ids, item.turn.target_ids) for item in batch.items]
-    (tree,) = pack(packed, 200)
+    tree, together = check_same_in_a_tree(tree_model, batch, ObjectiveConfig(), listening_coeff=0.7)
     assert tree.num_tokens == own.num_tokens - 1 + 3 * 3, "leaves, whose last token is not read"
-
-    def loss(trees: list[Any]) -> tuple[float, torch.Tensor]:
-        tree_model.zero_grad()
-        whole = 0.0
-        for each in trees:
-            part = BatchLoss(batch, "self_play", ObjectiveConfig(), 0.2, at_start=True, listening_coeff=0.7)
-            chosen = [batch.items[packed.index(sample)] for sample in each[1]]
-            at = [1.0 if item.kind == "listening" else 1.7 for item in chosen]
-            logprobs, entropies = token_logprobs_and_entropies(tree_model, each[0], at)
-            value = part.of(chosen, logprobs, entropies)
-            value.backward()
-            whole += value.item()
-        return whole, torch.cat([parameter.grad.flatten().clone() for parameter in tree_model.parameters()])
-
-    together, gradient = loss([(tree, [packed[index] for index in tree.sample_indices])])
-    alone, other = loss([(pack([sample], 200)[0], [sample]) for sample in packed])
-    assert together == pytest.approx(alone, abs=1e-9) and (gradient - other).norm() <= 1e-9 * other.norm()
+    packed = [TokenSample(item.turn.prompt_ids, item.turn.target_ids) for item in batch.items]
     plain = [token_logprobs(tree_model, pack([sample], 200)[0])[0] for sample in packed[1:]]
     by_hand = 0.7 * sum(-each.mean().item() for each in plain) / 3
     own_alone = Batch((replace(batch.games[0], listening=()),))

@@ -1,4 +1,4 @@
-"""Where an attacker could say the word, what these places add to the loss, and that learning them works."""
+"""Where an attacker could say the word, and what these places add to the loss."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from learners.batch import Batch, BatchLoss, Method
-from learners.forward import token_logprobs_and_entropies
 from learners.objectives import MAX_SAID, unsaid_piece
-from learners.packing import TokenSample, pack
 from spag_ray.config.parts import ObjectiveConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.prompts import Spoken
@@ -20,7 +18,7 @@ from spag_ray.game.rules import Outcome, Role
 from spag_ray.training_data.samples import GameSample, TurnSample, game_samples, turns_of
 from spag_ray.training_data.unsaid_words import unsaid_words, with_unsaid_words
 from tests.support.episodes import game
-from tests.support.tree_model import make_tree_model
+from tests.support.tree_model import check_same_in_a_tree, make_tree_model
 
 torch.set_num_threads(1)
 
@@ -117,25 +115,8 @@ def test_places_in_trees_are_as_one_at_a_time_and_one_token_words_cost_no_token(
     own = TurnSample(tuple(range(1, 21)), (30, 31, 32), 1.0, role=Role.ATTACKER)
     places = tuple(TurnSample((*own.prompt_ids, *own.target_ids[:cut]), (50,), 1.0) for cut in range(3))
     batch = Batch((GameSample("g", Role.ATTACKER, 1.0, (own,), (), (places,)),))
-    packed = [TokenSample(item.turn.prompt_ids, item.turn.target_ids) for item in batch.items]
-    (tree,) = pack(packed, 200)
+    tree, _ = check_same_in_a_tree(tree_model, batch, ObjectiveConfig(unsaid_coeff=0.7))
     assert tree.num_tokens == own.num_tokens - 1
-
-    def loss(trees: list[Any]) -> tuple[float, torch.Tensor]:
-        tree_model.zero_grad()
-        whole = 0.0
-        for each in trees:
-            part = BatchLoss(batch, "self_play", ObjectiveConfig(unsaid_coeff=0.7), 0.2, at_start=True)
-            chosen = [batch.items[packed.index(sample)] for sample in each[1]]
-            logprobs, entropies = token_logprobs_and_entropies(tree_model, each[0], 1.0)
-            value = part.of(chosen, logprobs, entropies)
-            value.backward()
-            whole += value.item()
-        return whole, torch.cat([parameter.grad.flatten().clone() for parameter in tree_model.parameters()])
-
-    together, gradient = loss([(tree, [packed[index] for index in tree.sample_indices])])
-    alone, other = loss([(pack([sample], 200)[0], [sample]) for sample in packed])
-    assert together == pytest.approx(alone, abs=1e-9) and (gradient - other).norm() <= 1e-9 * other.norm()
 
 
 @pytest.fixture(scope="module")
