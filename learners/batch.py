@@ -16,6 +16,7 @@ from torch import Tensor
 
 from learners.objectives import (
     TurnStats,
+    claiming_piece,
     listening_piece,
     published_imitation_terms,
     published_offline_po_terms,
@@ -93,6 +94,7 @@ class BatchSums:
     listening: float = 0.0
     listened_nats: float = 0.0
     listened_tokens: float = 0.0
+    claiming: float = 0.0
     unsaid: float = 0.0
     turns: float = 0.0
     entropy: float = 0.0
@@ -138,10 +140,7 @@ class BatchLoss:
         total = logprobs[0].new_zeros(())
         for item, theta, entropy in zip(items, logprobs, entropies, strict=True):
             if item.kind == "listening":
-                piece = listening_piece(theta, item.num_turns, self.batch.num_listened, self.listening_coeff)
-                self.sums.listening += piece.item()
-                self.sums.listened_nats -= theta.sum().item()
-                self.sums.listened_tokens += len(theta)
+                piece = self._listening(item, theta)
             elif item.kind == "unsaid":
                 piece = unsaid_piece(theta, item.num_turns, self.batch.num_unsaid, self.objective.unsaid_coeff)
                 self.sums.unsaid += piece.item()
@@ -160,6 +159,19 @@ class BatchLoss:
                 self.sums.target_tokens += len(theta)
             total = total + piece
         return total
+
+    def _listening(self, item: Item, theta: Tensor) -> Tensor:
+        opening, word = theta[: item.turn.num_opening], theta[item.turn.num_opening :]
+        piece = listening_piece(word, item.num_turns, self.batch.num_listened, self.listening_coeff)
+        self.sums.listening += piece.item()
+        self.sums.listened_nats -= word.sum().item()
+        self.sums.listened_tokens += len(word)
+        if not len(opening):
+            return piece
+        coeff = self.objective.claiming_coeff
+        claiming = claiming_piece(opening, word, item.num_turns, self.batch.num_listened, coeff)
+        self.sums.claiming += claiming.item()
+        return piece + claiming
 
     def _spag(self, item: Item, theta: Tensor) -> Tensor:
         old = self._old(item.turn, theta)

@@ -239,12 +239,13 @@ class Learner:
         weights = {role: [game.weight for game in batch.games if game.role is role and game.turns] for role in Role}
         return StepReport(
             step=self._stage.step,
-            loss=sums.policy + sums.kl + sums.sft + sums.listening + sums.unsaid,
+            loss=sums.policy + sums.kl + sums.sft + sums.listening + sums.claiming + sums.unsaid,
             policy_loss=sums.policy,
             kl_loss=sums.kl,
             sft_loss=sums.sft,
             listening_loss=sums.listening if self._stage.listening_coeff else None,
             listening_nats=sums.listened_nats / sums.listened_tokens if sums.listened_tokens else None,
+            claiming_loss=sums.claiming if self._objective.claiming_coeff else None,
             unsaid_loss=sums.unsaid if self._objective.unsaid_coeff else None,
             num_listened=batch.num_listened if self._stage.listening_coeff else None,
             gradient_norm=math.nan if gradient_norm is None else gradient_norm,

@@ -114,8 +114,9 @@ class StageSamples:
 
     def _of_expert(self, played: Sequence[Episode]) -> list[GameSample]:
         episodes = self._rendered(played)
-        games = imitation_samples(episodes, self._config.objective, self._config.imitation.learn_from)
-        games = self._listening(games, episodes, self._config.imitation_listening_coeff)
+        config = self._config
+        games = imitation_samples(episodes, config.objective, config.imitation.learn_from, config.imitates_claims)
+        games = self._listening(games, episodes, config.imitation_listening_coeff)
         games = self._unsaid(games, episodes)
         return self._recorded(games, "imitation", len(episodes))
 
@@ -137,7 +138,8 @@ class StageSamples:
         if not coeff:
             return games
         turns = self._config.objective.listening_turns
-        heard = listened_turns(episodes, self._renderer.claim, turns, self._longest, learning)
+        claims = self._config.objective.claiming_coeff > 0
+        heard = listened_turns(episodes, self._renderer.claim, turns, self._longest, learning, claims)
         return with_listening(games, heard)
 
     def _unsaid(

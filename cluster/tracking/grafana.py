@@ -54,7 +54,10 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         Panel("Learner waits for games", ("learner_wait_seconds_total",)),
     ),
     "Learner": (
-        Panel("Loss terms", ("loss", "policy_loss", "kl_loss", "sft_loss", "listening_loss", "unsaid_loss")),
+        Panel(
+            "Loss terms",
+            ("loss", "policy_loss", "kl_loss", "sft_loss", "listening_loss", "claiming_loss", "unsaid_loss"),
+        ),
         Panel("KL and entropy", ("kl_nats", "entropy_nats")),
         Panel("Surprise at the word", ("listening_nats",)),
         Panel("Games listened to", ("listened_games",)),

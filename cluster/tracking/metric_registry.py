@@ -193,6 +193,7 @@ METRICS: tuple[Metric, ...] = (
     _gauge(
         "spag_ray_listening_loss", "", "its listening term, coefficient included", "step", "listening_loss", _POLICY
     ),
+    _gauge("spag_ray_claiming_loss", "", "its claiming term, coefficient included", "step", "claiming_loss", _POLICY),
     _gauge(
         "spag_ray_unsaid_loss", "", "its term of unsaid words, coefficient included", "step", "unsaid_loss", _POLICY
     ),

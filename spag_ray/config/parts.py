@@ -156,6 +156,9 @@ class ObjectiveConfig(Part):
         0.0, ge=0, description="weight of the word's log-likelihood at the defender's turns, once a game has ended"
     )
     listening_turns: ListeningTurns = Field("all", description="at each of these turns, or at a game's last one alone")
+    claiming_coeff: float = Field(
+        0.0, ge=0, description="weight of claiming as often as the word is known: p(claim) is to be p(word)"
+    )
     unsaid_coeff: float = Field(
         0.0, ge=0, description="weight of minus the log-probability that an attacker's turn does not say the word"
     )
@@ -180,6 +183,8 @@ class ObjectiveConfig(Part):
     def _check(self) -> ObjectiveConfig:
         if self.length_norm == "constant" and self.constant_length is None:
             raise ValueError("length_norm: constant needs constant_length, for example sampling.max_new_tokens")
+        if self.claiming_coeff and not self.listening_coeff:
+            raise ValueError("claiming_coeff teaches when to claim the word that listening_coeff teaches; set both")
         if self.ties == "learn" and (self.baseline == "none" or self.learn_from == "winners"):
             raise ValueError(
                 "ties: learn gives a tie the value 0, from which something follows only with a baseline "

@@ -120,6 +120,12 @@ class RunConfig(Part):
         in_play = self.self_play.rounds > 0 and self.objective.listening_coeff > 0
         return in_play or (self.imitation.enabled and self.imitation_listening_coeff > 0)
 
+    @property
+    def imitates_claims(self) -> bool:
+        """Whether imitation trains the turns in which the expert names the word; `objective.claiming_coeff` teaches
+        when to, where it listens."""
+        return not (self.objective.claiming_coeff and self.imitation_listening_coeff)
+
     def _check_channel(self) -> None:
         """Refuse a channel on which these weights cannot travel between these processes."""
         channel = self.sync.channel

@@ -42,7 +42,8 @@ class StepReport:
     """One optimiser step, over all ranks. Losses hold their coefficients; means are over learned turns.
 
     `listening_nats`: minus the log-probability of the words of `num_listened` games, per token, once they are known;
-    None, as the other two, where nothing is listened to. `unsaid_loss` is None where `objective.unsaid_coeff` is 0.
+    None, as the other two, where nothing is listened to. `claiming_loss` and `unsaid_loss` are None where
+    their coefficients are 0.
     `ratio`: exp(theta - old). `gap`: |old - mu|, learner against engine, over the turns that an engine sampled, k3 its
     divergence; `mismatch`: exp(old - mu). `entropy`: nats per target token. `gradient_norm` is before clipping.
     `compute_s`: the part of `seconds` inside forward and backward on the busiest rank. `skipped`: loss or gradient was
@@ -57,6 +58,7 @@ class StepReport:
     listening_loss: float | None = None
     listening_nats: float | None = None
     num_listened: int | None = None
+    claiming_loss: float | None = None
     unsaid_loss: float | None = None
     gradient_norm: float = NOT_SAID
     learning_rate: float = NOT_SAID

@@ -8,6 +8,7 @@ Imitation pushes up all that it is given, so a turn that lost its game is never 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from spag_ray.config.parts import ImitatedSides, ObjectiveConfig
 from spag_ray.episodes.episode import Episode
@@ -17,19 +18,21 @@ from spag_ray.training_data.samples import GameSample, TurnSample, game_samples
 
 
 def imitation_samples(
-    episodes: Sequence[Episode], objective: ObjectiveConfig, learn_from: ImitatedSides
+    episodes: Sequence[Episode], objective: ObjectiveConfig, learn_from: ImitatedSides, claims: bool = True
 ) -> list[GameSample]:
     """Decided games -> what is imitated of each, in the order given.
 
     With `winners`, games have the weights of their winner's role, as in self-play. With `both`, each game teaches both
-    seats, so there is nothing to balance: every game has weight 1.
+    seats, so there is nothing to balance: every game has weight 1. Without `claims`, the turn in which the defender
+    named the word is left out.
     """
     if learn_from == "winners":
         plain = objective.model_copy(update={"learn_from": "winners", "ties": "discard"})
-        return game_samples(episodes, plain, "discard", sampled=False)
+        games = game_samples(episodes, plain, "discard", sampled=False)
+        return games if claims else [left for game in games if (left := _without_claim(game)) is not None]
     games = []
     for episode in episodes:
-        shares = imitated_turns(episode.verdict, learn_from, objective.decay)
+        shares = imitated_turns(episode.verdict, learn_from, objective.decay, claims)
         turns = tuple(
             TurnSample(turn.prompt_ids, turn.token_ids, shares[index], role=turn.role)
             for index, turn in enumerate(episode.turns)
@@ -40,16 +43,24 @@ def imitation_samples(
     return games
 
 
-def imitated_turns(verdict: Verdict, learn_from: ImitatedSides, decay: float) -> dict[int, float]:
+def _without_claim(game: GameSample) -> GameSample | None:
+    """The game without the turn in which its defender named the word, its last; None if nothing is left."""
+    turns = game.turns[:-1] if game.role is Role.DEFENDER else game.turns
+    return replace(game, turns=turns) if turns else None
+
+
+def imitated_turns(verdict: Verdict, learn_from: ImitatedSides, decay: float, claims: bool = True) -> dict[int, float]:
     """{index of an imitated turn: its share}; each seat's turns share 1 of their own. Of the loser, the turn that lost
-    the game is left out. Nothing is imitated of a game that nobody won."""
+    the game is left out; without `claims`, also the turn in which the defender named the word. Nothing is imitated of a
+    game that nobody won."""
     winner = verdict.outcome.winner
     if winner is None:
         return {}
     shares: dict[int, float] = {}
     for role in [winner] if learn_from == "winners" else list(Role):
-        mistake = verdict.turn if role is winner.other else None
-        indices = [index for index in range(verdict.length) if next_role(index) is role and index != mistake]
+        is_claim = role is winner is Role.DEFENDER
+        left_out = verdict.turn if role is winner.other or (is_claim and not claims) else None
+        indices = [index for index in range(verdict.length) if next_role(index) is role and index != left_out]
         if indices:
             shares |= dict(zip(indices, decayed_shares(len(indices), decay), strict=True))
     return dict(sorted(shares.items()))

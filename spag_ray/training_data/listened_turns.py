@@ -4,7 +4,8 @@
     games = with_listening(games, heard)
 
 A position is a defender's turn as it stood: that turn's own prompt and the beginning of the claim ("I know the word! It
-is `") are read, the word and its closing mark are learned. The beginning is not: it says what to say, not when.
+is `") are read, the word and its closing mark are learned. The beginning is not: it says what to say, not when. With
+`claims` the beginning is a target too, for the term that teaches when (`objective.claiming_coeff`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ def listened_turns(
     turns: ListeningTurns,
     max_tokens: int,
     learning: Container[str] | None = None,
+    claims: bool = False,
 ) -> Heard:
     """{episode_id: its positions}, of games that have any. With `last`, each game's last one.
 
@@ -40,13 +42,18 @@ def listened_turns(
         if not own:
             continue
         word = claim(episode.target_word)
-        positions = [
-            TurnSample(turn.prompt_ids + word.opening_ids, word.word_ids, 1.0, role=Role.DEFENDER) for turn in own
-        ]
+        positions = [_position(turn.prompt_ids, word, claims) for turn in own]
         fitting = [position for position in positions if position.num_tokens <= max_tokens]
         if fitting:
             heard[episode.episode_id] = tuple(fitting if turns == "all" else fitting[-1:])
     return heard
+
+
+def _position(prompt_ids: tuple[int, ...], word: Claim, claims: bool) -> TurnSample:
+    if not claims:
+        return TurnSample(prompt_ids + word.opening_ids, word.word_ids, 1.0, role=Role.DEFENDER)
+    opening = word.opening_ids
+    return TurnSample(prompt_ids, opening + word.word_ids, 1.0, role=Role.DEFENDER, num_opening=len(opening))
 
 
 def defended(verdict: Verdict) -> list[int]:

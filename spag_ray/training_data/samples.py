@@ -34,7 +34,8 @@ class TurnSample:
     `behaviour_logprobs` [L] are those of the policy that sampled the tokens, None where nobody did (imitation, files,
     re-rendered prompts); `old_logprobs` [L] those of the learner's own weights when it took the games, filled in by
     `Learner.score`; `reference_logprobs` [L] those of its weights when the stage began, filled in by
-    `Learner.score_reference` (None where these are the weights that it took the games with).
+    `Learner.score_reference` (None where these are the weights that it took the games with). `num_opening`: the
+    targets that begin a claim, before the word (listened_turns.py).
     """
 
     prompt_ids: tuple[int, ...]
@@ -44,6 +45,7 @@ class TurnSample:
     old_logprobs: tuple[float, ...] | None = None
     reference_logprobs: tuple[float, ...] | None = None
     role: Role | None = None
+    num_opening: int = 0
 
     def __post_init__(self) -> None:
         if not self.target_ids:

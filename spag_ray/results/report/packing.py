@@ -151,7 +151,8 @@ def learned_from(stage: str, episode: Episode, config: RunConfig | None) -> dict
         return {}
     expected = dict.fromkeys(Role, 0.0)
     if phase == "imitation":
-        return dict.fromkeys(imitated_turns(episode.verdict, config.imitation.learn_from, config.objective.decay))
+        imitation, decay = config.imitation, config.objective.decay
+        return dict.fromkeys(imitated_turns(episode.verdict, imitation.learn_from, decay, config.imitates_claims))
     names = {"policy"} if config.policies == "shared" else {str(role) for role in Role}
     found = advantages(episode.verdict, config.objective, config.game.breach, expected)
     return {index: round(value, 4) for index, value in found.items() if episode.turns[index].policy in names}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spag_ray.config.parts import ObjectiveConfig
+from spag_ray.config.parts import ImitatedSides, ObjectiveConfig
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.training_data.imitation import imitated_turns, imitation_samples
 from spag_ray.training_data.samples import GameSample
@@ -36,6 +36,14 @@ def test_of_both_the_loser_is_imitated_but_for_the_turn_that_lost_the_game() -> 
     assert roles(games) == [["a", "d", "a"], ["a", "d", "a", "d"], ["a", "d", "a"]]
     assert [each.weight for each in games] == [1.0] * 3, "each game teaches both seats"
     assert [each.role for each in games] == [Role.ATTACKER, Role.DEFENDER, Role.ATTACKER]
+
+
+@pytest.mark.parametrize("sides, left", [("winners", [["a", "a"], ["d"], ["a", "a"]]), ("both", [[*"ada"]] * 3)])
+def test_without_claims_the_turn_that_named_the_word_is_left_out(sides: ImitatedSides, left: list[list[str]]) -> None:
+    assert roles(imitation_samples(PLAYED, ObjectiveConfig(), sides, claims=False)) == left
+    assert set(imitated_turns(PLAYED[1].verdict, "both", 0.8, claims=False)) == {0, 1, 2}
+    only_claim = game(6, Outcome.DEFENDER_WINS, num_turns=2, decided_by=1)
+    assert imitation_samples([only_claim], ObjectiveConfig(), "winners", claims=False) == []
 
 
 def test_the_turns_of_each_seat_share_one_of_their_own() -> None:

@@ -1,0 +1,112 @@
+"""What teaches the defender to claim as often as it knows the word."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from learners.batch import Batch, BatchLoss, Method
+from learners.objectives import MAX_SAID, claiming_piece
+from spag_ray.config.loading import parse_config
+from spag_ray.config.parts import ObjectiveConfig
+from spag_ray.errors import ConfigError
+from spag_ray.game.prompts import Claim
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.training_data.listened_turns import listened_turns
+from spag_ray.training_data.samples import GameSample, TurnSample
+from tests.support.episodes import game
+from tests.support.tree_model import check_same_in_a_tree, make_tree_model
+
+torch.set_num_threads(1)
+
+
+def test_the_claims_beginning_is_a_target_before_the_word() -> None:
+    ((position, _),) = listened_turns([game(0, Outcome.TIED)], claim, "all", 100, claims=True).values()
+    assert position == TurnSample((1, 2), (7, 8, 9, 10), 1.0, role=Role.DEFENDER, num_opening=2)
+    ((plain, _),) = listened_turns([game(0, Outcome.TIED)], claim, "all", 100).values()
+    assert plain.prompt_ids + plain.target_ids == position.prompt_ids + position.target_ids
+
+
+def claim(word: str) -> Claim:
+    return Claim((7, 8), (9, 10))
+
+
+def at(length: int) -> TurnSample:
+    return TurnSample(tuple(range(1, length + 1)), (7, 8, 9), 1.0, num_opening=2)
+
+
+def total(batch: Batch, thetas: dict[int, list[float]], method: Method, name: str) -> tuple[float, Any]:
+    """The loss of a batch whose items have these log-probabilities, by the length of their prompts."""
+    objective = ObjectiveConfig.model_validate({"name": name, "listening_coeff": 0.5, "claiming_coeff": 0.7})
+    loss = BatchLoss(batch, method, objective, 0.0, at_start=True, listening_coeff=0.5)
+    logprobs = [torch.tensor(thetas[len(item.turn.prompt_ids)], dtype=torch.float64) for item in batch.items]
+    return loss.of(batch.items, logprobs, [torch.zeros(3)] * len(logprobs)).item(), loss.sums
+
+
+@pytest.mark.parametrize("name", ["spag", "published"])
+@pytest.mark.parametrize("method", ["imitation", "self_play"])
+def test_the_figure_computed_by_hand_is_added_to_either_objective(name: str, method: Method) -> None:
+    """Game A claims with q = 1/2 * 1/4 and knows with p = 1/4; game B has two positions, of A's figures and of
+    q = 1/4, p = 1/2."""
+    first = GameSample("a", None, 1.0, (), (at(2),))
+    second = GameSample("b", None, 3.0, (), (at(2), at(3)))
+    thetas = {2: [math.log(1 / 2), math.log(1 / 4), math.log(1 / 4)], 3: [math.log(1 / 4), 0.0, math.log(1 / 2)]}
+    found, sums = total(Batch((first, second)), thetas, method, name)
+    a = -math.log(1 / 8) / 4 - math.log(7 / 8) * 3 / 4
+    b = -math.log(1 / 4) / 2 - math.log(3 / 4) / 2
+    assert sums.claiming == pytest.approx(0.7 * (a + (a + b) / 2) / 2, abs=1e-12)
+    listening = 0.5 * (math.log(4) + (math.log(4) + math.log(2)) / 2) / 2
+    assert sums.listening == pytest.approx(listening) and found == pytest.approx(listening + sums.claiming)
+    assert sums.listened_tokens == 3, "the word's tokens alone"
+
+
+@pytest.mark.parametrize("known", [0.05, 0.5, 0.9])
+def test_a_claim_comes_to_be_as_probable_as_its_word_which_it_does_not_change(known: float) -> None:
+    logit, word = torch.zeros(1, dtype=torch.float64, requires_grad=True), torch.tensor([math.log(known)]).double()
+    word.requires_grad_()
+    optimizer = torch.optim.SGD([logit], lr=1.0)
+    for _ in range(400):
+        optimizer.zero_grad()
+        claiming_piece(torch.nn.functional.logsigmoid(logit), word, 1, 1, 1.0).backward()
+        optimizer.step()
+    assert torch.sigmoid(logit).item() == pytest.approx(known, abs=1e-3) and word.grad is None
+
+
+def test_a_claim_that_is_certain_gives_a_finite_loss() -> None:
+    opening = torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    piece = claiming_piece(opening, torch.tensor([math.log(0.25)]), 1, 1, 1.0)
+    piece.backward()
+    assert piece.item() == pytest.approx(-0.75 * math.log(1 - MAX_SAID))
+    assert opening.grad is not None and torch.isfinite(opening.grad).all()
+
+
+def test_claims_in_trees_are_as_one_at_a_time() -> None:
+    own = TurnSample(tuple(range(1, 21)), (30, 31, 32), 1.0)
+    words = tuple(
+        TurnSample(own.prompt_ids[:cut], (40, 41, 50, 51), 1.0, role=Role.DEFENDER, num_opening=2) for cut in (8, 20)
+    )
+    batch = Batch((GameSample("g", Role.DEFENDER, 1.0, (own,), words),))
+    objective = ObjectiveConfig(listening_coeff=0.7, claiming_coeff=0.3)
+    _, with_claims = check_same_in_a_tree(make_tree_model(), batch, objective, listening_coeff=0.7)
+    plain = tuple(
+        replace(word, prompt_ids=word.prompt_ids + word.target_ids[:2], target_ids=word.target_ids[2:], num_opening=0)
+        for word in words
+    )
+    without = Batch((replace(batch.games[0], listening=plain),))
+    _, listening = check_same_in_a_tree(make_tree_model(), without, objective, listening_coeff=0.7)
+    assert with_claims > listening
+
+
+def test_claims_are_imitated_unless_they_are_taught_and_not_taught_without_the_word() -> None:
+    def imitates(**objective: float) -> bool:
+        return parse_config({"objective": {"listening_coeff": 1.0, **objective}}).imitates_claims
+
+    assert imitates() and not imitates(claiming_coeff=0.5)
+    rows = {"objective": {"listening_coeff": 1.0, "claiming_coeff": 1.0}, "imitation": {"listening_coeff": 0.0}}
+    assert parse_config(rows).imitates_claims
+    with pytest.raises(ConfigError, match="set both"):
+        imitates(listening_coeff=0.0, claiming_coeff=1.0)
