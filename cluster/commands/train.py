@@ -48,7 +48,7 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
     if config.objective.learn_from == "both" and config.objective.loser_turns == "all":
         console.print(
             "objective.learn_from: both also pushes losers' turns down; a reproduction saw that not converge: "
-            "watch ratio_max and entropy in metrics.jsonl, or lower objective.loser_coeff",
+            "watch ratio_max and entropy in metrics.jsonl, or lower what a loser is paid in game.payoffs",
             soft_wrap=True,
         )
     if hint := stream_hint(config):

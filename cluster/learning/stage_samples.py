@@ -88,7 +88,7 @@ class StageSamples:
         games = game_samples(
             episodes,
             config.objective,
-            config.game.breach,
+            config.game.payoffs,
             baselines,
             is_sampled,
             self._learning,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -11,9 +11,6 @@ RulesName = Literal["strict", "published"]
 
 
 ReplayOrder = Literal["fifo", "recent", "prioritized"]
-
-
-BreachRule = Literal["discard", "penalise"]
 
 
 # Whose turns are learned: those of a game's winner, or of both seats.
@@ -33,12 +30,38 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+Payoff = Annotated[float, Field(ge=-2, le=2)] | None
+SeatPayoffs = tuple[Payoff, Payoff]
+
+
+class Payoffs(Part):
+    """What the end of a game is worth to learning, `[attacker, defender]`; null: nothing is learned. The defaults are
+    the paper's. Scores and ratings are always the paper's: 1 a win, 0.5 a tie, 0 a loss."""
+
+    trap: SeatPayoffs = Field((1.0, -1.0), description="the defender said the word unawares")
+    wrong_guess: SeatPayoffs = Field((1.0, -1.0), description="the defender claimed another word")
+    right_guess: SeatPayoffs = Field((-1.0, 1.0), description="the defender named the word")
+    tie: SeatPayoffs = Field((None, None), description="nobody won before the turns ran out")
+    attacker_breach: SeatPayoffs = Field(
+        (None, None), description="the attacker broke the rules; its value goes to the turn that did"
+    )
+    defender_breach: SeatPayoffs = Field((None, None), description="the same of the defender")
+
+    @model_validator(mode="after")
+    def _helping_does_not_pay(self) -> Payoffs:
+        guessed, tied = self.right_guess[0] or 0.0, self.tie[0] or 0.0
+        if guessed >= tied:
+            raise ValueError(
+                f"a right guess pays the attacker {guessed:g}, a tie {tied:g}: it would learn to help the defender; "
+                "set the attacker's value of right_guess below that of tie"
+            )
+        return self
+
+
 class GameConfig(Part):
     max_turns: int = Field(5, ge=1, description="turns of each player")
     rules: RulesName = Field("strict", description="the referee")
-    breach: BreachRule = Field(
-        "discard", description="games that end in a breach: left out of learning, or the offending turn is pushed down"
-    )
+    payoffs: Payoffs = Payoffs()
 
 
 class WordsConfig(Part):
@@ -138,15 +161,18 @@ class ObjectiveConfig(Part):
     mismatch_cap: float = Field(2.0, gt=0, description="cap of the engine/learner importance weight")
     length_norm: Literal["mean", "constant"] = Field("mean", description="a turn's tokens are divided by their number")
     constant_length: int | None = Field(None, ge=1, description="or by this, with length_norm: constant")
-    learn_from: Literal["winners", "both"] = Field("winners", description="`both`: losers get minus their share")
-    loser_coeff: float = Field(1.0, gt=0, le=1, description="what a loser's share is multiplied with")
+    learn_from: Literal["winners", "both"] = Field(
+        "winners", description="`both`: losers learn too, and both seats of a tie that has payoffs"
+    )
     loser_turns: Literal["all", "deciding"] = Field(
         "all",
-        description="with learn_from: both: a loser's turns each get minus their share, or minus 1 for the turn "
+        description="with learn_from: both: a loser's payoff goes to all its turns by their shares, or to the turn "
         "alone that lost the game (a wrong guess, the word said), if one did",
     )
-    ties: Literal["discard", "learn"] = Field(
-        "discard", description="`learn`: a tie counts 0 for both; above its baseline, for the side that mostly loses"
+    trap_credit: Literal["all", "trap"] = Field(
+        "all",
+        description="whose the attacker's payoff of a trap is: of all its turns by their shares, or of the turn alone "
+        "after which the word was said",
     )
     baseline: Literal["none", "moving", "mean"] = Field(
         "none", description="taken from a result: the role's moving average, or its mean over the games learned with it"
@@ -162,7 +188,6 @@ class ObjectiveConfig(Part):
     unsaid_coeff: float = Field(
         0.0, ge=0, description="weight of minus the log-probability that an attacker's turn does not say the word"
     )
-    breach_penalty: float = Field(0.2, gt=0, le=1, description="with breach: penalise, minus the turn's advantage")
     role_weights: Literal["balanced", "none"] = Field(
         "balanced", description="`none`: every game counts 1, for results whose mean a baseline takes out"
     )
@@ -185,11 +210,6 @@ class ObjectiveConfig(Part):
             raise ValueError("length_norm: constant needs constant_length, for example sampling.max_new_tokens")
         if self.claiming_coeff and not self.listening_coeff:
             raise ValueError("claiming_coeff teaches when to claim the word that listening_coeff teaches; set both")
-        if self.ties == "learn" and (self.baseline == "none" or self.learn_from == "winners"):
-            raise ValueError(
-                "ties: learn gives a tie the value 0, from which something follows only with a baseline "
-                "(baseline: mean or moving) and learn_from: both"
-            )
         return self
 
 

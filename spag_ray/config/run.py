@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from spag_ray.config.former_keys import translated
 from spag_ray.config.parts import (
     CheckpointConfig,
     ClusterConfig,
@@ -77,9 +78,10 @@ class RunConfig(Part):
     @model_validator(mode="before")
     @classmethod
     def _fill_preset(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and data.get("preset") == "published":
-            return merged(PUBLISHED, data)
-        return data
+        if not isinstance(data, Mapping):
+            return data
+        data = translated(data)
+        return merged(PUBLISHED, data) if data.get("preset") == "published" else data
 
     @model_validator(mode="after")
     def _check(self) -> RunConfig:
@@ -89,6 +91,7 @@ class RunConfig(Part):
                 "sampling.top_k / sampling.top_p cut the distribution, which biases the importance ratio of the "
                 "objective `spag`; take them out, or set objective.name: published"
             )
+        self._check_ties()
         self._check_reference()
         self._check_channel()
         if self.schedule == "stream" and self.placement == "colocated":
@@ -101,6 +104,17 @@ class RunConfig(Part):
                 f"stream.games_per_version ({self.stream.games_per_version}): a round is evaluated at its end"
             )
         return self
+
+    def _check_ties(self) -> None:
+        """Refuse payoffs of ties from which nothing would follow."""
+        tie = [value for value in self.game.payoffs.tie if value is not None]
+        if tie and self.objective.learn_from == "winners":
+            raise ValueError("game.payoffs.tie: nobody wins a tie; learn from ties with objective.learn_from: both")
+        if tie and not any(tie) and self.objective.baseline == "none":
+            raise ValueError(
+                "game.payoffs.tie: a tie that pays 0 teaches something only above or below a baseline; set "
+                "objective.baseline: mean or moving, or pay a tie less than 0"
+            )
 
     @property
     def keeps_stage_start(self) -> bool:

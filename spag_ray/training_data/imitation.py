@@ -27,8 +27,8 @@ def imitation_samples(
     named the word is left out.
     """
     if learn_from == "winners":
-        plain = objective.model_copy(update={"learn_from": "winners", "ties": "discard"})
-        games = game_samples(episodes, plain, "discard", sampled=False)
+        plain = objective.model_copy(update={"learn_from": "winners", "trap_credit": "all"})
+        games = game_samples(episodes, plain, sampled=False)
         return games if claims else [left for game in games if (left := _without_claim(game)) is not None]
     games = []
     for episode in episodes:

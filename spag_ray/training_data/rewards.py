@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from spag_ray.config.parts import Payoffs, SeatPayoffs
 from spag_ray.errors import InputError
+from spag_ray.game.end_reason import EndReason
 from spag_ray.game.referee.judge import judge
-from spag_ray.game.rules import Outcome, Role, next_role
+from spag_ray.game.rules import Outcome, Role, Verdict, next_role
 
 
 def decayed_shares(num_turns: int, decay: float) -> list[float]:
@@ -62,29 +64,51 @@ class RoleWindow:
         return self._winners
 
 
+Results = Mapping[Role, float | None]  # what a game paid each role; None: nothing is learned from it
+
+
+def paid(payoffs: Payoffs, verdict: Verdict) -> Results:
+    """What a game with this verdict pays each role. A game that a full context ended pays nobody.
+
+    >>> paid(Payoffs(wrong_guess=(0.5, -1)), Verdict(Outcome.ATTACKER_WINS, EndReason.WRONG_GUESS, 2, "", 1, None))
+    {<Role.ATTACKER: 'attacker'>: 0.5, <Role.DEFENDER: 'defender'>: -1.0}
+    """
+    attacker, defender = _entry(payoffs, verdict)
+    return {Role.ATTACKER: attacker, Role.DEFENDER: defender}
+
+
+def _entry(payoffs: Payoffs, verdict: Verdict) -> SeatPayoffs:
+    match verdict.outcome:
+        case Outcome.ATTACKER_WINS:
+            return payoffs.trap if verdict.end_reason is EndReason.SAID_WORD else payoffs.wrong_guess
+        case Outcome.DEFENDER_WINS:
+            return payoffs.right_guess
+        case Outcome.ATTACKER_BREACH:
+            return payoffs.attacker_breach
+        case Outcome.DEFENDER_BREACH:
+            return payoffs.defender_breach
+    return (None, None) if verdict.end_reason is EndReason.CONTEXT_FULL else payoffs.tie
+
+
 class RoleBaselines:
-    """What each role has lately scored on average, +1 a win and -1 a loss: moving means over decided games."""
+    """What each role has lately been paid on average: moving means over its games."""
 
     def __init__(self, decay: float = 0.95) -> None:
         self.values = dict.fromkeys(Role, 0.0)
         self._decay = decay
 
-    def update(self, winners: Sequence[Role | None]) -> None:
-        """Take in games, in order, by who won them; nobody won a tie."""
-        for winner in winners:
-            for role in Role:
-                self.values[role] += (1 - self._decay) * (result_of(winner, role) - self.values[role])
+    def update(self, results: Sequence[Results]) -> None:
+        """Take in games, in order, by what they paid."""
+        for game in results:
+            for role, value in game.items():
+                if value is not None:
+                    self.values[role] += (1 - self._decay) * (value - self.values[role])
 
 
-def mean_results(winners: Sequence[Role | None]) -> dict[Role, float]:
-    """What each role scored on average, +1 a win, 0 a tie, -1 a loss; 0 without games."""
-    return {role: sum(result_of(winner, role) for winner in winners) / max(1, len(winners)) for role in Role}
-
-
-def result_of(winner: Role | None, role: Role) -> float:
-    if winner is None:
-        return 0.0
-    return 1.0 if winner is role else -1.0
+def mean_results(results: Sequence[Results]) -> dict[Role, float]:
+    """What each role was paid on average, over the games that paid it; 0 without any."""
+    values = {role: [value for game in results if (value := game[role]) is not None] for role in Role}
+    return {role: sum(each) / max(1, len(each)) for role, each in values.items()}
 
 
 def winner_turns(outcome: Outcome, num_turns: int) -> list[int]:

@@ -1,6 +1,6 @@
 """What is learned from judged games.
 
-    games = game_samples(episodes, ObjectiveConfig(), breach="discard")
+    games = game_samples(episodes, ObjectiveConfig(), Payoffs())
 
 Made where a batch is put together (cluster/learning/stage_samples.py), read by the learner group (learners/batch.py).
 """
@@ -11,19 +11,22 @@ import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from spag_ray.config.parts import BreachRule, ObjectiveConfig
+from spag_ray.config.parts import ObjectiveConfig, Payoffs
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import InputError
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role, Verdict, next_role
 from spag_ray.training_data.rewards import (
+    Results,
     RoleBaselines,
     RoleWindow,
     decayed_shares,
     mean_results,
-    result_of,
+    paid,
     role_weights,
 )
+
+PAPERS = Payoffs()
 
 
 @dataclass(frozen=True)
@@ -87,31 +90,32 @@ class GameSample:
 def game_samples(
     episodes: Sequence[Episode],
     objective: ObjectiveConfig,
-    breach: BreachRule = "discard",
+    payoffs: Payoffs = PAPERS,
     baselines: RoleBaselines | None = None,
     sampled: bool = True,
     learning: Container[str] | None = None,
     window: RoleWindow | None = None,
 ) -> list[GameSample]:
-    """Games -> what is learned from each, in the order given (method.md, "Rewards").
+    """Games -> what is learned from each, in the order given (docs/learning.md, "Payoffs").
 
-    A winner's turn gets its decayed share of 1; with `learn_from: both` a loser's turn gets minus its share, or, with
-    `loser_turns: deciding`, the turn alone that lost the game minus 1; a baseline
-    of the role is taken from the game's +1 or -1 before it is shared out. A game's weight is decided / (2 * games its
-    winner's role won) over the episodes given, or over the last decided games in `window`.
+    What a game pays a seat, less the seat's baseline, is shared out over its turns: a winner's always, a loser's and
+    those of a tie with `learn_from: both`. With `loser_turns: deciding` all of a loser's goes to the turn that lost the
+    game; with `trap_credit: trap` all that a trap pays goes to the turn before the word was said. Of a breach, the
+    breaker's payoff goes to the turn that broke the rules, without a baseline. A game's weight is decided / (2 * games
+    its winner's role won) over the episodes given, or over the last decided games in `window`; of ties and breaches 1.
 
-    Ties are left out, unless `ties: learn`: then they are 0 before the baseline, with weight 1. Games that a full
-    context ended are always left out. So are breaches, unless `penalise`: then the offending turn alone gets minus
-    `objective.breach_penalty`, with weight 1. `sampled=False` leaves out the turns' log-probabilities: their tokens are
-    not those that were sampled. Of a game between policies only the turns of those in `learning` are learned (of all,
-    if it is None).
+    Games that a full context ended are always left out. `sampled=False` leaves out the turns' log-probabilities: their
+    tokens are not those that were sampled. Of a game between policies only the turns of those in `learning` are learned
+    (of all, if it is None).
     """
-    winners = [
-        episode.verdict.outcome.winner
+    counted = [
+        episode.verdict
         for episode in episodes
-        if _counts(episode.verdict, objective)
+        if _counts(episode.verdict, objective, payoffs)
         and _is_learned(episode, episode.verdict.outcome.winner, objective, learning)
     ]
+    winners = [verdict.outcome.winner for verdict in counted]
+    results = [paid(payoffs, verdict) for verdict in counted]
     weights = dict.fromkeys(Role, 1.0)
     if objective.role_weights == "balanced":
         wins = winners.count(Role.ATTACKER), winners.count(Role.DEFENDER)
@@ -119,13 +123,13 @@ def game_samples(
         weights = role_weights(*wins, cap=cap) if window is None else window.weights(winners, cap)
     expected = dict.fromkeys(Role, 0.0)
     if objective.baseline == "mean":
-        expected = mean_results(winners)
+        expected = mean_results(results)
     elif baselines is not None:
         expected = dict(baselines.values)
     games = []
     for episode in episodes:
         outcome = episode.verdict.outcome
-        learned = advantages(episode.verdict, objective, breach, expected)
+        learned = advantages(episode.verdict, objective, payoffs, expected)
         weight = 1.0 if outcome.winner is None else weights[outcome.winner]
         turns = tuple(
             TurnSample(turn.prompt_ids, turn.token_ids, advantage, turn.logprobs if sampled else None, role=turn.role)
@@ -135,28 +139,34 @@ def game_samples(
         if turns:
             games.append(GameSample(episode.episode_id, outcome.winner or outcome.breaker, weight, turns))
     if baselines is not None:
-        baselines.update(winners)
+        baselines.update(results)
     return games
 
 
 def advantages(
-    verdict: Verdict, objective: ObjectiveConfig, breach: BreachRule, expected: Mapping[Role, float]
+    verdict: Verdict, objective: ObjectiveConfig, payoffs: Payoffs, expected: Mapping[Role, float]
 ) -> dict[int, float]:
     """{index of a turn that a game with this verdict teaches: its advantage}, whoever said it (`game_samples`);
     `expected`: each role's baseline."""
-    if _counts(verdict, objective):
-        return _shared_out(verdict, objective, expected)
-    if verdict.outcome.breaker is not None and breach == "penalise":
-        assert verdict.turn is not None
-        return {verdict.turn: -objective.breach_penalty}
-    return {}
+    if _counts(verdict, objective, payoffs):
+        return _shared_out(verdict, objective, paid(payoffs, verdict), expected)
+    breaker = verdict.outcome.breaker
+    if breaker is None:
+        return {}
+    assert verdict.turn is not None
+    results = paid(payoffs, verdict)
+    learned = {} if (penalty := results[breaker]) is None else {verdict.turn: penalty}
+    if objective.learn_from == "both" and (value := results[breaker.other]) is not None:
+        learned |= _shares(verdict, breaker.other, value, objective.decay)
+    return learned
 
 
-def _counts(verdict: Verdict, objective: ObjectiveConfig) -> bool:
-    """Whether the result of such a game is learned from: won by play, or tied by play where ties are learned."""
-    if verdict.outcome is Outcome.TIED:
-        return objective.ties == "learn" and verdict.end_reason is not EndReason.CONTEXT_FULL
-    return verdict.outcome.winner is not None
+def _counts(verdict: Verdict, objective: ObjectiveConfig, payoffs: Payoffs) -> bool:
+    """Whether the result of such a game is learned from: won by play, or tied by play where a tie pays."""
+    if verdict.outcome is Outcome.TIED and objective.learn_from == "winners":
+        return False
+    pays = any(value is not None for value in paid(payoffs, verdict).values())
+    return pays and verdict.outcome.breaker is None
 
 
 def _is_learned(
@@ -182,21 +192,36 @@ def turns_of(games: Sequence[GameSample], role: Role) -> list[GameSample]:
     return own
 
 
-def _shared_out(verdict: Verdict, objective: ObjectiveConfig, expected: Mapping[Role, float]) -> dict[int, float]:
+def _shared_out(
+    verdict: Verdict, objective: ObjectiveConfig, results: Results, expected: Mapping[Role, float]
+) -> dict[int, float]:
     """{index of a learned turn: its advantage} of a decided or a tied game; `expected`: the role's baseline."""
     winner = verdict.outcome.winner
-    learned = [winner] if objective.learn_from == "winners" else list(Role)
     advantages: dict[int, float] = {}
-    for role in learned:
-        assert role is not None
-        result = result_of(winner, role) - expected[role]
-        if winner is role.other:
-            result *= objective.loser_coeff
-            if objective.loser_turns == "deciding":
-                if verdict.turn is not None and next_role(verdict.turn) is role:
-                    advantages[verdict.turn] = result
-                continue
-        indices = [index for index in range(verdict.length) if next_role(index) is role]
-        shares = decayed_shares(len(indices), objective.decay)
-        advantages |= {index: result * share for index, share in zip(indices, shares, strict=True)}
+    for role in [winner] if winner is not None and objective.learn_from == "winners" else list(Role):
+        paid_to = results[role]
+        if paid_to is None:
+            continue
+        value = paid_to - expected[role]
+        if winner is role.other and objective.loser_turns == "deciding":
+            if verdict.turn is not None and next_role(verdict.turn) is role:
+                advantages[verdict.turn] = value
+        elif _is_trap(verdict) and role is winner and objective.trap_credit == "trap":
+            assert verdict.turn is not None
+            advantages[verdict.turn - 1] = value
+        else:
+            advantages |= _shares(verdict, role, value, objective.decay)
     return advantages
+
+
+def _is_trap(verdict: Verdict) -> bool:
+    """Whether the defender said the word unawares, and it is known when."""
+    said = verdict.end_reason is EndReason.SAID_WORD and verdict.turn is not None
+    return said and verdict.outcome is Outcome.ATTACKER_WINS
+
+
+def _shares(verdict: Verdict, role: Role, value: float, decay: float) -> dict[int, float]:
+    """{index of a turn of this role: its decayed share of the value}"""
+    indices = [index for index in range(verdict.length) if next_role(index) is role]
+    shares = decayed_shares(len(indices), decay)
+    return {index: value * share for index, share in zip(indices, shares, strict=True)}

@@ -23,7 +23,7 @@ import pytest
 from spag_ray.config.loading import to_yaml
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
-from tests.support.runs import records_of, stream_run, tiny_run
+from tests.support.runs import PENALISED, records_of, stream_run, tiny_run
 from tests.support.typed import CTRL_C, typed
 
 pytestmark = pytest.mark.timeout(400)
@@ -143,7 +143,7 @@ def short(tiny_model: Path, words: Path, tmp_path: Path) -> Path:
         engine={"kind": "transformers"},
         imitation={"enabled": False},
         objective={"learn_from": "both"},
-        game={"breach": "penalise"},
+        game={"payoffs": PENALISED},
         self_play={"rounds": 1, "games_per_round": 16},
         evaluation={"games": 0},
     )

@@ -36,7 +36,7 @@ from spag_ray.errors import ConfigError, StopRequestedError
 from spag_ray.game.decks import load_deck
 from spag_ray.game.prompts import load_template, make_renderer
 from spag_ray.game.rules import Role
-from tests.support.runs import drawn_by_tensorboard, quiet, records_of, steps_of, stream_run, tiny_run
+from tests.support.runs import PENALISED, drawn_by_tensorboard, quiet, records_of, steps_of, stream_run, tiny_run
 from tests.support.tiny_model import TARGETS
 
 SECRET = "hf_nobody_may_read_this"
@@ -317,7 +317,7 @@ def test_an_attacker_and_a_defender_learn_side_by_side_from_both_sides_of_their_
         policies="separate",
         engine={"kind": "transformers", "num_cpus": 0.5},
         learner={"num_cpus": 0.5},
-        game={"breach": "penalise"},
+        game={"payoffs": PENALISED},
         objective={"learn_from": "both", "baseline": "moving", "length_norm": "constant", "constant_length": 10},
         render="varied",
         self_play={"rounds": 1},

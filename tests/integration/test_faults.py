@@ -12,7 +12,7 @@ from cluster.launch.placed_run import placed_run
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.episodes.log import read_log
 from tests.support.faults import FaultyRun, hit, kill_engine
-from tests.support.runs import records_of, stream_run, tiny_run
+from tests.support.runs import PENALISED, records_of, stream_run, tiny_run
 from tests.support.tiny_model import TARGETS
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -70,7 +70,7 @@ def test_a_learner_that_dies_while_games_of_a_round_are_played_is_replaced_at_on
         engine={"kind": "transformers", "num_cpus": 0.5},
         learner={"num_cpus": 0.5},
         imitation={"enabled": False},
-        game={"breach": "penalise"},
+        game={"payoffs": PENALISED},
         objective={"learn_from": "both"},
         self_play={"rounds": 1, "games_per_round": num_games, "games_in_flight": 4},
         evaluation={"games": 0},

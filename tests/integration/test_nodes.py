@@ -17,7 +17,7 @@ from cluster.runtime.ray_session import ray_session
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.parts import ClusterConfig
 from tests.support.faults import FaultyRun
-from tests.support.runs import records_of, stream_run, tiny_run
+from tests.support.runs import PENALISED, records_of, stream_run, tiny_run
 from tests.support.tiny_model import TARGETS
 
 
@@ -50,7 +50,7 @@ def test_a_learner_group_meets_across_nodes_with_an_engine_beside_each_rank(
         engine={"kind": "transformers", "num_engines": 2, "env": {"SPAG_TEST": "engine"}, **half},
         learner={"num_ranks": 2, "zero_stage": 3, "env": {"GLOO_SOCKET_IFNAME": "lo"}, "num_threads": None, **half},
         imitation={"enabled": False},
-        game={"breach": "penalise"},
+        game={"payoffs": PENALISED},
         objective={"learn_from": "both"},
         self_play={"rounds": 2, "games_per_round": 16},
         evaluation={"games": 0},

@@ -18,7 +18,7 @@ from cluster.runtime.ray_session import ClusterError
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.parts import ClusterConfig
 from spag_ray.errors import StopRequestedError
-from tests.support.runs import records_of, tiny_run
+from tests.support.runs import PENALISED, records_of, tiny_run
 from tests.support.tiny_model import TARGETS
 
 ENGINE, LEARNER = Bundle("engine", 1, 0), Bundle("learner", 1, 0)
@@ -117,7 +117,7 @@ def test_a_run_holds_nothing_while_it_waits_for_room_says_so_and_goes_on(
         engine={"kind": "transformers"},
         imitation={"enabled": False},
         objective={"learn_from": "both"},
-        game={"breach": "penalise"},
+        game={"payoffs": PENALISED},
         self_play={"rounds": 1, "games_per_round": 8},
         evaluation={"games": 0},
         checkpoint={"enabled": False},

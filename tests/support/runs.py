@@ -47,6 +47,10 @@ def wait_until_dead(method: Any, *arguments: Any) -> None:
             time.sleep(0.05)
 
 
+# Breaches are learned from: the turn that broke the rules is pushed down.
+PENALISED = {"attacker_breach": [-0.2, None], "defender_breach": [None, -0.2]}
+
+
 def stream_run(model: Path, words: Path, num_parts: int, **changes: Any) -> RunConfig:
     """`num_parts` versions of 8 games each, by two vLLM engines."""
     config: dict[str, Any] = {
@@ -56,7 +60,7 @@ def stream_run(model: Path, words: Path, num_parts: int, **changes: Any) -> RunC
         "engine": {"num_engines": 2, "num_cpus": 0.25, "turn_timeout_s": 20},
         "learner": {"num_cpus": 0.5, "timeout_s": 20},
         # It stays what it is, and every game but a tie is learned from: no run ends because nothing was decided.
-        "game": {"breach": "penalise"},
+        "game": {"payoffs": PENALISED},
         "objective": {"learn_from": "both"},
         "self_play": {"rounds": 1, "games_per_round": 8 * num_parts, "games_in_flight": 8, "learning_rate": 1e-7},
         "checkpoint": {"every_versions": 5},

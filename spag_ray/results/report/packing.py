@@ -154,7 +154,7 @@ def learned_from(stage: str, episode: Episode, config: RunConfig | None) -> dict
         imitation, decay = config.imitation, config.objective.decay
         return dict.fromkeys(imitated_turns(episode.verdict, imitation.learn_from, decay, config.imitates_claims))
     names = {"policy"} if config.policies == "shared" else {str(role) for role in Role}
-    found = advantages(episode.verdict, config.objective, config.game.breach, expected)
+    found = advantages(episode.verdict, config.objective, config.game.payoffs, expected)
     return {index: round(value, 4) for index, value in found.items() if episode.turns[index].policy in names}
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spag_ray.config.parts import ObjectiveConfig
+from spag_ray.config.parts import ObjectiveConfig, Payoffs
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.game_count import GameCount
 from spag_ray.game.end_reason import EndReason
@@ -97,5 +97,6 @@ def test_rewording_changes_neither_counts_nor_what_is_learned(said: list[str], r
         for count, episode in zip(counts, (plain, reworded), strict=True):
             count.add(episode)
         assert counts[0] == counts[1] and [str(end) for end in counts[1].ends] == [str(end_of(each))]
-        objective = ObjectiveConfig(learn_from="both", baseline="mean", ties="learn", role_weights="none")
-        assert game_samples([plain], objective) == game_samples([reworded], objective)
+        objective = ObjectiveConfig(learn_from="both", baseline="mean", role_weights="none")
+        payoffs = Payoffs(tie=(0, 0))
+        assert game_samples([plain], objective, payoffs) == game_samples([reworded], objective, payoffs)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spag_ray.config.loading import parse_config
-from spag_ray.config.parts import ObjectiveConfig
+from spag_ray.config.parts import ObjectiveConfig, Payoffs
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ConfigError, InputError
 from spag_ray.game.end_reason import EndReason
@@ -33,14 +33,15 @@ def test_losers_get_minus_their_share_when_both_are_learned_from() -> None:
     (sample, *_) = game_samples(WON, ObjectiveConfig(learn_from="both"))
     assert [turn.role for turn in sample.turns] == [Role.ATTACKER, Role.DEFENDER] * 2
     assert [round(turn.advantage, 4) for turn in sample.turns] == [0.4444, -0.4444, 0.5556, -0.5556]
-    (halved, *_) = game_samples(WON, ObjectiveConfig(learn_from="both", loser_coeff=0.5))
+    halves = Payoffs(wrong_guess=(1, -0.5), right_guess=(-0.5, 1))
+    (halved, *_) = game_samples(WON, ObjectiveConfig(learn_from="both"), halves)
     assert [round(turn.advantage, 4) for turn in halved.turns] == [0.4444, -0.2222, 0.5556, -0.2778]
 
 
 def test_a_breach_is_left_out_or_pushes_down_the_offending_turn_alone() -> None:
     games = [*WON, game(3, Outcome.DEFENDER_BREACH, decided_by=3), game(4, Outcome.TIED)]
     assert len(game_samples(games, ObjectiveConfig())) == 3
-    penalised = game_samples(games, ObjectiveConfig(breach_penalty=0.3), breach="penalise")
+    penalised = game_samples(games, ObjectiveConfig(), Payoffs(defender_breach=(None, -0.3)))
     assert len(penalised) == 4
     assert penalised[-1].role is Role.DEFENDER and penalised[-1].weight == 1.0
     assert [turn.advantage for turn in penalised[-1].turns] == [-0.3]
@@ -127,8 +128,8 @@ def test_a_mean_baseline_leaves_each_role_what_is_above_or_below_its_own_average
 
 def test_a_tie_is_good_news_for_the_side_that_mostly_loses() -> None:
     games = [*(game(number, Outcome.ATTACKER_WINS) for number in range(3)), game(3, Outcome.TIED, num_turns=10)]
-    objective = ObjectiveConfig(learn_from="both", baseline="mean", ties="learn", role_weights="none")
-    tied = game_samples(games, objective)[-1]
+    objective = ObjectiveConfig(learn_from="both", baseline="mean", role_weights="none")
+    tied = game_samples(games, objective, Payoffs(tie=(0, 0)))[-1]
     assert tied.role is None and tied.weight == 1.0 and len(tied.turns) == 10
     gained = {role: sum(turn.advantage for turn in tied.turns if turn.role is role) for role in Role}
     assert gained == {Role.ATTACKER: pytest.approx(-0.75), Role.DEFENDER: pytest.approx(0.75)}
@@ -139,24 +140,32 @@ def test_a_game_that_a_full_context_ended_is_not_learned_even_where_ties_are() -
     verdict = out_of_room(Role.DEFENDER, 3)
     cut = replace(game(9, Outcome.TIED, num_turns=3), verdict=verdict)
     for baseline in ("mean", "moving"):
-        objective = ObjectiveConfig(learn_from="both", baseline=baseline, ties="learn", role_weights="none")
+        objective = ObjectiveConfig(learn_from="both", baseline=baseline, role_weights="none")
+        payoffs = Payoffs(tie=(0, 0), defender_breach=(0, -1))
         moving, other = RoleBaselines(), RoleBaselines()
-        learned = game_samples([*WON, cut], objective, "penalise", moving if baseline == "moving" else None)
-        assert learned == game_samples(WON, objective, "penalise", other if baseline == "moving" else None)
+        learned = game_samples([*WON, cut], objective, payoffs, moving if baseline == "moving" else None)
+        assert learned == game_samples(WON, objective, payoffs, other if baseline == "moving" else None)
         assert moving.values == other.values
-    assert game_samples([*WON, game(9, Outcome.TIED)], objective) != learned
+    assert game_samples([*WON, game(9, Outcome.TIED)], objective, payoffs) != learned
 
 
-def test_ties_without_a_baseline_are_refused() -> None:
-    for wrong in ({"ties": "learn"}, {"ties": "learn", "baseline": "mean"}, {"ties": "learn", "learn_from": "both"}):
-        with pytest.raises(ConfigError, match="ties: learn"):
-            parse_config({"objective": wrong})
+def test_payoffs_of_ties_from_which_nothing_follows_are_refused() -> None:
+    both, baseline = {"learn_from": "both"}, {"baseline": "mean"}
+    for objective, tie in (({}, [-0.3, -0.3]), (baseline, [0, 0]), (both, [0, 0])):
+        with pytest.raises(ConfigError, match=r"payoffs\.tie"):
+            parse_config({"objective": objective, "game": {"payoffs": {"tie": tie}}})
+    assert parse_config({"objective": both, "game": {"payoffs": {"tie": [-0.3, None]}}}).game.payoffs.tie == (
+        -0.3,
+        None,
+    )
 
 
 def test_of_a_loser_the_turn_alone_that_lost_the_game_can_be_pushed_down() -> None:
-    objective = ObjectiveConfig(learn_from="both", loser_turns="deciding", loser_coeff=0.5)
+    objective = ObjectiveConfig(learn_from="both", loser_turns="deciding")
     blunder, beaten = game_samples(
-        [game(0, Outcome.ATTACKER_WINS, decided_by=3), game(1, Outcome.DEFENDER_WINS, decided_by=3)], objective
+        [game(0, Outcome.ATTACKER_WINS, decided_by=3), game(1, Outcome.DEFENDER_WINS, decided_by=3)],
+        objective,
+        Payoffs(wrong_guess=(1, -0.5)),
     )
     assert [(turn.role, round(turn.advantage, 4)) for turn in blunder.turns] == [
         (Role.ATTACKER, 0.4444),

@@ -50,7 +50,7 @@ from tests.support.report_runs import (
     write_log,
     write_metrics,
 )
-from tests.support.runs import stream_run
+from tests.support.runs import PENALISED, stream_run
 
 
 @pytest.fixture(scope="module")
@@ -320,7 +320,7 @@ def test_whatever_a_log_holds_it_can_be_packed(data: st.DataObject) -> None:
         return
     blocks: list[str] = []
     objective = {"learn_from": "both", "loser_turns": data.draw(st.sampled_from(["all", "deciding"]))}
-    config = parse_config({"game": {"breach": "penalise"}, "objective": objective})
+    config = parse_config({"game": {"payoffs": PENALISED}, "objective": objective})
     packer = Packer(config, None, blocks.append)
     packer.add("spag-1", episode)
     packer.close()

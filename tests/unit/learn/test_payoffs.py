@@ -1,0 +1,157 @@
+"""What the end of a game pays each turn, and how files of earlier versions are read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spag_ray.config.former_keys import translated
+from spag_ray.config.loading import parse_config
+from spag_ray.config.parts import ObjectiveConfig, Payoffs
+from spag_ray.episodes.episode import Episode
+from spag_ray.errors import ConfigError
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.game_end import GAME_ENDS, GameEnd
+from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.training_data.rewards import RoleBaselines, mean_results, paid
+from spag_ray.training_data.samples import game_samples
+from tests.support.episodes import game
+
+EVERY = Payoffs(
+    trap=(0.1, -0.1),
+    wrong_guess=(0.2, -0.2),
+    right_guess=(-0.3, 0.3),
+    tie=(-0.25, -0.4),
+    attacker_breach=(-0.5, 0.05),
+    defender_breach=(0.06, -0.6),
+)
+
+
+def ended(end: GameEnd, num_turns: int = 4) -> Episode:
+    """A game whose last turn decided it."""
+    episode = game(0, end.outcome, num_turns, decided_by=None if end.outcome is Outcome.TIED else num_turns - 1)
+    return replace(episode, verdict=replace(episode.verdict, end_reason=end.reason))
+
+
+def learned(episode: Episode, payoffs: Payoffs, **objective: Any) -> list[tuple[str, float]]:
+    games = game_samples([episode], ObjectiveConfig.model_validate({"role_weights": "none", **objective}), payoffs)
+    return [(str(turn.role)[0], round(turn.advantage, 4)) for each in games for turn in each.turns]
+
+
+@pytest.mark.parametrize("end", GAME_ENDS, ids=str)
+def test_every_end_pays_by_its_own_entry(end: GameEnd) -> None:
+    found = paid(EVERY, ended(end).verdict)
+    wanted = {
+        "attacker win: said the word": EVERY.trap,
+        "attacker win: wrong guess": EVERY.wrong_guess,
+        "defender win: right guess": EVERY.right_guess,
+        "none tie: undecided": EVERY.tie,
+        "none tie: context full": (None, None),
+    }.get(str(end), EVERY.attacker_breach if end.seat == "attacker" else EVERY.defender_breach)
+    assert (found[Role.ATTACKER], found[Role.DEFENDER]) == wanted
+
+
+def test_the_worked_game_of_the_documentation() -> None:
+    """docs/learning.md, "Payoffs": four turns, payoffs of 0.5 / -1."""
+    payoffs = Payoffs(wrong_guess=(0.5, -1), tie=(-0.3, -0.3))
+    wrong = ended(GameEnd(Outcome.ATTACKER_WINS, EndReason.WRONG_GUESS))
+    assert learned(wrong, payoffs) == [("a", 0.2222), ("a", 0.2778)]
+    both = [("a", 0.2222), ("d", -0.4444), ("a", 0.2778), ("d", -0.5556)]
+    assert learned(wrong, payoffs, learn_from="both") == both
+    deciding = learned(wrong, payoffs, learn_from="both", loser_turns="deciding")
+    assert deciding == [("a", 0.2222), ("a", 0.2778), ("d", -1.0)]
+    tied = ended(GameEnd(Outcome.TIED, EndReason.UNDECIDED))
+    assert learned(tied, payoffs) == []
+    for turns in ("all", "deciding"):
+        shared = learned(tied, payoffs, learn_from="both", loser_turns=turns)
+        assert shared == [("a", -0.1333), ("d", -0.1333), ("a", -0.1667), ("d", -0.1667)]
+
+
+def test_credit_for_a_trap_may_go_to_the_turn_before_the_word_was_said() -> None:
+    payoffs = Payoffs(wrong_guess=(0.5, -1))
+    trap = ended(GameEnd(Outcome.ATTACKER_WINS, EndReason.SAID_WORD))
+    assert learned(trap, payoffs) == [("a", 0.4444), ("a", 0.5556)]
+    assert learned(trap, payoffs, trap_credit="trap") == [("a", 1.0)]
+    both = learned(trap, payoffs, trap_credit="trap", learn_from="both", loser_turns="deciding")
+    assert both == [("a", 1.0), ("d", -1.0)]
+    wrong = ended(GameEnd(Outcome.ATTACKER_WINS, EndReason.WRONG_GUESS))
+    assert learned(wrong, payoffs, trap_credit="trap") == [("a", 0.2222), ("a", 0.2778)]
+
+
+def test_a_breach_pays_the_turn_that_broke_the_rules_and_the_other_seat_if_it_is_paid() -> None:
+    breach = ended(GameEnd(Outcome.ATTACKER_BREACH, EndReason.SAID_WORD), num_turns=5)
+    assert learned(breach, Payoffs()) == []
+    assert learned(breach, EVERY) == [("a", -0.5)], "winners alone: nobody won"
+    assert learned(breach, EVERY, learn_from="both") == [("d", 0.0222), ("d", 0.0278), ("a", -0.5)]
+
+
+def test_baselines_are_of_what_was_paid_and_skip_who_was_paid_nothing() -> None:
+    payoffs = Payoffs(wrong_guess=(0.5, None))
+    verdicts = [ended(end).verdict for end in (GAME_ENDS[0], GAME_ENDS[1])]
+    results = [paid(payoffs, verdict) for verdict in verdicts]
+    assert mean_results(results) == {Role.ATTACKER: 0.75, Role.DEFENDER: -1.0}
+    moving = RoleBaselines(decay=0.5)
+    moving.update(results)
+    assert moving.values == {Role.ATTACKER: pytest.approx(0.625), Role.DEFENDER: pytest.approx(-0.5)}
+    wrong = ended(GAME_ENDS[0])
+    assert learned(wrong, payoffs, learn_from="both", baseline="mean") == [("a", 0.0), ("a", 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("payoffs", "reason"),
+    [
+        ({"trap": [2.5, -1]}, "less than or equal to 2"),
+        ({"wrong_guess": [0.5, -3]}, "greater than or equal to -2"),
+        ({"right_guess": [0.5, 1]}, "help the defender"),
+        ({"right_guess": [None, 1]}, "help the defender"),
+        ({"right_guess": [-0.3, 1], "tie": [-0.3, -0.3]}, "help the defender"),
+        ({"trap": [1]}, "payoffs.trap"),
+        ({"win": [1, -1]}, "unknown key"),
+        ({"trap": [float("nan"), -1]}, "payoffs.trap"),
+    ],
+)
+def test_payoffs_that_pay_helping_or_out_of_range_are_refused(payoffs: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        parse_config({"game": {"payoffs": payoffs}, "objective": {"learn_from": "both"}})
+
+
+def test_keys_of_earlier_versions_become_payoffs() -> None:
+    both: dict[str, Any] = {"learn_from": "both", "baseline": "mean"}
+
+    def payoffs(game: dict[str, Any], objective: dict[str, Any]) -> Payoffs:
+        return parse_config({"game": game, "objective": objective}).game.payoffs
+
+    written_out = {"ties": "discard", "loser_coeff": 1.0, "breach_penalty": 0.2}
+    assert payoffs({"breach": "discard"}, written_out) == Payoffs()
+    assert payoffs({"breach": "penalise"}, {}) == Payoffs(attacker_breach=(-0.2, None), defender_breach=(None, -0.2))
+    assert payoffs({"breach": "penalise"}, {"breach_penalty": 1}).defender_breach == (None, -1.0)
+    assert payoffs({}, {"breach_penalty": 1}) == Payoffs()
+    assert payoffs({}, {**both, "ties": "learn"}) == Payoffs(tie=(0, 0))
+    halves = Payoffs(trap=(1, -0.5), wrong_guess=(1, -0.5), right_guess=(-0.5, 1))
+    assert payoffs({}, {"loser_coeff": 0.5}) == halves
+    unchanged: dict[str, Any] = {"game": {"max_turns": 3}, "objective": None}
+    assert translated(unchanged) == unchanged
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"game": {"breach": "penalise", "payoffs": {}}}, "game.breach is a value of game.payoffs now"),
+        ({"game": {"breach": "punish"}}, "game.breach was one of discard and penalise"),
+        ({"objective": {"ties": True}}, "objective.ties was one of"),
+        ({"objective": {"loser_coeff": 0}}, "loser_coeff was a number above 0"),
+        ({"objective": {"breach_penalty": "much"}}, "breach_penalty was a number above 0"),
+    ],
+)
+def test_keys_of_earlier_versions_with_other_values_or_beside_payoffs_are_refused(
+    settings: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        parse_config(settings)
+
+
+def test_wins_of_a_log_that_does_not_say_how_pay_as_wrong_guesses() -> None:
+    verdict = Verdict(Outcome.ATTACKER_WINS, EndReason.OTHER, 2, "", 1, None)
+    assert paid(EVERY, verdict)[Role.ATTACKER] == 0.2
