@@ -65,7 +65,12 @@ class Batch:
     @cached_property
     def num_listened(self) -> int:
         """Games with listened turns, K of the loss."""
-        return sum(bool(game.listening) for game in self.games)
+        return sum(bool(game.listening) and not game.teaches_when for game in self.games)
+
+    @cached_property
+    def num_claimed(self) -> int:
+        """Games with listened turns that teach when to claim."""
+        return sum(game.teaches_when for game in self.games)
 
     @cached_property
     def num_unsaid(self) -> int:
@@ -161,17 +166,17 @@ class BatchLoss:
         return total
 
     def _listening(self, item: Item, theta: Tensor) -> Tensor:
-        opening, word = theta[: item.turn.num_opening], theta[item.turn.num_opening :]
-        piece = listening_piece(word, item.num_turns, self.batch.num_listened, self.listening_coeff)
-        self.sums.listening += piece.item()
-        self.sums.listened_nats -= word.sum().item()
-        self.sums.listened_tokens += len(word)
-        if not len(opening):
+        if item.turn.num_opening:
+            opening, word = theta[: item.turn.num_opening], theta[item.turn.num_opening :]
+            coeff = self.objective.claiming_coeff
+            piece = claiming_piece(opening, word, item.num_turns, self.batch.num_claimed, coeff)
+            self.sums.claiming += piece.item()
             return piece
-        coeff = self.objective.claiming_coeff
-        claiming = claiming_piece(opening, word, item.num_turns, self.batch.num_listened, coeff)
-        self.sums.claiming += claiming.item()
-        return piece + claiming
+        piece = listening_piece(theta, item.num_turns, self.batch.num_listened, self.listening_coeff)
+        self.sums.listening += piece.item()
+        self.sums.listened_nats -= theta.sum().item()
+        self.sums.listened_tokens += len(theta)
+        return piece
 
     def _spag(self, item: Item, theta: Tensor) -> Tensor:
         old = self._old(item.turn, theta)

@@ -138,8 +138,8 @@ class StageSamples:
         if not coeff:
             return games
         turns = self._config.objective.listening_turns
-        claims = self._config.objective.claiming_coeff > 0
-        heard = listened_turns(episodes, self._renderer.claim, turns, self._longest, learning, claims)
+        claiming = self._config.objective.claiming_words if self._config.objective.claiming_coeff else 0.0
+        heard = listened_turns(episodes, self._renderer.claim, turns, self._longest, learning, claiming)
         return with_listening(games, heard)
 
     def _unsaid(

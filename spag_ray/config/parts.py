@@ -185,6 +185,9 @@ class ObjectiveConfig(Part):
     claiming_coeff: float = Field(
         0.0, ge=0, description="weight of claiming as often as the word is known: p(claim) is to be p(word)"
     )
+    claiming_words: float = Field(
+        0.25, gt=0, lt=1, description="share of the words that teach this; listening does not learn them"
+    )
     unsaid_coeff: float = Field(
         0.0, ge=0, description="weight of minus the log-probability that an attacker's turn does not say the word"
     )

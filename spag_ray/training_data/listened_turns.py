@@ -4,12 +4,14 @@
     games = with_listening(games, heard)
 
 A position is a defender's turn as it stood: that turn's own prompt and the beginning of the claim ("I know the word! It
-is `") are read, the word and its closing mark are learned. The beginning is not: it says what to say, not when. With
-`claims` the beginning is a target too, for the term that teaches when (`objective.claiming_coeff`).
+is `") are read, the word and its closing mark are learned. The beginning is not: it says what to say, not when. Of some
+words the beginning alone is learned, which teaches when (`objective.claiming_coeff`): how probable a word is that was
+never learned is what a guess of a new word is worth.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
@@ -28,7 +30,7 @@ def listened_turns(
     turns: ListeningTurns,
     max_tokens: int,
     learning: Container[str] | None = None,
-    claims: bool = False,
+    claiming_words: float = 0.0,
 ) -> Heard:
     """{episode_id: its positions}, of games that have any. With `last`, each game's last one.
 
@@ -42,15 +44,21 @@ def listened_turns(
         if not own:
             continue
         word = claim(episode.target_word)
-        positions = [_position(turn.prompt_ids, word, claims) for turn in own]
+        teaches_when = is_for_claiming(episode.target_word, claiming_words)
+        positions = [_position(turn.prompt_ids, word, teaches_when) for turn in own]
         fitting = [position for position in positions if position.num_tokens <= max_tokens]
         if fitting:
             heard[episode.episode_id] = tuple(fitting if turns == "all" else fitting[-1:])
     return heard
 
 
-def _position(prompt_ids: tuple[int, ...], word: Claim, claims: bool) -> TurnSample:
-    if not claims:
+def is_for_claiming(word: str, share: float) -> bool:
+    """Whether this word teaches when to claim, not what: about this share of all words, always the same ones."""
+    return zlib.crc32(word.encode()) < share * 2**32
+
+
+def _position(prompt_ids: tuple[int, ...], word: Claim, teaches_when: bool) -> TurnSample:
+    if not teaches_when:
         return TurnSample(prompt_ids + word.opening_ids, word.word_ids, 1.0, role=Role.DEFENDER)
     opening = word.opening_ids
     return TurnSample(prompt_ids, opening + word.word_ids, 1.0, role=Role.DEFENDER, num_opening=len(opening))

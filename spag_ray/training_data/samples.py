@@ -82,6 +82,11 @@ class GameSample:
             raise InputError(f"episode {self.episode_id}: no turn to learn from")
 
     @property
+    def teaches_when(self) -> bool:
+        """Whether its listened turns teach when to claim, not what."""
+        return any(position.num_opening for position in self.listening)
+
+    @property
     def num_tokens(self) -> int:
         """Tokens that a learner reads for this game when nothing is shared; `unsaid` reads its turns' own."""
         return sum(sample.num_tokens for sample in (*self.turns, *self.listening))

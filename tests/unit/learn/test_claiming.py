@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,9 +13,10 @@ from learners.objectives import MAX_SAID, claiming_piece
 from spag_ray.config.loading import parse_config
 from spag_ray.config.parts import ObjectiveConfig
 from spag_ray.errors import ConfigError
+from spag_ray.game.decks import load_deck
 from spag_ray.game.prompts import Claim
 from spag_ray.game.rules import Outcome, Role
-from spag_ray.training_data.listened_turns import listened_turns
+from spag_ray.training_data.listened_turns import is_for_claiming, listened_turns
 from spag_ray.training_data.samples import GameSample, TurnSample
 from tests.support.episodes import game
 from tests.support.tree_model import check_same_in_a_tree, make_tree_model
@@ -24,11 +24,17 @@ from tests.support.tree_model import check_same_in_a_tree, make_tree_model
 torch.set_num_threads(1)
 
 
-def test_the_claims_beginning_is_a_target_before_the_word() -> None:
-    ((position, _),) = listened_turns([game(0, Outcome.TIED)], claim, "all", 100, claims=True).values()
+def test_words_for_claiming_teach_the_claims_beginning_and_the_others_the_word() -> None:
+    ((position, _),) = listened_turns([game(0, Outcome.TIED)], claim, "all", 100, claiming_words=0.999999).values()
     assert position == TurnSample((1, 2), (7, 8, 9, 10), 1.0, role=Role.DEFENDER, num_opening=2)
-    ((plain, _),) = listened_turns([game(0, Outcome.TIED)], claim, "all", 100).values()
-    assert plain.prompt_ids + plain.target_ids == position.prompt_ids + position.target_ids
+    ((plain, _),) = listened_turns([game(0, Outcome.TIED)], claim, "all", 100, claiming_words=1e-6).values()
+    assert plain == TurnSample((1, 2, 7, 8), (9, 10), 1.0, role=Role.DEFENDER)
+
+
+def test_about_the_share_of_the_words_is_for_claiming_and_a_larger_share_keeps_them() -> None:
+    words = load_deck("everyday")
+    few, more = ({word for word in words if is_for_claiming(word, share)} for share in (0.25, 0.5))
+    assert 0.2 < len(few) / len(words) < 0.3 and 0.45 < len(more) / len(words) < 0.55 and few < more
 
 
 def claim(word: str) -> Claim:
@@ -51,17 +57,17 @@ def total(batch: Batch, thetas: dict[int, list[float]], method: Method, name: st
 @pytest.mark.parametrize("method", ["imitation", "self_play"])
 def test_the_figure_computed_by_hand_is_added_to_either_objective(name: str, method: Method) -> None:
     """Game A claims with q = 1/2 * 1/4 and knows with p = 1/4; game B has two positions, of A's figures and of
-    q = 1/4, p = 1/2."""
+    q = 1/4, p = 1/2; game C is of a word that is learned, with 2 nats a token."""
     first = GameSample("a", None, 1.0, (), (at(2),))
     second = GameSample("b", None, 3.0, (), (at(2), at(3)))
+    third = GameSample("c", None, 1.0, (), (TurnSample((1,), (9, 9), 1.0),))
     thetas = {2: [math.log(1 / 2), math.log(1 / 4), math.log(1 / 4)], 3: [math.log(1 / 4), 0.0, math.log(1 / 2)]}
-    found, sums = total(Batch((first, second)), thetas, method, name)
+    found, sums = total(Batch((first, second, third)), thetas | {1: [-1.0, -3.0]}, method, name)
     a = -math.log(1 / 8) / 4 - math.log(7 / 8) * 3 / 4
     b = -math.log(1 / 4) / 2 - math.log(3 / 4) / 2
     assert sums.claiming == pytest.approx(0.7 * (a + (a + b) / 2) / 2, abs=1e-12)
-    listening = 0.5 * (math.log(4) + (math.log(4) + math.log(2)) / 2) / 2
-    assert sums.listening == pytest.approx(listening) and found == pytest.approx(listening + sums.claiming)
-    assert sums.listened_tokens == 3, "the word's tokens alone"
+    assert sums.listening == pytest.approx(0.5 * 2.0) and found == pytest.approx(sums.listening + sums.claiming)
+    assert sums.listened_tokens == 2, "words for claiming are not learned"
 
 
 @pytest.mark.parametrize("known", [0.05, 0.5, 0.9])
@@ -91,14 +97,7 @@ def test_claims_in_trees_are_as_one_at_a_time() -> None:
     )
     batch = Batch((GameSample("g", Role.DEFENDER, 1.0, (own,), words),))
     objective = ObjectiveConfig(listening_coeff=0.7, claiming_coeff=0.3)
-    _, with_claims = check_same_in_a_tree(make_tree_model(), batch, objective, listening_coeff=0.7)
-    plain = tuple(
-        replace(word, prompt_ids=word.prompt_ids + word.target_ids[:2], target_ids=word.target_ids[2:], num_opening=0)
-        for word in words
-    )
-    without = Batch((replace(batch.games[0], listening=plain),))
-    _, listening = check_same_in_a_tree(make_tree_model(), without, objective, listening_coeff=0.7)
-    assert with_claims > listening
+    check_same_in_a_tree(make_tree_model(), batch, objective, listening_coeff=0.7)
 
 
 def test_claims_are_imitated_unless_they_are_taught_and_not_taught_without_the_word() -> None:
