@@ -88,6 +88,12 @@ class Item:
     num_turns: int = 1
     kind: Kind = "turn"
 
+    def temperature(self, of_turns: float) -> float:
+        """Of the softmax that it is learned with: that of play for what was sampled and for claims, else 1."""
+        if self.turn.claiming is not None:
+            return self.turn.claiming.temperature
+        return of_turns if self.kind == "turn" else 1.0
+
 
 @dataclass
 class BatchSums:
@@ -166,8 +172,8 @@ class BatchLoss:
         return total
 
     def _listening(self, item: Item, theta: Tensor) -> Tensor:
-        if item.turn.num_opening:
-            opening, word = theta[: item.turn.num_opening], theta[item.turn.num_opening :]
+        if (claiming := item.turn.claiming) is not None:
+            opening, word = theta[: claiming.num_opening], theta[claiming.num_opening :]
             coeff = self.objective.claiming_coeff
             piece = claiming_piece(opening, word, item.num_turns, self.batch.num_claimed, coeff)
             self.sums.claiming += piece.item()

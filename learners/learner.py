@@ -195,7 +195,7 @@ class Learner:
         mine = Batch(tuple(batch.games[i] for i in games_share), tuple(batch.sft[i] for i in rows_share))
         items = mine.items
         micro_batches, num_micro_steps = self._micro_batches([item.turn for item in items], everything[0].turn)
-        temperatures = [temperature if item.kind == "turn" else 1.0 for item in items]
+        temperatures = [item.temperature(temperature) for item in items]
         stage = self._stage
         batch_loss = BatchLoss(batch, stage.method, self._objective, stage.kl_coeff, at_start, stage.listening_coeff)
         sums, maxima = batch_loss.sums, batch_loss.maxima

@@ -137,9 +137,10 @@ class StageSamples:
         """The games with the turns of all `episodes` at which the defender listens, if it does."""
         if not coeff:
             return games
-        turns = self._config.objective.listening_turns
-        claiming = self._config.objective.claiming_words if self._config.objective.claiming_coeff else 0.0
-        heard = listened_turns(episodes, self._renderer.claim, turns, self._longest, learning, claiming)
+        objective, temperature = self._config.objective, self._config.sampling.temperature or 1.0
+        claiming = objective.claiming_words if objective.claiming_coeff else 0.0
+        claim, turns = self._renderer.claim, objective.listening_turns
+        heard = listened_turns(episodes, claim, turns, self._longest, learning, claiming, temperature)
         return with_listening(games, heard)
 
     def _unsaid(

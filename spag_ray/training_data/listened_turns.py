@@ -19,7 +19,7 @@ from spag_ray.config.parts import ListeningTurns
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.prompts import Claim
 from spag_ray.game.rules import Role, Verdict, next_role
-from spag_ray.training_data.samples import GameSample, TurnSample
+from spag_ray.training_data.samples import Claiming, GameSample, TurnSample
 
 Heard = Mapping[str, tuple[TurnSample, ...]]
 
@@ -31,11 +31,13 @@ def listened_turns(
     max_tokens: int,
     learning: Container[str] | None = None,
     claiming_words: float = 0.0,
+    temperature: float = 1.0,
 ) -> Heard:
     """{episode_id: its positions}, of games that have any. With `last`, each game's last one.
 
     A defender's turn counts as long as its attacker had not broken the rules, however the game ended. Left out are
-    positions of more than `max_tokens`, and turns of policies that are not in `learning` (none, if it is None).
+    positions of more than `max_tokens`, and turns of policies that are not in `learning` (none, if it is None). About
+    `claiming_words` of all words teach when to claim, at the `temperature` of play.
     """
     heard = {}
     for episode in episodes:
@@ -44,8 +46,18 @@ def listened_turns(
         if not own:
             continue
         word = claim(episode.target_word)
-        teaches_when = is_for_claiming(episode.target_word, claiming_words)
-        positions = [_position(turn.prompt_ids, word, teaches_when) for turn in own]
+        if is_for_claiming(episode.target_word, claiming_words):
+            claiming = Claiming(len(word.opening_ids), temperature)
+            positions = [
+                TurnSample(
+                    turn.prompt_ids, word.opening_ids + word.word_ids, 1.0, role=Role.DEFENDER, claiming=claiming
+                )
+                for turn in own
+            ]
+        else:
+            positions = [
+                TurnSample(turn.prompt_ids + word.opening_ids, word.word_ids, 1.0, role=Role.DEFENDER) for turn in own
+            ]
         fitting = [position for position in positions if position.num_tokens <= max_tokens]
         if fitting:
             heard[episode.episode_id] = tuple(fitting if turns == "all" else fitting[-1:])
@@ -55,13 +67,6 @@ def listened_turns(
 def is_for_claiming(word: str, share: float) -> bool:
     """Whether this word teaches when to claim, not what: about this share of all words, always the same ones."""
     return zlib.crc32(word.encode()) < share * 2**32
-
-
-def _position(prompt_ids: tuple[int, ...], word: Claim, teaches_when: bool) -> TurnSample:
-    if not teaches_when:
-        return TurnSample(prompt_ids + word.opening_ids, word.word_ids, 1.0, role=Role.DEFENDER)
-    opening = word.opening_ids
-    return TurnSample(prompt_ids, opening + word.word_ids, 1.0, role=Role.DEFENDER, num_opening=len(opening))
 
 
 def defended(verdict: Verdict) -> list[int]:

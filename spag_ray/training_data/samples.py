@@ -30,6 +30,15 @@ PAPERS = Payoffs()
 
 
 @dataclass(frozen=True)
+class Claiming:
+    """Of a sample that teaches when to claim: its first `num_opening` targets begin the claim, the others are the word;
+    `temperature` of the softmax that claims are sampled with."""
+
+    num_opening: int
+    temperature: float = 1.0
+
+
+@dataclass(frozen=True)
 class TurnSample:
     """One turn to learn from: `prompt_ids` [P], `target_ids` [L] and `advantage`, the turn's decayed share of the
     game's reward. `role` is who said it (None for SFT rows).
@@ -37,8 +46,8 @@ class TurnSample:
     `behaviour_logprobs` [L] are those of the policy that sampled the tokens, None where nobody did (imitation, files,
     re-rendered prompts); `old_logprobs` [L] those of the learner's own weights when it took the games, filled in by
     `Learner.score`; `reference_logprobs` [L] those of its weights when the stage began, filled in by
-    `Learner.score_reference` (None where these are the weights that it took the games with). `num_opening`: the
-    targets that begin a claim, before the word (listened_turns.py).
+    `Learner.score_reference` (None where these are the weights that it took the games with). `claiming`: of
+    listened turns that teach when to claim (listened_turns.py).
     """
 
     prompt_ids: tuple[int, ...]
@@ -48,7 +57,7 @@ class TurnSample:
     old_logprobs: tuple[float, ...] | None = None
     reference_logprobs: tuple[float, ...] | None = None
     role: Role | None = None
-    num_opening: int = 0
+    claiming: Claiming | None = None
 
     def __post_init__(self) -> None:
         if not self.target_ids:
@@ -84,7 +93,7 @@ class GameSample:
     @property
     def teaches_when(self) -> bool:
         """Whether its listened turns teach when to claim, not what."""
-        return any(position.num_opening for position in self.listening)
+        return any(position.claiming is not None for position in self.listening)
 
     @property
     def num_tokens(self) -> int:

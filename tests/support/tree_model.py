@@ -44,7 +44,7 @@ def check_same_in_a_tree(
         for indices in of:
             (tree,) = pack([samples[index] for index in indices], 200)
             chosen = [items[indices[place]] for place in tree.sample_indices]
-            at = [temperature if item.kind == "turn" else 1.0 for item in chosen]
+            at = [item.temperature(temperature) for item in chosen]
             logprobs, entropies = token_logprobs_and_entropies(model, tree, at)
             part = BatchLoss(batch, "self_play", objective, 0.2, at_start=True, listening_coeff=listening_coeff)
             value = part.of(chosen, logprobs, entropies)

@@ -17,7 +17,7 @@ from spag_ray.game.decks import load_deck
 from spag_ray.game.prompts import Claim
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.training_data.listened_turns import is_for_claiming, listened_turns
-from spag_ray.training_data.samples import GameSample, TurnSample
+from spag_ray.training_data.samples import Claiming, GameSample, TurnSample
 from tests.support.episodes import game
 from tests.support.tree_model import check_same_in_a_tree, make_tree_model
 
@@ -25,8 +25,10 @@ torch.set_num_threads(1)
 
 
 def test_words_for_claiming_teach_the_claims_beginning_and_the_others_the_word() -> None:
-    ((position, _),) = listened_turns([game(0, Outcome.TIED)], claim, "all", 100, claiming_words=0.999999).values()
-    assert position == TurnSample((1, 2), (7, 8, 9, 10), 1.0, role=Role.DEFENDER, num_opening=2)
+    ((position, _),) = listened_turns(
+        [game(0, Outcome.TIED)], claim, "all", 100, claiming_words=0.999, temperature=0.5
+    ).values()
+    assert position == TurnSample((1, 2), (7, 8, 9, 10), 1.0, role=Role.DEFENDER, claiming=Claiming(2, 0.5))
     ((plain, _),) = listened_turns([game(0, Outcome.TIED)], claim, "all", 100, claiming_words=1e-6).values()
     assert plain == TurnSample((1, 2, 7, 8), (9, 10), 1.0, role=Role.DEFENDER)
 
@@ -42,7 +44,7 @@ def claim(word: str) -> Claim:
 
 
 def at(length: int) -> TurnSample:
-    return TurnSample(tuple(range(1, length + 1)), (7, 8, 9), 1.0, num_opening=2)
+    return TurnSample(tuple(range(1, length + 1)), (7, 8, 9), 1.0, claiming=Claiming(2))
 
 
 def total(batch: Batch, thetas: dict[int, list[float]], method: Method, name: str) -> tuple[float, Any]:
@@ -93,7 +95,8 @@ def test_a_claim_that_is_certain_gives_a_finite_loss() -> None:
 def test_claims_in_trees_are_as_one_at_a_time() -> None:
     own = TurnSample(tuple(range(1, 21)), (30, 31, 32), 1.0)
     words = tuple(
-        TurnSample(own.prompt_ids[:cut], (40, 41, 50, 51), 1.0, role=Role.DEFENDER, num_opening=2) for cut in (8, 20)
+        TurnSample(own.prompt_ids[:cut], (40, 41, 50, 51), 1.0, role=Role.DEFENDER, claiming=Claiming(2, 0.5))
+        for cut in (8, 20)
     )
     batch = Batch((GameSample("g", Role.DEFENDER, 1.0, (own,), words),))
     objective = ObjectiveConfig(listening_coeff=0.7, claiming_coeff=0.3)
