@@ -64,13 +64,13 @@ class Batch:
 
     @cached_property
     def num_listened(self) -> int:
-        """Games with listened turns, K of the loss."""
+        """Games with listened turns that teach the word, K of the loss."""
         return sum(bool(game.listening) and not game.teaches_when for game in self.games)
 
     @cached_property
-    def num_claimed(self) -> int:
-        """Games with listened turns that teach when to claim."""
-        return sum(game.teaches_when for game in self.games)
+    def num_heard(self) -> int:
+        """Games with listened turns, those that teach when to claim among them."""
+        return sum(bool(game.listening) for game in self.games)
 
     @cached_property
     def num_unsaid(self) -> int:
@@ -175,7 +175,7 @@ class BatchLoss:
         if (claiming := item.turn.claiming) is not None:
             opening, word = theta[: claiming.num_opening], theta[claiming.num_opening :]
             coeff = self.objective.claiming_coeff
-            piece = claiming_piece(opening, word, item.num_turns, self.batch.num_claimed, coeff)
+            piece = claiming_piece(opening, word, item.num_turns, self.batch.num_heard, coeff)
             self.sums.claiming += piece.item()
             return piece
         piece = listening_piece(theta, item.num_turns, self.batch.num_listened, self.listening_coeff)

@@ -185,8 +185,8 @@ def claiming_piece(opening: Tensor, word: Tensor, num_positions: int, num_games:
         -p log q - (1 - p) log(1 - q),      q = exp(sum(opening)), p = exp(sum(word)), without gradient
 
     opening [len], word [len]: log-probabilities of the claim's beginning and of the word after it. At its minimum
-    q = p: the model claims as often as it would be right. K = `num_games` such games of the batch, T_g =
-    `num_positions` of this game.
+    q = p: the model claims as often as it would be right. K = `num_games` of the batch with listened turns of either
+    kind, T_g = `num_positions` of this game.
     """
     right = _at_least_float32(word.detach()).sum().exp()
     log_claims = _at_least_float32(opening).sum()

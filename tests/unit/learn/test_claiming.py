@@ -67,7 +67,7 @@ def test_the_figure_computed_by_hand_is_added_to_either_objective(name: str, met
     found, sums = total(Batch((first, second, third)), thetas | {1: [-1.0, -3.0]}, method, name)
     a = -math.log(1 / 8) / 4 - math.log(7 / 8) * 3 / 4
     b = -math.log(1 / 4) / 2 - math.log(3 / 4) / 2
-    assert sums.claiming == pytest.approx(0.7 * (a + (a + b) / 2) / 2, abs=1e-12)
+    assert sums.claiming == pytest.approx(0.7 * (a + (a + b) / 2) / 3, abs=1e-12)
     assert sums.listening == pytest.approx(0.5 * 2.0) and found == pytest.approx(sums.listening + sums.claiming)
     assert sums.listened_tokens == 2, "words for claiming are not learned"
 
