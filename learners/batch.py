@@ -173,9 +173,9 @@ class BatchLoss:
 
     def _listening(self, item: Item, theta: Tensor) -> Tensor:
         if (claiming := item.turn.claiming) is not None:
-            opening, word = theta[: claiming.num_opening], theta[claiming.num_opening :]
+            deciding, rest, word = theta.tensor_split([claiming.num_deciding, claiming.num_opening])
             coeff = self.objective.claiming_coeff
-            piece = claiming_piece(opening, word, item.num_turns, self.batch.num_heard, coeff)
+            piece = claiming_piece(deciding, rest, word, item.num_turns, self.batch.num_heard, coeff)
             self.sums.claiming += piece.item()
             return piece
         piece = listening_piece(theta, item.num_turns, self.batch.num_listened, self.listening_coeff)

@@ -179,19 +179,25 @@ def listening_piece(theta: Tensor, num_positions: int, num_games: int, listening
     return -listening_coeff / (num_games * num_positions) * _at_least_float32(theta).mean()
 
 
-def claiming_piece(opening: Tensor, word: Tensor, num_positions: int, num_games: int, claiming_coeff: float) -> Tensor:
-    """One listened turn's share of the global loss: claiming_coeff/(K T_g) * cross-entropy of q with p.
+def claiming_piece(
+    deciding: Tensor, rest: Tensor, word: Tensor, num_positions: int, num_games: int, claiming_coeff: float
+) -> Tensor:
+    """One listened turn's share of the global loss: claiming_coeff/(K T_g) * (cross-entropy of q with p + form).
 
-        -p log q - (1 - p) log(1 - q),      q = exp(sum(opening)), p = exp(sum(word)), without gradient
+        -p log q - (1 - p) log(1 - q),      q = exp(sum(deciding)), p = exp(sum(word)), without gradient
+        form = mean(-rest)
 
-    opening [len], word [len]: log-probabilities of the claim's beginning and of the word after it. At its minimum
-    q = p: the model claims as often as it would be right. K = `num_games` of the batch with listened turns of either
-    kind, T_g = `num_positions` of this game.
+    deciding [D], rest [R], word [W]: log-probabilities of what makes a reply a claim ("I know the word"), of what
+    stands between it and the word ("! It is"; may be empty), and of the word. At the minimum q = p: the model claims as
+    often as it would be right. K = `num_games` of the batch with listened turns of either kind, T_g = `num_positions`
+    of this game.
     """
     right = _at_least_float32(word.detach()).sum().exp()
-    log_claims = _at_least_float32(opening).sum()
+    log_claims = _at_least_float32(deciding).sum()
     claims = log_claims.exp().clamp(max=MAX_SAID)
     loss = -right * log_claims - (1 - right) * torch.log1p(-claims)
+    if len(rest):
+        loss = loss - _at_least_float32(rest).mean()
     return claiming_coeff / (num_games * num_positions) * loss
 
 

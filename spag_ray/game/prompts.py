@@ -63,10 +63,14 @@ class PromptTemplate(BaseModel):
 @dataclass(frozen=True)
 class Claim:
     """A defender's guess of one word, to be scored or trained on: it begins with `opening_ids`; `word_ids` are the word
-    and the mark that closes it."""
+    and the mark that closes it. After the first `num_deciding` tokens it is a claim to a referee."""
 
     opening_ids: tuple[int, ...]
     word_ids: tuple[int, ...]
+    num_deciding: int
+
+
+_CLAIMS = "I know the word"  # what makes a reply a claim to every referee
 
 
 @dataclass(frozen=True)
@@ -174,7 +178,10 @@ class _BaseRenderer:
                 f"the tokenizer joins {word!r} to what stands beside it in the claim {self.template.claim!r}, so no "
                 "player would say these tokens; choose another `claim` in the prompt file"
             )
-        return Claim(opening_ids, word_ids)
+        head, found, _ = opening.partition(_CLAIMS)
+        deciding = self._plain(head + found)
+        is_piece = bool(found) and opening_ids[: len(deciding)] == deciding
+        return Claim(opening_ids, word_ids, len(deciding) if is_piece else len(opening_ids))
 
     def spoken(self, word: str) -> Spoken:
         """The tokens that would say this word in a reply."""

@@ -47,7 +47,7 @@ def listened_turns(
             continue
         word = claim(episode.target_word)
         if is_for_claiming(episode.target_word, claiming_words):
-            claiming = Claiming(len(word.opening_ids), temperature)
+            claiming = Claiming(word.num_deciding, len(word.opening_ids), temperature)
             positions = [
                 TurnSample(
                     turn.prompt_ids, word.opening_ids + word.word_ids, 1.0, role=Role.DEFENDER, claiming=claiming

@@ -139,6 +139,8 @@ def test_a_claim_is_encoded_piece_by_piece_and_equals_the_whole(tokenizer: Any, 
     whole = tokenizer.encode(claim.format(word="river"), add_special_tokens=False)
     assert found.opening_ids + found.word_ids == tuple(whole) and found.opening_ids and found.word_ids
     assert "river" not in tokenizer.decode(found.opening_ids)
+    deciding = tokenizer.decode(found.opening_ids[: found.num_deciding])
+    assert deciding == ("i know the word" if claim.startswith("I know") else "the word is")
 
 
 def test_a_word_is_spoken_at_the_start_of_a_reply_with_or_without_a_capital_and_later_after_a_space() -> None:

@@ -28,7 +28,7 @@ def test_words_for_claiming_teach_the_claims_beginning_and_the_others_the_word()
     ((position, _),) = listened_turns(
         [game(0, Outcome.TIED)], claim, "all", 100, claiming_words=0.999, temperature=0.5
     ).values()
-    assert position == TurnSample((1, 2), (7, 8, 9, 10), 1.0, role=Role.DEFENDER, claiming=Claiming(2, 0.5))
+    assert position == TurnSample((1, 2), (7, 8, 9, 10), 1.0, role=Role.DEFENDER, claiming=Claiming(1, 2, 0.5))
     ((plain, _),) = listened_turns([game(0, Outcome.TIED)], claim, "all", 100, claiming_words=1e-6).values()
     assert plain == TurnSample((1, 2, 7, 8), (9, 10), 1.0, role=Role.DEFENDER)
 
@@ -40,11 +40,11 @@ def test_about_the_share_of_the_words_is_for_claiming_and_a_larger_share_keeps_t
 
 
 def claim(word: str) -> Claim:
-    return Claim((7, 8), (9, 10))
+    return Claim((7, 8), (9, 10), 1)
 
 
 def at(length: int) -> TurnSample:
-    return TurnSample(tuple(range(1, length + 1)), (7, 8, 9), 1.0, claiming=Claiming(2))
+    return TurnSample(tuple(range(1, length + 1)), (7, 8, 9), 1.0, claiming=Claiming(1, 2))
 
 
 def total(batch: Batch, thetas: dict[int, list[float]], method: Method, name: str) -> tuple[float, Any]:
@@ -58,15 +58,15 @@ def total(batch: Batch, thetas: dict[int, list[float]], method: Method, name: st
 @pytest.mark.parametrize("name", ["spag", "published"])
 @pytest.mark.parametrize("method", ["imitation", "self_play"])
 def test_the_figure_computed_by_hand_is_added_to_either_objective(name: str, method: Method) -> None:
-    """Game A claims with q = 1/2 * 1/4 and knows with p = 1/4; game B has two positions, of A's figures and of
-    q = 1/4, p = 1/2; game C is of a word that is learned, with 2 nats a token."""
+    """Game A claims with q = 1/8, ends the beginning with e^-1 and knows with p = 1/4; game B has two positions, of A's
+    figures and of q = 1/4, e^-3, p = 1/2; game C is of a word that is learned, with 2 nats a token."""
     first = GameSample("a", None, 1.0, (), (at(2),))
     second = GameSample("b", None, 3.0, (), (at(2), at(3)))
     third = GameSample("c", None, 1.0, (), (TurnSample((1,), (9, 9), 1.0),))
-    thetas = {2: [math.log(1 / 2), math.log(1 / 4), math.log(1 / 4)], 3: [math.log(1 / 4), 0.0, math.log(1 / 2)]}
+    thetas = {2: [math.log(1 / 8), -1.0, math.log(1 / 4)], 3: [math.log(1 / 4), -3.0, math.log(1 / 2)]}
     found, sums = total(Batch((first, second, third)), thetas | {1: [-1.0, -3.0]}, method, name)
-    a = -math.log(1 / 8) / 4 - math.log(7 / 8) * 3 / 4
-    b = -math.log(1 / 4) / 2 - math.log(3 / 4) / 2
+    a = -math.log(1 / 8) / 4 - math.log(7 / 8) * 3 / 4 + 1
+    b = -math.log(1 / 4) / 2 - math.log(3 / 4) / 2 + 3
     assert sums.claiming == pytest.approx(0.7 * (a + (a + b) / 2) / 3, abs=1e-12)
     assert sums.listening == pytest.approx(0.5 * 2.0) and found == pytest.approx(sums.listening + sums.claiming)
     assert sums.listened_tokens == 2, "words for claiming are not learned"
@@ -79,14 +79,14 @@ def test_a_claim_comes_to_be_as_probable_as_its_word_which_it_does_not_change(kn
     optimizer = torch.optim.SGD([logit], lr=1.0)
     for _ in range(400):
         optimizer.zero_grad()
-        claiming_piece(torch.nn.functional.logsigmoid(logit), word, 1, 1, 1.0).backward()
+        claiming_piece(torch.nn.functional.logsigmoid(logit), word[:0], word, 1, 1, 1.0).backward()
         optimizer.step()
     assert torch.sigmoid(logit).item() == pytest.approx(known, abs=1e-3) and word.grad is None
 
 
 def test_a_claim_that_is_certain_gives_a_finite_loss() -> None:
     opening = torch.zeros(2, dtype=torch.float64, requires_grad=True)
-    piece = claiming_piece(opening, torch.tensor([math.log(0.25)]), 1, 1, 1.0)
+    piece = claiming_piece(opening, opening[:0], torch.tensor([math.log(0.25)]), 1, 1, 1.0)
     piece.backward()
     assert piece.item() == pytest.approx(-0.75 * math.log(1 - MAX_SAID))
     assert opening.grad is not None and torch.isfinite(opening.grad).all()
@@ -95,7 +95,7 @@ def test_a_claim_that_is_certain_gives_a_finite_loss() -> None:
 def test_claims_in_trees_are_as_one_at_a_time() -> None:
     own = TurnSample(tuple(range(1, 21)), (30, 31, 32), 1.0)
     words = tuple(
-        TurnSample(own.prompt_ids[:cut], (40, 41, 50, 51), 1.0, role=Role.DEFENDER, claiming=Claiming(2, 0.5))
+        TurnSample(own.prompt_ids[:cut], (40, 41, 50, 51), 1.0, role=Role.DEFENDER, claiming=Claiming(1, 2, 0.5))
         for cut in (8, 20)
     )
     batch = Batch((GameSample("g", Role.DEFENDER, 1.0, (own,), words),))

@@ -27,7 +27,7 @@ torch.set_num_threads(1)
 
 def claim(word: str) -> Claim:
     assert word == "cat"
-    return Claim((7, 8), (9, 10))
+    return Claim((7, 8), (9, 10), 1)
 
 
 def told_apart(episode: Episode) -> Episode:

@@ -60,7 +60,7 @@ class Claims:
     """A renderer as far as it is asked for claims."""
 
     def claim(self, word: str) -> Claim:
-        return Claim((7,), (8, 9))
+        return Claim((7,), (8, 9), 1)
 
 
 def listening(folder: Path, **config: Any) -> StageSamples:
