@@ -11,11 +11,11 @@ learned. Everything drawn is a function of the seed and of the games played so f
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from spag_ray.config.parts import LeagueConfig
+from spag_ray.config.opponents import LeagueConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Role
 from spag_ray.results.ratings import WinMatrix
@@ -31,6 +31,10 @@ class Opponents:
 
     seed: int
     shares: tuple[tuple[str, float], ...] = ()
+
+    def mixed_with(self, names: Sequence[str], share: float) -> Opponents:
+        """These as well: together they get `share` of the games, the same each."""
+        return replace(self, shares=tuple((name, share / len(names)) for name in names) + self.shares)
 
     def __call__(self, number: int) -> tuple[str, str]:
         pair, learner_defends = divmod(number, 2)

@@ -35,6 +35,10 @@ class StopRequestedError(SpagError):
     exit_code = 0
 
 
+class CollapseError(SpagError):
+    """A run plays worse than it did, and is to stop then; it can be gone on with."""
+
+
 class EngineError(SpagError):
     """An inference engine failed."""
 

@@ -20,7 +20,7 @@ from cluster.monitor.tables import evaluation_tables, guess_table, head_to_head_
 from cluster.runtime.ray_session import get, is_job, ray_session
 from cluster.runtime.run_folder import make_run_folder, resumed_config
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import StopRequestedError
+from spag_ray.errors import CollapseError, StopRequestedError
 from spag_ray.host.folder_lease import FolderLease, held
 from spag_ray.results.could_have_known import read_held_out
 from spag_ray.results.evaluations import FILE as EVALUATIONS
@@ -72,6 +72,10 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
                 results = get(training)
             except StopRequestedError as stopped:
                 raise StopRequestedError(f"{stopped}; go on with --resume --run-dir {folder}") from None
+            except CollapseError as error:
+                raise CollapseError(
+                    f"{error}; go on all the same with --resume --run-dir {folder} -o self_play.on_collapse=warn"
+                ) from None
     console.print(outcome_table(results))
     for line in head_to_head_lines(results):
         console.print(line, soft_wrap=True)

@@ -21,6 +21,7 @@ from spag_ray.game.game_end import GAME_ENDS
 from spag_ray.results.evaluations import Evaluation
 from spag_ray.results.lines import (
     BufferLine,
+    CollapseLine,
     EvaluationLine,
     GamesLine,
     PlayLine,
@@ -129,7 +130,17 @@ _HAPPENINGS = {
     "set_aside": "{log} was set aside: played beyond the checkpoint",
 }
 
-KINDS = ("evaluation", "games", "buffer", "play", "step", "stream", "sync", *_HAPPENINGS)  # of lines that it shows
+KINDS = (
+    "collapse",
+    "evaluation",
+    "games",
+    "buffer",
+    "play",
+    "step",
+    "stream",
+    "sync",
+    *_HAPPENINGS,
+)  # of lines that it shows
 
 
 class RunView:
@@ -207,6 +218,8 @@ class RunView:
         if line is not None and (words := _HAPPENINGS.get(line.kind)) is not None:
             self.happenings.append((at, words.format_map(line.values())))
         match line:
+            case CollapseLine():
+                self.happenings.append((at, str(line)))
             case StepLine():
                 self._take_step(line)
             case StreamLine():

@@ -2,9 +2,9 @@
 
     actors_of(config)  -->  Rooms(nodes).place(actor)  -->  each on a node, and on its GPUs; or Unplaced
 
-Engines come first, then learners, then the league's engines, as a run starts them. At a run's end the learners make
-room for engines of an earlier model, which play the last match: `match_actors`. What is wrong with a placement, in
-words, is in placement_faults.py.
+Engines come first, then learners, then the engines of the league and of frozen opponents, as a run starts them. At a
+run's end the learners make room for engines of an earlier model, which play the last match: `match_actors`. What is
+wrong with a placement, in words, is in placement_faults.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal
 
 from cluster.types import NodeResources
 from spag_ray.config.run import RunConfig
-from spag_ray.stages import BASE, IMITATED
+from spag_ray.stages import BASE, IMITATED, Stage
 
 Kind = Literal["engine", "learner", "other"]
 Order = Literal["pack", "spread"]
@@ -129,6 +129,8 @@ def actors_of(config: RunConfig) -> list[ActorSpec]:
         actors += [engines(f"engine-{name}-past", league.num_engines) for name in policies]
     if league.fixed:
         actors.append(engines("engine-fixed", len(league.fixed)))
+    for opponent in config.evaluation.against:
+        actors += [engines(f"engine-{opponent}-{name}", 1) for name in policies]
     return actors
 
 
@@ -137,6 +139,8 @@ def match_actors(config: RunConfig) -> list[ActorSpec]:
     if not (config.self_play.rounds and config.evaluation.games):
         return []
     anchor = IMITATED if config.imitation.enabled else BASE
+    if anchor in map(Stage.parse, config.evaluation.against):
+        return []  # its engines are there
     engine = config.engine
     return [
         ActorSpec(f"engine-{anchor}-{name}", "EngineActor", 1, engine.num_cpus, engine.num_gpus, "engine")

@@ -76,7 +76,7 @@ def _totals_fault(config: RunConfig, actors: Sequence[ActorSpec], nodes: Sequenc
         if needed > there + SMALLEST:
             key = f"num_{resource.lower()}s"
             engine, rank = getattr(config.engine, key), getattr(config.learner, key)
-            league = f", {num_extra} more for the league," if num_extra else ""
+            league = f", {num_extra} more for other opponents," if num_extra else ""
             return (
                 f"{needed:g} {resource}s are needed ({policies} x {config.engine.num_engines} engines of engine.{key} "
                 f"{engine:g}{league} and {config.learner.num_ranks} learner ranks of learner.{key} {rank:g}), Ray has "

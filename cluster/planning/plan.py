@@ -125,7 +125,10 @@ def make_schedule(config: RunConfig) -> Schedule:
         steps = versions * max(1, per_version // self_play.batch_games)
         fresh = -(-per_version // config.stream.reuse)  # the others were learned before
         games, permits = versions * fresh, (max_lag + 1) * fresh
-    num_evaluated = 1 + int(imitation.enabled) + self_play.rounds + (2 if self_play.rounds else 0)
+    imitates = int(imitation.enabled)
+    num_evaluated = 1 + imitates + self_play.rounds + 2 * len(match_actors(config)[:1])
+    later_stages = {"base": imitates + self_play.rounds, "imitated": self_play.rounds}
+    num_matches = sum(2 * later_stages[opponent] for opponent in config.evaluation.against)
     return Schedule(
         imitation_games,
         imitation_steps,
@@ -133,7 +136,7 @@ def make_schedule(config: RunConfig) -> Schedule:
         games,
         versions + int(imitation.enabled),
         steps,
-        num_evaluated * config.evaluation.games,
+        num_evaluated * config.evaluation.games + num_matches * config.evaluation.num_against_games,
         permits,
         max_lag,
     )

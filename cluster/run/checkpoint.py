@@ -219,7 +219,7 @@ def belongs(stage: Stage, state: RunState, config: RunConfig) -> bool:
     """Whether a run that is at `state` has been where games of this stage are played, or comes there next."""
     match stage.kind:
         case StageKind.MATCH:
-            return state.rounds >= config.self_play.rounds
+            return all(has_weights_of(player, state, config) for player in stage.players)
         case StageKind.EVALUATION:
             return has_weights_of(stage.players[0], state, config)
         case StageKind.ROUND:

@@ -38,6 +38,8 @@ from cluster.run.session_api import MAX_ASKED, GameWithUser, last_episodes
 from cluster.run.training import train
 from cluster.run.training_verbs import Trainer
 from cluster.runtime.ray_session import redirect_output
+from cluster.schedules.collapse_watch import CollapseWatch
+from cluster.schedules.frozen import FrozenOpponents
 from cluster.schedules.held_out import HeldOutMatches
 from cluster.schedules.league import LeaguePlay
 from cluster.schedules.playground import Playground
@@ -52,7 +54,7 @@ from cluster.types import Progress
 from spag_ray.config.loading import without_environment
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import write_atomically
-from spag_ray.errors import InputError, StopRequestedError
+from spag_ray.errors import CollapseError, InputError, StopRequestedError
 from spag_ray.game.decks import Deck
 from spag_ray.game.prompts import Renderer, load_template, make_renderer
 from spag_ray.game.rules import Role
@@ -120,9 +122,11 @@ class Run:
         self._matches = HeldOutMatches(self._ground, lease, held_out)
         poll_health = self._ground.poll_health
         self._tasks = TaskEvaluation(config, lease, self._policies, restarts, recorder, status, poll_health)
+        frozen = FrozenOpponents(config.evaluation, self._policies, self._engines, self._seating, self._matches, status)
         league = LeaguePlay(config, lease, self._policies, self._engines, self._seating, recorder)
         # Against other players each word comes twice: the learner attacks with it once, and defends once.
-        stream = WordStream(list(words), config.seed, attacker_seats=2 if league.league.is_open else 1)
+        meets_others = league.league.is_open or config.self_play.on_collapse == "mix"
+        stream = WordStream(list(words), config.seed, attacker_seats=2 if meets_others else 1)
         self._recovery = Recovery(
             config,
             control,
@@ -151,6 +155,8 @@ class Run:
             StageSamples(config, tokenizer, renderer, learning, recorder),
             league,
             self._matches,
+            frozen,
+            CollapseWatch(config, folder, self._matches, recorder, status),
             self._tasks,
             self._recovery,
             self._watch,
@@ -292,7 +298,8 @@ class Run:
         try:
             yield
         except BaseException as error:
-            end = {"ended": "stopped" if isinstance(error, StopRequestedError) else "failed", "reason": str(error)}
+            is_stop = isinstance(error, StopRequestedError | CollapseError)
+            end = {"ended": "stopped" if is_stop else "failed", "reason": str(error)}
             raise
         finally:
             self.close()

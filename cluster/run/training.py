@@ -10,6 +10,9 @@
 
     last, the newest weights against the imitated model, in both seats.
 
+To evaluate is to play on held-out words: a stage against itself and the frozen opponents (evaluation.against). There a
+collapse is seen (self_play.on_collapse); frozen opponents then play in the rounds that come, or the run stops.
+
 Every stage ends with a checkpoint, before its weights are played: what is on disk is then enough to go on from there
 (RunState says where), and games that were played since are in the log and are not played again.
 
@@ -85,7 +88,9 @@ class Training(Protocol):
     def record_opponents(self, episodes: list[Episode]) -> None:
         """Who won against whom."""
 
-    def evaluate(self, stage: Stage) -> None: ...
+    def evaluate(self, stage: Stage) -> None:
+        """Play it on held-out words. Raises CollapseError where it plays worse than before, and the run is to stop."""
+
     def match_with(self, stage: Stage) -> None:
         """The newest weights against those of an earlier stage, in both seats."""
 

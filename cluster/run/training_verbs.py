@@ -17,6 +17,8 @@ from cluster.rollout.publisher import Publisher
 from cluster.run.checkpoint import RunState
 from cluster.run.control import RunControl
 from cluster.run.recovery import Recovery
+from cluster.schedules.collapse_watch import CollapseWatch
+from cluster.schedules.frozen import FrozenOpponents
 from cluster.schedules.held_out import HeldOutMatches
 from cluster.schedules.league import LeaguePlay
 from cluster.schedules.playground import Playground
@@ -52,6 +54,8 @@ class Trainer:
         samples: StageSamples,
         league: LeaguePlay,
         matches: HeldOutMatches,
+        frozen: FrozenOpponents,
+        collapse: CollapseWatch,
         tasks: TaskEvaluation,
         recovery: Recovery,
         watch: ActorWatch,
@@ -70,6 +74,8 @@ class Trainer:
         self._cards = cards
         self._league = league
         self._matches = matches
+        self._frozen = frozen
+        self._collapse = collapse
         self._tasks = tasks
         self._recovery = recovery
         self._watch = watch
@@ -109,9 +115,14 @@ class Trainer:
         return play_round(self._ground, str(EXPERT), played, seats, Opponents(self.config.seed))
 
     def self_play(self, stage: Stage) -> list[Episode]:
-        """One game a word by the newest weights, against themselves and whom the league has drawn."""
+        """One game a word by the newest weights, against themselves, whom the league has drawn, and while they mix, the
+        frozen opponents."""
         leases = [self._words.lease() for _ in range(self.config.self_play.games_per_round)]
-        seats, opponents = self._seating.self_play(self._league.seats), self._league.opponents()
+        opponents, others = self._league.opponents(), dict(self._league.seats)
+        if share := self._collapse.mix_share:
+            opponents = opponents.mixed_with(self._frozen.names, share)
+            others |= self._frozen.seats(self.config.sampling.temperature)
+        seats = self._seating.self_play(others)
         episodes = play_round(self._ground, str(stage), [lease.word for lease in leases], seats, opponents)
         for lease in leases:
             self._words.done(lease)
@@ -156,27 +167,19 @@ class Trainer:
         self._league.record(episodes)
 
     def evaluate(self, stage: Stage) -> None:
-        """The stage's policies, each in its seat, on held-out words; and on tasks of lm-evaluation-harness."""
+        """The stage's policies, each in its seat, on held-out words, against themselves and frozen opponents; and on
+        tasks of lm-evaluation-harness."""
         if self.config.evaluation.games:
             attacker, defender = (self._seating.newest(role, self.config.evaluation.temperature) for role in Role)
             self._matches.play(attacker, defender, Stage.evaluation(str(stage)))
+            self._frozen.evaluate(stage)
         if asks_tasks(self.config, stage):
             self._tasks.stage(stage)
+        self._collapse.look(stage)
 
     def match_with(self, stage: Stage) -> None:
-        self._status.set_status(f"starting an engine for {stage}")
-        temperature = self.config.evaluation.temperature
-        earlier = {}
-        for policy in self._policies:
-            pool = f"{stage}-{policy.name}"
-            model = policy.model if stage == BASE else str(policy.saved(stage))
-            self._engines.start(model, pool, pool, 1)
-            earlier[policy.name] = self._seating.engines_of(pool, pool, model, temperature)
-        newest = {role: self._seating.newest(role, temperature) for role in Role}
-        attacker, defender = (self._seating.policy_of(role).name for role in Role)
-        last, anchor = str(Stage.of_round(self.config.self_play.rounds)), str(stage)
-        self._matches.play(newest[Role.ATTACKER], earlier[defender], Stage.match(last, anchor))
-        self._matches.play(earlier[attacker], newest[Role.DEFENDER], Stage.match(anchor, last))
+        last = Stage.of_round(self.config.self_play.rounds)
+        self._frozen.meet(last, stage, self.config.evaluation.games)
 
     def end_learning(self) -> None:
         """Everything is learned: engines may have the learners' places."""

@@ -45,7 +45,7 @@ _MAY_CHANGE: Any = {
     "sync": True,
     "tracking": True,
     "learner": {"env", "num_gpus", "num_cpus", "num_threads", "timeout_s", "bucket_bytes", "max_tokens_per_microbatch"},
-    "self_play": {"rounds", "games_in_flight", "num_arenas"},
+    "self_play": {"rounds", "games_in_flight", "num_arenas", "on_collapse", "mix_share"},
     "evaluation": {"tasks", "include_path", "download"},
 }
 

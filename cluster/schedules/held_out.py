@@ -30,15 +30,16 @@ class HeldOutMatches:
         """Its result, if it has been played."""
         return next((done for done in self.results if (done.attacker, done.defender) == stage.seats), None)
 
-    def play(self, attacker: Seat, defender: Seat, stage: Stage) -> Match:
-        """`evaluation.games` games (`base_games` of the base model), each word equally often; the result is kept and
-        written down. What a previous attempt of this run has played is not played again."""
+    def play(self, attacker: Seat, defender: Seat, stage: Stage, num_games: int | None = None) -> Match:
+        """`num_games` (if empty `evaluation.games`, `base_games` of the base model), each word equally often; the
+        result is kept and written down. What a previous attempt of this run has played is not played again."""
         if (done := self.of(stage)) is not None:
             return done
         config = self._ground.config
-        num_games = config.evaluation.games
-        if stage == Stage.evaluation(str(BASE)):
-            num_games = config.evaluation.base_games or num_games
+        if num_games is None:
+            num_games = config.evaluation.games
+            if stage == Stage.evaluation(str(BASE)):
+                num_games = config.evaluation.base_games or num_games
         words = [self._held_out[index % len(self._held_out)] for index in range(num_games)]
         seats = {"attacker": attacker, "defender": defender}
         name = name_in(self._ground.folder / "episodes", stage)

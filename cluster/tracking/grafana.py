@@ -84,6 +84,8 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         Panel("Guesses and traps", ("right_guess_ratio", "trap_ratio")),
         Panel("Could have known", ("could_have_known_ratio",)),
         Panel("Could have known, in nats", ("could_have_known_nats",)),
+        Panel("Collapse: alarms", ("collapse_alarms_total",), rare=True),
+        Panel("Games against frozen opponents", ("mix_ratio",)),
     ),
     "Tasks": (Panel("Scores", ("task_score",)),),
     "Faults and checkpoints": (

@@ -277,6 +277,22 @@ METRICS: tuple[Metric, ...] = (
         "held_out",
         "could_have_known_nats",
     ),
+    # collapse
+    _counter(
+        "spag_ray_collapse_alarms_total",
+        "alarms",
+        "figures that were outside an earlier stage's interval for two stages",
+        "collapse",
+        "is_alarm",
+        labels=("figure",),
+    ),
+    _gauge(
+        "spag_ray_mix_ratio",
+        "ratio",
+        "share of the next round's games against frozen opponents",
+        "collapse",
+        "mix_ratio",
+    ),
     # what breaks, and what is kept
     _counter(
         "spag_ray_restarts_total",

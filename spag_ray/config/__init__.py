@@ -1,5 +1,5 @@
 """A run as data: its parts, how a file is read, what is shipped.
 
-Tests of other names: files, loading, parts, presets, run, shipped in test_config.py; former_defaults in
+Tests of other names: files, loading, opponents, parts, presets, run, shipped in test_config.py; former_defaults in
 test_old_run_folders.py; former_keys in test_payoffs.py.
 """

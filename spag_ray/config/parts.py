@@ -243,6 +243,13 @@ class SelfPlayConfig(Part):
     learning_rate: float = Field(2e-6, gt=0)
     sft_file: str | None = Field(None, description="instruction/input/output JSON learned beside the games")
     sft_rows_per_step: int = Field(8, ge=1)
+    on_collapse: Literal["off", "warn", "mix", "stop"] = Field(
+        "off",
+        description="when held-out ties, breaches, right guesses, entropy or the score against evaluation.against are "
+        "outside the interval of an earlier stage for two stages: `warn` says so, `mix` also lets the frozen opponents "
+        "play until it is over, `stop` ends the run",
+    )
+    mix_share: float = Field(0.25, gt=0, le=1, description="of a round's games against them, with on_collapse: mix")
 
 
 class StreamConfig(Part):
@@ -263,29 +270,6 @@ class StreamConfig(Part):
                 f"reuse {self.reuse} learns an episode under {self.reuse} versions, but max_lag {self.max_lag} keeps "
                 f"it for {self.max_lag + 1}; set max_lag to at least {self.reuse - 1}"
             )
-        return self
-
-
-class FixedOpponent(Part):
-    model: str = Field(description="a model folder, or `smollm2-135m-instruct`")
-    share: float = Field(gt=0, le=1, description="of the games")
-
-
-class LeagueConfig(Part):
-    """Who else is played in self-play; without shares the learner plays itself alone."""
-
-    past_share: float = Field(0.0, ge=0, le=1, description="share of games against earlier versions of itself")
-    choose: Literal["uniform", "hard"] = Field("uniform", description="which earlier versions: any, or hard ones more")
-    fixed: tuple[FixedOpponent, ...] = Field((), description="models that never change, each with engines of its own")
-    num_engines: int = Field(1, ge=1, description="engines for earlier versions, one version each at a time")
-    snapshot_every: int = Field(1, ge=1, description="versions from one that is kept to the next")
-    max_snapshots: int = Field(8, ge=1, description="versions kept on disk")
-
-    @model_validator(mode="after")
-    def _check(self) -> LeagueConfig:
-        total = self.past_share + sum(opponent.share for opponent in self.fixed)
-        if total > 1 + 1e-9:
-            raise ValueError(f"the shares of past_share and fixed add up to {total:g}; they may be 1 at most")
         return self
 
 
@@ -353,26 +337,6 @@ class ModelShape(Part):
     num_key_value_heads: int | None = Field(None, ge=1, description="all heads if empty")
     head_dim: int | None = Field(None, ge=1, description="hidden_size / num_attention_heads if empty")
     tie_word_embeddings: bool = False
-
-
-class EvaluationConfig(Part):
-    games: int = Field(80, ge=0, description="games of each stage on held-out words")
-    base_games: int | None = Field(None, ge=1, description="games of the base model (as many as `games` if empty)")
-    temperature: float = Field(1.0, ge=0)
-    could_have_known: bool = Field(
-        True, description="score at each turn of the defender how probable the word was to it (docs/evaluation.md)"
-    )
-    tasks: tuple[str, ...] = Field(
-        (), description="tasks of lm-evaluation-harness, evaluated after stages; `paper` stands for the paper's"
-    )
-    task_stages: Literal["all", "ends"] = Field(
-        "all", description="`ends`: tasks are evaluated after the first training stage and after the last one only"
-    )
-    task_limit: int | None = Field(None, ge=1, description="samples of each task (all if empty)")
-    num_fewshot: int | None = Field(None, ge=0, description="examples before a question (the task's own if empty)")
-    apply_chat_template: bool = Field(False, description="ask in the form of the model's chats")
-    include_path: str | None = Field(None, description="a folder with tasks of your own in the harness's YAML format")
-    download: bool = Field(False, description="data sets may be fetched from the Hugging Face hub")
 
 
 class WandbConfig(Part):

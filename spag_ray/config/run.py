@@ -8,14 +8,13 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from spag_ray.config.former_keys import translated
+from spag_ray.config.opponents import EvaluationConfig, LeagueConfig
 from spag_ray.config.parts import (
     CheckpointConfig,
     ClusterConfig,
     EngineConfig,
-    EvaluationConfig,
     GameConfig,
     ImitationConfig,
-    LeagueConfig,
     LearnerConfig,
     ModelShape,
     ObjectiveConfig,
@@ -94,6 +93,7 @@ class RunConfig(Part):
         self._check_ties()
         self._check_reference()
         self._check_channel()
+        self._check_collapse()
         if self.schedule == "stream" and self.placement == "colocated":
             raise ValueError(
                 "schedule: stream plays while it learns, placement: colocated lets them take turns; drop one of them"
@@ -115,6 +115,34 @@ class RunConfig(Part):
                 "game.payoffs.tie: a tie that pays 0 teaches something only above or below a baseline; set "
                 "objective.baseline: mean or moving, or pay a tie less than 0"
             )
+
+    def _check_collapse(self) -> None:
+        """Refuse frozen opponents that there are not, and an alarm that could neither see nor act."""
+        if "imitated" in self.evaluation.against and not self.imitation.enabled:
+            raise ValueError(
+                "evaluation.against: imitated: nothing is imitated with imitation.enabled: false; use base"
+            )
+        on_collapse = self.self_play.on_collapse
+        if on_collapse != "off" and not self.evaluation.games:
+            raise ValueError(
+                f"self_play.on_collapse: {on_collapse} looks at games on held-out words, but evaluation.games is 0; "
+                "set evaluation.games, or on_collapse: off"
+            )
+        if on_collapse != "mix":
+            return
+        if not self.evaluation.against:
+            raise ValueError(
+                "self_play.on_collapse: mix lets frozen opponents play, but there is none; name them in "
+                "evaluation.against"
+            )
+        if self.schedule == "stream":
+            raise ValueError(
+                "self_play.on_collapse: mix changes opponents from round to round, but a stream keeps its own; set "
+                "schedule: rounds, or on_collapse: warn or stop"
+            )
+        total = self.self_play.mix_share + self.league.share
+        if total > 1 + 1e-9:
+            raise ValueError(f"self_play.mix_share and the league's shares add up to {total:g}; they may be 1 at most")
 
     @property
     def keeps_stage_start(self) -> bool:

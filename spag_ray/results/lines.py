@@ -219,6 +219,29 @@ class HeldOutLine(Line):
 
 
 @dataclass(frozen=True)
+class CollapseLine(Line):
+    """`figure` of a stage is outside `low` to `high`, the interval that it had at stage `before`, for the second stage;
+    or, with `is_alarm` false, inside again. `action`: self_play.on_collapse. `mix_ratio`: share of the next round's
+    games that frozen opponents play."""
+
+    kind = "collapse"
+    stage: str
+    figure: str
+    is_alarm: bool
+    value: float
+    low: float
+    high: float
+    before: str
+    action: str
+    mix_ratio: float = 0.0
+
+    def __str__(self) -> str:
+        where = "outside for two stages" if self.is_alarm else "inside again"
+        name, interval = f"{self.stage}: {self.figure} {self.value:.2f}", f"{self.low:.2f} to {self.high:.2f}"
+        return f"{name}, {where}: {interval} at {self.before}"
+
+
+@dataclass(frozen=True)
 class OpponentLine(Line):
     """A place of the league, and the version that plays there from now on."""
 

@@ -15,6 +15,7 @@ from spag_ray.results.report.thinned import Row
 
 SERIES = ("--series-1", "--series-2", "--series-3", "--series-4")
 MOST_MARKS = 12
+MARK = ": alarm"  # after the name of a stage that collapsed
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from spag_ray.results.lines import (
     BufferLine,
+    CollapseLine,
     EngineJoinedLine,
     EngineLeftLine,
     EngineLostLine,
@@ -84,7 +85,8 @@ class Activity:
 class Measurements:
     """What the report draws. `steps`: {(policy, phase): rows of the policy's step number and STEP_FIELDS};
     `stage_begins`: {policy: {stage: its first step's number}}; `lags`: rows of version and the share of its episodes by
-    how many versions old they were; `syncs`: rows of version and seconds; `incidents`: {what: how often}."""
+    how many versions old they were; `syncs`: rows of version and seconds; `incidents`: {what: how often}; `collapse`:
+    {(stage, figure): its alarm, or the end of one}."""
 
     clock: Clock
     activity: Activity
@@ -97,8 +99,14 @@ class Measurements:
     syncs: dict[str, Thinned] = field(default_factory=dict)
     newest_version: int = 0
     incidents: Counter[str] = field(default_factory=Counter)
+    collapse: dict[tuple[str, str], CollapseLine] = field(default_factory=dict)
     num_lines: int = 0
     num_unreadable: int = 0
+
+    @property
+    def alarmed(self) -> set[str]:
+        """Stages with an alarm."""
+        return {line.stage for line in self.collapse.values() if line.is_alarm}
 
     @property
     def num_steps(self) -> int:
@@ -141,6 +149,8 @@ class _Reader:
             case SyncLine(policy=policy, report=sync):
                 self._found.syncs.setdefault(policy, Thinned()).add((float(sync.version), _drawn(sync.seconds)))
                 self._found.newest_version = max(self._found.newest_version, sync.version)
+            case CollapseLine():
+                self._found.collapse[line.stage, line.figure] = line
             case RestartLine(cause=cause):
                 self._found.incidents[f"{line.kind}: {cause}"] += 1
             case ResumedLine() | EngineLostLine() | EngineJoinedLine() | EngineLeftLine():

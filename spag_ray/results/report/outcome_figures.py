@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from spag_ray.episodes.game_count import GameCount
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.ratings import WinMatrix, mean_score
-from spag_ray.results.report.figure import Figure, as_label, numbered
+from spag_ray.results.report.figure import MARK, Figure, as_label, numbered
 from spag_ray.results.report.transcripts import Transcripts
-from spag_ray.stages import Stage, order_of
+from spag_ray.stages import Stage, StageKind, order_of
 
 # In the order of the bars: what is good for the attacker to the left, for the defender to the right.
 COLOURS = {
@@ -25,8 +25,9 @@ MOST_VERSION_BARS = 100
 MOST_NUMBERED_CELLS = 144
 
 
-def outcome_figures(transcripts: Transcripts) -> list[Figure]:
-    """Shares by stage: of games that were learned from or played for it, and of games on held-out words."""
+def outcome_figures(transcripts: Transcripts, alarmed: Container[str] = ()) -> list[Figure]:
+    """Shares by stage: of games that were learned from or played for it, and of games on held-out words. Evaluations of
+    the stages in `alarmed` are marked."""
     found = []
     trained: dict[str, GameCount] = {}
     held_out: dict[str, GameCount] = {}
@@ -37,14 +38,21 @@ def outcome_figures(transcripts: Transcripts) -> list[Figure]:
         ("outcomes-held-out", "Held-out words", held_out),
     ):
         if counts:
-            found.append(_shares(name, title, counts))
+            marked = {stage for stage in counts if _evaluated(stage) in alarmed}
+            found.append(_shares(name, title, counts, marked))
     if len(transcripts.by_version) > 1:
         found.append(_shares_by_version(transcripts.by_version))
     return found
 
 
-def _shares(name: str, title: str, counts: Mapping[str, GameCount]) -> Figure:
-    stages = [as_label(Stage.parse(stage).title) for stage in counts]
+def _evaluated(stage: str) -> str | None:
+    """Whose evaluation it is."""
+    parsed = Stage.parse(stage)
+    return parsed.players[0] if parsed.kind is StageKind.EVALUATION else None
+
+
+def _shares(name: str, title: str, counts: Mapping[str, GameCount], marked: Container[str]) -> Figure:
+    stages = [as_label(Stage.parse(stage).title) + (MARK if stage in marked else "") for stage in counts]
     data = []
     for outcome, colour in COLOURS.items():
         numbers = [count.outcomes[outcome] for count in counts.values()]

@@ -32,6 +32,7 @@ from spag_ray.results.report.pace_figures import pace_figures
 from spag_ray.results.report.packing import Packer, packed, packed_bytes
 from spag_ray.results.report.sections import (
     about,
+    collapse_table,
     evaluation_table,
     incidents,
     match_table,
@@ -133,7 +134,8 @@ def _charts(run: Gathered, draw: Callable[[Sequence[Figure | None]], str]) -> di
     league = draw([matrix_figure("league", "The league: attacker's score, by version", files.league)])
     ranks = rating_table(files.matches) if files.matches else ""
     return {
-        "outcomes": draw(outcome_figures(run.transcripts)) or _nothing("No games yet."),
+        "outcomes": (draw(outcome_figures(run.transcripts, measured.alarmed)) or _nothing("No games yet."))
+        + collapse_table(measured),
         "learning": draw(step_figures(measured, LEARNING)) or _nothing("No learner steps yet."),
         "standings": met + league + ranks or _nothing("No matches yet: they come with the first evaluation."),
         "matches": match_table(files.matches) if files.matches else "",

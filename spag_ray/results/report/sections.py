@@ -80,6 +80,24 @@ def incidents(measured: Measurements) -> str:
     return table("What happened on the way", ("what", "times"), rows)
 
 
+def collapse_table(measured: Measurements) -> str:
+    """Alarms and their ends; nothing where there was none."""
+    if not measured.collapse:
+        return ""
+    rows = []
+    for line in sorted(measured.collapse.values(), key=lambda line: order_of(line.stage)):
+        what = "alarm" if line.is_alarm else "inside again"
+        mixed = f"{line.mix_ratio:.0%}" if line.action == "mix" else "-"
+        interval = f"{line.low:.2f} to {line.high:.2f} at {line.before}"
+        rows.append([line.stage, what, line.figure, f"{line.value:.2f}", interval, mixed])
+    headings = ("stage", "what", "figure", "value", "interval that it left", "games v frozen opponents")
+    text = paragraph(
+        "An alarm: the figure was worse than an earlier stage's interval for two stages. Charts mark these stages.",
+        "note",
+    )
+    return f"<div>{table('Collapse', headings, rows)}{text}</div>"
+
+
 def staleness_text(config: RunConfig | None, measured: Measurements) -> str:
     if config is None:
         return ""

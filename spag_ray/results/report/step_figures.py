@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from spag_ray.game.rules import Role
-from spag_ray.results.report.figure import SERIES, Figure, as_label, column, line, numbered
+from spag_ray.results.report.figure import MARK, SERIES, Figure, as_label, column, line, numbered
 from spag_ray.results.report.measurements import STEP_FIELDS, Measurements
 from spag_ray.stages import Stage
 
@@ -66,7 +66,7 @@ def _figure(measured: Measurements, curve: Curve) -> Figure | None:
     layout = {
         "xaxis": numbered("step", (first, last)),
         "yaxis": {"rangemode": "tozero" if curve.from_zero else "normal"},
-        **_stage_marks(begins, last),
+        **_stage_marks(begins, last, measured.alarmed),
     }
     legend = tuple(dict.fromkeys((trace["name"], trace["line"]["color"]) for trace in data))
     ends = [(trace["y"][0], trace["y"][-1]) for trace in data if None not in (trace["y"][0], trace["y"][-1])]
@@ -98,9 +98,9 @@ def _traces(measured: Measurements, curve: Curve, name: str) -> list[dict[str, A
     return found
 
 
-def _stage_marks(begins: Mapping[str, int], last: float) -> dict[str, Any]:
+def _stage_marks(begins: Mapping[str, int], last: float, alarmed: Container[str]) -> dict[str, Any]:
     """A line where a stage begins, and its name where there is room for it before the next; where there are very many,
-    nothing."""
+    nothing. A stage in `alarmed` has a line that stands out."""
     if len(begins) > MOST_STAGES:
         return {}
     steps = [*begins.values(), last]
@@ -116,9 +116,11 @@ def _stage_marks(begins: Mapping[str, int], last: float) -> dict[str, Any]:
             "y0": 0,
             "y1": 1,
             "layer": "below",
-            "line": {"color": "--rule-strong", "width": 1, "dash": "dot"},
+            "line": {"color": "--decided", "width": 2}
+            if stage in alarmed
+            else {"color": "--rule-strong", "width": 1, "dash": "dot"},
         }
-        for number in begins.values()
+        for stage, number in begins.items()
     ]
     names = [
         {
@@ -128,7 +130,7 @@ def _stage_marks(begins: Mapping[str, int], last: float) -> dict[str, Any]:
             "y": 1,
             "yanchor": "bottom",
             "xanchor": "left",
-            "text": as_label(stage),
+            "text": as_label(stage) + (MARK if stage in alarmed else ""),
             "showarrow": False,
             "font": {"size": 11, "color": "--muted"},
         }

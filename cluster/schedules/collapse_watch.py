@@ -1,0 +1,87 @@
+"""Whether a run collapses, and what is done about it: self_play.on_collapse.
+
+What is looked at lies in the results of matches, which every checkpoint holds, and in metrics.jsonl. So a run that is
+resumed comes to the same alarms.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cluster.monitor.status_board import StatusBoard
+from cluster.schedules.held_out import HeldOutMatches
+from cluster.tracking.recorder import Recorder
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import CollapseError
+from spag_ray.results.collapse import Change, figures_of, judge, read_learned
+from spag_ray.results.lines import CollapseLine
+from spag_ray.stages import BASE, IMITATED, Stage
+
+
+class CollapseWatch:
+    """Of one run. `mix_share`: of the next round's games, for frozen opponents."""
+
+    def __init__(
+        self, config: RunConfig, folder: Path, matches: HeldOutMatches, recorder: Recorder, status: StatusBoard
+    ) -> None:
+        self.mix_share = 0.0
+        self._config = config
+        self._metrics = folder / "metrics.jsonl"
+        self._matches = matches
+        self._recorder = recorder
+        self._status = status
+
+    def look(self, stage: Stage) -> None:
+        """At a stage that has been evaluated, and those before it. Raises CollapseError for a new alarm where the run
+        is to stop, unless it has no round left."""
+        action = self._config.self_play.on_collapse
+        stages = self._stages(stage)
+        if action == "off" or not stages:
+            return
+        learned, said = read_learned(self._metrics)
+        history = []
+        for each in stages:
+            # Imitation's steps are on an expert's words: their entropy is another figure.
+            entropies = learned.get(str(each), {}) if each.round else {}
+            against = self._config.evaluation.against
+            history.append((str(each), figures_of(str(each), self._matches.results, against, entropies)))
+        found = judge(history)
+        self.mix_share = self._config.self_play.mix_share if action == "mix" and found.alarms else 0.0
+        for change in found.changes:
+            line = self._line(stage, change)
+            if line not in said:  # by a previous attempt
+                self._recorder.record(line)
+            self._status.note(self._note(line))
+        alarms = [change for change in found.changes if change.is_alarm]
+        if alarms and action == "stop" and stage.round < self._config.self_play.rounds:
+            raise CollapseError(
+                f"{'; '.join(str(self._line(stage, change)) for change in alarms)}; self_play.on_collapse: stop ends "
+                "the run here"
+            )
+
+    def _stages(self, stage: Stage) -> list[Stage]:
+        """Those that are compared: the one that self-play begins with, and its rounds until `stage`."""
+        first = IMITATED if self._config.imitation.enabled else BASE
+        if not stage.round and stage != first:
+            return []
+        return [first, *map(Stage.of_round, range(1, stage.round + 1))]
+
+    def _line(self, stage: Stage, change: Change) -> CollapseLine:
+        low, high, value = (round(number, 4) for number in (change.low, change.high, change.value))
+        return CollapseLine(
+            stage=str(stage),
+            figure=change.figure,
+            is_alarm=change.is_alarm,
+            value=value,
+            low=low,
+            high=high,
+            before=change.before,
+            action=self._config.self_play.on_collapse,
+            mix_ratio=self.mix_share,
+        )
+
+    def _note(self, line: CollapseLine) -> str:
+        text = f"collapse: {line}" if line.is_alarm else str(line)
+        if line.action != "mix":
+            return text
+        return f"{text}; frozen opponents play {line.mix_ratio:.0%} of the next round's games"

@@ -1,0 +1,78 @@
+"""The parts of a RunConfig that say who is played: in self-play, and on held-out words."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from spag_ray.config.parts import Part
+
+# Stages whose models stay opponents of all later ones.
+FrozenOpponent = Literal["base", "imitated"]
+
+
+class FixedOpponent(Part):
+    model: str = Field(description="a model folder, or `smollm2-135m-instruct`")
+    share: float = Field(gt=0, le=1, description="of the games")
+
+
+class LeagueConfig(Part):
+    """Who else is played in self-play; without shares the learner plays itself alone."""
+
+    past_share: float = Field(0.0, ge=0, le=1, description="share of games against earlier versions of itself")
+    choose: Literal["uniform", "hard"] = Field("uniform", description="which earlier versions: any, or hard ones more")
+    fixed: tuple[FixedOpponent, ...] = Field((), description="models that never change, each with engines of its own")
+    num_engines: int = Field(1, ge=1, description="engines for earlier versions, one version each at a time")
+    snapshot_every: int = Field(1, ge=1, description="versions from one that is kept to the next")
+    max_snapshots: int = Field(8, ge=1, description="versions kept on disk")
+
+    @property
+    def share(self) -> float:
+        """Of the games against anybody but the learner itself."""
+        return self.past_share + sum(opponent.share for opponent in self.fixed)
+
+    @model_validator(mode="after")
+    def _check(self) -> LeagueConfig:
+        if self.share > 1 + 1e-9:
+            raise ValueError(f"the shares of past_share and fixed add up to {self.share:g}; they may be 1 at most")
+        return self
+
+
+class EvaluationConfig(Part):
+    games: int = Field(80, ge=0, description="games of each stage on held-out words")
+    base_games: int | None = Field(None, ge=1, description="games of the base model (as many as `games` if empty)")
+    against: tuple[FrozenOpponent, ...] = Field(
+        (), description="`base`, `imitated`: each later stage also plays these, in both seats, on held-out words"
+    )
+    against_games: int | None = Field(
+        None, ge=1, description="games against each of them in each seat (as many as `games` if empty)"
+    )
+    temperature: float = Field(1.0, ge=0)
+    could_have_known: bool = Field(
+        True, description="score at each turn of the defender how probable the word was to it (docs/evaluation.md)"
+    )
+    tasks: tuple[str, ...] = Field(
+        (), description="tasks of lm-evaluation-harness, evaluated after stages; `paper` stands for the paper's"
+    )
+    task_stages: Literal["all", "ends"] = Field(
+        "all", description="`ends`: tasks are evaluated after the first training stage and after the last one only"
+    )
+    task_limit: int | None = Field(None, ge=1, description="samples of each task (all if empty)")
+    num_fewshot: int | None = Field(None, ge=0, description="examples before a question (the task's own if empty)")
+    apply_chat_template: bool = Field(False, description="ask in the form of the model's chats")
+    include_path: str | None = Field(None, description="a folder with tasks of your own in the harness's YAML format")
+    download: bool = Field(False, description="data sets may be fetched from the Hugging Face hub")
+
+    @property
+    def num_against_games(self) -> int:
+        """Against each frozen opponent in each seat."""
+        return self.games if self.against_games is None else self.against_games
+
+    @model_validator(mode="after")
+    def _check(self) -> EvaluationConfig:
+        if len(set(self.against)) < len(self.against):
+            raise ValueError(f"against names an opponent twice: {', '.join(self.against)}; name each once")
+        if self.against and not self.games:
+            raise ValueError("against plays on held-out words, but games is 0; set games, or leave against empty")
+        return self

@@ -1,0 +1,157 @@
+"""Collapse: a stage that plays worse than the stages before it, twice in a row.
+
+>>> def ties(games):
+...     return {"ties": Figure.of_share(games, 40, rises=True)}
+>>> history = [("imitated", ties(8)), ("spag-1", ties(30)), ("spag-2", ties(36))]
+>>> (change,) = judge(history).changes
+>>> change.figure, change.is_alarm, change.value, change.before
+('ties', True, 0.9, 'imitated')
+>>> judge([*history, ("spag-3", ties(12))]).alarms
+()
+
+A figure leaves when it is worse than the interval that it had at the stage before. While it stays outside, later stages
+are held against that same interval. The second stage outside is the alarm; the first one inside ends it. So a jump is
+seen, too: a stage that is no worse than the one before it, but as far outside.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.results.lines import CollapseLine, StepLine
+from spag_ray.results.matches import Match
+from spag_ray.results.metric_lines import MetricLines
+from spag_ray.results.ratings import wilson_interval
+from spag_ray.stages import Stage
+
+MIN_STEPS = 3  # of a stage, for its entropy to have an interval
+NUM_STAGES = 2  # outside in a row are an alarm
+
+# {policy: the entropy of each of its steps, nats per target token}
+Entropies = Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of a stage with its interval; `rises`: more of it is worse."""
+
+    value: float
+    low: float
+    high: float
+    rises: bool
+
+    @classmethod
+    def of_share(cls, points: float, games: int, rises: bool) -> Figure:
+        """Of `games`, with the Wilson score interval at 95%."""
+        value = points / games
+        low, high = wilson_interval(points, games)
+        return cls(value, min(low, value), max(high, value), rises)
+
+    @classmethod
+    def of_steps(cls, values: Sequence[float]) -> Figure:
+        """Their mean, plus and minus two standard deviations of a single step."""
+        mean, spread = statistics.fmean(values), 2 * statistics.stdev(values)
+        return cls(mean, mean - spread, mean + spread, rises=False)
+
+    def is_worse_than(self, before: Figure) -> bool:
+        """Beyond its interval, in the wrong direction."""
+        return self.value > before.high if self.rises else self.value < before.low
+
+
+# Of one stage, by name.
+Figures = Mapping[str, Figure]
+
+
+@dataclass(frozen=True)
+class Change:
+    """An alarm, or its end: `figure` is outside the interval that it had at stage `before`, or inside again."""
+
+    figure: str
+    is_alarm: bool
+    value: float
+    low: float
+    high: float
+    before: str
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Of the newest stage: what changes with it, and the figures with an alarm after it."""
+
+    changes: tuple[Change, ...]
+    alarms: tuple[str, ...]
+
+
+def figures_of(stage: str, matches: Iterable[Match], against: Iterable[str], entropies: Entropies) -> dict[str, Figure]:
+    """Of a stage's games on held-out words against itself, of its score against each of `against` in both seats, and of
+    its steps. What was not played or learned is left out."""
+    by_seats = {(match.attacker, match.defender): match for match in matches if match.games}
+    found: dict[str, Figure] = {}
+    if (own := by_seats.get((stage, stage))) is not None:
+        outcomes, games = own.outcomes, len(own.games)
+        breaches = sum(outcomes[Outcome.breach_by(role)] for role in Role)
+        found["ties"] = Figure.of_share(outcomes[Outcome.TIED], games, rises=True)
+        found["breaches"] = Figure.of_share(breaches, games, rises=True)
+        # Defenders win by right guesses alone.
+        found["right guesses"] = Figure.of_share(outcomes[Outcome.DEFENDER_WINS], games, rises=False)
+    for policy, values in entropies.items():
+        finite = [value for value in values if math.isfinite(value)]
+        if len(finite) >= MIN_STEPS:
+            name = "entropy" if policy == "policy" else f"entropy of the {policy}"
+            found[name] = Figure.of_steps(finite)
+    for other in against:
+        seats = {Role.ATTACKER: by_seats.get((stage, other)), Role.DEFENDER: by_seats.get((other, stage))}
+        met = {role: match for role, match in seats.items() if match is not None}
+        if other != stage and len(met) == len(seats):
+            games = sum(len(match.games) for match in met.values())
+            points = sum(match.score(role) * len(match.games) for role, match in met.items())
+            found[f"score against {other}"] = Figure.of_share(points, games, rises=False)
+    return found
+
+
+def judge(history: Sequence[tuple[str, Figures]]) -> Judgement:
+    """Of the last stage of `history`: (stage, its figures), the oldest first. A figure that a stage has not got stays
+    what it was."""
+    held_against: dict[str, tuple[str, Figure]] = {}
+    num_outside: dict[str, int] = {}
+    changes: list[Change] = []
+    for stage, figures in history:
+        changes = []
+        for name, figure in figures.items():
+            before, last = held_against.get(name, (stage, figure))
+            was_alarm = num_outside.get(name, 0) >= NUM_STAGES
+            if figure.is_worse_than(last):
+                num_outside[name] = num_outside.get(name, 0) + 1
+            else:
+                num_outside[name] = 0
+                held_against[name] = stage, figure
+            is_alarm = num_outside[name] >= NUM_STAGES
+            if is_alarm != was_alarm:
+                changes.append(Change(name, is_alarm, figure.value, last.low, last.high, before))
+    return Judgement(tuple(changes), tuple(name for name, count in num_outside.items() if count >= NUM_STAGES))
+
+
+def read_learned(metrics: Path) -> tuple[dict[str, Entropies], list[CollapseLine]]:
+    """What a run's metrics.jsonl says: {stage: the entropies of its steps}, and the alarms of before. A stage that was
+    learned again counts as it was learned last."""
+    steps: dict[str, dict[str, dict[int, float]]] = {}
+    said = []
+    for _, line in MetricLines(metrics).typed():
+        if isinstance(line, CollapseLine):
+            said.append(line)
+        elif isinstance(line, StepLine):
+            stage = str(Stage.parse(line.stage).of_all_policies)
+            mine = steps.setdefault(stage, {}).setdefault(line.policy, {})
+            number = line.report.step
+            for behind in [step for step in mine if step >= number]:
+                del mine[behind]
+            mine[number] = line.report.entropy
+    return {
+        stage: {policy: list(by_step.values()) for policy, by_step in by_policy.items()}
+        for stage, by_policy in steps.items()
+    }, said
