@@ -236,9 +236,9 @@ class CollapseLine(Line):
     mix_ratio: float = 0.0
 
     def __str__(self) -> str:
-        where = "outside for two stages" if self.is_alarm else "inside again"
-        name, interval = f"{self.stage}: {self.figure} {self.value:.2f}", f"{self.low:.2f} to {self.high:.2f}"
-        return f"{name}, {where}: {interval} at {self.before}"
+        interval = f"{self.low:.2f} to {self.high:.2f} of {self.before}"
+        where = f"outside {interval} for two stages" if self.is_alarm else f"inside {interval} again"
+        return f"{self.stage}: {self.figure} {self.value:.2f}, {where}"
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""A tiny policy is paid for ties and falls silent: nobody claims, nobody errs. The alarm comes, and what is to be done is
-done."""
+"""A tiny policy that is paid for ties falls silent: nobody claims, nobody says the word. The alarm comes, and the run
+does what it is told to."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def test_frozen_opponents_play_in_the_round_after_the_alarm(tiny_model: Path, wo
     run_training(config, folder, console)
 
     counts = [ties_of(folder, stage) for stage in ("imitated", "spag-1", "spag-2")]
-    assert counts[0] < 12 and min(counts[1:]) > 16, counts
     alarm, *others = records_of(folder, "collapse")
     assert (alarm["stage"], alarm["figure"], alarm["is_alarm"], alarm["before"]) == ("spag-2", "ties", True, "imitated")
-    assert alarm["value"] == pytest.approx(counts[2] / 24, abs=1e-4) and alarm["high"] < alarm["value"]
+    assert alarm["value"] == pytest.approx(counts[2] / 24, abs=1e-4)
+    assert alarm["low"] < counts[0] / 24 < alarm["high"] < min(counts[1:]) / 24
     assert (alarm["action"], alarm["mix_ratio"]) == ("mix", 0.5) and all(line["stage"] != "spag-1" for line in others)
     line = r"collapse: spag-2: ties .*; frozen opponents play 50% of the next round's games"
     assert re.search(line, console.export_text().replace("\n", ""))
@@ -107,14 +107,11 @@ def test_a_run_that_stops_for_a_collapse_goes_on_with_frozen_opponents(
     ended = json.loads((folder / "ended.json").read_text())
     assert ended["ended"] == "stopped" and ended["reason"].startswith("spag-2: ties ")
     assert not (folder / "models" / "spag-3").exists()
-    with pytest.raises(CollapseError):
-        run_training(config, folder, quiet(), resume=True)
     before = {log.name: log.read_bytes() for log in (folder / "episodes").glob("*.log")}
 
     mixing = falling_silent(tiny_model, words, self_play={"on_collapse": "mix"}, evaluation=evaluation)
     run_training(mixing, folder, quiet(), resume=True)
     assert (folder / "models" / "spag-3").is_dir()
     assert all((folder / "episodes" / name).read_bytes() == data for name, data in before.items())
-    assert {("policy", "base-policy"), ("base-policy", "policy")} < set(players_in(folder / "episodes" / "spag-3.log"))
-    stopped = [line for line in records_of(folder, "collapse") if line["action"] == "stop"]
-    assert len({line["figure"] for line in stopped}) == len(stopped), "said once, although it was looked at twice"
+    games = players_in(folder / "episodes" / "spag-3.log")
+    assert {name for game in games for name in game.values()} == {"policy", "base-policy"}

@@ -78,11 +78,11 @@ def greedy(tiny_model: Path, words: Path, tmp_path_factory: pytest.TempPathFacto
         tiny_model,
         words,
         imitation={"source": str(expert), "batch_games": 2, "learning_rate": 5e-3},
-        engine={"kind": "transformers"},
+        engine={"kind": "transformers", "num_cpus": 0.5},
         sampling={"temperature": 0.0, "max_new_tokens": 8},
         self_play={"rounds": 2, "games_per_round": 8, "games_in_flight": 1, "batch_games": 2},
         objective={"baseline": "moving"},
-        evaluation={"games": 2},
+        evaluation={"games": 2, "against": ["base"]},
         checkpoint={"every_s": 0.001, "keep_last": 1000},  # one for every step
     )
 
@@ -100,6 +100,7 @@ def uninterrupted(greedy: RunConfig, tmp_path_factory: pytest.TempPathFactory) -
     [
         pytest.param(steps_in("imitated", 3), id="imitating", marks=pytest.mark.long),
         pytest.param(games_in("spag-1", 3), id="playing", marks=pytest.mark.long),
+        pytest.param(games_in("match-spag-1@base", 1), id="meeting-a-frozen-opponent", marks=pytest.mark.long),
         pytest.param(steps_in("spag-2", 1), id="learning"),
         pytest.param(games_in("match-spag-2@imitated", 1), id="comparing", marks=pytest.mark.long),
     ],

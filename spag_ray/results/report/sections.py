@@ -88,7 +88,7 @@ def collapse_table(measured: Measurements) -> str:
     for line in sorted(measured.collapse.values(), key=lambda line: order_of(line.stage)):
         what = "alarm" if line.is_alarm else "inside again"
         mixed = f"{line.mix_ratio:.0%}" if line.action == "mix" else "-"
-        interval = f"{line.low:.2f} to {line.high:.2f} at {line.before}"
+        interval = f"{line.low:.2f} to {line.high:.2f} of {line.before}"
         rows.append([line.stage, what, line.figure, f"{line.value:.2f}", interval, mixed])
     headings = ("stage", "what", "figure", "value", "interval that it left", "games v frozen opponents")
     text = paragraph(

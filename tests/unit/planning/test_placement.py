@@ -103,6 +103,15 @@ def test_the_leagues_engines_and_both_policies_are_counted() -> None:
     }
 
 
+def test_frozen_opponents_have_an_engine_for_each_policy_and_play_the_last_match_too() -> None:
+    config = config_of(policies="separate", evaluation={"against": ["base", "imitated"]})
+    frozen = [spec.name for spec in actors_of(config) if "base" in spec.name or "imitated" in spec.name]
+    names = ("base-attacker", "base-defender", "imitated-attacker", "imitated-defender")
+    assert frozen == [f"engine-{name}" for name in names]
+    assert match_actors(config) == []
+    assert len(match_actors(config_of(evaluation={"against": ["base"]}))) == 1
+
+
 def test_a_placement_that_hangs_on_how_ray_fills_nodes_is_doubted() -> None:
     config = config_of(
         engine={"num_engines": 1, "num_gpus": 4, "tensor_parallel_size": 4},

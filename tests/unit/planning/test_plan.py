@@ -93,6 +93,14 @@ def test_rounds_are_counted_as_they_are_played() -> None:
     assert schedule.evaluation_games == 10 * (1 + 1 + 3 + 2) and schedule.permits is None
 
 
+def test_games_against_frozen_opponents_are_counted_once() -> None:
+    config: dict[str, Any] = {"self_play": {"rounds": 3}, "evaluation": {"games": 10, "against": ["base", "imitated"]}}
+    # 5 stages against themselves; 4 meet the base model and 3 the imitated one, in both seats, the last match included.
+    assert make_plan(parse_config(config)).schedule.evaluation_games == 10 * 5 + 10 * 2 * (4 + 3)
+    config["evaluation"] |= {"against": ["base"], "against_games": 4}
+    assert make_plan(parse_config(config)).schedule.evaluation_games == 10 * (5 + 2) + 4 * 2 * 4
+
+
 def test_a_streams_versions_steps_and_permits() -> None:
     stream: dict[str, Any] = {"games_per_version": 32, "max_lag": 2}
     config = {"schedule": "stream", "self_play": {"rounds": 2, "games_per_round": 64, "batch_games": 16}}

@@ -46,6 +46,17 @@ def test_opponents_get_their_shares_and_the_learner_sits_in_both_seats_of_each_p
     assert Opponents(1)(7) == ("attacker", "defender")
 
 
+def test_mixed_in_opponents_share_their_games_and_the_others_keep_theirs() -> None:
+    mixed = Opponents(1, (("past-0", 0.3),)).mixed_with(("base", "imitated"), 0.4)
+    assert mixed.shares == (("base", 0.2), ("imitated", 0.2), ("past-0", 0.3))
+    met = Counter(name.split("/")[0] for number in range(8000) for name in mixed(number) if "/" in name)
+    assert {name: count / 8000 for name, count in met.items()} == {
+        "base": pytest.approx(0.2, abs=0.03),
+        "imitated": pytest.approx(0.2, abs=0.03),
+        "past-0": pytest.approx(0.3, abs=0.03),
+    }
+
+
 def test_versions_are_kept_within_the_budget_and_spread_over_the_run() -> None:
     kept = league(max_snapshots=4)
     dropped = [old.version for version in range(1, 33) for old in kept.keep(past(version))]

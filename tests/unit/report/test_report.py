@@ -32,6 +32,7 @@ from spag_ray.game.referee.judge import judge
 from spag_ray.game.rules import Outcome, Role, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.results.evaluations import Evaluation, write_evaluations
+from spag_ray.results.lines import CollapseLine
 from spag_ray.results.matches import Game, Match, write_matches
 from spag_ray.results.report.measurements import read_measurements
 from spag_ray.results.report.packing import BLOCK_GAMES, Packer
@@ -443,6 +444,23 @@ def test_what_defenders_could_have_known_is_shown_by_turn_by_stage_and_as_calibr
     assert "How to read the bars" in page.text
     game = next(game for game in page.games() if game["id"] == "eval-spag-2/0")
     assert [turn.get("known") for turn in game["turns"]] == [None, 0.2, None, 0.75]
+
+
+def test_a_collapse_is_a_table_and_marks_its_stage(run: Path) -> None:
+    assert "Collapse" not in page_of(run).text
+    alarm = CollapseLine("spag-1", "ties", True, 0.9, 0.1, 0.35, "base", "mix", 0.25)
+    over = replace(alarm, stage="spag-2", is_alarm=False, value=0.2, mix_ratio=0.0)
+    elsewhere = replace(alarm, stage="imitated", figure="breaches", value=0.5)
+    lines = [{"time": 2e9, "kind": line.kind, **line.values()} for line in (alarm, over, alarm, elsewhere)]
+    write_metrics(run / "metrics.jsonl", [*measurements(), *lines])
+    page = page_of(run)
+    assert "spag-1alarmties0.900.10 to 0.35 of base25%" in page.text and page.text.count("spag-1alarm") == 1
+    assert "spag-2inside againties0.200.10 to 0.35 of base0%" in page.text
+    figures = page.unpacked("figures")
+    assert figures["outcomes-held-out"]["data"][0]["y"] == ["imitated: alarm", "spag-2"]
+    marked = figures["loss"]["layout"]
+    assert [note["text"] for note in marked["annotations"]] == ["spag-1: alarm"]
+    assert [shape["line"]["color"] for shape in marked["shapes"]] == ["--decided"]
 
 
 def test_a_run_whose_games_were_not_scored_has_its_guesses_and_no_curves(run: Path) -> None:

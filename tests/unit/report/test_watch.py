@@ -26,6 +26,7 @@ from cluster.types import Progress
 from spag_ray.config.loading import load_config, parse_config, to_yaml
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import InputError
+from spag_ray.results.lines import CollapseLine
 from spag_ray.results.metric_lines import MetricLines
 from tests.support.typed import CTRL_C, typed
 
@@ -154,6 +155,15 @@ def test_text_from_elsewhere_moves_no_cursor_and_is_no_markup() -> None:
 
 
 FIELDS = ["stage", "policy", "step", "loss", "tokens", "phase", "version", "seconds", "task", "value", "lag_0"]
+
+
+def test_a_collapse_is_among_what_happened() -> None:
+    line = CollapseLine("spag-2", "ties", True, 0.9, 0.1, 0.35, "imitated", "warn")
+    view = view_of([{"time": 9.0, "kind": line.kind, **line.values()}])
+    assert list(view.happenings) == [(9.0, "spag-2: ties 0.90, outside 0.10 to 0.35 of imitated for two stages")]
+    check_fit(view)
+
+
 KINDS = ["step", "sync", "games", "play", "stream", "buffer", "restart", "evaluation", "other"]
 # What a line of the kind cannot be read without.
 NEEDED = {

@@ -199,15 +199,25 @@ def test_a_disk_that_fills_up_while_a_checkpoint_is_written(small_disk: Path) ->
 
 
 LOGS = ["expert", "eval-base", "eval-imitated", "spag-1", "eval-spag-1", "spag-2", "eval-spag-2"]
-LOGS += ["match-spag-2-imitated", "match-imitated@spag-2", "match-qwen2+5@spag-2", "stream"]
+LOGS += [
+    "match-imitated@base",
+    "match-base@spag-1",
+    "match-spag-2-imitated",
+    "match-imitated@spag-2",
+    "match-qwen2+5@spag-2",
+    "stream",
+]
 
 
 @pytest.mark.parametrize(
     "state, kept",
     [
         (RunState(), ["expert", "eval-base", "stream"]),
-        (RunState(stage="imitated"), ["expert", "eval-base", "eval-imitated", "spag-1", "stream"]),
-        (RunState(stage="spag-1", rounds=1), [*LOGS[:6], "stream"]),
+        (
+            RunState(stage="imitated"),
+            ["expert", "eval-base", "eval-imitated", "match-imitated@base", "spag-1", "stream"],
+        ),
+        (RunState(stage="spag-1", rounds=1), [*LOGS[:6], "match-imitated@base", "match-base@spag-1", "stream"]),
         (RunState(stage="spag-2", rounds=2), LOGS),
     ],
 )
@@ -250,6 +260,7 @@ def test_a_run_goes_on_only_as_the_run_it_was(tmp_path: Path) -> None:
     reopen_run_folder(folder, parse_config({"engine": {"num_engines": 4}, "self_play": {"rounds": 9}}))
     with pytest.raises(RunFolderError, match=r"begun with objective\.kl_coeff: 0\.2, not 0\.1"):
         reopen_run_folder(folder, parse_config({"objective": {"kl_coeff": 0.1}}))
+    reopen_run_folder(folder, parse_config({"self_play": {"on_collapse": "warn"}}))
     reopen_run_folder(folder, parse_config({"learner": {"env": {"NCCL_DEBUG": "INFO"}}}))
     reopen_run_folder(folder, config)
     with pytest.raises(RunFolderError, match="no run to resume"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -103,6 +104,45 @@ def test_a_stream_with_a_kl_term_needs_a_reference_of_its_own_and_keeps_a_stages
 def test_bfloat16_without_float32_master_weights_is_refused() -> None:
     with pytest.raises(ConfigError, match="ZeRO stage 0 with bfloat16"):
         deepspeed_config(LearnerConfig(zero_stage=0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"imitation": {"enabled": False}, "evaluation": {"against": ["imitated"]}}, "nothing is imitated"),
+        ({"evaluation": {"against": ["base", "base"]}}, "names an opponent twice"),
+        ({"evaluation": {"against": ["base"], "games": 0}}, "games is 0; set games"),
+        ({"evaluation": {"against": ["spag-1"]}}, "evaluation.against"),
+        ({"evaluation": {"games": 0}, "self_play": {"on_collapse": "warn"}}, "looks at games on held-out words"),
+        ({"self_play": {"on_collapse": "mix"}}, "name them in evaluation.against"),
+        (
+            {
+                "schedule": "stream",
+                "self_play": {"games_per_round": 160, "on_collapse": "mix"},
+                "evaluation": {"against": ["base"]},
+            },
+            "a stream keeps its own",
+        ),
+        (
+            {
+                "self_play": {"on_collapse": "mix", "mix_share": 0.5},
+                "evaluation": {"against": ["base"]},
+                "league": {"past_share": 0.6},
+            },
+            r"add up to 1\.1",
+        ),
+    ],
+)
+def test_frozen_opponents_and_an_alarm_that_could_do_nothing_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_config(settings)
+
+
+def test_frozen_opponents_play_as_many_games_as_a_stage_unless_told_otherwise() -> None:
+    against = {"games": 12, "against": ["base", "imitated"]}
+    assert parse_config({"evaluation": against}).evaluation.num_against_games == 12
+    assert parse_config({"evaluation": against | {"against_games": 4}}).evaluation.num_against_games == 4
+    assert parse_config({}).evaluation.against == () and parse_config({}).self_play.on_collapse == "off"
 
 
 def test_defaults_need_no_file() -> None:

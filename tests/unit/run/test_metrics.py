@@ -7,6 +7,7 @@ import json
 import re
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from spag_ray.game.rules import Outcome
 from spag_ray.results.lines import (
     LINES,
     BufferLine,
+    CollapseLine,
     GamesLine,
     Line,
     LogDamageLine,
@@ -82,6 +84,16 @@ def test_a_step_feeds_every_metric_of_steps() -> None:
 def test_a_sync_feeds_every_metric_of_syncs() -> None:
     found = updates(SyncLine("policy", SyncReport(3, 0.5, 2, 1000)))
     assert {update.metric.name for update in found} == {metric.name for metric in METRICS if metric.line == "sync"}
+
+
+def test_an_alarm_is_counted_and_its_end_is_not() -> None:
+    alarm = CollapseLine("spag-2", "ties", True, 0.9, 0.1, 0.35, "imitated", "mix", 0.25)
+    for line, counted, share in ((alarm, 1.0, 0.25), (replace(alarm, is_alarm=False, mix_ratio=0.0), 0.0, 0.0)):
+        found = {update.metric.name: (update.labels, update.value) for update in updates(line)}
+        assert found == {
+            "spag_ray_collapse_alarms_total": ({"figure": "ties"}, counted),
+            "spag_ray_mix_ratio": ({}, share),
+        }
 
 
 def test_labels_stay_few() -> None:
