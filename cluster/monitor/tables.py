@@ -71,18 +71,19 @@ def guess_table(lines: Sequence[HeldOutLine]) -> Table:
 
 
 def head_to_head_lines(matches: Sequence[Match]) -> list[str]:
-    """The newest weights' score in each seat, where two different policies met."""
-    lines, scores = [], []
-    for match in matches:
-        if match.attacker == match.defender:
-            continue
-        newest = max(match.attacker, match.defender, key=order_of)
-        role = Role.ATTACKER if newest == match.attacker else Role.DEFENDER
-        scores.append(match.score(role))
-        other = match.defender if role is Role.ATTACKER else match.attacker
-        lines.append(f"{newest} as {role} against {other}: score {scores[-1]:.2f}")
-    if scores:
-        lines.append(f"mean score over both seats: {sum(scores) / len(scores):.2f} (0.5 is even)")
+    """The newest weights' score in each seat against whoever else they met, and its mean over both."""
+    met = [match for match in matches if match.attacker != match.defender]
+    newest = max((name for match in met for name in (match.attacker, match.defender)), key=order_of, default="")
+    scores: dict[str, dict[Role, float]] = {}
+    for match in met:
+        if newest in (match.attacker, match.defender):
+            role = Role.ATTACKER if newest == match.attacker else Role.DEFENDER
+            other = match.defender if role is Role.ATTACKER else match.attacker
+            scores.setdefault(other, {})[role] = match.score(role)
+    lines = []
+    for other, by_role in scores.items():
+        lines += [f"{newest} as {role} against {other}: score {score:.2f}" for role, score in by_role.items()]
+        lines.append(f"mean score over both seats: {sum(by_role.values()) / len(by_role):.2f} (0.5 is even)")
     return lines
 
 

@@ -122,7 +122,7 @@ class Run:
         self._matches = HeldOutMatches(self._ground, lease, held_out)
         poll_health = self._ground.poll_health
         self._tasks = TaskEvaluation(config, lease, self._policies, restarts, recorder, status, poll_health)
-        frozen = FrozenOpponents(config.evaluation, self._policies, self._engines, self._seating, self._matches, status)
+        frozen = FrozenOpponents(config.evaluation, self._engines, self._seating, self._matches, status)
         league = LeaguePlay(config, lease, self._policies, self._engines, self._seating, recorder)
         # Against other players each word comes twice: the learner attacks with it once, and defends once.
         meets_others = league.league.is_open or config.self_play.on_collapse == "mix"

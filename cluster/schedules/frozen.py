@@ -1,15 +1,12 @@
 """Frozen opponents: models of a run's early stages, which every later stage meets in both seats.
 
-frozen.meet(Stage.of_round(2), evaluation.against)     what has been played is not played again
-frozen.seats(temperature)                              where they sit in self-play
+frozen.evaluate(Stage.of_round(2))     the newest weights meet all of evaluation.against; never twice
+frozen.seats(temperature)              where these sit in self-play
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from actors.league import seat_of
-from cluster.learning.learning_policy import LearningPolicy
 from cluster.monitor.status_board import StatusBoard
 from cluster.rollout.engines import Engines
 from cluster.schedules.held_out import HeldOutMatches
@@ -26,14 +23,12 @@ class FrozenOpponents:
     def __init__(
         self,
         config: EvaluationConfig,
-        policies: Sequence[LearningPolicy],
         engines: Engines,
         seating: Seating,
         matches: HeldOutMatches,
         status: StatusBoard,
     ) -> None:
         self._config = config
-        self._policies = policies
         self._engines = engines
         self._seating = seating
         self._matches = matches

@@ -82,6 +82,21 @@ def test_the_newest_of_two_is_the_one_of_the_later_round() -> None:
     ]
 
 
+def test_scores_of_the_newest_are_not_mixed_over_opponents_or_stages() -> None:
+    won, lost = (Game("word", outcome, 3) for outcome in (Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS))
+    seats = (("spag-1", "base", lost), ("base", "spag-1", won), ("spag-2", "base", won), ("base", "spag-2", lost))
+    matches = [Match(attacker, defender, (game,)) for attacker, defender, game in seats]
+    lines = head_to_head_lines([*matches, Match("spag-2", "spag-2", (won,)), Match("spag-2", "imitated", (lost,))])
+    assert lines == [
+        "spag-2 as attacker against base: score 1.00",
+        "spag-2 as defender against base: score 1.00",
+        "mean score over both seats: 1.00 (0.5 is even)",
+        "spag-2 as attacker against imitated: score 0.00",
+        "mean score over both seats: 0.00 (0.5 is even)",
+    ]
+    assert head_to_head_lines([Match("base", "base", (won,))]) == []
+
+
 def table_text(table: Table) -> str:
     console = Console(file=io.StringIO(), width=200)
     console.print(table)
