@@ -182,7 +182,7 @@ class Learner:
         """One optimiser step on the global batch; where loss or gradient is not finite the weights stay as they were
         and the report says `skipped`. With `at_start` turns need no old log-probabilities: they are those of the
         weights as they are. `temperature` is of the games' turns: what nobody sampled (SFT rows, the words of
-        listened turns and unsaid words) is learned at 1.
+        listened turns and unsaid words) is learned at 1; claims bring their own.
 
         Raises LearnerError when there is nothing to learn from.
         """
@@ -258,7 +258,7 @@ class Learner:
             gap_mean=sums.gap / sampled,
             gap_max=maxima.gap,
             gap_k3=sums.gap_k3 / sampled,
-            entropy=sums.entropy / turns,
+            entropy=sums.entropy / sums.turns if sums.turns else math.nan,
             attacker_weight=_mean(weights[Role.ATTACKER]),
             defender_weight=_mean(weights[Role.DEFENDER]),
             num_target_tokens=int(sums.target_tokens),

@@ -30,6 +30,7 @@ Logprobs: TypeAlias = Tensor | Sequence[float]
 IGNORED_LABEL = -100
 # Nothing is learned from exp of a larger log-ratio and float32 overflows at 88: past it the gradient is zero.
 MAX_LOG_RATIO = 20.0
+MIN_ASKED = 1e-6  # below it, the gradient of log(1 - q) is zero
 MAX_SAID = 0.999  # past it, the gradient of log(1 - p) is zero
 
 
@@ -194,8 +195,8 @@ def claiming_piece(
     """
     right = _at_least_float32(word.detach()).sum().exp()
     log_claims = _at_least_float32(deciding).sum()
-    claims = log_claims.exp().clamp(max=MAX_SAID)
-    loss = -right * log_claims - (1 - right) * torch.log1p(-claims)
+    log_asks = torch.log(-torch.expm1(log_claims.clamp(max=-MIN_ASKED)))
+    loss = -right * log_claims - (1 - right) * log_asks
     if len(rest):
         loss = loss - _at_least_float32(rest).mean()
     return claiming_coeff / (num_games * num_positions) * loss

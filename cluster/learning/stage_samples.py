@@ -168,6 +168,6 @@ class StageSamples:
 
 def nothing_to_learn(what: str, num_games: int) -> InputError:
     return InputError(
-        f"{what}: none of {num_games} games was won by either side, so there is nothing to learn; "
-        "play more games, or begin with imitation.enabled: true"
+        f"{what}: none of {num_games} games was won by either side, or none pays (game.payoffs), so there is nothing "
+        "to learn; play more games, or begin with imitation.enabled: true"
     )

@@ -252,30 +252,34 @@ METRICS: tuple[Metric, ...] = (
     _gauge(
         "spag_ray_right_guess_ratio",
         "ratio",
-        "newest held-out games: share of guesses that were right",
+        "held-out games: share of guesses that were right",
         "held_out",
         "right_share",
+        ("stage",),
     ),
     _gauge(
         "spag_ray_trap_ratio",
         "ratio",
-        "newest held-out games: share of attacker wins in which the word was said unawares",
+        "held-out games: share of attacker wins in which the word was said unawares",
         "held_out",
         "trap_share",
+        ("stage",),
     ),
     _gauge(
         "spag_ray_could_have_known_ratio",
         "ratio",
-        "newest held-out games: the word's mean probability at the defender's last turn",
+        "held-out games: the word's mean probability at the defender's last turn",
         "held_out",
         "could_have_known",
+        ("stage",),
     ),
     _gauge(
         "spag_ray_could_have_known_nats",
         "nats",
-        "newest held-out games: mean logarithm of that probability",
+        "held-out games: mean logarithm of that probability",
         "held_out",
         "could_have_known_nats",
+        ("stage",),
     ),
     # collapse
     _counter(

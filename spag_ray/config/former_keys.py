@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,20 +28,20 @@ def translated(settings: Mapping[str, Any]) -> dict[str, Any]:
     changed = {name: dict(part) for name, part in parts.items()}
     for part, leaf in (places[key] for key in former):
         changed[part].pop(leaf)
-    if payoffs := _payoffs(former):
+    if payoffs := _payoffs(former, parts.get("objective", {}).get("learn_from") == "both"):
         changed.setdefault("game", {})["payoffs"] = payoffs
     return {**settings, **changed}
 
 
-def _payoffs(former: Mapping[str, Any]) -> dict[str, Any]:
-    """What differs from the paper's."""
+def _payoffs(former: Mapping[str, Any], losers_learn: bool) -> dict[str, Any]:
+    """What differs from the paper's. A loser's share meant nothing where losers do not learn."""
     _check_choice(former, "game.breach", ("discard", "penalise"))
     _check_choice(former, "objective.ties", ("discard", "learn"))
     loss, penalty = (
         _share(former, f"objective.{name}", at) for name, at in (("loser_coeff", 1), ("breach_penalty", 0.2))
     )
     payoffs: dict[str, Any] = {}
-    if loss != 1:
+    if loss != 1 and losers_learn:
         payoffs |= {"trap": [1.0, -loss], "wrong_guess": [1.0, -loss], "right_guess": [-loss, 1.0]}
     if former.get("objective.ties") == "learn":
         payoffs["tie"] = [0.0, 0.0]
@@ -56,6 +57,8 @@ def _check_choice(former: Mapping[str, Any], key: str, choices: tuple[str, ...])
 
 def _share(former: Mapping[str, Any], key: str, default: float) -> float:
     value = former.get(key, default)
+    with contextlib.suppress(ValueError):
+        value = float(value) if isinstance(value, str) else value  # YAML reads 2e-1 as text
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         raise ValueError(f"{key} was a number above 0 and at most 1 (got {value!r}); it is game.payoffs now")
     return float(value)

@@ -5,8 +5,8 @@
 
 A position is a defender's turn as it stood: that turn's own prompt and the beginning of the claim ("I know the word! It
 is `") are read, the word and its closing mark are learned. The beginning is not: it says what to say, not when. Of some
-words the beginning alone is learned, which teaches when (`objective.claiming_coeff`): how probable a word is that was
-never learned is what a guess of a new word is worth.
+words the beginning alone is learned, which teaches when (`objective.claiming_coeff`); the word is read to know how
+probable it is. It was never learned, so that is what a guess of a new word is worth.
 """
 
 from __future__ import annotations

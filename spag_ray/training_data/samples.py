@@ -177,11 +177,13 @@ def advantages(
 
 
 def _counts(verdict: Verdict, objective: ObjectiveConfig, payoffs: Payoffs) -> bool:
-    """Whether the result of such a game is learned from: won by play, or tied by play where a tie pays."""
-    if verdict.outcome is Outcome.TIED and objective.learn_from == "winners":
+    """Whether the result of such a game is learned from: won or tied by play, and paid to a seat that learns."""
+    if verdict.outcome.breaker is not None:
         return False
-    pays = any(value is not None for value in paid(payoffs, verdict).values())
-    return pays and verdict.outcome.breaker is None
+    results, winner = paid(payoffs, verdict), verdict.outcome.winner
+    if objective.learn_from == "winners":
+        return winner is not None and results[winner] is not None
+    return any(value is not None for value in results.values())
 
 
 def _is_learned(

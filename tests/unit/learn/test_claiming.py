@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from learners.batch import Batch, BatchLoss, Method
-from learners.objectives import MAX_SAID, claiming_piece
+from learners.objectives import MIN_ASKED, claiming_piece
 from spag_ray.config.loading import parse_config
 from spag_ray.config.parts import ObjectiveConfig
 from spag_ray.errors import ConfigError
@@ -84,11 +84,15 @@ def test_a_claim_comes_to_be_as_probable_as_its_word_which_it_does_not_change(kn
     assert torch.sigmoid(logit).item() == pytest.approx(known, abs=1e-3) and word.grad is None
 
 
-def test_a_claim_that_is_certain_gives_a_finite_loss() -> None:
+def test_a_claim_that_is_all_but_certain_is_unlearned_and_one_that_is_certain_gives_a_finite_loss() -> None:
+    word = torch.tensor([math.log(0.05)], dtype=torch.float64)
+    logit = torch.tensor([math.log(0.9995 / 0.0005)], dtype=torch.float64, requires_grad=True)
+    claiming_piece(torch.nn.functional.logsigmoid(logit), word[:0], word, 1, 1, 1.0).backward()
+    assert logit.grad is not None and logit.grad.item() == pytest.approx(0.9995 - 0.05, rel=1e-6)
     opening = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     piece = claiming_piece(opening, opening[:0], torch.tensor([math.log(0.25)]), 1, 1, 1.0)
     piece.backward()
-    assert piece.item() == pytest.approx(-0.75 * math.log(1 - MAX_SAID))
+    assert piece.item() == pytest.approx(-0.75 * math.log(MIN_ASKED), rel=1e-5)
     assert opening.grad is not None and torch.isfinite(opening.grad).all()
 
 

@@ -130,7 +130,9 @@ def test_keys_of_earlier_versions_become_payoffs() -> None:
     assert payoffs({}, {"breach_penalty": 1}) == Payoffs()
     assert payoffs({}, {**both, "ties": "learn"}) == Payoffs(tie=(0, 0))
     halves = Payoffs(trap=(1, -0.5), wrong_guess=(1, -0.5), right_guess=(-0.5, 1))
-    assert payoffs({}, {"loser_coeff": 0.5}) == halves
+    assert payoffs({}, {"loser_coeff": 0.5, "learn_from": "both"}) == halves
+    assert payoffs({}, {"loser_coeff": 0.5}) == Payoffs(), "it meant nothing where losers do not learn"
+    assert payoffs({"breach": "penalise"}, {"breach_penalty": "2e-1"}).attacker_breach == (-0.2, None)
     unchanged: dict[str, Any] = {"game": {"max_turns": 3}, "objective": None}
     assert translated(unchanged) == unchanged
 
@@ -150,6 +152,16 @@ def test_keys_of_earlier_versions_with_other_values_or_beside_payoffs_are_refuse
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
         parse_config(settings)
+
+
+def test_wins_that_pay_their_winner_nothing_do_not_weigh_where_winners_learn() -> None:
+    wrong, trap = (ended(end) for end in (GAME_ENDS[0], GAME_ENDS[1]))
+    right = ended(GameEnd(Outcome.DEFENDER_WINS, EndReason.RIGHT_GUESS))
+    payoffs = Payoffs(wrong_guess=(None, -1))
+    games = game_samples([*[wrong] * 8, trap, right], ObjectiveConfig(), payoffs)
+    assert [(each.role, each.weight) for each in games] == [(Role.ATTACKER, 1.0), (Role.DEFENDER, 1.0)]
+    both = game_samples([*[wrong] * 8, trap, right], ObjectiveConfig(learn_from="both"), payoffs)
+    assert len(both) == 10 and both[0].weight == pytest.approx(10 / 18)
 
 
 def test_wins_of_a_log_that_does_not_say_how_pay_as_wrong_guesses() -> None:
