@@ -168,9 +168,11 @@ def advantages(
     breaker = verdict.outcome.breaker
     if breaker is None:
         return {}
-    assert verdict.turn is not None
     results = paid(payoffs, verdict)
-    learned = {} if (penalty := results[breaker]) is None else {verdict.turn: penalty}
+    learned: dict[int, float] = {}
+    if (penalty := results[breaker]) is not None:
+        assert verdict.turn is not None
+        learned[verdict.turn] = penalty
     if objective.learn_from == "both" and (value := results[breaker.other]) is not None:
         learned |= _shares(verdict, breaker.other, value, objective.decay)
     return learned
