@@ -9,12 +9,14 @@ wrong with a placement, in words, is in placement_faults.py.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from cluster.types import NodeResources
+from spag_ray.config.opponents import FrozenOpponent
 from spag_ray.config.run import RunConfig
 from spag_ray.stages import BASE, IMITATED, Stage
 
@@ -129,9 +131,14 @@ def actors_of(config: RunConfig) -> list[ActorSpec]:
         actors += [engines(f"engine-{name}-past", league.num_engines) for name in policies]
     if league.fixed:
         actors.append(engines("engine-fixed", len(league.fixed)))
-    for opponent in config.evaluation.against:
+    for opponent in filter(functools.partial(num_later_stages, config), config.evaluation.against):
         actors += [engines(f"engine-{opponent}-{name}", 1) for name in policies]
     return actors
+
+
+def num_later_stages(config: RunConfig, opponent: FrozenOpponent) -> int:
+    """Stages that play against it."""
+    return config.self_play.rounds + int(opponent == "base" and config.imitation.enabled)
 
 
 def match_actors(config: RunConfig) -> list[ActorSpec]:

@@ -21,7 +21,7 @@ from cluster.planning.memory import (
     num_trained,
 )
 from cluster.planning.model_size import ModelSize, model_size
-from cluster.planning.placement import ActorSpec, actors_of, match_actors, policy_names, totals
+from cluster.planning.placement import ActorSpec, actors_of, match_actors, num_later_stages, policy_names, totals
 from spag_ray.config.run import RunConfig
 
 # Of a GPU's memory; the rest is for what the estimate leaves out.
@@ -125,10 +125,8 @@ def make_schedule(config: RunConfig) -> Schedule:
         steps = versions * max(1, per_version // self_play.batch_games)
         fresh = -(-per_version // config.stream.reuse)  # the others were learned before
         games, permits = versions * fresh, (max_lag + 1) * fresh
-    imitates = int(imitation.enabled)
-    num_evaluated = 1 + imitates + self_play.rounds + 2 * len(match_actors(config)[:1])
-    later_stages = {"base": imitates + self_play.rounds, "imitated": self_play.rounds}
-    num_matches = sum(2 * later_stages[opponent] for opponent in config.evaluation.against)
+    num_evaluated = 1 + int(imitation.enabled) + self_play.rounds + 2 * len(match_actors(config)[:1])
+    num_matches = sum(2 * num_later_stages(config, opponent) for opponent in config.evaluation.against)
     return Schedule(
         imitation_games,
         imitation_steps,

@@ -110,6 +110,8 @@ def test_frozen_opponents_have_an_engine_for_each_policy_and_play_the_last_match
     assert frozen == [f"engine-{name}" for name in names]
     assert match_actors(config) == []
     assert len(match_actors(config_of(evaluation={"against": ["base"]}))) == 1
+    none_later = config_of(evaluation={"against": ["base"]}, imitation={"enabled": False}, self_play={"rounds": 0})
+    assert not any("base" in spec.name for spec in actors_of(none_later)), "nobody comes to play it"
 
 
 def test_a_placement_that_hangs_on_how_ray_fills_nodes_is_doubted() -> None:
