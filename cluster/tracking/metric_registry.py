@@ -104,8 +104,8 @@ def _of_stream(name: str, unit: str, help: str, value: str) -> Metric:
     return Metric("counter", name, unit, help, "buffer", value, is_sum=True)
 
 
-def _gauge(name: str, unit: str, help: str, line: str, value: str, labels: tuple[str, ...] = ()) -> Metric:
-    return Metric("gauge", name, unit, help, line, value, labels)
+def _gauge(name: str, unit: str, help: str, line: str, value: str, labels: tuple[str, ...] = (), **more: Any) -> Metric:
+    return Metric("gauge", name, unit, help, line, value, labels, **more)
 
 
 def _seconds(name: str, help: str, line: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Metric:
@@ -289,6 +289,7 @@ METRICS: tuple[Metric, ...] = (
         "collapse",
         "is_alarm",
         labels=("figure",),
+        at_start=tuple({"figure": figure} for figure in ("ties", "breaches", "right guesses")),
     ),
     _gauge(
         "spag_ray_mix_ratio",
@@ -296,6 +297,7 @@ METRICS: tuple[Metric, ...] = (
         "share of the next round's games against frozen opponents",
         "collapse",
         "mix_ratio",
+        at_start=_ONCE,
     ),
     # what breaks, and what is kept
     _counter(
