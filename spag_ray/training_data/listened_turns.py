@@ -46,18 +46,13 @@ def listened_turns(
         if not own:
             continue
         word = claim(episode.target_word)
+        read, learned, claiming = word.opening_ids, word.word_ids, None
         if is_for_claiming(episode.target_word, claiming_words):
+            read, learned = (), word.opening_ids + word.word_ids
             claiming = Claiming(word.num_deciding, len(word.opening_ids), temperature)
-            positions = [
-                TurnSample(
-                    turn.prompt_ids, word.opening_ids + word.word_ids, 1.0, role=Role.DEFENDER, claiming=claiming
-                )
-                for turn in own
-            ]
-        else:
-            positions = [
-                TurnSample(turn.prompt_ids + word.opening_ids, word.word_ids, 1.0, role=Role.DEFENDER) for turn in own
-            ]
+        positions = [
+            TurnSample(turn.prompt_ids + read, learned, 1.0, role=Role.DEFENDER, claiming=claiming) for turn in own
+        ]
         fitting = [position for position in positions if position.num_tokens <= max_tokens]
         if fitting:
             heard[episode.episode_id] = tuple(fitting if turns == "all" else fitting[-1:])
