@@ -12,6 +12,7 @@ from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import EpisodeLog, read_log, read_records
 from spag_ray.results.matches import read_matches
+from tests.support.not_here import needs_textarena
 from tests.support.old_run_folders import placed
 from tests.support.runs import quiet, records_of, steps_of
 
@@ -25,6 +26,7 @@ def config_of(folder: Path, **self_play: int) -> RunConfig:
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("local_ray")
 def test_an_old_run_of_rounds_is_resumed_for_one_round_more(tmp_path: Path) -> None:
+    needs_textarena()  # the run's expert plays from its cards
     folder = placed("rounds", tmp_path)
     steps_before = len(steps_of(folder))
     run_training(config_of(folder, rounds=3), folder, quiet(), resume=True)
@@ -39,6 +41,7 @@ def test_an_old_run_of_rounds_is_resumed_for_one_round_more(tmp_path: Path) -> N
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("local_ray")
 def test_matches_that_an_old_run_has_begun_go_on_in_their_logs(tmp_path: Path) -> None:
+    needs_textarena()  # the run's expert plays from its cards
     folder = placed("rounds", tmp_path)
     (folder / "matches.json").write_text("[]")
     one, other = (folder / "episodes" / f"match-{name}.log" for name in ("spag-2-imitated", "imitated-spag-2"))

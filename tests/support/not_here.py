@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from typing import NoReturn
 
@@ -13,3 +14,9 @@ def not_here(what: str) -> NoReturn:
     if os.environ.get("CI_SKIPS_NOTHING") == "1":
         pytest.fail(what)
     pytest.skip(what)
+
+
+def needs_textarena() -> None:
+    """Skips the test, as `not_here` does, where the package with the old Taboo cards is not installed."""
+    if importlib.util.find_spec("textarena") is None:
+        not_here("textarena is not installed (requirements/textarena.txt)")

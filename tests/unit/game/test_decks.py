@@ -11,7 +11,7 @@ from spag_ray.errors import ConfigError, InputError
 from spag_ray.game.deck_file import Card, Trap, read_deck
 from spag_ray.game.decks import load_deck, split_words, taboo_cards, without_words
 from tests.support.decks import cards_of
-from tests.support.not_here import not_here
+from tests.support.not_here import needs_textarena
 
 WORDS = ["river", "cat", "piano", "tiger", "apple", "window", "lamp"]
 DECK = """\
@@ -25,11 +25,6 @@ butter:
     - {ask: "What do you spread on toast?", answer: "I spread butter on it."}
   difficulty: 0.25
 """
-
-
-def needs_textarena() -> None:
-    if importlib.util.find_spec("textarena") is None:
-        not_here("textarena is not installed (requirements/textarena.txt)")
 
 
 @pytest.fixture
@@ -143,5 +138,12 @@ def test_max_difficulty_leaves_the_cards_that_are_measured_as_easy_enough() -> N
     easy = load_deck("everyday", max_difficulty=0.5)
     assert 0 < len(easy) < len(deck)
     assert easy == {word: card for word, card in deck.items() if (card.difficulty or 0) <= 0.5}
+
+
+def test_a_deck_of_which_no_card_was_measured_as_easy_enough_is_refused(deck: Path) -> None:
+    """Textarena's cards have no difficulty."""
+    with pytest.raises(InputError, match=r"difficulty of at most 0\.1; raise words.max_difficulty"):
+        load_deck(str(deck), max_difficulty=0.1)
+    needs_textarena()
     with pytest.raises(InputError, match=r"difficulty of at most 0\.5; raise words.max_difficulty"):
         load_deck("textarena", max_difficulty=0.5)
