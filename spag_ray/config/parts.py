@@ -14,7 +14,7 @@ ReplayOrder = Literal["fifo", "recent", "prioritized"]
 
 
 # Whose turns are learned: those of a game's winner, or of both seats.
-ImitatedSides = Literal["winners", "both"]
+ImitatedSides = Literal["winners", "both", "all"]
 
 
 # Which of a game's defender's turns teach its word.
@@ -224,7 +224,9 @@ class ImitationConfig(Part):
     sft_file: str | None = Field(None, description="instruction/input/output JSON, each row a sample of weight 1")
     games: int = Field(120, ge=1, description="games the scripted expert plays")
     learn_from: ImitatedSides = Field(
-        "winners", description="`both`: the loser's turns too, but not the turn that lost the game"
+        "winners",
+        description="`both`: the loser's turns too, but not the turn that lost the game; `all`: also the reply of a "
+        "defender that was led to say the word",
     )
     batch_games: int = Field(6, ge=1, description="games of one optimiser step")
     learning_rate: float = Field(5e-6, gt=0)

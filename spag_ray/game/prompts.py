@@ -1,9 +1,10 @@
 """What a player reads: templates are data, rendered to token ids.
 
-Two styles. `chat` extends a seat's last prompt token-exactly: previous prompt ids + sampled ids + the tokenised glue
-of the tokenizer's chat template. `flat` lays rules, dialogue and an instruction out as one text. In both, pieces are
-tokenised one by one, so that prompts which share text share token ids, and a player's own words are encoded as plain
-text: `<|im_end|>` in a reply is eight characters to the model, not the end of a message.
+Three styles. `chat` extends a seat's last prompt token-exactly: previous prompt ids + sampled ids + the tokenised glue
+of the tokenizer's chat template. `lines` does so without a template: rules, then a line a turn, as running text has
+them. `flat` lays rules, dialogue and an instruction out as one text. In all, pieces are tokenised one by one, so that
+prompts which share text share token ids, and a player's own words are encoded as plain text: `<|im_end|>` in a reply
+is eight characters to the model, not the end of a message.
 
     renderer = make_renderer(load_template("chat"), tokenizer, max_turns=5)
     ids = renderer.prompt(turns, Role.ATTACKER, "river")
@@ -36,10 +37,11 @@ class Wording(BaseModel):
 
 
 class PromptTemplate(BaseModel):
-    """A prompt file (configs/prompts/*.yaml). The fields after `wordings` lay out the `flat` style."""
+    """A prompt file (configs/prompts/*.yaml). The fields after `wordings` lay out the styles `flat` and `lines`; the
+    latter has no instructions: a player goes on after its name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    style: Literal["chat", "flat"]
+    style: Literal["chat", "flat", "lines"]
     wordings: tuple[Wording, ...] = Field(min_length=1)
     separator: str = "\n\n"
     line: str = "- {speaker}: {text}"
@@ -97,6 +99,8 @@ def load_template(name: str) -> PromptTemplate:
             raise ConfigError(f"{path}: wording {index} never tells the attacker the {{target_word}}; add it")
         if "{target_word}" in wording.defender:
             raise ConfigError(f"{path}: wording {index} tells the defender the {{target_word}}; take it out")
+    if template.style == "lines" and (template.instructions is not None or not template.line.endswith(" {text}")):
+        raise ConfigError(f"{path}: with `style: lines`, `line` ends with ' {{text}}' and there are no instructions")
     if template.instructions is not None and "{target_word}" in template.instructions.defender:
         raise ConfigError(f"{path}: the defender's instruction holds the {{target_word}}; take it out")
     return template
@@ -114,6 +118,7 @@ class Renderer(Protocol):
     def prompt(self, turns: Sequence[Turn], role: Role, target_word: str) -> tuple[int, ...]: ...
     def query_ids(self, query: str) -> tuple[int, ...]: ...
     def reply_ids(self, text: str) -> tuple[int, ...]: ...
+    def answer_ids(self, text: str) -> tuple[int, ...]: ...
     def claim(self, word: str) -> Claim: ...
     def spoken(self, word: str) -> Spoken: ...
     def text_of(self, token_ids: Sequence[int]) -> str: ...
@@ -126,8 +131,8 @@ def chat_messages(
     target_word: str,
     max_turns: int,
 ) -> list[dict[str, str]]:
-    """What ChatRenderer renders, as messages: for a player behind a chat API. A `flat` template gives one message."""
-    if template.style == "flat":
+    """What ChatRenderer renders, as messages: for a player behind a chat API. Other templates give one message."""
+    if template.style != "chat":
         text = "".join(_flat_pieces(template, said, role, target_word, max_turns, wording=0))
         return [{"role": "user", "content": text}]
     messages = [{"role": "user", "content": template.rules(role, target_word, max_turns)}]
@@ -143,11 +148,13 @@ def chat_messages(
 
 def make_renderer(template: PromptTemplate, tokenizer: Tokenizer, max_turns: int, wording: int = 0) -> Renderer:
     """The renderer of a template's style."""
-    renderer = ChatRenderer if template.style == "chat" else FlatRenderer
-    return renderer(template, tokenizer, max_turns, wording)
+    renderers = {"chat": ChatRenderer, "flat": FlatRenderer, "lines": LinesRenderer}
+    return renderers[template.style](template, tokenizer, max_turns, wording)
 
 
 class _BaseRenderer:
+    lead = ""  # what stands between the end of a prompt and a reply's first word, as part of the reply
+
     def __init__(self, template: PromptTemplate, tokenizer: Tokenizer, max_turns: int, wording: int = 0) -> None:
         if not 0 <= wording < len(template.wordings):
             raise ConfigError(f"wording {wording} was asked for, but the template has {len(template.wordings)}")
@@ -169,7 +176,7 @@ class _BaseRenderer:
     def claim(self, word: str) -> Claim:
         """The claim that names this word, in pieces. Raises ModelError where the pieces are not the whole: no player
         would sample the tokens that are scored then."""
-        opening, closing = self.template.claim.split("{word}")
+        opening, closing = f"{self.lead}{self.template.claim}".split("{word}")
         before = " " * (len(opening) - len(opening.rstrip(" ")))  # a space is of the word's first token
         opening_ids = self._plain(opening.rstrip(" "))
         word_ids = self._plain(before + word) + self._plain(closing)
@@ -185,8 +192,16 @@ class _BaseRenderer:
 
     def spoken(self, word: str) -> Spoken:
         """The tokens that would say this word in a reply."""
-        start = dict.fromkeys((self._plain(word), self._plain(word.capitalize())))
+        start = dict.fromkeys((self._plain(self.lead + word), self._plain(self.lead + word.capitalize())))
         return Spoken(tuple(start), (self._plain(f" {word}"),))
+
+    def reply_ids(self, text: str) -> tuple[int, ...]:
+        """A reply as the policy should sample it: the text and the token that ends it."""
+        return (*self._plain(text), self.end_ids[0])
+
+    def answer_ids(self, text: str) -> tuple[int, ...]:
+        """What answers a query outside the game (an SFT row), with the token that ends it."""
+        return self.reply_ids(text)
 
     def text_of(self, token_ids: Sequence[int]) -> str:
         """What was said: special tokens and outer white space taken off."""
@@ -229,10 +244,6 @@ class ChatRenderer(_BaseRenderer):
         """A question outside the game (an SFT row), up to where its answer begins."""
         return self._opening_ids + self._plain(query) + self._to_reply_ids
 
-    def reply_ids(self, text: str) -> tuple[int, ...]:
-        """A reply as the policy should sample it: the text and the token that ends a message."""
-        return (*self._plain(text), self._to_user_ids[0])
-
 
 class FlatRenderer(_BaseRenderer):
     """Rules + dialogue + instruction as one text, begun with the tokenizer's BOS token where it has one."""
@@ -261,8 +272,70 @@ class FlatRenderer(_BaseRenderer):
     def query_ids(self, query: str) -> tuple[int, ...]:
         return self._begin + self._plain(query)
 
+
+class LinesRenderer(_BaseRenderer):
+    """Rules, then a line a turn; a reply is the rest of a line that begins with the player's name.
+
+    Each seat's prompt goes on from its last one, token by token, so a game is one chain of tokens for each seat. What
+    the other said is put into one line: it cannot open lines of its own.
+    """
+
+    lead = " "
+
+    def __init__(self, template: PromptTemplate, tokenizer: Tokenizer, max_turns: int, wording: int = 0) -> None:
+        super().__init__(template, tokenizer, max_turns, wording)
+        self._begin = begin_ids(tokenizer)
+        self._new_line = self._plain("\n")
+        self._line_ends = line_ends(tokenizer)
+        if len(self._new_line) != 1 or self._new_line[0] not in self._line_ends:
+            raise ModelError("the tokenizer has no token for the end of a line, and the prompts' style is `lines`")
+        self._text_end = self.end_ids[0]
+        self.end_ids = self._new_line
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        return tuple(sorted({*self._special_ids, self._text_end, *self._line_ends}))
+
+    def prompt(self, turns: Sequence[Turn], role: Role, target_word: str) -> tuple[int, ...]:
+        assert next_role(len(turns)) is role, "it is the other player's turn"
+        own = [turn for turn in turns if turn.role is role]
+        if own:
+            said = own[-1].token_ids
+            if said and said[-1] in self._special_ids:
+                said = said[:-1]
+            closed = bool(said) and said[-1] in self._line_ends
+            before = own[-1].prompt_ids + said + (() if closed else self._new_line)
+        else:
+            rules = self._rules(role, target_word) + self.template.separator + self.template.history_title
+            before = self._begin + self._plain(rules) + self._new_line
+        heard = () if not turns else self._plain(self._line(next_role(len(turns) - 1), turns[-1].text)) + self._new_line
+        return before + heard + self._plain(self._line(role, ""))
+
+    def _line(self, role: Role, text: str) -> str:
+        """A player's line, or how it begins."""
+        return self.template.line.format(speaker=self.template.speakers[role], text=one_line(text)).rstrip()
+
     def reply_ids(self, text: str) -> tuple[int, ...]:
-        return (*self._plain(text), *self.end_ids)
+        return super().reply_ids(self.lead + one_line(text))
+
+    def query_ids(self, query: str) -> tuple[int, ...]:
+        """A question outside the game, a line end, and then its answer, which may have many lines."""
+        return self._begin + self._plain(query) + self._new_line
+
+    def answer_ids(self, text: str) -> tuple[int, ...]:
+        return (*self._plain(text), self._text_end)
+
+
+def one_line(text: str) -> str:
+    """The same words with single spaces between them."""
+    return " ".join(text.split())
+
+
+@lru_cache(maxsize=8)
+def line_ends(tokenizer: Tokenizer) -> frozenset[int]:
+    """Tokens with the end of a line in them (".\\n" is one token to some tokenizers)."""
+    every = range(len(tokenizer))
+    return frozenset(token for token in every if "\n" in tokenizer.decode([token]))
 
 
 _MARKS = ("zqfirstzq", "zqsecondzq", "zqthirdzq", "zqfourthzq", "zqfifthzq")
@@ -306,13 +379,17 @@ def _flat_pieces(
 ) -> list[str]:
     """The `flat` layout, cut where prompts of one game begin to differ."""
     pieces = [template.rules(role, target_word, max_turns, wording) + template.separator]
-    if said:
+    if said or template.style == "lines":
         pieces.append(template.history_title)
         for speaker, text in said:
-            pieces.append("\n" + template.line.format(speaker=template.speakers[speaker], text=text))
+            shown = one_line(text) if template.style == "lines" else text
+            pieces.append("\n" + template.line.format(speaker=template.speakers[speaker], text=shown))
     else:
         pieces.append(template.empty_history)
-    pieces.append(template.separator + template.instruction(role, target_word, max_turns) + "\n")
+    if template.style == "lines":
+        pieces.append("\n" + template.line.format(speaker=template.speakers[role], text="").rstrip())
+    else:
+        pieces.append(template.separator + template.instruction(role, target_word, max_turns) + "\n")
     return pieces
 
 

@@ -2,7 +2,8 @@
 
     games = imitation_samples(episodes, ObjectiveConfig(), learn_from="both")
 
-Imitation pushes up all that it is given, so a turn that lost its game is never among it, and no tie.
+Imitation pushes up all that it is given, so a turn that lost its game is not among it, and no tie; with `all`, the
+reply of a defender that was led to say the word is: who never walks into a trap gives the attacker nothing to learn.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import replace
 
 from spag_ray.config.parts import ImitatedSides, ObjectiveConfig
 from spag_ray.episodes.episode import Episode
+from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Role, Verdict, next_role
 from spag_ray.training_data.rewards import decayed_shares
 from spag_ray.training_data.samples import GameSample, TurnSample, game_samples
@@ -22,8 +24,8 @@ def imitation_samples(
 ) -> list[GameSample]:
     """Decided games -> what is imitated of each, in the order given.
 
-    With `winners`, games have the weights of their winner's role, as in self-play. With `both`, each game teaches both
-    seats, so there is nothing to balance: every game has weight 1. Without `claims`, the turn in which the defender
+    With `winners`, games have the weights of their winner's role, as in self-play. With `both` and `all`, each game teaches
+    both seats, so there is nothing to balance: every game has weight 1. Without `claims`, the turn in which the defender
     named the word is left out.
     """
     if learn_from == "winners":
@@ -51,15 +53,17 @@ def _without_claim(game: GameSample) -> GameSample | None:
 
 def imitated_turns(verdict: Verdict, learn_from: ImitatedSides, decay: float, claims: bool = True) -> dict[int, float]:
     """{index of an imitated turn: its share}; each seat's turns share 1 of their own. Of the loser, the turn that lost
-    the game is left out; without `claims`, also the turn in which the defender named the word. Nothing is imitated of a
-    game that nobody won."""
+    the game is left out (but a reply that said the word, with `all`); without `claims`, also the turn in which the
+    defender named the word. Nothing is imitated of a game that nobody won."""
     winner = verdict.outcome.winner
     if winner is None:
         return {}
     shares: dict[int, float] = {}
     for role in [winner] if learn_from == "winners" else list(Role):
         is_claim = role is winner is Role.DEFENDER
-        left_out = verdict.turn if role is winner.other or (is_claim and not claims) else None
+        walked_in = learn_from == "all" and verdict.end_reason is EndReason.SAID_WORD
+        lost = role is winner.other and not walked_in
+        left_out = verdict.turn if lost or (is_claim and not claims) else None
         indices = [index for index in range(verdict.length) if next_role(index) is role and index != left_out]
         if indices:
             shares |= dict(zip(indices, decayed_shares(len(indices), decay), strict=True))

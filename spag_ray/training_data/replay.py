@@ -44,7 +44,7 @@ def episode_from_game(game: Mapping[str, Any], number: int, stage: str, renderer
 def sft_samples(rows: Sequence[Mapping[str, Any]], renderer: Renderer) -> list[TurnSample]:
     """SFT rows ({"query", "target"}) in the prompts' style."""
     return [
-        TurnSample(renderer.query_ids(row["query"]), renderer.reply_ids(row["target"].strip()), 1.0) for row in rows
+        TurnSample(renderer.query_ids(row["query"]), renderer.answer_ids(row["target"].strip()), 1.0) for row in rows
     ]
 
 

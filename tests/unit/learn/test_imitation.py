@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from spag_ray.config.parts import ImitatedSides, ObjectiveConfig
+from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.training_data.imitation import imitated_turns, imitation_samples
 from spag_ray.training_data.samples import GameSample
@@ -36,6 +39,22 @@ def test_of_both_the_loser_is_imitated_but_for_the_turn_that_lost_the_game() -> 
     assert roles(games) == [["a", "d", "a"], ["a", "d", "a", "d"], ["a", "d", "a"]]
     assert [each.weight for each in games] == [1.0] * 3, "each game teaches both seats"
     assert [each.role for each in games] == [Role.ATTACKER, Role.DEFENDER, Role.ATTACKER]
+
+
+@pytest.mark.parametrize(
+    "outcome, reason, imitated",
+    [
+        (Outcome.ATTACKER_WINS, EndReason.SAID_WORD, {0, 1, 2, 3}),
+        (Outcome.ATTACKER_WINS, EndReason.WRONG_GUESS, {0, 1, 2}),
+        (Outcome.DEFENDER_WINS, EndReason.RIGHT_GUESS, {0, 1, 2, 3}),
+        (Outcome.ATTACKER_BREACH, EndReason.SAID_WORD, set()),
+    ],
+)
+def test_of_all_the_reply_that_said_the_word_is_imitated_but_no_wrong_guess_and_no_breach(
+    outcome: Outcome, reason: EndReason, imitated: set[int]
+) -> None:
+    found = game(0, outcome, decided_by=3)
+    assert set(imitated_turns(replace(found.verdict, end_reason=reason), "all", 0.8)) == imitated
 
 
 @pytest.mark.parametrize("sides, left", [("winners", [["a", "a"], ["d"], ["a", "a"]]), ("both", [[*"ada"]] * 3)])
