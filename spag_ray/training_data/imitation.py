@@ -24,9 +24,9 @@ def imitation_samples(
 ) -> list[GameSample]:
     """Decided games -> what is imitated of each, in the order given.
 
-    With `winners`, games have the weights of their winner's role, as in self-play. With `both` and `all`, each game teaches
-    both seats, so there is nothing to balance: every game has weight 1. Without `claims`, the turn in which the defender
-    named the word is left out.
+    With `winners`, games have the weights of their winner's role, as in self-play. With `both` and `all`, each game
+    teaches both seats, so there is nothing to balance: every game has weight 1. Without `claims`, the turn in which the
+    defender named the word is left out.
     """
     if learn_from == "winners":
         plain = objective.model_copy(update={"learn_from": "winners", "trap_credit": "all"})
