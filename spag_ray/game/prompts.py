@@ -277,7 +277,8 @@ class LinesRenderer(_BaseRenderer):
     """Rules, then a line a turn; a reply is the rest of a line that begins with the player's name.
 
     Each seat's prompt goes on from its last one, token by token, so a game is one chain of tokens for each seat. What
-    the other said is put into one line: it cannot open lines of its own.
+    the other said is put into one line: it cannot open lines of its own. Where the end of a line is not one token, the
+    token that ends a text ends a line.
     """
 
     lead = " "
@@ -285,11 +286,10 @@ class LinesRenderer(_BaseRenderer):
     def __init__(self, template: PromptTemplate, tokenizer: Tokenizer, max_turns: int, wording: int = 0) -> None:
         super().__init__(template, tokenizer, max_turns, wording)
         self._begin = begin_ids(tokenizer)
-        self._new_line = self._plain("\n")
         self._line_ends = line_ends(tokenizer)
-        if len(self._new_line) != 1 or self._new_line[0] not in self._line_ends:
-            raise ModelError("the tokenizer has no token for the end of a line, and the prompts' style is `lines`")
         self._text_end = self.end_ids[0]
+        new_line = self._plain("\n")
+        self._new_line = new_line if len(new_line) == 1 and new_line[0] in self._line_ends else self.end_ids
         self.end_ids = self._new_line
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from actors.models import load_tokenizer
-from spag_ray.errors import ConfigError, ModelError
+from spag_ray.errors import ConfigError
 from spag_ray.game.prompts import Renderer, chat_messages, load_template, make_renderer
 from spag_ray.game.rules import Role, next_role
 from spag_ray.game.turn import Turn
@@ -99,9 +99,13 @@ def test_an_answer_outside_the_game_may_have_lines(tokenizer: Any, renderer: Ren
     assert shown(tokenizer, answer) == "one\ntwo" and answer[-1] == tokenizer.eos_token_id
 
 
-def test_a_tokenizer_without_a_token_for_a_line_end_is_refused(tiny_model: Path) -> None:
-    with pytest.raises(ModelError, match="no token for the end of a line"):
-        make_renderer(load_template("lines"), load_tokenizer(str(tiny_model)), 4)
+def test_where_no_token_ends_a_line_the_one_that_ends_a_text_does(tiny_model: Path) -> None:
+    tokenizer = load_tokenizer(str(tiny_model))
+    found = make_renderer(load_template("lines"), tokenizer, 4)
+    assert found.end_ids == (tokenizer.eos_token_id,) and found.reply_ids("big water")[-1:] == found.end_ids
+    first, second, third, _ = played(found, "big water", "what ?", "long river", "go on")
+    assert third.prompt_ids[: len(first.prompt_ids + first.token_ids)] == first.prompt_ids + first.token_ids
+    assert second.prompt_ids.count(tokenizer.eos_token_id) == 2, "after the rules, and after what was heard"
 
 
 @pytest.mark.parametrize(
