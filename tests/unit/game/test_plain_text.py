@@ -118,6 +118,7 @@ def of_the_expert(tokenizer: Any, text: str) -> list[Ids]:
 PLACES: dict[str, Callable[[Any, str], list[Ids]]] = {
     "a game in chat prompts": of_a_game("chat"),
     "a game in flat prompts": of_a_game("flat"),
+    "a game in line prompts": of_a_game("lines"),
     "instruction data in chat prompts": of_instruction_data("chat"),
     "instruction data in flat prompts": of_instruction_data("flat"),
     "training rows of the published format": of_training_rows,
