@@ -148,6 +148,7 @@ def chat_messages(
 
 def make_renderer(template: PromptTemplate, tokenizer: Tokenizer, max_turns: int, wording: int = 0) -> Renderer:
     """The renderer of a template's style."""
+    renderers: dict[str, type[ChatRenderer] | type[FlatRenderer] | type[LinesRenderer]]
     renderers = {"chat": ChatRenderer, "flat": FlatRenderer, "lines": LinesRenderer}
     return renderers[template.style](template, tokenizer, max_turns, wording)
 
@@ -222,7 +223,7 @@ class ChatRenderer(_BaseRenderer):
         self._opening_ids = template_ids(tokenizer, opening)
         self._to_reply_ids = template_ids(tokenizer, self._to_reply)
         self._to_user_ids = template_ids(tokenizer, self._to_user)
-        self.end_ids = tuple({self._to_user_ids[0], *self.end_ids})
+        self.end_ids = tuple(dict.fromkeys((self._to_user_ids[0], *self.end_ids)))
 
     def prompt(self, turns: Sequence[Turn], role: Role, target_word: str) -> tuple[int, ...]:
         assert next_role(len(turns)) is role, "it is the other player's turn"

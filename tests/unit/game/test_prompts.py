@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -13,6 +14,7 @@ from spag_ray.errors import ConfigError, ModelError
 from spag_ray.game.prompts import FlatRenderer, load_template, make_renderer
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
+from tests.support.families import tokenizer_of
 from tests.support.tiny_model import CHAT_TEMPLATE, make_tiny_model
 
 
@@ -56,6 +58,14 @@ def test_a_chat_prompt_extends_the_seats_last_prompt_token_exactly(tokenizer: An
     assert third[: len(last.prompt_ids) + len(last.token_ids)] == last.prompt_ids + last.token_ids
     end = tokenizer.convert_tokens_to_ids("<|end|>")
     assert third.count(end) == 5, "rules, own, heard, own, heard: each message ends once"
+
+
+def test_a_reply_ends_with_the_token_that_ends_a_message_also_where_another_one_ends_a_text() -> None:
+    tokenizer = deepcopy(tokenizer_of("chatml"))
+    tokenizer.eos_token = "<|endoftext|>"
+    renderer = make_renderer(load_template("chat"), tokenizer, 5)
+    end, eos = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
+    assert renderer.reply_ids("water")[-1] == end and renderer.end_ids == (end, eos)
 
 
 def test_a_reply_cut_off_by_length_is_ended_in_the_next_prompt(tokenizer: Any) -> None:
