@@ -56,6 +56,10 @@ class PromptTemplate(BaseModel):
         text = getattr(self.wordings[wording], role)
         return _fill(text, target_word if role is Role.ATTACKER else None, max_turns)
 
+    def spoken_line(self, role: Role, text: str) -> str:
+        """A turn as one line of the style `lines`, or how it begins where nothing was said yet."""
+        return self.line.format(speaker=self.speakers[role], text=one_line(text)).rstrip()
+
     def instruction(self, role: Role, target_word: str, max_turns: int) -> str:
         if self.instructions is None:
             return ""
@@ -132,9 +136,13 @@ def chat_messages(
     max_turns: int,
 ) -> list[dict[str, str]]:
     """What ChatRenderer renders, as messages: for a player behind a chat API. Other templates give one message."""
-    if template.style != "chat":
+    if template.style == "flat":
         text = "".join(_flat_pieces(template, said, role, target_word, max_turns, wording=0))
         return [{"role": "user", "content": text}]
+    if template.style == "lines":
+        rules = template.rules(role, target_word, max_turns) + template.separator + template.history_title
+        lines = [template.spoken_line(speaker, text) for speaker, text in said]
+        return [{"role": "user", "content": "\n".join([rules, *lines, template.spoken_line(role, "")])}]
     messages = [{"role": "user", "content": template.rules(role, target_word, max_turns)}]
     for speaker, text in said:
         if speaker is role:
@@ -292,10 +300,11 @@ class LinesRenderer(_BaseRenderer):
         new_line = self._plain("\n")
         self._new_line = new_line if len(new_line) == 1 and new_line[0] in self._line_ends else self.end_ids
         self.end_ids = self._new_line
+        self._stop_ids = tuple(sorted({*self._special_ids, self._text_end, *self._line_ends}))
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        return tuple(sorted({*self._special_ids, self._text_end, *self._line_ends}))
+        return self._stop_ids
 
     def prompt(self, turns: Sequence[Turn], role: Role, target_word: str) -> tuple[int, ...]:
         assert next_role(len(turns)) is role, "it is the other player's turn"
@@ -309,12 +318,9 @@ class LinesRenderer(_BaseRenderer):
         else:
             rules = self._rules(role, target_word) + self.template.separator + self.template.history_title
             before = self._begin + self._plain(rules) + self._new_line
-        heard = () if not turns else self._plain(self._line(next_role(len(turns) - 1), turns[-1].text)) + self._new_line
-        return before + heard + self._plain(self._line(role, ""))
-
-    def _line(self, role: Role, text: str) -> str:
-        """A player's line, or how it begins."""
-        return self.template.line.format(speaker=self.template.speakers[role], text=one_line(text)).rstrip()
+        line = self.template.spoken_line
+        heard = self._plain(line(turns[-1].role, turns[-1].text)) + self._new_line if turns else ()
+        return before + heard + self._plain(line(role, ""))
 
     def reply_ids(self, text: str) -> tuple[int, ...]:
         return super().reply_ids(self.lead + one_line(text))
@@ -380,17 +386,13 @@ def _flat_pieces(
 ) -> list[str]:
     """The `flat` layout, cut where prompts of one game begin to differ."""
     pieces = [template.rules(role, target_word, max_turns, wording) + template.separator]
-    if said or template.style == "lines":
+    if said:
         pieces.append(template.history_title)
         for speaker, text in said:
-            shown = one_line(text) if template.style == "lines" else text
-            pieces.append("\n" + template.line.format(speaker=template.speakers[speaker], text=shown))
+            pieces.append("\n" + template.line.format(speaker=template.speakers[speaker], text=text))
     else:
         pieces.append(template.empty_history)
-    if template.style == "lines":
-        pieces.append("\n" + template.line.format(speaker=template.speakers[role], text="").rstrip())
-    else:
-        pieces.append(template.separator + template.instruction(role, target_word, max_turns) + "\n")
+    pieces.append(template.separator + template.instruction(role, target_word, max_turns) + "\n")
     return pieces
 
 

@@ -105,7 +105,8 @@ def test_a_tokenizer_without_a_chat_template_is_refused_for_chat_and_fine_for_fl
     base = load_tokenizer(str(make_tiny_model(tmp_path / "base", chat_template=None)))
     with pytest.raises(ModelError, match="the model's tokenizer has no chat template"):
         make_renderer(load_template("chat"), base, 5)
-    assert make_renderer(load_template("flat"), base, 5).prompt([], Role.ATTACKER, "river")
+    for style in ("flat", "lines"):
+        assert make_renderer(load_template(style), base, 5).prompt([], Role.ATTACKER, "river")
 
 
 @pytest.mark.parametrize(
