@@ -13,7 +13,7 @@ RulesName = Literal["strict", "published"]
 ReplayOrder = Literal["fifo", "recent", "prioritized"]
 
 
-# Whose turns are imitated: those of a game's winner, of both seats but for mistakes, or of both with walking into traps.
+# Whose turns are imitated: the winner's, both seats' but for mistakes, or both seats' with walking into traps.
 ImitatedSides = Literal["winners", "both", "all"]
 
 
