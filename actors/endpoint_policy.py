@@ -16,7 +16,8 @@ from typing import Any
 
 from actors.policy import Completion, GameView, Request, Score, WakePart
 from spag_ray.errors import EngineError, ModelError
-from spag_ray.game.prompts import PromptTemplate, chat_messages
+from spag_ray.game.prompt_file import PromptTemplate
+from spag_ray.game.prompts import chat_messages
 from spag_ray.weights.snapshot import Snapshot
 
 MAX_ASKED_AT_ONCE = 64

@@ -32,7 +32,8 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import ModelError
 from spag_ray.game.decks import Deck, load_deck
-from spag_ray.game.prompts import Renderer, load_template, make_renderer
+from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompts import Renderer, make_renderer
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.game.turn import Turn
 from spag_ray.judge import judge_turn

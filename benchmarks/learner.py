@@ -43,7 +43,8 @@ from learners.objectives import IGNORED_LABEL, published_offline_po_loss, publis
 from learners.packing import TokenSample, pack
 from spag_ray.config.parts import LearnerConfig, ObjectiveConfig
 from spag_ray.game.decks import load_deck
-from spag_ray.game.prompts import Wording, load_template, make_renderer
+from spag_ray.game.prompt_file import Wording, load_template
+from spag_ray.game.prompts import make_renderer
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
 from spag_ray.training_data.listened_turns import count_leading, spread

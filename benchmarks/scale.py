@@ -42,7 +42,8 @@ from spag_ray.config.parts import ClusterConfig, ObjectiveConfig, StreamConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import decode, encode
 from spag_ray.game.decks import load_deck
-from spag_ray.game.prompts import load_template, make_renderer
+from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompts import make_renderer
 from spag_ray.game.referee.judge import judge
 from spag_ray.game.rules import Role, Verdict
 from spag_ray.game.turn import Turn

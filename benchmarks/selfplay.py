@@ -42,7 +42,8 @@ from cluster.types import Engine, Seat
 from spag_ray.config.parts import ClusterConfig, EngineConfig
 from spag_ray.episodes.wire import decode
 from spag_ray.game.decks import load_deck
-from spag_ray.game.prompts import load_template, make_renderer
+from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompts import make_renderer
 from spag_ray.game.referee.judge import judge_turn
 from spag_ray.game.rules import Role, next_role
 from spag_ray.game.turn import Turn

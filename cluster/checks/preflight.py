@@ -16,7 +16,8 @@ from learners.deepspeed_config import deepspeed_config
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.formats import holds_games, read_games, read_samples, read_sft
 from spag_ray.errors import ConfigError
-from spag_ray.game.prompts import load_template, make_renderer
+from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompts import make_renderer
 from spag_ray.game.rules import Role
 from spag_ray.results.evaluations import task_names
 from spag_ray.training_data.prompt_randomization import load_varied

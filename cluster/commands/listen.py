@@ -22,7 +22,8 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.formats import read_games
 from spag_ray.episodes.log import MARK, read_log
 from spag_ray.errors import InputError, ModelError
-from spag_ray.game.prompts import Claim, Renderer, load_template, make_renderer
+from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompts import Claim, Renderer, make_renderer
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
 from spag_ray.results.could_have_known import GUESSES, Knowledge, Tenth

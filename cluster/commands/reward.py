@@ -9,7 +9,8 @@ from rich.console import Console
 from cluster.runtime.output_files import refuse_existing
 from spag_ray.episodes.formats import read_games, read_sft, write_samples
 from spag_ray.errors import ConfigError
-from spag_ray.game.prompts import FlatRenderer, load_template
+from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompts import FlatRenderer
 from spag_ray.training_data.published_rows import to_samples
 
 

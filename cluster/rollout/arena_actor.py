@@ -19,7 +19,8 @@ from cluster.rollout.remote_policy import Pace, RemotePolicy
 from cluster.runtime.ray_session import redirect_output
 from cluster.types import Engine, Seat
 from spag_ray.episodes.wire import encode
-from spag_ray.game.prompts import PromptTemplate, Renderer, make_renderer
+from spag_ray.game.prompt_file import PromptTemplate
+from spag_ray.game.prompts import Renderer, make_renderer
 from spag_ray.game.rules import Verdict
 
 MAX_UNSENT = 64  # episodes; play waits when the buffer is that far behind

@@ -56,7 +56,8 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import write_atomically
 from spag_ray.errors import CollapseError, InputError, StopRequestedError
 from spag_ray.game.decks import Deck
-from spag_ray.game.prompts import Renderer, load_template, make_renderer
+from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompts import Renderer, make_renderer
 from spag_ray.game.rules import Role
 from spag_ray.game.words import WordStream
 from spag_ray.host.folder_lease import FolderLease, Heartbeat

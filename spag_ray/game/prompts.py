@@ -1,4 +1,4 @@
-"""What a player reads: templates are data, rendered to token ids.
+"""What a player reads: a prompt file (prompt_file.py) and the dialogue, rendered to token ids.
 
 Three styles. `chat` extends a seat's last prompt token-exactly: previous prompt ids + sampled ids + the tokenised glue
 of the tokenizer's chat template. `lines` does so without a template: rules, then a line a turn, as running text has
@@ -15,55 +15,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from spag_ray.config.shipped import find_config
 from spag_ray.errors import ConfigError, ModelError
+from spag_ray.game.prompt_file import PromptTemplate, one_line
 from spag_ray.game.rules import Role, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.tokens import Tokenizer, begin_ids, end_id, framing_ids, plain_ids, template_ids
-
-
-class Wording(BaseModel):
-    """One wording of the rules, as each seat reads it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    attacker: str
-    defender: str
-
-
-class PromptTemplate(BaseModel):
-    """A prompt file (configs/prompts/*.yaml). The fields after `wordings` lay out the styles `flat` and `lines`; the
-    latter has no instructions: a player goes on after its name."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    style: Literal["chat", "flat", "lines"]
-    wordings: tuple[Wording, ...] = Field(min_length=1)
-    separator: str = "\n\n"
-    line: str = "- {speaker}: {text}"
-    speakers: Mapping[Role, str] = {Role.ATTACKER: "attacker", Role.DEFENDER: "defender"}
-    empty_history: str = "The game begins."
-    history_title: str = "What was said so far:"
-    instructions: Wording | None = None
-    claim: str = Field("I know the word! It is `{word}`", pattern=r"^[^{}]+\{word\}[^{}]*$")
-
-    def rules(self, role: Role, target_word: str, max_turns: int, wording: int = 0) -> str:
-        """The rules one seat reads; the target word is in the attacker's alone."""
-        text = getattr(self.wordings[wording], role)
-        return _fill(text, target_word if role is Role.ATTACKER else None, max_turns)
-
-    def spoken_line(self, role: Role, text: str) -> str:
-        """A turn as one line of the style `lines`, or how it begins where nothing was said yet."""
-        return self.line.format(speaker=self.speakers[role], text=one_line(text)).rstrip()
-
-    def instruction(self, role: Role, target_word: str, max_turns: int) -> str:
-        if self.instructions is None:
-            return ""
-        return _fill(getattr(self.instructions, role), target_word if role is Role.ATTACKER else None, max_turns)
 
 
 @dataclass(frozen=True)
@@ -85,29 +43,6 @@ class Spoken:
 
     start: tuple[tuple[int, ...], ...]
     later: tuple[tuple[int, ...], ...]
-
-
-def load_template(name: str) -> PromptTemplate:
-    """A shipped template (`chat`, `flat`) or a file of the user's own.
-
-    Raises ConfigError naming the file when it cannot be read or a field is wrong.
-    """
-    path = find_config(name, "prompts")
-    try:
-        template = PromptTemplate.model_validate(yaml.safe_load(Path(path).read_text(encoding="utf-8")))
-    except (yaml.YAMLError, ValidationError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not a prompt template: {error}") from error
-    for index, wording in enumerate(template.wordings):
-        in_rules = "{target_word}" in wording.attacker
-        if not in_rules and "{target_word}" not in getattr(template.instructions, "attacker", ""):
-            raise ConfigError(f"{path}: wording {index} never tells the attacker the {{target_word}}; add it")
-        if "{target_word}" in wording.defender:
-            raise ConfigError(f"{path}: wording {index} tells the defender the {{target_word}}; take it out")
-    if template.style == "lines" and (template.instructions is not None or not template.line.endswith(" {text}")):
-        raise ConfigError(f"{path}: with `style: lines`, `line` ends with ' {{text}}' and there are no instructions")
-    if template.instructions is not None and "{target_word}" in template.instructions.defender:
-        raise ConfigError(f"{path}: the defender's instruction holds the {{target_word}}; take it out")
-    return template
 
 
 class Renderer(Protocol):
@@ -333,11 +268,6 @@ class LinesRenderer(_BaseRenderer):
         return (*self._plain(text), self._text_end)
 
 
-def one_line(text: str) -> str:
-    """The same words with single spaces between them."""
-    return " ".join(text.split())
-
-
 @lru_cache(maxsize=8)
 def line_ends(tokenizer: Tokenizer) -> frozenset[int]:
     """Tokens with the end of a line in them (".\\n" is one token to some tokenizers)."""
@@ -394,8 +324,3 @@ def _flat_pieces(
         pieces.append(template.empty_history)
     pieces.append(template.separator + template.instruction(role, target_word, max_turns) + "\n")
     return pieces
-
-
-def _fill(text: str, target_word: str | None, max_turns: int) -> str:
-    filled = text.replace("{max_turns}", str(max_turns))
-    return filled if target_word is None else filled.replace("{target_word}", target_word)

@@ -21,7 +21,7 @@ from cluster.supervision.actor_watch import ActorWatch
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.parts import SupervisionConfig
-from spag_ray.game.prompts import load_template
+from spag_ray.game.prompt_file import load_template
 from tests.support.faults import FaultyRun
 from tests.support.runs import records_of, stream_run
 

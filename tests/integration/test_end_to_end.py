@@ -34,7 +34,8 @@ from spag_ray.episodes.formats import read_games, read_samples
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import ConfigError, StopRequestedError
 from spag_ray.game.decks import load_deck
-from spag_ray.game.prompts import load_template, make_renderer
+from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompts import make_renderer
 from spag_ray.game.rules import Role
 from tests.support.runs import PENALISED, drawn_by_tensorboard, quiet, records_of, steps_of, stream_run, tiny_run
 from tests.support.tiny_model import TARGETS

@@ -19,7 +19,8 @@ from cluster.buffer.buffer_actor import BufferActor
 from cluster.rollout.arena_actor import _Leases, _Outbox
 from spag_ray.config.parts import StreamConfig
 from spag_ray.episodes.wire import encode
-from spag_ray.game.prompts import load_template, make_renderer
+from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompts import make_renderer
 from tests.support.streams import Here, spec
 
 

@@ -22,7 +22,8 @@ from spag_ray.episodes.log import EpisodeLog
 from spag_ray.episodes.wire import encode
 from spag_ray.game.deck_file import Card
 from spag_ray.game.end_reason import EndReason
-from spag_ray.game.prompts import load_template, make_renderer
+from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompts import make_renderer
 from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
 from spag_ray.results.lines import StreamLine

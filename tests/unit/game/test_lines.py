@@ -10,7 +10,8 @@ import pytest
 
 from actors.models import load_tokenizer
 from spag_ray.errors import ConfigError
-from spag_ray.game.prompts import Renderer, chat_messages, load_template, make_renderer
+from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompts import Renderer, chat_messages, make_renderer
 from spag_ray.game.rules import Role, next_role
 from spag_ray.game.turn import Turn
 from tests.support.families import tokenizer_of

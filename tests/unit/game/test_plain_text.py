@@ -16,7 +16,8 @@ from actors.pool import EnginePool
 from actors.scripted_policy import ScriptedPolicy
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.end_reason import EndReason
-from spag_ray.game.prompts import load_template, make_renderer
+from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompts import make_renderer
 from spag_ray.game.rules import Outcome, Verdict, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.tokens import framing_ids

@@ -11,7 +11,8 @@ import pytest
 
 from actors.models import load_tokenizer
 from spag_ray.errors import ConfigError, ModelError
-from spag_ray.game.prompts import FlatRenderer, load_template, make_renderer
+from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompts import FlatRenderer, make_renderer
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
 from tests.support.families import tokenizer_of

@@ -15,7 +15,8 @@ from cluster.learning.training_stage import TrainingStage
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import InputError
-from spag_ray.game.prompts import Claim, load_template, make_renderer
+from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompts import Claim, make_renderer
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.stages import IMITATED, Stage
 from spag_ray.training_data.rewards import RoleWindow

@@ -18,7 +18,8 @@ from actors.scripted_policy import Habits, ScriptedPolicy
 from actors.transformers_policy import TransformersPolicy
 from spag_ray.errors import EngineError, EngineGoneError, ModelError
 from spag_ray.game.deck_file import Card, Trap
-from spag_ray.game.prompts import load_template, make_renderer
+from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompts import make_renderer
 from spag_ray.game.rules import Outcome, Role
 from tests.support.decks import cards_of
 from tests.support.loop import collect

@@ -16,7 +16,7 @@ from cluster.rollout import arena_actor
 from cluster.rollout.arena_actor import ArenaActor
 from cluster.types import Seat
 from spag_ray.config.parts import StreamConfig
-from spag_ray.game.prompts import load_template
+from spag_ray.game.prompt_file import load_template
 from tests.support.decks import cards_of
 from tests.support.streams import Here, spec
 

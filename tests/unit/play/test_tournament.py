@@ -15,7 +15,8 @@ from rich.table import Table
 from cluster.monitor.tables import comparison_lines, head_to_head_lines, match_tables
 from cluster.schedules.tournament import Entrant, check_entrants, entrants_of_run, pairings, shape_of
 from spag_ray.errors import ConfigError, ModelError
-from spag_ray.game.prompts import chat_messages, load_template
+from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompts import chat_messages
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.matches import Game, Match
 

@@ -15,7 +15,7 @@ from spag_ray.config.loading import load_config, parse_config, to_yaml
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
-from spag_ray.game.prompts import load_template
+from spag_ray.game.prompt_file import load_template
 from tests.support.shipped import SHIPPED
 
 

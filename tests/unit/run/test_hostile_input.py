@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from spag_ray.episodes.formats import read_games, read_samples, read_sft
 from spag_ray.episodes.wire import MAX_PROMPT_TOKENS, decode, encode
 from spag_ray.errors import InputError
-from spag_ray.game.prompts import load_template, make_renderer
+from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompts import make_renderer
 from spag_ray.game.referee.folding import fold
 from spag_ray.game.referee.judge import judge
 from spag_ray.game.rules import Outcome, Role, next_role

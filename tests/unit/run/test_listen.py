@@ -16,7 +16,8 @@ import pytest
 from actors.models import load_tokenizer
 from cluster.cli import app, run_guarded
 from spag_ray.episodes.formats import write_games
-from spag_ray.game.prompts import load_template, make_renderer
+from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompts import make_renderer
 from tests.support.report_runs import play, write_log
 
 Listen = Callable[..., tuple[int, str]]
