@@ -220,9 +220,9 @@ class FlatRenderer(_BaseRenderer):
 class LinesRenderer(_BaseRenderer):
     """Rules, then a line a turn; a reply is the rest of a line that begins with the player's name.
 
-    Each seat's prompt goes on from its last one, token by token, so a game is one chain of tokens for each seat. What
-    the other said is put into one line: it cannot open lines of its own. Where the end of a line is not one token, the
-    token that ends a text ends a line.
+    Each seat's prompt extends its previous prompt token by token, so a game is one chain of tokens for each seat. The
+    other player's text is put into one line: it cannot open lines of its own. A tokenizer without a token for the end
+    of a line ends lines with its end-of-text token.
     """
 
     lead = " "

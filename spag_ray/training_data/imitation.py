@@ -2,8 +2,8 @@
 
     games = imitation_samples(episodes, ObjectiveConfig(), learn_from="both")
 
-Imitation pushes up all that it is given, so a turn that lost its game is not among it, and no tie; with `all`, the
-reply of a defender that was led to say the word is: who never walks into a trap gives the attacker nothing to learn.
+Imitation pushes up all that it is given, so a turn that lost its game is not among it, and no tie. With `all`, the
+reply of a defender that was led to say the word is: without it no trap would work, and none could be learned.
 """
 
 from __future__ import annotations
