@@ -6,6 +6,7 @@ whole batch, whatever else is computed where, so micro-batches and ranks add up 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,6 +28,7 @@ from learners.objectives import (
 )
 from spag_ray.config.parts import ObjectiveConfig
 from spag_ray.errors import LearnerError
+from spag_ray.game.rules import Role
 from spag_ray.training_data.samples import GameSample, TurnSample
 
 Method = Literal["imitation", "self_play"]
@@ -50,7 +52,7 @@ class Batch:
             for word in game.listening
         ]
         places = [
-            Item(place, num_turns=len(game.unsaid), kind="unsaid")
+            Item(place, num_turns=sum(turn[0].role is place.role for turn in game.unsaid), kind="unsaid")
             for game in self.games
             for turn in game.unsaid
             for place in turn
@@ -73,9 +75,9 @@ class Batch:
         return sum(bool(game.listening) for game in self.games)
 
     @cached_property
-    def num_unsaid(self) -> int:
-        """Games with attacker's turns that are not to say the word."""
-        return sum(bool(game.unsaid) for game in self.games)
+    def num_unsaid(self) -> Counter[Role | None]:
+        """Games with turns of a seat that are not to say some words."""
+        return Counter(role for game in self.games for role in {turn[0].role for turn in game.unsaid})
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,8 @@ class BatchLoss:
             if item.kind == "listening":
                 piece = self._listening(item, theta)
             elif item.kind == "unsaid":
-                piece = unsaid_piece(theta, item.num_turns, self.batch.num_unsaid, self.objective.unsaid_coeff)
+                num_games = self.batch.num_unsaid[item.turn.role]
+                piece = unsaid_piece(theta, item.num_turns, num_games, self.objective.unsaid_coeff)
                 self.sums.unsaid += piece.item()
             elif item.kind == "sft":
                 piece = sft_piece(theta, len(self.batch.sft), self.objective.sft_coeff)

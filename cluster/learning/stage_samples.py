@@ -21,7 +21,7 @@ from spag_ray.training_data.prompt_randomization import load_varied, rerendered
 from spag_ray.training_data.replay import episode_from_game, published_samples, sft_games, sft_samples
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
 from spag_ray.training_data.samples import GameSample, TurnSample, game_samples
-from spag_ray.training_data.unsaid_words import unsaid_words, with_unsaid_words
+from spag_ray.training_data.unsaid_words import heard_words, merged, unsaid_words, with_unsaid_words
 
 
 class StageSamples:
@@ -146,10 +146,12 @@ class StageSamples:
     def _unsaid(
         self, games: list[GameSample], episodes: Sequence[Episode], learning: set[str] | None = None
     ) -> list[GameSample]:
-        """The games with the places where their attackers are not to say the word, if that is learned."""
+        """The games with the words that their turns are not to say, if that is learned."""
         if not self._config.objective.unsaid_coeff:
             return games
-        return with_unsaid_words(games, unsaid_words(episodes, self._renderer.spoken, self._longest, learning))
+        of_attackers = unsaid_words(episodes, self._renderer.spoken, self._longest, learning)
+        of_defenders = heard_words(episodes, self._renderer.claim, self._longest, learning)
+        return with_unsaid_words(games, merged(of_attackers, of_defenders))
 
     @property
     def _longest(self) -> int:

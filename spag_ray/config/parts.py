@@ -189,7 +189,10 @@ class ObjectiveConfig(Part):
         0.25, gt=0, lt=1, description="share of the words that teach this; listening does not learn them"
     )
     unsaid_coeff: float = Field(
-        0.0, ge=0, description="weight of minus the log-probability that an attacker's turn does not say the word"
+        0.0,
+        ge=0,
+        description="weight of keeping from words that cannot be said: an attacker's turn from the target word, a "
+        "defender's claim from words that were said before",
     )
     role_weights: Literal["balanced", "none"] = Field(
         "balanced", description="`none`: every game counts 1, for results whose mean a baseline takes out"

@@ -27,11 +27,18 @@ from spag_ray.tokens import Tokenizer, begin_ids, end_id, framing_ids, plain_ids
 @dataclass(frozen=True)
 class Claim:
     """A defender's guess of one word, to be scored or trained on: it begins with `opening_ids`; `word_ids` are the word
-    and the mark that closes it. After the first `num_deciding` tokens it is a claim to a referee."""
+    and the mark that closes it, the last `num_closing` of them. After the first `num_deciding` tokens it is a claim to a
+    referee."""
 
     opening_ids: tuple[int, ...]
     word_ids: tuple[int, ...]
     num_deciding: int
+    num_closing: int = 1
+
+    @property
+    def named_ids(self) -> tuple[int, ...]:
+        """The word without the mark."""
+        return self.word_ids[: len(self.word_ids) - self.num_closing]
 
 
 _CLAIMS = "I know the word"  # what makes a reply a claim to every referee
@@ -123,7 +130,8 @@ class _BaseRenderer:
         opening, closing = f"{self.lead}{self.template.claim}".split("{word}")
         before = " " * (len(opening) - len(opening.rstrip(" ")))  # a space is of the word's first token
         opening_ids = self._plain(opening.rstrip(" "))
-        word_ids = self._plain(before + word) + self._plain(closing)
+        closing_ids = self._plain(closing)
+        word_ids = self._plain(before + word) + closing_ids
         if opening_ids + word_ids != self._plain(opening + word + closing):
             raise ModelError(
                 f"the tokenizer joins {word!r} to what stands beside it in the claim {self.template.claim!r}, so no "
@@ -132,7 +140,8 @@ class _BaseRenderer:
         head, found, _ = opening.partition(_CLAIMS)
         deciding = self._plain(head + found)
         is_piece = bool(found) and opening_ids[: len(deciding)] == deciding
-        return Claim(opening_ids, word_ids, len(deciding) if is_piece else len(opening_ids))
+        num_deciding = len(deciding) if is_piece else len(opening_ids)
+        return Claim(opening_ids, word_ids, num_deciding, len(closing_ids))
 
     def spoken(self, word: str) -> Spoken:
         """The tokens that would say this word in a reply."""

@@ -76,7 +76,7 @@ class TurnSample:
 class GameSample:
     """The learned turns of one game and the weight of the role that decided it (None where nobody did); they are never
     split over batches. `listening`: positions that teach the defender the word (listened_turns.py); a game may have
-    these alone. `unsaid`: of each of the attacker's turns, the places where it could say the word (unsaid_words.py)."""
+    these alone. `unsaid`: of each of a seat's turns, the words that it is not to say (unsaid_words.py)."""
 
     episode_id: str
     role: Role | None
@@ -205,7 +205,7 @@ def turns_of(games: Sequence[GameSample], role: Role) -> list[GameSample]:
     for game in games:
         turns = tuple(turn for turn in game.turns if turn.role in (role, None))
         listening = game.listening if role is Role.DEFENDER else ()
-        unsaid = game.unsaid if role is Role.ATTACKER else ()
+        unsaid = tuple(places for places in game.unsaid if places[0].role is role)
         if turns or listening:
             own.append(replace(game, weight=1.0, turns=turns, listening=listening, unsaid=unsaid))
     return own

@@ -1,22 +1,32 @@
-"""Where an attacker's turns could say the target word, and are not to.
+"""Words that a turn is not to say: the target word for the attacker, words that were said for a defender's claim.
 
-    games = with_unsaid_words(games, unsaid_words(episodes, renderer.spoken, max_tokens=2048))
+    places = merged(unsaid_words(episodes, renderer.spoken, max_tokens=2048), heard_words(episodes, renderer.claim, 2048))
+    games = with_unsaid_words(games, places)
 
-A place is a token of an attacker's turn: that turn's prompt and what it had said until there are read, and the word's
-own tokens are pushed down. A game has places in every turn of its attacker, also in the turn that broke the rules, but
-none where the turn goes on with the beginning of the word and then says another ("rain" for raincoat).
+A place is a prompt and the tokens of a word that are pushed down there.
+
+- Attacker: each token of each of its turns, also of the turn that broke the rules. Its prompt and what it had said until
+  there are read. No place is where the turn goes on with the beginning of the word and says another ("rain" for raincoat).
+- Defender: each turn, as it would begin a claim. A word that was said before is not the target word, or the game would
+  have ended; a small model likes to claim it all the same, since it stands in its prompt.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from spag_ray.episodes.episode import Episode
-from spag_ray.game.prompts import Spoken
+from spag_ray.errors import ModelError
+from spag_ray.game.prompts import Claim, Spoken
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
+from spag_ray.game.words import STOP_WORDS
+from spag_ray.training_data.listened_turns import defended
 from spag_ray.training_data.samples import GameSample, TurnSample
+
+_WORD = re.compile(r"[a-z]{2,}")
 
 Places = Mapping[str, tuple[tuple[TurnSample, ...], ...]]
 
@@ -48,6 +58,51 @@ def _places(turn: Turn, word: Spoken) -> Iterator[TurnSample]:
             rest = turn.token_ids[place:]
             if len(ids) == 1 or rest[:1] != ids[:1] or rest[: len(ids)] == ids:
                 yield TurnSample(turn.prompt_ids + turn.token_ids[:place], ids, 1.0, role=Role.ATTACKER)
+
+
+def heard_words(
+    episodes: Sequence[Episode],
+    claim: Callable[[str], Claim],
+    max_tokens: int,
+    learning: Container[str] | None = None,
+) -> Places:
+    """{episode_id: for each of the defender's turns, a place for each word that was said before}.
+
+    Turns are those that listening learns (listened_turns.defended). Words are those of the letters a to z, but for stop
+    words. Left out are words that the tokenizer joins to the claim, and those that the target word begins with.
+    """
+    found = {}
+    for episode in episodes:
+        target_ids = claim(episode.target_word).word_ids
+        turns = []
+        for index in defended(episode.verdict):
+            turn = episode.turns[index]
+            if not turn.prompt_ids or (learning is not None and turn.policy not in learning):
+                continue
+            said = " ".join(earlier.text for earlier in episode.turns[:index]).lower()
+            claims = filter(None, (_claim(claim, word) for word in sorted({*_WORD.findall(said)} - STOP_WORDS)))
+            places = (
+                TurnSample(turn.prompt_ids + each.opening_ids, each.named_ids, 1.0, role=Role.DEFENDER)
+                for each in claims
+                if target_ids[: len(each.named_ids)] != each.named_ids
+            )
+            turns.append(tuple(place for place in places if place.num_tokens <= max_tokens))
+        if kept := tuple(filter(None, turns)):
+            found[episode.episode_id] = kept
+    return found
+
+
+def _claim(claim: Callable[[str], Claim], word: str) -> Claim | None:
+    try:
+        return claim(word)
+    except ModelError:
+        return None
+
+
+def merged(*parts: Places) -> Places:
+    """All places of each game."""
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: tuple(turn for part in parts for turn in part.get(name, ())) for name in names}
 
 
 def with_unsaid_words(games: Sequence[GameSample], places: Places) -> list[GameSample]:

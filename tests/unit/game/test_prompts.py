@@ -180,6 +180,7 @@ def test_a_claim_whose_pieces_are_not_the_whole_is_refused() -> None:
             return [ord(letter) for letter in text.replace("`r", "R")]
 
     renderer = FlatRenderer(load_template("flat"), cast(Any, Joins()), 5)
-    assert renderer.claim("tiger").word_ids == tuple(map(ord, "tiger`"))
+    tiger = renderer.claim("tiger")
+    assert tiger.word_ids == tuple(map(ord, "tiger`")) and tiger.named_ids == tuple(map(ord, "tiger"))
     with pytest.raises(ModelError, match=r"joins 'river' to what stands beside it .* another `claim`"):
         renderer.claim("river")

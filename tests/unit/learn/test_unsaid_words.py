@@ -1,4 +1,4 @@
-"""Where an attacker could say the word, and what these places add to the loss."""
+"""Words that a turn is not to say (the attacker's word, words that were said), and what they add to the loss."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from learners.batch import Batch, BatchLoss, Method
 from learners.objectives import MAX_SAID, unsaid_piece
 from spag_ray.config.parts import ObjectiveConfig
 from spag_ray.episodes.episode import Episode
-from spag_ray.game.prompts import Spoken
+from spag_ray.errors import ModelError
+from spag_ray.game.prompts import Claim, Spoken
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.training_data.samples import GameSample, TurnSample, game_samples, turns_of
-from spag_ray.training_data.unsaid_words import unsaid_words, with_unsaid_words
+from spag_ray.training_data.unsaid_words import heard_words, merged, unsaid_words, with_unsaid_words
 from tests.support.episodes import game
 from tests.support.tree_model import check_same_in_a_tree, make_tree_model
 
@@ -76,6 +77,61 @@ def test_games_that_teach_nothing_else_stay_out_and_of_two_policies_the_attacker
     assert [[len(each.unsaid) for each in turns_of(both, role)] for role in Role] == [[1], [0]]
 
 
+def heard(episode: Episode, **options: Any) -> list[list[tuple[tuple[int, ...], tuple[int, ...]]]]:
+    """(what is read, what is pushed down) of each of its defender's turns; a word's tokens are its letters, then 99."""
+
+    def claim(word: str) -> Claim:
+        if word == "joined":
+            raise ModelError("the tokenizer joins it")
+        return Claim((7, 8), (*map(ord, word), 99), 1)
+
+    asked: dict[str, Any] = {"max_tokens": 100, **options}
+    found = heard_words([episode], claim, **asked)
+    return [[(place.prompt_ids, place.target_ids) for place in turn] for turns in found.values() for turn in turns]
+
+
+def told(*texts: str, outcome: Outcome = Outcome.TIED, decided_by: int | None = None) -> Episode:
+    episode = game(0, outcome, len(texts), decided_by)
+    turns = (replace(turn, text=text) for turn, text in zip(episode.turns, texts, strict=True))
+    return replace(episode, turns=tuple(turns))
+
+
+def spelled(word: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return (1, 2, 7, 8), tuple(map(ord, word))
+
+
+def test_words_that_were_said_before_are_pushed_down_where_a_claim_would_name_them() -> None:
+    episode = told("The Fur, and a paw.", "Does it bark?", "It is joined, cat!", "I know the word! It is fur!")
+    words = [["fur", "paw"], ["bark", "fur", "paw"]]
+    assert heard(episode) == [[spelled(word) for word in each] for each in words], "no stop word, nor the word itself"
+    assert heard(told("It is.", "A?")) == []
+    assert heard(told("Think ca, caper.", "A?")) == [[spelled("caper"), spelled("think")]], "the word begins with `ca`"
+
+
+def test_defended_turns_have_heard_words_if_there_is_room_and_the_policy_learns() -> None:
+    episode = told("Fur.", "So?", "Paws.", "Hm?")
+    assert heard(episode, max_tokens=7) == [[spelled("fur")], [spelled("fur")]]
+    assert heard(episode, max_tokens=6) == heard(episode, learning={"another"}) == []
+    assert heard(episode, learning={"p"}) == heard(episode)
+    broken = told("Fur.", "So?", "A cat.", outcome=Outcome.ATTACKER_BREACH, decided_by=2)
+    assert heard(broken) == [[spelled("fur")]]
+
+
+def test_both_seats_places_are_merged_and_of_two_policies_each_has_its_own() -> None:
+    episode = told("Whiskers.", "So?")
+    of_defender = heard_words([episode], lambda word: Claim((7,), (len(word), 9), 1), 100)
+    of_attacker = unsaid_words([episode], lambda word: CAT, 100)
+    both = merged(of_attacker, of_defender)
+    assert [turn[0].role for turn in both[episode.episode_id]] == [Role.ATTACKER, Role.DEFENDER]
+    assert merged(of_defender, {}) == of_defender
+    turns = tuple(TurnSample((1,), (2,), 1.0, role=role) for role in Role)
+    games = with_unsaid_words([GameSample(episode.episode_id, None, 1.0, turns)], both)
+    assert [turns_of(games, role)[0].unsaid for role in Role] == [
+        of_attacker[episode.episode_id],
+        of_defender[episode.episode_id],
+    ]
+
+
 def total(batch: Batch, thetas: dict[int, list[float]], method: Method, name: str, coeff: float) -> tuple[float, Any]:
     """The loss of a batch whose items have these log-probabilities, by the length of their prompts."""
     objective = ObjectiveConfig.model_validate({"name": name, "unsaid_coeff": coeff})
@@ -101,6 +157,16 @@ def test_the_figure_computed_by_hand_is_added_to_either_objective(name: str, met
     by_hand = 0.7 * ((-math.log(0.5) - math.log(0.75)) + (-math.log(0.5) - math.log(0.75)) / 2) / 2
     assert found == pytest.approx(plain + by_hand, abs=1e-12) and sums.unsaid == pytest.approx(by_hand)
     assert sums.target_tokens == 4, "places are no target tokens"
+
+
+def test_each_seats_places_have_means_of_their_own() -> None:
+    """Two games with a turn of the attacker each (p = 1/2), one of them with two turns of the defender besides (1/4)."""
+    own, heard_word = TurnSample((1,), (9, 9), 1.0), replace(at(3), role=Role.DEFENDER)
+    first = GameSample("a", Role.ATTACKER, 1.0, (own,), (), ((at(2),), (heard_word,), (heard_word,)))
+    second = GameSample("b", Role.ATTACKER, 1.0, (own,), (), ((at(2),),))
+    thetas = {1: [-0.5, -0.25], 2: [math.log(0.5)], 3: [math.log(0.25)]}
+    _, sums = total(Batch((first, second)), thetas, "self_play", "spag", 0.7)
+    assert sums.unsaid == pytest.approx(0.7 * (-math.log(0.5) - math.log(0.75)))
 
 
 def test_a_word_that_is_certain_gives_a_finite_loss_and_no_gradient() -> None:
