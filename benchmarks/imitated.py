@@ -119,6 +119,11 @@ class Measure:
         scores = [score for one in heard if (score := self._score(one.word, one.prompt_ids)) is not None]
         return statistics.fmean(score.is_greedy for score in scores) if scores else None
 
+    def word_logprobs(self, heard: Sequence[Heard]) -> list[float | None]:
+        """log p of each dialogue's word, in nats; None where it is no piece of a claim to this tokenizer."""
+        scores = (self._score(one.word, one.prompt_ids) for one in heard)
+        return [None if score is None else sum(score.logprobs) for score in scores]
+
     def own_minus_other(self, heard: Sequence[Heard]) -> float | None:
         """Mean log p(word) after its hints minus after the next word's, in nats."""
         gains = []

@@ -1,0 +1,149 @@
+"""What self-play has changed in how a run's model hears and hints, on words that it never saw.
+
+    python -m benchmarks.hearing RUN_DIR [RUN_DIR ...] [--stage spag-3] [--dialogues 100]      5 to 10 minutes a run
+
+Each figure is a mean with a 95 % interval, a bootstrap over words (of all runs together):
+
+    newest_minus_imitated    log p(word) of the stage minus that of the imitated model, in nats, after fixed dialogues
+                             of four hints: as many of the expert's as of the imitated model's own
+    own_minus_other          log p(word) of the stage after these dialogues, minus after another word's, in nats
+    hints_to_base            log p(word) of the base model after the stage's own four hints, minus after the imitated
+                             model's, in nats: below 0, hints have become vague
+    p_where_it_claims        p(word) at the defender's turns at which the stage claimed, in its games against itself
+                             (episodes/eval-STAGE.log), minus p(word) at the turns at which it did not
+
+One row a figure, and JSON as the last line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from actors.models import resolve_model
+from actors.scripted_policy import Habits
+from benchmarks.imitated import Heard, Measure
+from cluster.launch.placed_run import training_words
+from spag_ray.config.loading import load_config
+from spag_ray.config.run import RunConfig
+from spag_ray.episodes.log import read_log
+from spag_ray.game.decks import load_deck
+from spag_ray.game.rules import Role
+from spag_ray.results.could_have_known import GUESSES
+from spag_ray.stages import Stage
+
+DRAWS = 2000  # of the bootstrap
+
+
+class Gain(NamedTuple):
+    """A figure of one dialogue or turn; `side` is False where it is taken from the mean of the others."""
+
+    word: str
+    value: float
+    side: bool = True
+
+
+def of_run(run: Path, stage: str, num_dialogues: int) -> dict[str, list[Gain]]:
+    config = load_config(str(run / "config.yaml"))
+    stage = stage or str(Stage.of_round(config.self_play.rounds))
+    cards = load_deck(config.words.cards_from, config.words.max_difficulty)
+    _, held_out = training_words(config, cards)
+    words = (held_out * (1 + num_dialogues // len(held_out)))[:num_dialogues]
+    imitated, newest = (Measure(config, run / "models" / name) for name in ("imitated", stage))
+    base = Measure(config, Path(resolve_model(config.model)))
+    own = imitated.by_itself(words, config.seed)
+    dialogues = [*imitated.by_expert(words, cards, Habits().pairs, config.seed), *own]
+    return {
+        "newest_minus_imitated": _differences(newest, dialogues, imitated, dialogues),
+        "own_minus_other": _differences(newest, dialogues, newest, _others(dialogues)),
+        "hints_to_base": _pairs_by_word(base, newest.by_itself(words, config.seed), own),
+        "p_where_it_claims": _claims(run, stage, config),
+    }
+
+
+def _differences(one: Measure, read: Sequence[Heard], other: Measure, instead: Sequence[Heard]) -> list[Gain]:
+    pairs = zip(read, one.word_logprobs(read), other.word_logprobs(instead), strict=True)
+    return [Gain(heard.word, mine - theirs) for heard, mine, theirs in pairs if mine is not None and theirs is not None]
+
+
+def _others(dialogues: Sequence[Heard]) -> list[Heard]:
+    """For each dialogue its word, and the next dialogue about another word."""
+    found = []
+    for place, one in enumerate(dialogues):
+        around = [*dialogues[place:], *dialogues[:place]]
+        other = next((each for each in around if each.word != one.word), one)
+        found.append(Heard(one.word, other.prompt_ids))
+    return found
+
+
+def _pairs_by_word(listener: Measure, first: Sequence[Heard], second: Sequence[Heard]) -> list[Gain]:
+    """Means over the dialogues of a word, of words that both have."""
+    means: list[dict[str, float]] = []
+    for dialogues in (first, second):
+        by_word = defaultdict(list)
+        for heard, value in zip(dialogues, listener.word_logprobs(dialogues), strict=True):
+            if value is not None:
+                by_word[heard.word].append(value)
+        means.append({word: statistics.fmean(values) for word, values in by_word.items()})
+    return [Gain(word, value - means[1][word]) for word, value in means[0].items() if word in means[1]]
+
+
+def _claims(run: Path, stage: str, config: RunConfig) -> list[Gain]:
+    gains = []
+    for episode in read_log(run / "episodes" / f"eval-{stage}.log"):
+        verdict = episode.verdict
+        for index, turn in enumerate(episode.turns[: verdict.length]):
+            if turn.role is Role.DEFENDER and turn.word_logprob is not None:
+                is_claim = index == verdict.length - 1 and verdict.end_reason in GUESSES
+                gains.append(Gain(episode.target_word, math.exp(turn.word_logprob), is_claim))
+    return gains
+
+
+def _mean(gains: Iterable[Gain]) -> float | None:
+    """The mean of one side minus that of the other, which may be empty if no gain is of it."""
+    sides: dict[bool, list[float]] = {True: [], False: []}
+    for gain in gains:
+        sides[gain.side].append(gain.value)
+    if not sides[True]:
+        return None
+    return statistics.fmean(sides[True]) - (statistics.fmean(sides[False]) if sides[False] else 0.0)
+
+
+def interval(gains: Sequence[Gain]) -> tuple[float, float] | None:
+    """Of the mean, 95 %: words are drawn again, with all that belongs to them."""
+    by_word = defaultdict(list)
+    for gain in gains:
+        by_word[gain.word].append(gain)
+    words, rng = sorted(by_word), random.Random(0)
+    draws = (_mean(g for word in rng.choices(words, k=len(words)) for g in by_word[word]) for _ in range(DRAWS))
+    found = sorted(mean for mean in draws if mean is not None)
+    return (found[int(0.025 * len(found))], found[int(0.975 * len(found))]) if found else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR")
+    parser.add_argument("--stage", default="", help="the last round, if not given")
+    parser.add_argument("--dialogues", type=int, default=100, help="of the expert, and as many of the imitated model")
+    options = parser.parse_args()
+    rows = [of_run(run, options.stage, options.dialogues) for run in options.runs]
+    found: dict[str, dict[str, object]] = {}
+    for name in rows[0]:
+        every = [gain._replace(word=f"{number}/{gain.word}") for number, row in enumerate(rows) for gain in row[name]]
+        mean, each, between = _mean(every), [_mean(row[name]) for row in rows], interval(every)
+        found[name] = {"mean": mean, "interval": between, "each": each, "count": len(every)}
+        shown = "none" if mean is None or between is None else f"{mean:+.2f} [{between[0]:+.2f}, {between[1]:+.2f}]"
+        runs = "  ".join("none" if value is None else f"{value:+.2f}" for value in each)
+        print(f"{name:24} {shown:24} of {len(every):5}   {runs}")
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
