@@ -4,43 +4,60 @@
     python benchmarks/proof.py tables --out runs/proof           # Markdown tables of all seeds that are there
     python benchmarks/proof.py tables --out docs/proof           # of those that the documentation speaks of
 
-A seed is four steps, each a command of the command line:
+A seed is these steps, each a command of the command line:
 
     spag             imitate, then SPAG rounds (configs/cpu_proof.yaml)
     published        the same imitated model, as many rounds, the published objective, with as many games as let it
-                     learn as many tokens as `spag` did, since it learns of winners alone (and, as there, of breaches)
+                     learn as many tokens as `spag` did, since of games it learns winners' turns alone (and breaches)
     imitation-only   one imitation from the base model, of as many tokens as imitation and SPAG rounds together
-    matches          everybody against the imitated model, and spag's last stage against the baselines' last, both seats
+    listening-only   as `spag` from the same imitated model, but no end of a game pays: listening and its like
+    match            spag's last stage against the base model, the imitated one and the others' last, both seats
 
-Held-out words are the same for all players of a seed; between seeds they differ, as training words do. All that the
-tables are made of is in a seed's matches.json and costs.json.
+Tokens are those with a loss, the words that are listened to among them. Held-out words are the same for all players of
+a seed; between seeds they differ, as training words do. All that the tables are made of is in a seed's matches.json,
+held_out.json and costs.json. `python -m benchmarks.hearing runs/proof/seed-*/spag` measures what was heard.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import shutil
+import statistics
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
+from actors.models import load_tokenizer
 from spag_ray.config.loading import load_config
+from spag_ray.config.parts import Payoffs
+from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
+from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompts import make_renderer
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.results.could_have_known import read_held_out
 from spag_ray.results.lines import Line, PlayLine, StepLine
 from spag_ray.results.matches import Match, read_matches
 from spag_ray.results.metric_lines import MetricLines
 from spag_ray.results.ratings import wilson_interval
 from spag_ray.results.standings import better, score
 from spag_ray.stages import Stage, StageKind
+from spag_ray.training_data.listened_turns import listened_turns
 
 CONFIG = "configs/cpu_proof.yaml"
 PUBLISHED = "objective={name: published, learn_from: winners, role_weight_cap: 4.0}"
+NOTHING_PAYS = "game.payoffs={" + ", ".join(f"{end}: [null, null]" for end in Payoffs.model_fields) + "}"
+RIVALS = ("published", "imitation-only", "listening-only")
 _Line = TypeVar("_Line", bound=Line)
+NUM_DRAWS = 10_000  # of the bootstrap over seeds and words
+COUNTS = ("games", "guesses", "right_guesses", "attacker_wins", "traps")
 BREACHES = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
 
 
@@ -64,13 +81,13 @@ def run_seed(folder: Path, seed: int, overrides: Sequence[str]) -> None:
     common = [f"seed={seed}", *overrides]
     config = load_config(CONFIG, common)
     last = str(Stage.of_round(config.self_play.rounds))
-    spag, published, imitation = (folder / name for name in ("spag", "published", "imitation-only"))
+    spag, published, imitation, listening = (folder / name for name in ("spag", *RIVALS))
 
     train(spag, common)
     learned = target_tokens(spag)
     in_rounds = sum(count for stage, count in learned.items() if stage != "imitated")
     imitated = f"model={spag / 'models' / 'imitated'}"
-    first = config.self_play.games_per_round / max(1, winners_tokens(spag / "episodes" / f"{Stage.of_round(1)}.log"))
+    first = config.self_play.games_per_round / max(1, published_tokens(spag, config))
     games = round(first * in_rounds / config.self_play.rounds)
     alone = [*common, imitated, "imitation.enabled=false", "evaluation.games=0", "evaluation.tasks=[]"]
     train(published, [*alone, PUBLISHED, f"self_play.games_per_round={games}"])
@@ -79,14 +96,17 @@ def run_seed(folder: Path, seed: int, overrides: Sequence[str]) -> None:
         imitation,
         [*common, f"imitation.games={games}", "self_play.rounds=0", "evaluation.games=0", "evaluation.tasks=[]"],
     )
+    train(listening, [*alone, NOTHING_PAYS])
 
-    rivals = [f"published={published / 'models' / last}", f"imitation-only={imitation / 'models' / 'imitated'}"]
-    every = ["--stages", str(spag), *(part for rival in rivals for part in ("--player", rival))]
-    match(spag, "against-imitated", [*every, "--against", "imitated"], common)
-    some = [f"{last}={spag / 'models' / last}", *rivals]
-    match(spag, "against-rivals", [*(p for each in some for p in ("--player", each)), "--against", last], common)
+    models = {last: spag / "models" / last, "imitated": spag / "models" / "imitated", "base": config.model}
+    models |= {rival: folder / rival / "models" / last for rival in RIVALS}
+    models["imitation-only"] = imitation / "models" / "imitated"
+    named = [part for name, model in models.items() for part in ("--player", f"{name}={model}")]
+    match(spag, "match", [*named, "--against", last], common)
     step(folder / "report", ["report", str(spag)])
     shutil.copy(spag / "matches.json", folder)
+    lines = [{"stage": line.stage, **asdict(line.report)} for line in read_held_out(spag / "metrics.jsonl")]
+    (folder / "held_out.json").write_text(json.dumps(lines, indent=1) + "\n")
     (folder / "costs.json").write_text(json.dumps(list(costs(folder)), indent=1) + "\n")
 
 
@@ -136,14 +156,23 @@ def target_tokens(run: Path) -> dict[str, int]:
     return tokens
 
 
-def winners_tokens(log: Path) -> int:
-    """Tokens of the winners' turns: what the published objective learns of these games."""
-    return sum(
+def published_tokens(spag: Path, config: RunConfig) -> int:
+    """What the published objective would have learned of the first round's games: winners' turns, and words."""
+    episodes = list(read_log(spag / "episodes" / f"{Stage.of_round(1)}.log"))
+    of_winners = sum(
         turn.num_tokens
-        for episode in read_log(log)
+        for episode in episodes
         for turn in episode.turns[: episode.verdict.length]
         if turn.role is episode.verdict.outcome.winner
     )
+    objective = config.objective
+    if not objective.listening_coeff:
+        return of_winners
+    tokenizer = load_tokenizer(str(spag / "models" / "imitated"))
+    claim = make_renderer(load_template(config.prompts), tokenizer, config.game.max_turns).claim
+    claiming = objective.claiming_words if objective.claiming_coeff else 0.0
+    heard = listened_turns(episodes, claim, objective.listening_turns, config.engine.max_model_len, None, claiming)
+    return of_winners + sum(len(position.target_ids) for positions in heard.values() for position in positions)
 
 
 def tables(out: Path, overrides: Sequence[str] = ()) -> list[str]:
@@ -155,22 +184,28 @@ def tables(out: Path, overrides: Sequence[str] = ()) -> list[str]:
     runs = [read_matches(seed / "matches.json") for seed in seeds]
     rounds = [str(Stage.of_round(number)) for number in range(1, load_config(CONFIG, overrides).self_play.rounds + 1)]
     stages, last = ["base", "imitated", *rounds], rounds[-1]
-    rivals = ["published", "imitation-only"]
     lines = [f"Seeds: {', '.join(seed.name[5:] for seed in seeds)}.", "", *outcome_lines(runs, stages), ""]
     lines += ["| player | against | score, both seats [95%] | breach-free games | attacker | defender | each seed |"]
     lines += ["|---|---|---|---|---|---|---|"]
-    pairs = [(name, "imitated") for name in [*stages, *rivals] if name != "imitated"] + [
-        (last, name) for name in rivals
-    ]
-    lines += [score_line(runs, *pair) for pair in pairs]
+    pairs = [(name, "imitated") for name in [*stages, *RIVALS] if name != "imitated"]
+    pairs += [(last, name) for name in [*RIVALS, "base"]]
+    lines += [score_line(runs, *pair) for pair in pairs if have_met(runs, *pair)]
     pooled = pool(runs)
-    for name, other in [(last, "imitated"), *((last, rival) for rival in rivals)]:
+    for name, other in [(last, name) for name in ["imitated", *RIVALS, "base"] if have_met(runs, last, name)]:
         test = better(pooled, name, other)
         lines += [
             "",
             f"{name} better than {other}: p = {test.p_value:.4f}, paired over {test.num_words} words of these runs.",
         ]
+    if all((seed / "held_out.json").exists() for seed in seeds):
+        lines += ["", *gain_lines(runs, last), "", *guess_lines(seeds)]
     return [*lines, "", *cost_lines(seeds)]
+
+
+def have_met(runs: Sequence[Sequence[Match]], name: str, other: str) -> bool:
+    """In both seats, in every seed."""
+    seats = [(name, other), (other, name)]
+    return all(any((each.attacker, each.defender) == pair for each in run) for run in runs for pair in seats)
 
 
 def pool(runs: Sequence[Sequence[Match]]) -> list[Match]:
@@ -205,6 +240,62 @@ def score_line(runs: Sequence[Sequence[Match]], name: str, other: str) -> str:
     seats = [cell(roles=[role]) for role in Role]
     each = " ".join(f"{score([run], name, other).value:.2f}" for run in runs)
     return f"| {name} | {other} | {cell()} | {cell(breach_free=True)} | {' | '.join(seats)} | {each} |"
+
+
+def gain_lines(runs: Sequence[Sequence[Match]], last: str) -> Iterator[str]:
+    """In each seat against the imitated model: the last stage's score minus that of the imitated model itself."""
+    for role in Role:
+        by_run = [gains_by_word(run, last, role) for run in runs]
+        value = statistics.fmean(statistics.fmean(gains) for gains in by_run)
+        rng = random.Random(0)
+        draws = sorted(
+            statistics.fmean(
+                statistics.fmean(rng.choices(gains, k=len(gains))) for gains in rng.choices(by_run, k=len(by_run))
+            )
+            for _ in range(NUM_DRAWS)
+        )
+        low, high = draws[int(0.025 * NUM_DRAWS)], draws[int(0.975 * NUM_DRAWS)]
+        yield f"- {last} as {role} against imitated, minus imitated there: {value:+.2f} [{low:+.2f}, {high:+.2f}]"
+
+
+def gains_by_word(run: Sequence[Match], last: str, role: Role) -> list[float]:
+    """Of each word: mean score of the last stage's games in this seat, minus mean score of the imitated model's."""
+    means: list[dict[str, float]] = []
+    for player in (last, "imitated"):
+        pair = (player, "imitated") if role is Role.ATTACKER else ("imitated", player)
+        scores = defaultdict(list)
+        for each in run:
+            if (each.attacker, each.defender) == pair:
+                for game in each.games:
+                    scores[game.target_word].append(game.outcome.score(role))
+        means.append({word: statistics.fmean(values) for word, values in scores.items()})
+    return [value - means[1][word] for word, value in means[0].items() if word in means[1]]
+
+
+def guess_lines(seeds: Sequence[Path]) -> Iterator[str]:
+    """Guesses and traps of each stage against itself, over all seeds."""
+    yield "| stage | games | right guesses | of guesses right | traps of attacker's wins | could have known |"
+    yield "|---|---|---|---|---|---|"
+    reports: dict[str, list[dict]] = {}
+    for seed in seeds:
+        for line in json.loads((seed / "held_out.json").read_text()):
+            if Stage.parse(line["stage"]).kind is not StageKind.MATCH:
+                reports.setdefault(line["stage"], []).append(line)
+    for stage, found in reports.items():
+        total = {key: sum(each[key] for each in found) for key in COUNTS}
+        known = [each["could_have_known"] for each in found if each["could_have_known"] is not None]
+        cells = [
+            str(total["games"]),
+            share(total["right_guesses"], total["games"]),
+            share(total["right_guesses"], total["guesses"]),
+            share(total["traps"], total["attacker_wins"]),
+            f"{100 * statistics.fmean(known):.0f} %" if known else "",
+        ]
+        yield f"| {stage} | {' | '.join(cells)} |"
+
+
+def share(count: int, of: int) -> str:
+    return f"{100 * count / of:.0f} % ({count} of {of})" if of else "none"
 
 
 def costs(seed: Path) -> Iterator[dict]:

@@ -27,8 +27,8 @@ from spag_ray.tokens import Tokenizer, begin_ids, end_id, framing_ids, plain_ids
 @dataclass(frozen=True)
 class Claim:
     """A defender's guess of one word, to be scored or trained on: it begins with `opening_ids`; `word_ids` are the word
-    and the mark that closes it, the last `num_closing` of them. After the first `num_deciding` tokens it is a claim to a
-    referee."""
+    and the mark that closes it, the last `num_closing` of them. After the first `num_deciding` tokens it is a claim to
+    a referee."""
 
     opening_ids: tuple[int, ...]
     word_ids: tuple[int, ...]

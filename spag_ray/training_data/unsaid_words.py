@@ -1,12 +1,13 @@
 """Words that a turn is not to say: the target word for the attacker, words that were said for a defender's claim.
 
-    places = merged(unsaid_words(episodes, renderer.spoken, max_tokens=2048), heard_words(episodes, renderer.claim, 2048))
-    games = with_unsaid_words(games, places)
+    of_attackers = unsaid_words(episodes, renderer.spoken, max_tokens=2048)
+    of_defenders = heard_words(episodes, renderer.claim, max_tokens=2048)
+    games = with_unsaid_words(games, merged(of_attackers, of_defenders))
 
 A place is a prompt and the tokens of a word that are pushed down there.
 
-- Attacker: each token of each of its turns, also of the turn that broke the rules. Its prompt and what it had said until
-  there are read. No place is where the turn goes on with the beginning of the word and says another ("rain" for raincoat).
+- Attacker: each token of each of its turns, also of the turn that broke the rules. Its prompt and what it had said
+  until there are read. There is no place where the turn begins the word and then says another ("rain" for raincoat).
 - Defender: each turn, as it would begin a claim. A word that was said before is not the target word, or the game would
   have ended; a small model likes to claim it all the same, since it stands in its prompt.
 """

@@ -117,6 +117,14 @@ def test_payoffs_that_pay_helping_or_out_of_range_are_refused(payoffs: dict[str,
         parse_config({"game": {"payoffs": payoffs}, "objective": {"learn_from": "both"}})
 
 
+def test_an_attacker_that_no_end_pays_cannot_be_paid_for_helping() -> None:
+    nothing: dict[str, Any] = {end: [None, None] for end in Payoffs.model_fields}
+    assert parse_config({"game": {"payoffs": nothing}}).game.payoffs.right_guess == (None, None)
+    assert parse_config({"game": {"payoffs": {**nothing, "right_guess": [None, 1]}}}).game.payoffs.right_guess[1] == 1
+    with pytest.raises(ConfigError, match="help the defender"):
+        parse_config({"game": {"payoffs": {**nothing, "trap": [1, None]}}})
+
+
 def test_keys_of_earlier_versions_become_payoffs() -> None:
     both: dict[str, Any] = {"learn_from": "both", "baseline": "mean"}
 

@@ -160,7 +160,7 @@ def test_the_figure_computed_by_hand_is_added_to_either_objective(name: str, met
 
 
 def test_each_seats_places_have_means_of_their_own() -> None:
-    """Two games with a turn of the attacker each (p = 1/2), one of them with two turns of the defender besides (1/4)."""
+    """Two games with a turn of the attacker each (p = 1/2), one of them with two turns of the defender, too (1/4)."""
     own, heard_word = TurnSample((1,), (9, 9), 1.0), replace(at(3), role=Role.DEFENDER)
     first = GameSample("a", Role.ATTACKER, 1.0, (own,), (), ((at(2),), (heard_word,), (heard_word,)))
     second = GameSample("b", Role.ATTACKER, 1.0, (own,), (), ((at(2),),))
