@@ -4,18 +4,20 @@ SHELL := /bin/bash
 .ONESHELL:
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart test test-all test-long fuzz chaos picture lint types clean
+.PHONY: help venv quickstart quickstart-gpu test test-all test-long fuzz chaos picture lint types clean
 
-BIN := .venv/bin
-LOG := .venv/install.log
-STAMP := .venv/.installed
-LOCK := requirements/cpu.txt
+VENV ?= .venv
+LOCK ?= requirements/cpu.txt
+BIN := $(VENV)/bin
+LOG := $(VENV)/install.log
+STAMP := $(VENV)/.installed
+OPTIONS ?=
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## install everything into .venv (once: minutes, 4 GB); PYTHON=... picks the interpreter of a new one
 
@@ -23,7 +25,13 @@ quickstart: $(STAMP) ## train a small model by self-play on this machine, into t
 	@run_dir=runs/quickstart
 	for ((n = 2; ; n++)); do [[ -e $$run_dir ]] || break; run_dir=runs/quickstart-$$n; done
 	[[ $$run_dir == runs/quickstart ]] || echo "Earlier quickstart runs are kept in runs/; this one goes to $$run_dir"
-	$(BIN)/spag-ray train configs/quickstart.yaml --run-dir "$$run_dir"
+	$(BIN)/spag-ray train configs/quickstart.yaml --run-dir "$$run_dir" $(OPTIONS)
+
+ON_ONE_GPU := -o engine.num_gpus=0.5 -o learner.num_gpus=0.5 -o learner.zero_stage=2 -o engine.gpu_memory_utilization=0.4
+
+quickstart-gpu: ## the same on one NVIDIA GPU, with packages of its own in .venv-gpu (not yet run on a GPU)
+	@nvidia-smi -L 2>/dev/null | grep -q GPU || { echo "spag-ray: nvidia-smi finds no GPU here; \`make quickstart\` runs on CPUs." >&2; exit 2; }
+	$(MAKE) --no-print-directory quickstart VENV=.venv-gpu LOCK=requirements/gpu.txt OPTIONS="$(ON_ONE_GPU)"
 
 test: $(STAMP) ## run the quick tests, tests/unit
 	@$(BIN)/python -m pytest tests/unit
@@ -51,9 +59,9 @@ lint: $(STAMP) ## check style and formatting
 types: $(STAMP) ## check types
 	@$(BIN)/mypy
 
-clean: ## remove builds and caches (.venv and runs/ stay)
+clean: ## remove builds and caches (environments and runs/ stay)
 	@rm -rf build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
 
 # A name on the PATH may be a shim that does not run, so each candidate is tried; PYTHON, when given, is the only one.
 $(STAMP): $(LOCK) setup.py
@@ -87,13 +95,13 @@ $(STAMP): $(LOCK) setup.py
 	version_of() { "$$1" -c 'import sys; print(*sys.version_info[:2], sep=".")' 2>/dev/null || true; }
 
 	version=$$(version_of "$$python")
-	echo "Installing into .venv with Python $$version (about 3 minutes and 4 GB the first time)"
+	echo "Installing into $(VENV) with Python $$version (about 3 minutes and 4 GB the first time)"
 	command -v g++ >/dev/null || echo "  no g++ here: fine, DeepSpeed does without the operations it would compile"
-	[[ $$(version_of $(BIN)/python) == "$$version" ]] || rm -rf .venv
-	mkdir -p .venv
+	[[ $$(version_of $(BIN)/python) == "$$version" ]] || rm -rf $(VENV)
+	mkdir -p $(VENV)
 	date >$(LOG)
-	[[ -x $(BIN)/pip ]] || step "environment" "$$python" -m venv .venv
-	step "torch, CPU build" install_torch
+	[[ -x $(BIN)/pip ]] || step "environment" "$$python" -m venv $(VENV)
+	step "torch" install_torch
 	step "$$(grep -c '^[a-zA-Z].*==' $(LOCK)) locked packages" install_lock
 	step "spag-ray itself, editable" install --no-build-isolation -e .
 	step "trying the imports" $(BIN)/python -c "import torch, transformers, deepspeed, ray, vllm, cluster.cli"

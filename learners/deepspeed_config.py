@@ -45,6 +45,30 @@ def deepspeed_config(config: LearnerConfig, on_gpu: bool = False) -> dict[str, A
     return merged
 
 
+def sleep_fault(settings: Mapping[str, Any]) -> str | None:
+    """Why a learner with these settings cannot leave its GPU to engines, if it cannot (`placement: colocated`).
+
+    What DeepSpeed's optimisers offer: `offload_states` is of ZeRO-1 to 3, but not of the optimiser that ZeRO-1 has with
+    bfloat16; under ZeRO-3 it asserts DeepSpeed's FusedAdam, and refuses parameters that lie on the host already.
+    """
+    zero = settings["zero_optimization"]
+    stage, on_host = zero["stage"], _is_offloaded(zero, "offload_optimizer")
+    if _is_offloaded(zero, "offload_param"):
+        return "DeepSpeed does not move a learner's states while its parameters are offloaded; take offload_param out"
+    if stage == 0:
+        return "DeepSpeed does not move the optimiser of ZeRO stage 0; set learner.zero_stage: 2"
+    if stage == 1 and settings["bf16"]["enabled"] and not on_host:
+        return "DeepSpeed does not move the optimiser that ZeRO stage 1 has with bfloat16; set learner.zero_stage: 2"
+    if stage == 3 and not on_host:
+        return "DeepSpeed does not move the optimiser of ZeRO stage 3; set learner.zero_stage: 2, or offload_optimizer"
+    return None
+
+
+def _is_offloaded(zero: Mapping[str, Any], key: str) -> bool:
+    section = zero.get(key)
+    return isinstance(section, Mapping) and section.get("device", "none") not in ("none", None)
+
+
 def _wanted(config: LearnerConfig) -> dict[str, Any]:
     return {
         "train_micro_batch_size_per_gpu": 1,

