@@ -49,7 +49,7 @@ from spag_ray.results.metric_lines import MetricLines
 from spag_ray.results.ratings import wilson_interval
 from spag_ray.results.standings import better, score
 from spag_ray.stages import Stage, StageKind
-from spag_ray.training_data.listened_turns import listened_turns
+from spag_ray.training_data.listened_turns import WhenToClaim, listened_turns
 
 CONFIG = "configs/cpu_proof.yaml"
 PUBLISHED = "objective={name: published, learn_from: winners, role_weight_cap: 4.0}"
@@ -170,8 +170,8 @@ def published_tokens(spag: Path, config: RunConfig) -> int:
         return of_winners
     tokenizer = load_tokenizer(str(spag / "models" / "imitated"))
     claim = make_renderer(load_template(config.prompts), tokenizer, config.game.max_turns).claim
-    claiming = objective.claiming_words if objective.claiming_coeff else 0.0
-    heard = listened_turns(episodes, claim, objective.listening_turns, config.engine.max_model_len, None, claiming)
+    when = WhenToClaim(objective.claiming_words) if objective.claiming_coeff else None
+    heard = listened_turns(episodes, claim, objective.listening_turns, config.engine.max_model_len, None, when)
     return of_winners + sum(len(position.target_ids) for positions in heard.values() for position in positions)
 
 

@@ -177,7 +177,7 @@ class BatchLoss:
     def _listening(self, item: Item, theta: Tensor) -> Tensor:
         if (claiming := item.turn.claiming) is not None:
             deciding, rest, word = theta.tensor_split([claiming.num_deciding, claiming.num_opening])
-            coeff = self.objective.claiming_coeff
+            coeff = self.objective.claiming_coeff * claiming.share
             piece = claiming_piece(deciding, rest, word, item.num_turns, self.batch.num_heard, coeff)
             self.sums.claiming += piece.item()
             return piece

@@ -125,9 +125,16 @@ def open_sender(
     """Every rank calls it; rank 0 and the engines meet here. Raises LearnerError where the channel needs a GPU."""
     if channel != "shared_memory" and not torch.cuda.is_available():
         raise LearnerError(f"sync.channel: {channel} needs a GPU under every learner rank; this rank has none")
-    return WeightTransferTrainerFactory.trainer_init(
-        init_info(channel, rank, address, world_size, bucket_bytes), client=client, source=LearnerWeights(exporter)
-    )
+    weights = LearnerWeights(exporter)
+    if channel != "shared_memory":  # whose plan gives a larger tensor a bucket of its own
+        bucket_bytes = max(bucket_bytes, largest_tensor(weights))
+    told = init_info(channel, rank, address, world_size, bucket_bytes)
+    return WeightTransferTrainerFactory.trainer_init(told, client=client, source=weights)
+
+
+def largest_tensor(weights: WeightSource) -> int:
+    """Bytes. vLLM's buffers have one size for a whole version, and must hold it: 467 MB for the embedding of a 1.5B."""
+    return max(torch.Size(meta.shape).numel() * meta.dtype.itemsize for meta in weights.metadata())
 
 
 if "shared_memory" not in WeightTransferTrainerFactory._registry:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Literal
 
 from cluster.checks.node_report import NodeReport
-from cluster.planning.memory import GIB, engine_memory, learner_memory
+from cluster.planning.memory import GIB, bucket_bytes, engine_memory, learner_memory
 from cluster.planning.model_size import ModelSize
 from cluster.planning.placement import Rooms, Unplaced, actors_of
 from cluster.planning.placement_faults import placement_doubt, placement_fault
-from cluster.planning.plan import snapshot_bytes
+from cluster.planning.plan import snapshot_bytes, version_bytes
 from cluster.types import Node, NodeResources
 from spag_ray.config.run import RunConfig
 
@@ -143,8 +143,9 @@ def memory_checks(config: RunConfig, size: ModelSize | None, reports: Sequence[N
     """Shared memory for buckets of weights on their way to an engine, and a GPU's for a learner rank."""
     needed = 0
     if config.sync.channel in ("object_store", "shared_memory") and config.engine.kind == "vllm":
-        whole = config.learner.bucket_bytes if size is None else snapshot_bytes(config, size)
-        needed = min(LEAST_SHARED_MEMORY * config.learner.bucket_bytes, whole)
+        bucket = bucket_bytes(config, size)
+        whole = bucket if size is None else version_bytes(config, size)
+        needed = min(LEAST_SHARED_MEMORY * bucket, whole)
     for report in reports:
         if report.shared_memory_bytes < needed:
             yield CheckResult(

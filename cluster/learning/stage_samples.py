@@ -16,7 +16,7 @@ from spag_ray.results.lines import SamplesLine
 from spag_ray.stages import EXPERT, IMITATED, Stage
 from spag_ray.tokens import Tokenizer
 from spag_ray.training_data.imitation import imitation_samples
-from spag_ray.training_data.listened_turns import listened_turns, with_listening
+from spag_ray.training_data.listened_turns import WhenToClaim, listened_turns, with_listening
 from spag_ray.training_data.prompt_randomization import load_varied, rerendered
 from spag_ray.training_data.replay import episode_from_game, published_samples, sft_games, sft_samples
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
@@ -116,7 +116,7 @@ class StageSamples:
         episodes = self._rendered(played)
         config = self._config
         games = imitation_samples(episodes, config.objective, config.imitation.learn_from, config.imitates_claims)
-        games = self._listening(games, episodes, config.imitation_listening_coeff)
+        games = self._listening(games, episodes, config.imitation_listening_coeff, claiming=config.imitation_claiming)
         games = self._unsaid(games, episodes)
         return self._recorded(games, "imitation", len(episodes))
 
@@ -133,14 +133,16 @@ class StageSamples:
         episodes: Sequence[Episode],
         coeff: float,
         learning: set[str] | None = None,
+        claiming: float = 1.0,
     ) -> list[GameSample]:
-        """The games with the turns of all `episodes` at which the defender listens, if it does."""
+        """The games with the turns of all `episodes` at which the defender listens, if it does; `claiming`: share of
+        the claiming term's weight."""
         if not coeff:
             return games
         objective, temperature = self._config.objective, self._config.sampling.temperature or 1.0
-        claiming = objective.claiming_words if objective.claiming_coeff else 0.0
+        when = WhenToClaim(objective.claiming_words, temperature, claiming) if objective.claiming_coeff else None
         claim, turns = self._renderer.claim, objective.listening_turns
-        heard = listened_turns(episodes, claim, turns, self._longest, learning, claiming, temperature)
+        heard = listened_turns(episodes, claim, turns, self._longest, learning, when)
         return with_listening(games, heard)
 
     def _unsaid(

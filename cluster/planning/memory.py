@@ -99,7 +99,9 @@ def learner_memory(config: RunConfig, size: ModelSize) -> Memory:
             "weights of the stage's start", trained * width // share, f"{width} B x {short(trained)}{divided}"
         )
         (host if on_gpu else parts).append(kept_part)
-    parts.append(Part("bucket of weights sent", learner.bucket_bytes, "learner.bucket_bytes"))
+    bucket = bucket_bytes(config, size)
+    told = "learner.bucket_bytes" if bucket == learner.bucket_bytes else "the embedding, which is in one bucket"
+    parts.append(Part("bucket of weights sent", bucket, told))
     parts += _activations(config, size)
     if on_gpu:
         host.append(
@@ -145,6 +147,13 @@ def checkpoint_bytes(config: RunConfig, size: ModelSize) -> tuple[int, str]:
     if trained < size.num_parameters:
         told = f"{width} B x {short(size.num_parameters)} + {state} B x {short(trained)}"
     return width * size.num_parameters + state * trained, told
+
+
+def bucket_bytes(config: RunConfig, size: ModelSize | None) -> int:
+    """Of the largest bucket of weights: a tensor is never cut, and the largest is the embedding."""
+    shape = None if size is None else size.shape
+    embedding = 0 if shape is None else shape.vocab_size * shape.hidden_size * bytes_of(config.learner.dtype)
+    return max(config.learner.bucket_bytes, embedding)
 
 
 def num_trained(config: RunConfig, size: ModelSize) -> int:

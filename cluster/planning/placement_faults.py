@@ -107,6 +107,11 @@ def _sharing_fault(config: RunConfig, rooms: Rooms) -> str | None:
     assert not isinstance(placed, Unplaced)
     if crowded := _crowded(config, placed):
         return f"Ray would put {crowded}; or set engine.num_gpus above 0.5, so that none shares a GPU with another"
+    if together := _ranks_together(placed):
+        return (
+            f"Ray would put {together} on one GPU, where NCCL takes one rank alone; set engine.num_gpus or "
+            "learner.num_gpus above 0.5"
+        )
     staying = [actor for actor in placed if actor.spec.kind != "learner"]
     for actor in placed:
         if actor.spec.kind == "learner":
@@ -121,6 +126,16 @@ def _sharing_fault(config: RunConfig, rooms: Rooms) -> str | None:
     if crowded := _crowded(config, [*staying, *coming]):
         return f"the match at the end of the run puts {crowded}; or set evaluation.games: 0"
     return None
+
+
+def _ranks_together(placed: Sequence[PlacedActor]) -> str | None:
+    """Ranks of one learner group that Ray puts on one GPU."""
+    on_gpu: dict[tuple[str, str, int], list[str]] = {}
+    for actor in placed:
+        if actor.spec.kind == "learner":
+            for gpu in actor.gpus:
+                on_gpu.setdefault((actor.spec.name, actor.node, gpu), []).append(actor.name)
+    return next((" and ".join(names) for names in on_gpu.values() if len(names) > 1), None)
 
 
 def _crowded(config: RunConfig, placed: Sequence[PlacedActor]) -> str | None:

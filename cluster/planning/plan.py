@@ -104,8 +104,11 @@ def make_plan(config: RunConfig) -> Plan:
 
 def snapshot_bytes(config: RunConfig, size: ModelSize) -> int:
     """What a published version takes of the object store of the learner's node and of each node with engines."""
-    if config.sync.channel != "object_store":
-        return 0
+    return version_bytes(config, size) if config.sync.channel == "object_store" else 0
+
+
+def version_bytes(config: RunConfig, size: ModelSize) -> int:
+    """What is published as one version."""
     lora = config.learner.lora
     sent = num_trained(config, size) if lora is not None and lora.export == "adapter" else size.num_parameters
     return len(policy_names(config)) * sent * bytes_of(config.learner.dtype)

@@ -239,6 +239,12 @@ class ImitationConfig(Part):
     listening_coeff: float | None = Field(
         None, ge=0, description="objective.listening_coeff of imitation (the objective's own if empty)"
     )
+    claiming_coeff: float | None = Field(
+        None,
+        ge=0,
+        description="objective.claiming_coeff of imitation (the objective's own if empty); 0: the expert's claims are "
+        "imitated, and listening still leaves the words out that teach when to claim",
+    )
 
 
 class SelfPlayConfig(Part):

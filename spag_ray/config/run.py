@@ -163,10 +163,16 @@ class RunConfig(Part):
         return in_play or (self.imitation.enabled and self.imitation_listening_coeff > 0)
 
     @property
+    def imitation_claiming(self) -> float:
+        """The share of `objective.claiming_coeff` that imitation has: all, unless it has a weight of its own."""
+        own, whole = self.imitation.claiming_coeff, self.objective.claiming_coeff
+        return 1.0 if own is None or not whole else own / whole
+
+    @property
     def imitates_claims(self) -> bool:
         """Whether imitation trains the turns in which the expert names the word; `objective.claiming_coeff` teaches
         when to, where it listens."""
-        return not (self.objective.claiming_coeff and self.imitation_listening_coeff)
+        return not (self.objective.claiming_coeff and self.imitation_claiming and self.imitation_listening_coeff)
 
     def _check_channel(self) -> None:
         """Refuse a channel on which these weights cannot travel between these processes."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from spag_ray.config.parts import ListeningTurns
 from spag_ray.episodes.episode import Episode
@@ -24,20 +24,29 @@ from spag_ray.training_data.samples import Claiming, GameSample, TurnSample
 Heard = Mapping[str, tuple[TurnSample, ...]]
 
 
+@dataclass(frozen=True)
+class WhenToClaim:
+    """About `words` of all words teach when to claim, at the `temperature` of play, with `share` of the term's weight
+    (0: they teach nothing)."""
+
+    words: float
+    temperature: float = 1.0
+    share: float = 1.0
+
+
 def listened_turns(
     episodes: Sequence[Episode],
     claim: Callable[[str], Claim],
     turns: ListeningTurns,
     max_tokens: int,
     learning: Container[str] | None = None,
-    claiming_words: float = 0.0,
-    temperature: float = 1.0,
+    when: WhenToClaim | None = None,
 ) -> Heard:
     """{episode_id: its positions}, of games that have any. With `last`, each game's last one.
 
     A defender's turn counts as long as its attacker had not broken the rules, however the game ended. Left out are
-    positions of more than `max_tokens`, and turns of policies that are not in `learning` (none, if it is None). About
-    `claiming_words` of all words teach when to claim, at the `temperature` of play.
+    positions of more than `max_tokens`, and turns of policies that are not in `learning` (none, if it is None). Some
+    words teach `when` to claim, if that is given.
     """
     heard = {}
     for episode in episodes:
@@ -47,9 +56,11 @@ def listened_turns(
             continue
         word = claim(episode.target_word)
         read, learned, claiming = word.opening_ids, word.word_ids, None
-        if is_for_claiming(episode.target_word, claiming_words):
+        if when is not None and is_for_claiming(episode.target_word, when.words):
+            if not when.share:
+                continue
             read, learned = (), word.opening_ids + word.word_ids
-            claiming = Claiming(word.num_deciding, len(word.opening_ids), temperature)
+            claiming = Claiming(word.num_deciding, len(word.opening_ids), when.temperature, when.share)
         positions = [
             TurnSample(turn.prompt_ids + read, learned, 1.0, role=Role.DEFENDER, claiming=claiming) for turn in own
         ]

@@ -32,11 +32,13 @@ PAPERS = Payoffs()
 @dataclass(frozen=True)
 class Claiming:
     """Of a sample that teaches when to claim: its first `num_opening` targets begin the claim, the others are the word.
-    The first `num_deciding` make it a claim. `temperature` of the softmax that claims are sampled with."""
+    The first `num_deciding` make it a claim. `temperature` of the softmax that claims are sampled with; `share` of
+    `objective.claiming_coeff` that it is learned with."""
 
     num_deciding: int
     num_opening: int
     temperature: float = 1.0
+    share: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,11 +13,12 @@ from learners.batch import Batch, BatchLoss, Method
 from learners.objectives import MIN_ASKED, claiming_piece
 from spag_ray.config.loading import parse_config
 from spag_ray.config.parts import ObjectiveConfig
+from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 from spag_ray.game.decks import load_deck
 from spag_ray.game.prompts import Claim
 from spag_ray.game.rules import Outcome, Role
-from spag_ray.training_data.listened_turns import is_for_claiming, listened_turns
+from spag_ray.training_data.listened_turns import WhenToClaim, is_for_claiming, listened_turns
 from spag_ray.training_data.samples import Claiming, GameSample, TurnSample
 from tests.support.episodes import game
 from tests.support.tree_model import check_same_in_a_tree, make_tree_model
@@ -26,11 +28,15 @@ torch.set_num_threads(1)
 
 def test_words_for_claiming_teach_the_claims_beginning_and_the_others_the_word() -> None:
     ((position, _),) = listened_turns(
-        [game(0, Outcome.TIED)], claim, "all", 100, claiming_words=0.999, temperature=0.5
+        [game(0, Outcome.TIED)], claim, "all", 100, when=WhenToClaim(0.999, 0.5, 0.25)
     ).values()
-    assert position == TurnSample((1, 2), (7, 8, 9, 10), 1.0, role=Role.DEFENDER, claiming=Claiming(1, 2, 0.5))
-    ((plain, _),) = listened_turns([game(0, Outcome.TIED)], claim, "all", 100, claiming_words=1e-6).values()
+    assert position == TurnSample((1, 2), (7, 8, 9, 10), 1.0, role=Role.DEFENDER, claiming=Claiming(1, 2, 0.5, 0.25))
+    ((plain, _),) = listened_turns([game(0, Outcome.TIED)], claim, "all", 100, when=WhenToClaim(1e-6)).values()
     assert plain == TurnSample((1, 2, 7, 8), (9, 10), 1.0, role=Role.DEFENDER)
+
+
+def test_without_a_weight_words_for_claiming_teach_nothing() -> None:
+    assert listened_turns([game(0, Outcome.TIED)], claim, "all", 100, when=WhenToClaim(0.999, 0.5, 0.0)) == {}
 
 
 def test_about_the_share_of_the_words_is_for_claiming_and_a_larger_share_keeps_them() -> None:
@@ -70,6 +76,16 @@ def test_the_figure_computed_by_hand_is_added_to_either_objective(name: str, met
     assert sums.claiming == pytest.approx(0.7 * (a + (a + b) / 2) / 3, abs=1e-12)
     assert sums.listening == pytest.approx(0.5 * 2.0) and found == pytest.approx(sums.listening + sums.claiming)
     assert sums.listened_tokens == 2, "words for claiming are not learned"
+
+
+def test_a_share_of_the_weight_is_that_share_of_the_loss() -> None:
+    position = replace(at(2), claiming=Claiming(1, 2, share=0.25))
+    thetas = {2: [math.log(1 / 8), -1.0, math.log(1 / 4)]}
+    whole, part = (
+        total(Batch((GameSample("a", None, 1.0, (), (each,)),)), thetas, "imitation", "spag")[0]
+        for each in (at(2), position)
+    )
+    assert part == pytest.approx(whole / 4, abs=1e-12) and whole > 0
 
 
 @pytest.mark.parametrize("known", [0.05, 0.5, 0.9])
@@ -116,3 +132,13 @@ def test_claims_are_imitated_unless_they_are_taught_and_not_taught_without_the_w
     assert parse_config(rows).imitates_claims
     with pytest.raises(ConfigError, match="set both"):
         imitates(listening_coeff=0.0, claiming_coeff=1.0)
+
+
+def test_imitation_may_have_a_weight_of_its_own_for_claiming() -> None:
+    objective = {"listening_coeff": 1.0, "claiming_coeff": 0.5}
+
+    def config(own: float | None) -> RunConfig:
+        return parse_config({"objective": objective, "imitation": {"claiming_coeff": own}})
+
+    assert [config(own).imitation_claiming for own in (None, 1.0, 0.0)] == [1.0, 2.0, 0.0]
+    assert [config(own).imitates_claims for own in (None, 1.0, 0.0)] == [False, False, True]

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 import torch
 
+from learners import channel_senders
 from learners.channel_senders import (
     LearnerWeights,
     SharedMemoryTrainer,
     SharedMemoryTrainerInit,
     init_info,
+    largest_tensor,
     open_sender,
 )
 from learners.export import Exporter, whole_weights
@@ -75,6 +77,50 @@ def test_shared_memory_carries_the_buckets_that_the_object_store_would(exporter:
         sent.verify()
         expected = exporter.bucket(index)
         assert expected is not None and sent.tensors == expected.tensors and sent.checksum == expected.checksum
+
+
+def test_a_tensor_larger_than_a_bucket_goes_through_vllms_packed_buffers(
+    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The packing is vLLM's own; only its buffer lies in host memory, and no handle is made of it."""
+    from vllm.distributed.weight_transfer import packed_tensor
+
+    weights, empty = LearnerWeights(exporter), torch.empty
+    largest = max(tensor.nbytes for _, tensor in weights)
+    monkeypatch.setattr(packed_tensor.torch, "empty", lambda *a, device, **kw: empty(*a, **kw))
+    monkeypatch.setattr(packed_tensor, "reduce_tensor", lambda tensor: (None, tensor))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: None))
+
+    def through_vllm(bucket_bytes: int) -> dict[str, torch.Tensor]:
+        found = {}
+        pack = packed_tensor.packed_ipc_producer
+        for chunk in pack(iter(weights), "gpu", lambda item: item[1], buffer_size_bytes=bucket_bytes):
+            used = chunk.ipc_handle["gpu"][: sum(chunk.tensor_sizes)].clone()
+            dtypes = [getattr(torch, name) for name in chunk.dtype_names]
+            found |= dict(packed_tensor.unpack_tensor(used, chunk.names, chunk.shapes, dtypes, chunk.tensor_sizes))
+        return found
+
+    with pytest.raises(ValueError, match="exceeds buffer_size_bytes"):
+        through_vllm(largest - 1)
+    arrived = through_vllm(largest_tensor(weights))
+    assert largest_tensor(weights) == largest
+    assert all(torch.equal(arrived.pop(name), tensor) for name, tensor in weights) and not arrived
+
+
+@pytest.mark.parametrize(("channel", "is_raised"), [("ipc", True), ("nccl", True), ("shared_memory", False)])
+def test_a_channel_of_vllms_has_buckets_of_at_least_the_largest_tensor(
+    channel: Any, is_raised: bool, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(
+        channel_senders.WeightTransferTrainerFactory, "trainer_init", lambda info, **_: told.append(info)
+    )
+    for bucket in (1000, 10**9):
+        open_sender(channel, 0, exporter, Recorded(), "127.0.0.1:1", 2, bucket)
+    key = "bucket_bytes" if channel == "shared_memory" else "packed_buffer_size_bytes"
+    least = largest_tensor(LearnerWeights(exporter)) if is_raised else 1000
+    assert [getattr(info, key) for info in told] == [least, 10**9] and least >= 1000
 
 
 def test_a_rank_that_does_not_send_walks_through_the_weights_all_the_same(exporter: Exporter) -> None:

@@ -65,6 +65,15 @@ def test_two_engines_that_ray_would_put_on_one_gpu_are_refused() -> None:
     assert placement_fault(apart, nodes_of(2)) is None
 
 
+def test_two_ranks_of_one_group_that_ray_would_put_on_one_gpu_are_refused() -> None:
+    shared = {"placement": "colocated", "evaluation": {"games": 0}}
+    engine = {"num_engines": 2, "num_gpus": 0.5, "gpu_memory_utilization": 0.4}
+    fault = placement_fault(config_of(engine=engine, learner={"num_ranks": 2, "num_gpus": 0.5}, **shared), nodes_of(2))
+    assert fault is not None and "learner-0 and learner-1 on one GPU, where NCCL takes one rank alone" in fault
+    apart = config_of(engine={**engine, "num_gpus": 0.6}, learner={"num_ranks": 2, "num_gpus": 0.4}, **shared)
+    assert placement_fault(apart, nodes_of(2)) is None
+
+
 def test_colocated_actors_land_on_each_others_gpus() -> None:
     engines = ActorSpec("engine", "EngineActor", 4, 1, 0.6, "engine")
     ranks = ActorSpec("learner", "LearnerActor", 4, 1, 0.4, "learner")

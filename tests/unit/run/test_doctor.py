@@ -19,7 +19,7 @@ from cluster.checks.cluster_checks import read_by_actors
 from cluster.checks.node_report import NodeReport, Wanted, look
 from cluster.planning.model_size import ModelSize
 from cluster.types import Node, NodeResources
-from spag_ray.config.loading import parse_config
+from spag_ray.config.loading import load_config, parse_config
 from tests.support.runs import tiny_run
 
 HERE = NodeReport("here", {"torch": "2.13.0", "cuda": ""}, {}, True, (), "", 2**34, 2**30, None)
@@ -94,9 +94,21 @@ def test_little_shared_memory_and_a_small_gpu_fail() -> None:
     small = replace(HERE, shared_memory_bytes=2**20)
     (result,) = memory_checks(config, None, [small])
     assert result.status == "fail" and "--shm-size" in result.text
+    direct = parse_config({"sync": {"channel": "shared_memory"}})
+    (result,) = memory_checks(direct, None, [small])
+    assert result.status == "fail", "on this channel, too, buckets lie in shared memory"
     size = ModelSize(7 * 10**9, "test")
     for gib, status in ((79.0, "fail"), (135.0, "warn"), (180.0, "pass")):
         assert statuses(memory_checks(config, size, [replace(HERE, gpus=(gib,))])) == [status]
+
+
+def test_shared_memory_has_to_hold_the_embedding_which_is_never_cut() -> None:
+    shape = load_config("colocated_1gpu").model_shape
+    assert shape is not None
+    size = ModelSize(1_543_714_304, "test", shape)
+    embedding = 2 * shape.vocab_size * shape.hidden_size
+    for room, status in ((2 * embedding - 1, ["fail"]), (2 * embedding, [])):
+        assert statuses(memory_checks(parse_config({}), size, [replace(HERE, shared_memory_bytes=room)])) == status
 
 
 def test_a_node_with_less_memory_than_its_processes_need_is_warned_of() -> None:
