@@ -8,7 +8,8 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -287,9 +288,9 @@ def _engine_arguments(model: str, config: EngineConfig, seed: int, channel: Chan
     import vllm
     from vllm.config import WeightTransferConfig
 
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = {"enable_prefix_caching": True, "disable_log_stats": True, "enforce_eager": on_cpu}
     if on_cpu:
-        arguments = {
+        arguments |= {
             "kv_cache_memory_bytes": int(config.kv_cache_gib * 2**30),
             # A seeded request whose prompt is cut into chunks kills vLLM's CPU worker: it winds its random
             # generator back for the part that sampled nothing, which CPU generators cannot do.
@@ -300,7 +301,7 @@ def _engine_arguments(model: str, config: EngineConfig, seed: int, channel: Chan
             "max_num_batched_tokens": max(2048, config.max_model_len),
         }
     else:
-        arguments = {"gpu_memory_utilization": config.gpu_memory_utilization, "enable_sleep_mode": True}
+        arguments |= {"gpu_memory_utilization": config.gpu_memory_utilization, "enable_sleep_mode": True}
     if config.max_lora_rank is not None:
         # On a CPU vLLM gives turns without an adapter the last slot's (index -1): that one has to stay empty.
         num_slots = 3 if on_cpu else 2
@@ -313,6 +314,12 @@ def _engine_arguments(model: str, config: EngineConfig, seed: int, channel: Chan
             "lora_target_modules": inner_linear_layers(model),
         }
     backend = channel if channel in ("nccl", "ipc") else "shared_memory"
+    known = {field.name for field in fields(vllm.AsyncEngineArgs)}
+    if unknown := sorted(config.vllm.keys() - known):
+        near = get_close_matches(unknown[0], known, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise EngineError(f"engine.vllm.{unknown[0]}: vLLM {vllm.__version__} has no such argument{hint}")
+    arguments |= config.vllm
     return vllm.AsyncEngineArgs(
         model=model,
         dtype=config.dtype,
@@ -322,12 +329,9 @@ def _engine_arguments(model: str, config: EngineConfig, seed: int, channel: Chan
         tensor_parallel_size=config.tensor_parallel_size,
         # In a placement group vLLM would place its workers as actors of its own, in bundles that are not there.
         distributed_executor_backend="mp" if config.tensor_parallel_size > 1 else None,
-        enforce_eager=on_cpu,
-        enable_prefix_caching=True,
         logprobs_mode="processed_logprobs",
         generation_config="vllm",
         trust_remote_code=False,
-        disable_log_stats=True,
         skip_tokenizer_init=True,
         worker_extension_cls="actors.vllm_weights.WorkerExtension",
         weight_transfer_config=WeightTransferConfig(backend=backend),

@@ -23,6 +23,8 @@ from spag_ray.config.run import RunConfig
 Status = Literal["pass", "warn", "fail"]
 # Buckets that lie in shared memory at one time, on their way to an engine.
 LEAST_SHARED_MEMORY = 2
+# CUDA's major version -> the oldest major version of NVIDIA's driver that it runs on (CUDA's release notes).
+LEAST_DRIVER = {"12": 525, "13": 580}
 
 
 # What an engine's process took on a CPU beside weights and cache, measured with the quickstart.
@@ -80,6 +82,7 @@ def report_checks(
     yield version_check(here, reports)
     yield from path_checks(reports)
     yield folder_check(reports, run_dir)
+    yield from gpu_checks(reports)
     yield from memory_checks(config, size, reports)
     if size is not None:
         yield from host_memory_checks(config, size, nodes, reports)
@@ -137,6 +140,25 @@ def folder_check(reports: Sequence[NodeReport], run_dir: Path) -> CheckResult:
             "are written from any node; choose a --run-dir on a file system that all nodes share",
         )
     return CheckResult("run folder", "pass", f"{run_dir} can be made, and is seen from {_nodes(len(reports))}")
+
+
+def gpu_checks(reports: Sequence[NodeReport]) -> Iterator[CheckResult]:
+    """Of nodes with GPUs: a driver as new as their CUDA needs, and what kernels are compiled with."""
+    for report in reports:
+        if not report.gpus:
+            continue
+        cuda, driver = report.versions.get("cuda", ""), report.gpu_driver
+        least = LEAST_DRIVER.get(cuda.split(".")[0], 0)
+        if driver.split(".")[0].isdecimal() and int(driver.split(".")[0]) < least:
+            told = f"{report.node} has the GPU driver {driver}, but CUDA {cuda} needs {least} or later; bring it up to date"
+            yield CheckResult("driver", "fail", told)
+        if report.build_faults:
+            yield CheckResult(
+                "compiler",
+                "fail",
+                f"{report.node} lacks {' and '.join(report.build_faults)}, with which kernels are compiled when a run "
+                "begins; install it (Debian, Ubuntu: apt install gcc python3-dev)",
+            )
 
 
 def memory_checks(config: RunConfig, size: ModelSize | None, reports: Sequence[NodeReport]) -> Iterator[CheckResult]:

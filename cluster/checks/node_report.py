@@ -11,7 +11,8 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+import sysconfig
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -33,7 +34,8 @@ class Wanted:
 @dataclass(frozen=True)
 class NodeReport:
     """`versions`: of packages, Python and CUDA, "" for what is not there. `path_bytes`: of each wanted path, None where
-    it cannot be read. `gpus`: GiB of each. `port_fault`: why no port can be bound, if so."""
+    it cannot be read. `gpus`: GiB of each. `port_fault`: why no port can be bound, if so. `build_faults`: what is
+    missing of what kernels are compiled with when they first run."""
 
     node: str
     versions: dict[str, str]
@@ -44,6 +46,7 @@ class NodeReport:
     memory_bytes: int
     shared_memory_bytes: int
     port_fault: str | None
+    build_faults: tuple[str, ...] = ()
 
 
 def look(node: str, wanted: Wanted, host: str = "") -> NodeReport:
@@ -59,6 +62,7 @@ def look(node: str, wanted: Wanted, host: str = "") -> NodeReport:
         memory_bytes(),
         shutil.disk_usage(shared_memory()).free,
         _port_fault(host),
+        tuple(_build_faults()),
     )
 
 
@@ -105,6 +109,13 @@ def _gpus() -> tuple[str, tuple[float, ...]]:
         return "", ()
     rows = [line.split(",") for line in done.stdout.splitlines() if line.count(",") == 1]
     return (rows[0][0].strip() if rows else ""), tuple(float(row[1]) / 1024 for row in rows)
+
+
+def _build_faults() -> Iterator[str]:
+    if not any(map(shutil.which, ("gcc", "cc", "clang"))):
+        yield "a C compiler"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+        yield f"Python {sys.version_info.major}.{sys.version_info.minor}'s headers"
 
 
 def _bytes_of(path: Path) -> int | None:

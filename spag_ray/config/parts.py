@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from spag_ray.config.vllm_arguments import why_not_passed
+
 RulesName = Literal["strict", "published"]
 
 
@@ -115,6 +117,17 @@ class EngineConfig(Part):
     start_timeout_s: float = Field(
         600, gt=0, description="an engine that is not up by then is an error; games wait as long where there is none"
     )
+    vllm: dict[str, Any] = Field(
+        {}, description="further arguments of vLLM's engine, by their own names (quantization: fp8, ...)"
+    )
+
+    @model_validator(mode="after")
+    def _vllm_leaves_what_is_ours(self) -> EngineConfig:
+        if self.vllm and self.kind != "vllm":
+            raise ValueError(f"vllm has arguments of vLLM's engine, but kind is {self.kind}; leave one of them out")
+        if reason := next(filter(None, map(why_not_passed, self.vllm)), None):
+            raise ValueError(reason)
+        return self
 
 
 class LoraConfig(Part):

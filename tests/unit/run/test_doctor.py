@@ -6,9 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cluster.checks.check_results import (
     CheckResult,
     folder_check,
+    gpu_checks,
     host_memory_checks,
     memory_checks,
     object_store_checks,
@@ -100,6 +103,26 @@ def test_little_shared_memory_and_a_small_gpu_fail() -> None:
     size = ModelSize(7 * 10**9, "test")
     for gib, status in ((79.0, "fail"), (135.0, "warn"), (180.0, "pass")):
         assert statuses(memory_checks(config, size, [replace(HERE, gpus=(gib,))])) == [status]
+
+
+def test_a_node_with_gpus_needs_a_driver_for_its_cuda_and_a_compiler() -> None:
+    with_gpu = replace(HERE, gpus=(79.0,), gpu_driver="580.65.06", versions={"cuda": "13.0"})
+    assert list(gpu_checks([with_gpu, replace(HERE, build_faults=("a C compiler",))])) == []
+    (old,) = gpu_checks([replace(with_gpu, gpu_driver="570.86.15")])
+    assert old.status == "fail" and "driver 570.86.15, but CUDA 13.0 needs 580" in old.text
+    assert list(gpu_checks([replace(with_gpu, gpu_driver="570.86.15", versions={"cuda": "12.8"})])) == []
+    (bare,) = gpu_checks([replace(with_gpu, build_faults=("a C compiler", "Python 3.11's headers"))])
+    assert bare.status == "fail" and "lacks a C compiler and Python 3.11's headers" in bare.text
+
+
+def test_what_kernels_are_compiled_with_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
+    compiler, headers = look("here", Wanted()).build_faults
+    assert compiler == "a C compiler" and headers.endswith("headers")
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/gcc" if name == "gcc" else None)
+    assert look("here", Wanted()).build_faults == ()
 
 
 def test_shared_memory_has_to_hold_the_embedding_which_is_never_cut() -> None:

@@ -1,0 +1,39 @@
+"""Which arguments of vLLM's engine a run may set by their own names (`engine.vllm`), and which not."""
+
+from __future__ import annotations
+
+# Those that this program's own keys set, and those that it relies on.
+_OURS = {
+    "model": "model",
+    "seed": "seed",
+    "dtype": "engine.dtype",
+    "max_model_len": "engine.max_model_len",
+    "max_num_seqs": "engine.max_num_seqs",
+    "tensor_parallel_size": "engine.tensor_parallel_size",
+    "gpu_memory_utilization": "engine.gpu_memory_utilization",
+    "kv_cache_memory_bytes": "engine.kv_cache_gib",
+    "enable_lora": "learner.lora",
+    "max_lora_rank": "engine.max_lora_rank",
+    "max_loras": "engine.max_lora_rank",
+    "lora_target_modules": "learner.lora.targets",
+    "weight_transfer_config": "sync.channel",
+    "enable_sleep_mode": "placement",
+}
+_RELIED_ON = {
+    "logprobs_mode": "the learner needs the log-probabilities of what was sampled from",
+    "generation_config": "sampling is what the run says, not what the model's folder suggests",
+    "tokenizer": "prompts are rendered with the model's own tokenizer, and games keep token ids",
+    "skip_tokenizer_init": "engines read and answer token ids",
+    "trust_remote_code": "code from a model's folder is never run",
+    "worker_extension_cls": "it takes in new weights",
+    "distributed_executor_backend": "vLLM's workers have no place of their own in a run's placement group",
+    "pipeline_parallel_size": "an engine's GPUs are those of engine.tensor_parallel_size",
+    "data_parallel_size": "more engines are engine.num_engines",
+}
+
+
+def why_not_passed(name: str) -> str | None:
+    """Why the argument of this name is refused; None if it is passed on."""
+    if name in _OURS:
+        return f"vllm.{name} is set by {_OURS[name]}; set that"
+    return f"vllm.{name} cannot be set: {_RELIED_ON[name]}" if name in _RELIED_ON else None
