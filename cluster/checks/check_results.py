@@ -148,9 +148,9 @@ def gpu_checks(reports: Sequence[NodeReport]) -> Iterator[CheckResult]:
         if not report.gpus:
             continue
         cuda, driver = report.versions.get("cuda", ""), report.gpu_driver
-        least = LEAST_DRIVER.get(cuda.split(".")[0], 0)
-        if driver.split(".")[0].isdecimal() and int(driver.split(".")[0]) < least:
-            told = f"{report.node} has the GPU driver {driver}, but CUDA {cuda} needs {least} or later; bring it up to date"
+        least, major = LEAST_DRIVER.get(cuda.split(".")[0], 0), driver.split(".")[0]
+        if major.isdecimal() and int(major) < least:
+            told = f"{report.node} has the GPU driver {driver}, but CUDA {cuda} needs {least} or later; install one"
             yield CheckResult("driver", "fail", told)
         if report.build_faults:
             yield CheckResult(
