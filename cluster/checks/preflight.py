@@ -105,6 +105,17 @@ def check_tasks(config: RunConfig, model: str) -> None:
         shelf.load(name, evaluation.num_fewshot).check(tokenizer, length)
 
 
+def check_run(config: RunConfig, model: str, words: Sequence[str], claimed: Sequence[str]) -> None:
+    """All of these that the run needs, in one process: most of their time goes into imports."""
+    if config.evaluation.tasks:
+        os.environ.update(harness_environment(config.evaluation.download))  # read by what is imported first
+    check_model(config, model, words)
+    if config.listens:
+        check_claims(config, model, claimed)
+    if config.evaluation.tasks:
+        check_tasks(config, model)
+
+
 def in_a_process(check: Callable[..., None], *arguments: Any) -> None:
     """Run a check in a process of its own, so that this one need not hold the libraries it imports (0.4 GiB)."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from actors.models import resolve_model
 from cluster.checks.cluster_checks import check_cluster
-from cluster.checks.preflight import check_claims, check_files, check_model, check_tasks, in_a_process
+from cluster.checks.preflight import check_files, check_run, in_a_process
 from cluster.handles import Ref
 from cluster.monitor.progress import watch
 from cluster.planning.reservation import free, reservation_of
@@ -49,11 +49,7 @@ def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
     words, held_out = training_words(config, cards)
     check_files(config)
     model = resolve_model(config.model)
-    in_a_process(check_model, config, model, [*words, *held_out])
-    if config.listens:
-        in_a_process(check_claims, config, model, [*words, *cards])
-    if config.evaluation.tasks:
-        in_a_process(check_tasks, config, model)
+    in_a_process(check_run, config, model, [*words, *held_out], [*words, *cards])
     return Prepared(model, words, held_out, without_words(cards, held_out))
 
 
