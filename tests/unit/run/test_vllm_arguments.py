@@ -19,9 +19,8 @@ def told(**arguments: Any) -> Any:
 
 
 def test_what_vllm_alone_knows_is_passed_on() -> None:
-    found = told(quantization="fp8", enable_prefix_caching=False, speculative_config={"method": "ngram"})
+    found = told(quantization="fp8", enable_prefix_caching=False)
     assert (found.quantization, found.enable_prefix_caching) == ("fp8", False)
-    assert found.speculative_config == {"method": "ngram"}
     assert found.logprobs_mode == "processed_logprobs" and told().enable_prefix_caching
 
 
