@@ -92,7 +92,7 @@ def test_a_tensor_larger_than_a_bucket_goes_through_vllms_packed_buffers(
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: None))
 
     def through_vllm(bucket_bytes: int) -> dict[str, torch.Tensor]:
-        found = {}
+        found: dict[str, torch.Tensor] = {}
         pack = packed_tensor.packed_ipc_producer
         for chunk in pack(iter(weights), "gpu", lambda item: item[1], buffer_size_bytes=bucket_bytes):
             used = chunk.ipc_handle["gpu"][: sum(chunk.tensor_sizes)].clone()

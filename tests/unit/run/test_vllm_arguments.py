@@ -19,8 +19,8 @@ def told(**arguments: Any) -> Any:
 
 
 def test_what_vllm_alone_knows_is_passed_on() -> None:
-    found = told(quantization="fp8", enable_prefix_caching=False)
-    assert (found.quantization, found.enable_prefix_caching) == ("fp8", False)
+    found = told(kv_cache_dtype="fp8", enable_prefix_caching=False)
+    assert (found.kv_cache_dtype, found.enable_prefix_caching) == ("fp8", False)
     assert found.logprobs_mode == "processed_logprobs" and told().enable_prefix_caching
 
 
