@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,19 +15,19 @@ from spag_ray.config.parts import EngineConfig
 from spag_ray.errors import ConfigError, EngineError
 
 
-def told(**arguments: Any) -> Any:
-    return _engine_arguments("/models/any", EngineConfig(vllm=arguments), 0, "object_store", on_cpu=True)
+def told(model: Path, **arguments: Any) -> Any:
+    return _engine_arguments(str(model), EngineConfig(vllm=arguments), 0, "object_store", on_cpu=True)
 
 
-def test_what_vllm_alone_knows_is_passed_on() -> None:
-    found = told(kv_cache_dtype="fp8", enable_prefix_caching=False)
-    assert (found.kv_cache_dtype, found.enable_prefix_caching) == ("fp8", False)
-    assert found.logprobs_mode == "processed_logprobs" and told().enable_prefix_caching
+def test_what_vllm_alone_knows_is_passed_on(tiny_model: Path) -> None:
+    found = told(tiny_model, quantization="fp8", enable_prefix_caching=False)
+    assert (found.quantization, found.enable_prefix_caching) == ("fp8", False)
+    assert found.logprobs_mode == "processed_logprobs" and told(tiny_model).enable_prefix_caching
 
 
-def test_an_argument_that_vllm_does_not_have_is_named_with_the_nearest() -> None:
+def test_an_argument_that_vllm_does_not_have_is_named_with_the_nearest(tiny_model: Path) -> None:
     with pytest.raises(EngineError, match=r"engine\.vllm\.quantisation: .* did you mean quantization\?"):
-        told(quantisation="fp8")
+        told(tiny_model, quantisation="fp8")
 
 
 @pytest.mark.parametrize(
