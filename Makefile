@@ -6,12 +6,12 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help venv quickstart quickstart-gpu test test-all test-long fuzz chaos picture lint types clean
 
-VENV ?= .venv
-LOCK ?= requirements/cpu.txt
+VENV := .venv
+LOCK := requirements/cpu.txt
 BIN := $(VENV)/bin
 LOG := $(VENV)/install.log
 STAMP := $(VENV)/.installed
-OPTIONS ?=
+OPTIONS :=
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1

@@ -52,8 +52,8 @@ def sleep_fault(settings: Mapping[str, Any]) -> str | None:
     bfloat16; under ZeRO-3 it asserts DeepSpeed's FusedAdam, and refuses parameters that lie on the host already.
     """
     zero = settings["zero_optimization"]
-    stage, on_host = zero["stage"], _is_offloaded(zero, "offload_optimizer")
-    if _is_offloaded(zero, "offload_param"):
+    stage, on_host = zero["stage"], is_offloaded(zero, "offload_optimizer")
+    if is_offloaded(zero, "offload_param"):
         return "DeepSpeed does not move a learner's states while its parameters are offloaded; take offload_param out"
     if stage == 0:
         return "DeepSpeed does not move the optimiser of ZeRO stage 0; set learner.zero_stage: 2"
@@ -64,7 +64,8 @@ def sleep_fault(settings: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _is_offloaded(zero: Mapping[str, Any], key: str) -> bool:
+def is_offloaded(zero: Mapping[str, Any], key: str) -> bool:
+    """Whether DeepSpeed keeps this (`offload_optimizer`, `offload_param`) off the GPU."""
     section = zero.get(key)
     return isinstance(section, Mapping) and section.get("device", "none") not in ("none", None)
 

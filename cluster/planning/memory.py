@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cluster.planning.model_size import ModelSize, head_dim, kv_heads
-from learners.deepspeed_config import deepspeed_config
+from learners.deepspeed_config import deepspeed_config, is_offloaded
 from spag_ray.config.run import RunConfig
 
 GIB = 2**30
@@ -70,11 +70,11 @@ def learner_memory(config: RunConfig, size: ModelSize) -> Memory:
     over = f" / {ranks} ranks" if ranks > 1 else ""
     parts: list[Part] = []
     host: list[Part] = []
-    offloaded = host if on_gpu and _is_on_cpu(zero, "offload_optimizer") else parts
+    offloaded = host if on_gpu and is_offloaded(zero, "offload_optimizer") else parts
 
     if stage == 3:
         split = Part("weights", whole * width // ranks, f"{width} B x {short(whole)}{over}")
-        (host if on_gpu and _is_on_cpu(zero, "offload_param") else parts).append(split)
+        (host if on_gpu and is_offloaded(zero, "offload_param") else parts).append(split)
         live = min(whole, int(zero.get("stage3_max_live_parameters", MAX_LIVE_PARAMETERS)))
         gathered = f"{width} B x at most {short(live)} (stage3_max_live_parameters)"
         parts.append(Part("weights gathered", live * width, gathered))
@@ -170,11 +170,6 @@ def short(number: int) -> str:
 
 def bytes_of(dtype: str) -> int:
     return 2 if dtype == "bfloat16" else 4
-
-
-def _is_on_cpu(zero: dict[str, object], key: str) -> bool:
-    section = zero.get(key)
-    return isinstance(section, dict) and section.get("device", "none") not in ("none", None)
 
 
 def _reduce_buckets(zero: dict[str, object], width: int) -> Part:
