@@ -1,6 +1,6 @@
 """What self-play has changed in how a run's model hears and hints, on words that it never saw.
 
-    python -m benchmarks.hearing RUN_DIR [RUN_DIR ...] [--stage spag-3] [--dialogues 100]      5 to 10 minutes a run
+    python -m benchmarks.hearing RUN_DIR [RUN_DIR ...] [--stage spag-3] [--dialogues 100]
 
 Each figure is a mean with a 95 % interval, a bootstrap over words (of all runs together):
 

@@ -52,7 +52,7 @@ from spag_ray.stages import Stage, StageKind
 from spag_ray.training_data.listened_turns import WhenToClaim, listened_turns
 
 CONFIG = "configs/cpu_proof.yaml"
-PUBLISHED = "objective={name: published, learn_from: winners, role_weight_cap: 4.0}"
+PUBLISHED = ("objective.name=published", "objective.learn_from=winners")
 NOTHING_PAYS = "game.payoffs={" + ", ".join(f"{end}: [null, null]" for end in Payoffs.model_fields) + "}"
 RIVALS = ("published", "imitation-only", "listening-only")
 _Line = TypeVar("_Line", bound=Line)
@@ -90,7 +90,7 @@ def run_seed(folder: Path, seed: int, overrides: Sequence[str]) -> None:
     first = config.self_play.games_per_round / max(1, published_tokens(spag, config))
     games = round(first * in_rounds / config.self_play.rounds)
     alone = [*common, imitated, "imitation.enabled=false", "evaluation.games=0", "evaluation.tasks=[]"]
-    train(published, [*alone, PUBLISHED, f"self_play.games_per_round={games}"])
+    train(published, [*alone, *PUBLISHED, f"self_play.games_per_round={games}"])
     games = round(config.imitation.games * (learned["imitated"] + in_rounds) / learned["imitated"])
     train(
         imitation,
