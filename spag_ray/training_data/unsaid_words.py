@@ -70,11 +70,14 @@ def heard_words(
     """{episode_id: for each of the defender's turns, a place for each word that was said before}.
 
     Turns are those that listening learns (listened_turns.defended). Words are those of the letters a to z, but for stop
-    words. Left out are words that the tokenizer joins to the claim, and those that the target word begins with.
+    words. Left out are words that the tokenizer joins to the claim (all of a game's, if it is the target word), and
+    those that the target word begins with.
     """
     found = {}
     for episode in episodes:
-        target_ids = claim(episode.target_word).word_ids
+        target = _claim(claim, episode.target_word)
+        if target is None:
+            continue
         turns = []
         for index in defended(episode.verdict):
             turn = episode.turns[index]
@@ -85,7 +88,7 @@ def heard_words(
             places = (
                 TurnSample(turn.prompt_ids + each.opening_ids, each.named_ids, 1.0, role=Role.DEFENDER)
                 for each in claims
-                if target_ids[: len(each.named_ids)] != each.named_ids
+                if target.word_ids[: len(each.named_ids)] != each.named_ids
             )
             turns.append(tuple(place for place in places if place.num_tokens <= max_tokens))
         if kept := tuple(filter(None, turns)):

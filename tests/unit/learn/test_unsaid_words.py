@@ -108,6 +108,11 @@ def test_words_that_were_said_before_are_pushed_down_where_a_claim_would_name_th
     assert heard(told("Think ca, caper.", "A?")) == [[spelled("caper"), spelled("think")]], "the word begins with `ca`"
 
 
+def test_a_game_whose_word_no_claim_names_in_pieces_has_no_heard_words() -> None:
+    """Where nothing is listened to, such words are not refused before a run."""
+    assert heard(replace(told("Fur.", "So?"), target_word="joined")) == []
+
+
 def test_defended_turns_have_heard_words_if_there_is_room_and_the_policy_learns() -> None:
     episode = told("Fur.", "So?", "Paws.", "Hm?")
     assert heard(episode, max_tokens=7) == [[spelled("fur")], [spelled("fur")]]
