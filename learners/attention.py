@@ -20,7 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedConfig
+
+from spag_ray.errors import LearnerError
 
 TREE = "token_tree"
 # Smaller blocks look at fewer keys in vain, larger ones call the kernel less often; 256 is best on CPUs measured.
@@ -137,7 +139,33 @@ def _flex_attention() -> Any:
 
 @cache
 def _compiled_flex_attention() -> Any:
-    return torch.compile(_flex_attention(), dynamic=True)
+    # Four graphs serve every length: of one block or several, with and without gradient. `fullgraph`, so that a length
+    # that needs one more than Dynamo's limit is an error and not an uncompiled run of many times the memory.
+    return torch.compile(_flex_attention(), dynamic=True, fullgraph=True)
+
+
+def check_compiles(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> None:
+    """Compile a GPU's attention for a model of this shape, forward and backward, before there is anything to lose.
+
+    Raises LearnerError where this machine cannot.
+    """
+    num_heads = config.num_attention_heads
+    num_key_heads = getattr(config, "num_key_value_heads", None) or num_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // num_heads
+    num_tokens = 256
+    query, key, value = (
+        torch.zeros(1, heads, num_tokens, head_dim, dtype=dtype, device=device, requires_grad=True)
+        for heads in (num_heads, num_key_heads, num_key_heads)
+    )
+    mask = flex_block_mask(torch.full((num_tokens,), num_tokens, device=device))
+    try:
+        out = _compiled_flex_attention()(query, key, value, block_mask=mask, enable_gqa=num_heads > num_key_heads)
+        out.sum().backward()
+    except (RuntimeError, ImportError, OSError, ValueError) as error:
+        raise LearnerError(
+            "attention over token trees (FlexAttention) cannot be compiled here; set learner.packing: none, or mend: "
+            f"{str(error).strip().splitlines()[0]}"
+        ) from error
 
 
 AttentionInterface.register(TREE, tree_attention_forward)

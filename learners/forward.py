@@ -52,9 +52,8 @@ def _tree(model: Any, tree: TokenTree, temperature: Temperature, with_entropies:
     if isinstance(of_rows, Tensor):  # a node has a row for each temperature that it predicts at
         wanted = torch.stack([torch.cat(tree.predictors).double(), of_rows], dim=1)
         pairs, rows = wanted.unique(dim=0, return_inverse=True)
-        nodes, of_rows = pairs[:, 0].long(), pairs[:, 1].to(device)
-    targets = torch.cat(tree.targets).to(device)
-    with model.target_head.asked_for(rows.to(device), targets, of_rows, with_entropies):
+        nodes, of_rows = pairs[:, 0].long(), pairs[:, 1]
+    with model.target_head.asked_for(rows, torch.cat(tree.targets), of_rows, with_entropies):
         output = model(
             input_ids=tree.token_ids.to(device)[None],
             position_ids=tree.positions.to(device)[None],

@@ -1,8 +1,9 @@
 """The model's head, asked for the log-probabilities of given tokens instead of for logits.
 
 Logits of a few hundred targets over a vocabulary of 50,000 are hundreds of megabytes, written and read again by every
-operation of a softmax. Here a few rows at a time are turned into log-probabilities and entropies while they are in the
-cache, and computed once more in the backward pass: nothing of the size of the vocabulary is kept between the two.
+operation of a softmax. Here a few rows at a time are turned into log-probabilities and entropies, on a CPU while they
+are in the cache, and computed once more in the backward pass: nothing of the size of the vocabulary is kept between the
+two. Which targets are in which rows is known on the host before the first of them, so a GPU is never waited for.
 
     head = TargetHead.install(model)
     with head.asked_for(rows, target_ids, temperature):
@@ -14,15 +15,38 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-# Rows multiplied at a time (the whole weight is read for each multiplication), and rows of their logits that go
-# through a softmax at a time (16 x 50,000 x 4 bytes is 3 MB, which a cache holds).
+# Logits that go through a softmax at a time, in float32: on a CPU what its cache holds (16 rows of 50,000 words); on a
+# GPU few large kernels are better than many small ones.
+CPU_SOFTMAX_BYTES = 3 * 2**20
+GPU_SOFTMAX_BYTES = 256 * 2**20
+# Rows multiplied at a time on a CPU: the whole weight is read for each multiplication.
 MATMUL_ROWS = 256
-SOFTMAX_ROWS = 16
+
+
+class _Targets(NamedTuple):
+    """What the rows of a call are asked for, sorted by row. `rows`, `ids` [K] where the model is; `places` [K]: where
+    each of the K that were asked for has come to lie; `counts` [n + 1], on the host: how many lie before each row."""
+
+    rows: Tensor
+    ids: Tensor
+    places: Tensor
+    counts: list[int]
+
+    @classmethod
+    def of(cls, rows: Tensor, ids: Tensor, num_rows: int, device: torch.device) -> _Targets:
+        """rows, ids: [K] on the host."""
+        rows, order = rows.sort(stable=True)
+        counts = torch.searchsorted(rows, torch.arange(num_rows + 1))
+        return cls(rows.to(device), ids[order].to(device), order.argsort().to(device), counts.tolist())
+
+    def within(self, start: int, end: int) -> slice:
+        """Of the targets, those in rows [start, end)."""
+        return slice(self.counts[start], self.counts[end])
 
 
 class TargetHead:
@@ -48,7 +72,7 @@ class TargetHead:
         self, rows: Tensor, targets: Tensor, temperature: float | Tensor, with_entropies: bool = True
     ) -> Iterator[None]:
         """Inside, the layer's output for hidden states [1, n, d] is [1, K]: the log-probability of targets[k] in row
-        rows[k], at `temperature`, one for all rows or [n]."""
+        rows[k] (both on the host), at `temperature`, one for all rows or [n]."""
         self._asked = (rows, targets, temperature, with_entropies)
         try:
             yield
@@ -58,19 +82,21 @@ class TargetHead:
     def forward(self, hidden: Tensor) -> Tensor:
         if self._asked is None:
             return self._logits(hidden)
-        rows, targets, temperature, with_entropies = self._asked
-        layer = self._layer
+        rows, ids, temperature, with_entropies = self._asked
+        layer, device = self._layer, hidden.device
         if isinstance(temperature, Tensor):
-            temperature = temperature.to(_at_least_float32(hidden.dtype))
+            temperature = temperature.to(device, _at_least_float32(hidden.dtype))
+        targets = _Targets.of(rows, ids, hidden.shape[1], device)
         logprobs, entropies = _TargetLogprobs.apply(
-            hidden[0], layer.weight, layer.bias, rows, targets, temperature, with_entropies
+            hidden[0], layer.weight, layer.bias, targets, temperature, with_entropies
         )
-        self.entropies = entropies[rows] if with_entropies else None
-        return logprobs[None]
+        self.entropies = entropies[targets.rows][targets.places] if with_entropies else None
+        return logprobs[targets.places][None]
 
 
 class _TargetLogprobs(torch.autograd.Function):
-    """hidden [n, d], weight [V, d], bias [V] or None, rows [K], targets [K] -> (log-probabilities [K], entropies [n]).
+    """hidden [n, d], weight [V, d], bias [V] or None, K targets -> (log-probabilities [K], in the order of the rows;
+    entropies [n]).
 
     d logprob_k / d logits of its row = onehot(target_k) - softmax.
     """
@@ -81,58 +107,64 @@ class _TargetLogprobs(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        rows: Tensor,
-        targets: Tensor,
+        targets: _Targets,
         temperature: float | Tensor,
         with_entropies: bool,
     ) -> tuple[Tensor, Tensor]:
-        logprobs = torch.empty(len(rows), dtype=_at_least_float32(hidden.dtype), device=hidden.device)
+        logprobs = torch.empty(len(targets.rows), dtype=_at_least_float32(hidden.dtype), device=hidden.device)
         entropies = torch.zeros(len(hidden), dtype=logprobs.dtype, device=hidden.device)
-        for start, logits in _chunks(hidden, weight, bias, temperature):
+        for start, end, logits in _chunks(hidden, weight, bias, temperature):
             normalised = logits.log_softmax(-1)
-            here = (rows >= start) & (rows < start + len(logits))
-            logprobs[here] = normalised[rows[here] - start, targets[here]]
+            here = targets.within(start, end)
+            logprobs[here] = normalised[targets.rows[here] - start, targets.ids[here]]
             if with_entropies:
-                entropies[start : start + len(logits)] = -torch.linalg.vecdot(normalised.exp(), normalised)
-        ctx.save_for_backward(hidden, rows, targets)
+                entropies[start:end] = -torch.linalg.vecdot(normalised.exp(), normalised)
+        ctx.save_for_backward(hidden)
         # Not saved as tensors: under ZeRO-3 their data is gathered anew for the backward pass.
-        ctx.weight, ctx.bias, ctx.temperature = weight, bias, temperature
+        ctx.weight, ctx.bias, ctx.targets, ctx.temperature = weight, bias, targets, temperature
         ctx.mark_non_differentiable(entropies)
         return logprobs, entropies
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, rows, targets = ctx.saved_tensors
+        [hidden] = ctx.saved_tensors
         weight, bias, temperature = ctx.weight, ctx.bias, ctx.temperature
+        rows, ids, _, _ = targets = ctx.targets
         gradient = gradients[0] / (temperature if isinstance(temperature, float) else temperature[rows])
         row_sums = torch.zeros(len(hidden), dtype=gradient.dtype, device=hidden.device).index_add_(0, rows, gradient)
         whole = torch.empty(len(hidden), len(weight), dtype=hidden.dtype, device=hidden.device)
-        for start, logits in _chunks(hidden, weight, bias, temperature):
-            end = start + len(logits)
+        for start, end, logits in _chunks(hidden, weight, bias, temperature):
             part = logits.softmax(-1).mul_(-row_sums[start:end, None])
-            here = (rows >= start) & (rows < end)
-            picked = gradient[here]
-            whole[start:end] = part.index_put_((rows[here] - start, targets[here]), picked, accumulate=True)
+            here = targets.within(start, end)
+            whole[start:end] = part.index_put_((rows[here] - start, ids[here]), gradient[here], accumulate=True)
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         return (
             whole @ weight if needs_hidden else None,
             whole.T @ hidden if needs_weight else None,
             whole.sum(0) if needs_bias else None,
-            *(None,) * 4,
+            *(None,) * 3,
         )
 
 
 def _chunks(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float | Tensor
-) -> Iterator[tuple[int, Tensor]]:
-    """(first row, logits [rows, V] of a few rows), float32 (float64 of float64 models), divided by the temperature."""
-    for start in range(0, len(hidden), MATMUL_ROWS):
-        logits = torch.nn.functional.linear(hidden[start : start + MATMUL_ROWS], weight, bias)
-        for offset in range(0, len(logits), SOFTMAX_ROWS):
-            some = logits[offset : offset + SOFTMAX_ROWS].to(_at_least_float32(logits.dtype))
-            first = start + offset
-            of_some = temperature if isinstance(temperature, float) else temperature[first : first + len(some), None]
-            yield first, some if isinstance(of_some, float) and of_some == 1.0 else some / of_some
+) -> Iterator[tuple[int, int, Tensor]]:
+    """(first row, the row after the last, their logits [rows, V]), float32 (float64 of float64 models), divided by the
+    temperature."""
+    dtype = _at_least_float32(hidden.dtype)
+    on_cpu = hidden.device.type == "cpu"
+    softmax_rows = max(1, (CPU_SOFTMAX_BYTES if on_cpu else GPU_SOFTMAX_BYTES) // (len(weight) * dtype.itemsize))
+    matmul_rows = max(MATMUL_ROWS, softmax_rows) if on_cpu else softmax_rows
+    for start in range(0, len(hidden), matmul_rows):
+        logits = torch.nn.functional.linear(hidden[start : start + matmul_rows], weight, bias)
+        for offset in range(0, len(logits), softmax_rows):
+            some = logits[offset : offset + softmax_rows].to(dtype)
+            first, end = start + offset, start + offset + len(some)
+            if isinstance(temperature, Tensor):
+                some = some / temperature[first:end, None]
+            elif temperature != 1.0:
+                some = some / temperature
+            yield first, end, some
 
 
 def _at_least_float32(dtype: torch.dtype) -> torch.dtype:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from learners.attention import TREE
+from learners.attention import TREE, check_compiles
 from learners.batch import Batch, BatchLoss, BatchMaxima, BatchSums, Method, check_turns
 from learners.engine import TrainingEngine, World, max_over_ranks, sum_over_ranks
 from learners.export import Exporter, whole_weights
@@ -68,6 +68,8 @@ class Learner:
         module = load_model(model, dtype, TREE if config.packing == "trees" else "sdpa")
         if config.packing == "trees":
             check_packable(module.config, config.max_tokens_per_microbatch)
+            if torch.cuda.is_available():
+                check_compiles(module.config, dtype, torch.device("cuda"))
             TargetHead.install(module)
         self._vocabulary_size = module.get_input_embeddings().num_embeddings
         if config.gradient_checkpointing:

@@ -1,0 +1,79 @@
+"""Attention over trees as a GPU computes it, as far as a CPU can say: how often it is traced. test_packing.py has the
+rest: what it computes."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from torch.nn.attention import flex_attention
+from transformers import LlamaConfig
+
+from learners import attention
+from learners.attention import TreeAttention, check_compiles, flex_block_mask, tree_attention_forward
+from spag_ray.errors import LearnerError
+
+LENGTHS = (40, 100, 128, 129, 200, 256, 300, 500, 64, 384, 450, 512)
+MODEL = LlamaConfig(hidden_size=64, num_attention_heads=4, num_key_value_heads=2)
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
+    """How many graphs the attention was traced to. Nothing is generated from them (`aot_eager`), and a CPU may go
+    backward, which it refuses otherwise, though it has the formulas."""
+    compiled = torch.compile
+    monkeypatch.setattr(torch, "compile", partial(compiled, backend="aot_eager"))
+    monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)
+    attend = attention._compiled_flex_attention.__wrapped__()
+    for name in ("_flex_attention", "_compiled_flex_attention"):
+        monkeypatch.setattr(attention, name, lambda: attend)
+    torch._dynamo.reset()
+    counters.clear()
+    yield lambda: counters["stats"]["unique_graphs"]
+    torch._dynamo.reset()
+
+
+def attend_in_a_tree(num_tokens: int, with_gradient: bool) -> None:
+    """A root with two branches."""
+    half = num_tokens // 2
+    ends = torch.tensor([num_tokens, *[half] * (half - 1), *[num_tokens] * (num_tokens - half)])
+    query, key, value = (torch.randn(1, heads, num_tokens, 16, requires_grad=with_gradient) for heads in (4, 2, 2))
+    plan = TreeAttention(block_mask=flex_block_mask(ends))
+    with torch.set_grad_enabled(with_gradient):
+        out, _ = tree_attention_forward(torch.nn.Module(), query, key, value, None, scaling=0.25, tree_attention=plan)
+        if with_gradient:
+            out.sum().backward()
+
+
+def test_a_gpu_traces_attention_four_times_whatever_the_lengths(graphs: Callable[[], int]) -> None:
+    for with_gradient in (True, False):
+        for num_tokens in LENGTHS:
+            attend_in_a_tree(num_tokens, with_gradient)
+
+    assert graphs() == 4, "one block or several, with and without gradient"
+    assert graphs() < torch._dynamo.config.recompile_limit
+
+
+def test_a_trace_too_many_is_an_error_and_not_a_slow_run(graphs: Callable[[], int]) -> None:
+    with torch._dynamo.config.patch(recompile_limit=1):
+        attend_in_a_tree(64, with_gradient=False)
+        with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit):
+            attend_in_a_tree(300, with_gradient=False)
+
+
+def test_attention_that_compiles_is_no_reason_to_stop(graphs: Callable[[], int]) -> None:
+    check_compiles(MODEL, torch.float32, torch.device("cpu"))
+
+    assert graphs() == 1
+
+
+def test_attention_that_does_not_compile_is_said_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def attend(*_: Any, **__: Any) -> None:
+        raise RuntimeError("Failed to find C compiler.\nmore of it")
+
+    monkeypatch.setattr(attention, "_compiled_flex_attention", lambda: attend)
+
+    with pytest.raises(LearnerError, match=r"learner\.packing: none, or mend: Failed to find C compiler\.$"):
+        check_compiles(MODEL, torch.float32, torch.device("cpu"))
