@@ -76,8 +76,9 @@ class SharedMemoryWeightTransfer(WeightTransferEngine[SharedMemoryInit, SharedMe
     def receive_weights(self, update_info: SharedMemoryUpdate) -> None:
         specs = tuple(TensorSpec(*tensor) for tensor in update_info.tensors)
         num_bytes = max(spec.offset + spec.num_bytes for spec in specs)
-        # Copied: layer-wise loading keeps tensors until their layer is whole, and the sender deletes the file.
-        payload = torch.from_file(update_info.path, shared=False, size=num_bytes, dtype=torch.uint8).clone()
+        # Mapped, not copied: layer-wise loading keeps tensors until their layer is whole, and a file that the sender
+        # deletes stays in memory for as long as something maps it.
+        payload = torch.from_file(update_info.path, shared=False, size=num_bytes, dtype=torch.uint8)
         Bucket(update_info.index, specs, payload.numpy(), update_info.checksum).verify()
         self.model.load_weights((name, tensor.to(self.device)) for name, tensor in tensors_of(payload, specs))
 

@@ -10,6 +10,7 @@ twin of the engine in actors/vllm_weights.py. This is the one file of this floor
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -25,11 +26,11 @@ from vllm.distributed.weight_transfer.base import (
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
-from learners.export import Exporter
+from learners.export import Exporter, StagingBuffer
 from spag_ray.config.parts import Channel
 from spag_ray.errors import LearnerError
 from spag_ray.weights.shared_memory import in_shared_memory
-from spag_ray.weights.snapshot import make_bucket, plan_buckets
+from spag_ray.weights.snapshot import plan_buckets
 
 
 class LearnerWeights(WeightSource):
@@ -62,7 +63,10 @@ class SharedMemoryTrainer(TrainerWeightTransferEngine[SharedMemoryTrainerInit]):
     def __init__(self, client: VLLMWeightSyncClient, source: WeightSource, is_sender: bool, bucket_bytes: int) -> None:
         super().__init__(client=client, source=source, is_sender=is_sender)
         sizes = [(meta.name, torch.Size(meta.shape).numel() * meta.dtype.itemsize) for meta in source.metadata()]
+        self._sizes = dict(sizes)
+        self._dtype = source.metadata()[0].dtype
         self._plan = plan_buckets(sizes, bucket_bytes)
+        self._staging = StagingBuffer()
 
     @classmethod
     def trainer_init(
@@ -86,15 +90,11 @@ class SharedMemoryTrainer(TrainerWeightTransferEngine[SharedMemoryTrainerInit]):
             return
         self.client.start_weight_update()
         for index, names in enumerate(self._plan):
-            bucket = make_bucket(index, (_part(*next(tensors)) for _ in names))
+            num_bytes = sum(self._sizes[name] for name in names)
+            bucket = self._staging.bucket(index, self._dtype, itertools.islice(tensors, len(names)), num_bytes)
             with in_shared_memory(bucket) as update:
                 self.client.update_weights(update)
         self.client.finish_weight_update()
-
-
-def _part(name: str, tensor: Tensor) -> tuple[str, str, tuple[int, ...], Any]:
-    contents = tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy()
-    return name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), contents
 
 
 def init_info(channel: Channel, rank: int, address: str, world_size: int, bucket_bytes: int) -> TrainerInitInfo:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -11,10 +12,37 @@ from torch import Tensor, nn
 
 from learners.engine import TrainingEngine
 from spag_ray.config.parts import LoraConfig
-from spag_ray.weights.snapshot import Bucket, make_bucket, plan_buckets
+from spag_ray.weights.snapshot import Bucket, TensorSpec, checksum, plan_buckets
 
 # Name of a weight -> the parameters it is made of, and what computes it while they are gathered.
 Weights = Mapping[str, tuple[list[nn.Parameter], Callable[[], Tensor]]]
+
+
+class StagingBuffer:
+    """Where weights lie on the host on their way out: as large as the largest bucket so far, and used again for each.
+
+    On a GPU's machine it is page-locked, so that the GPU writes it at the speed of its bus.
+    """
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    def bucket(self, index: int, dtype: torch.dtype, tensors: Iterable[tuple[str, Tensor]], num_bytes: int) -> Bucket:
+        """The tensors as a bucket of `dtype`, `num_bytes` in all, wherever they are. Its payload is this buffer: valid
+        until the next call."""
+        if len(self._memory) < num_bytes:
+            self._memory = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+        specs, offset = [], 0
+        for name, tensor in tensors:
+            end = offset + tensor.numel() * dtype.itemsize
+            self._memory[offset:end].view(dtype).view(tensor.shape).copy_(tensor, non_blocking=True)
+            named = str(dtype).removeprefix("torch.")
+            specs.append(TensorSpec(name, named, tuple(tensor.shape), offset, end - offset))
+            offset = end
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        payload = self._memory[:offset].numpy()
+        return Bucket(index, tuple(specs), payload, checksum(payload))
 
 
 class Exporter:
@@ -24,9 +52,10 @@ class Exporter:
         self._engine = engine
         self._dtype = dtype
         self._weights = weights
-        sizes = [(name, _num_elements(parts[0]) * dtype.itemsize) for name, (parts, _) in weights.items()]
-        self.num_bytes = sum(size for _, size in sizes)
-        self.plan = plan_buckets(sizes, max_bytes)
+        self._sizes = {name: _num_elements(parts[0]) * dtype.itemsize for name, (parts, _) in weights.items()}
+        self._staging = StagingBuffer()
+        self.num_bytes = sum(self._sizes.values())
+        self.plan = plan_buckets(self._sizes.items(), max_bytes)
 
     @property
     def num_buckets(self) -> int:
@@ -45,7 +74,7 @@ class Exporter:
         """Every weight by name, whole on every rank and where the model is; every rank has to walk through it."""
         copy = self._engine.is_partitioned
         for names in self.plan:
-            with self._engine.gathered([parameter for name in names for parameter in self._weights[name][0]]):
+            with self._gathered(names):
                 for name in names:
                     yield name, self._weights[name][1]().detach().to(self._dtype, copy=copy)
 
@@ -53,19 +82,15 @@ class Exporter:
     def num_tensors(self) -> int:
         return len(self._weights)
 
+    @torch.no_grad()
     def bucket(self, index: int) -> Bucket | None:
-        """Bucket `index` on rank 0, None elsewhere; every rank has to call it."""
-        tensors = self.tensors(index)
-        if tensors is None:
-            return None
-        dtype = str(self._dtype).removeprefix("torch.")
-        return make_bucket(
-            index,
-            (
-                (name, dtype, tuple(tensor.shape), tensor.contiguous().view(-1).view(torch.uint8).numpy())
-                for name, tensor in tensors.items()
-            ),
-        )
+        """Bucket `index` on rank 0, None elsewhere; every rank has to call it. Its payload is valid until the next."""
+        names = self.plan[index]
+        with self._gathered(names):
+            if self._engine.world.rank != 0:
+                return None
+            tensors = ((name, self._weights[name][1]().detach()) for name in names)
+            return self._staging.bucket(index, self._dtype, tensors, sum(self._sizes[name] for name in names))
 
     @torch.no_grad()
     def tensors(self, index: int) -> dict[str, Tensor] | None:
@@ -74,10 +99,13 @@ class Exporter:
         names = self.plan[index]
         # A gathered weight is gone when the gathering ends.
         copy = self._engine.is_partitioned
-        with self._engine.gathered([parameter for name in names for parameter in self._weights[name][0]]):
+        with self._gathered(names):
             if self._engine.world.rank != 0:
                 return None
             return {name: self._weights[name][1]().detach().to("cpu", self._dtype, copy=copy) for name in names}
+
+    def _gathered(self, names: Sequence[str]) -> AbstractContextManager[None]:
+        return self._engine.gathered([parameter for name in names for parameter in self._weights[name][0]])
 
 
 def whole_weights(model: Any, lora: LoraConfig | None) -> Weights:

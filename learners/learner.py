@@ -4,7 +4,8 @@
     learner.begin_stage("self_play", num_steps=12, learning_rate=2e-6)
     scores = learner.score(turns, temperature=1.0)               # this rank's share, {index: [L]}
     report = learner.step(Batch(games), temperature=1.0)
-    buckets = [learner.bucket(index) for index in range(learner.num_buckets)]
+    for index in range(learner.num_buckets):
+        learner.bucket(index)                                    # weights as bytes, valid until the next
 
 Every rank is given the whole global batch and takes its share; all ranks make the same calls in the same order.
 """
@@ -99,7 +100,8 @@ class Learner:
         return self._published.num_buckets
 
     def bucket(self, index: int) -> Bucket | None:
-        """Bucket `index` of what is published of the weights as they are now, on rank 0; a collective call."""
+        """Bucket `index` of what is published of the weights as they are now, on rank 0; a collective call. Valid until
+        the next."""
         return self._published.bucket(index)
 
     @property

@@ -77,7 +77,7 @@ turn = replace(batch.games[0].turns[0], old_logprobs=(float("nan"),) * 4)
 poisoned = Batch((replace(batch.games[0], turns=(turn,)),))
 def checksums():
     buckets = [learner.bucket(index) for index in range(learner.num_buckets)]
-    return [checksum(bucket.payload) for bucket in buckets if bucket is not None]
+    return [bucket.checksum for bucket in buckets if bucket is not None]
 before = checksums()
 bad = learner.step(poisoned)
 kept = checksums()
@@ -95,7 +95,7 @@ if rank == "0":
         "reports": [vars(report) for report in reports], "bad": vars(bad), "after": vars(after),
         "tempered": [vars(report) for report in tempered],
         "before": before, "kept": kept,
-        "checksums": [checksum(bucket.payload) for bucket in buckets],
+        "checksums": [bucket.checksum for bucket in buckets],
         "tensors": sum(len(bucket.tensors) for bucket in buckets), "num_tensors": learner.num_tensors,
         "largest": max(len(bucket.payload) for bucket in buckets if len(bucket.tensors) > 1)}))
 # A run ends its ranks by killing them; gloo's threads do not always outlast the interpreter's own end.

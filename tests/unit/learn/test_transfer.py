@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import queue
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from actors.vllm_weights import SharedMemoryUpdate, SharedMemoryWeightTransfer
 from learners import channel_senders
 from learners.channel_senders import (
     LearnerWeights,
@@ -25,6 +29,7 @@ from learners.export import Exporter, whole_weights
 from learners.model_folder import load_model
 from spag_ray.config.loading import parse_config
 from spag_ray.errors import ConfigError, LearnerError
+from spag_ray.weights.shared_memory import in_shared_memory
 from spag_ray.weights.snapshot import Bucket, TensorSpec
 
 
@@ -77,6 +82,67 @@ def test_shared_memory_carries_the_buckets_that_the_object_store_would(exporter:
         sent.verify()
         expected = exporter.bucket(index)
         assert expected is not None and sent.tensors == expected.tensors and sent.checksum == expected.checksum
+
+
+class BytesWritten(TorchDispatchMode):
+    """Counts what torch writes to memory: copies, and results that are no view of what was there."""
+
+    num_bytes = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = function(*args, **(kwargs or {}))
+        writes = not function.is_view and function.overloadpacket.__name__ not in ("empty", "from_file")
+        if writes and isinstance(out, torch.Tensor):
+            self.num_bytes += out.nbytes
+        return out
+
+
+def test_a_version_is_copied_four_times_between_the_learners_gpu_and_the_engines(exporter: Exporter) -> None:
+    """To the staging buffer, to Ray's object store, to shared memory, to the engine's GPU (here one that keeps
+    nothing: the meta device)."""
+    engine: Any = object.__new__(SharedMemoryWeightTransfer)
+    engine.device = torch.device("meta")
+    arrived: list[str] = []
+    engine.model = SimpleNamespace(load_weights=lambda weights: arrived.extend(name for name, _ in weights))
+    moved = {"staging": 0, "object store": 0, "shared memory": 0, "device": 0}
+    for index in range(exporter.num_buckets):
+        with BytesWritten() as written:
+            bucket = exporter.bucket(index)
+        assert bucket is not None
+        moved["staging"] += written.num_bytes
+        out_of_band: list[pickle.PickleBuffer] = []
+        pickle.dumps(bucket, protocol=5, buffer_callback=out_of_band.append)  # Ray copies these once, into the store
+        moved["object store"] += sum(buffer.raw().nbytes for buffer in out_of_band)
+        with in_shared_memory(bucket) as update:
+            moved["shared memory"] += Path(update["path"]).stat().st_size
+            with BytesWritten() as written:
+                engine.receive_weights(SharedMemoryUpdate(**update))
+        moved["device"] += written.num_bytes
+
+    assert arrived == list(exporter.shapes())
+    assert moved == dict.fromkeys(moved, exporter.num_bytes)
+
+
+def test_the_next_bucket_lies_where_the_one_before_did(exporter: Exporter) -> None:
+    for index in range(exporter.num_buckets):  # until it is as large as any needs
+        exporter.bucket(index)
+    one, other = exporter.bucket(0), exporter.bucket(1)
+    assert one is not None and other is not None and np.shares_memory(one.payload, other.payload)
+
+
+def test_what_is_read_of_shared_memory_outlives_its_file(exporter: Exporter) -> None:
+    """vLLM keeps tensors until their layer is whole, when the file of their bucket is long gone."""
+    engine: Any = object.__new__(SharedMemoryWeightTransfer)
+    engine.device, kept = torch.device("cpu"), {}
+    engine.model = SimpleNamespace(load_weights=lambda weights: kept.update(weights))
+    for index in range(exporter.num_buckets):
+        bucket = exporter.bucket(index)
+        assert bucket is not None
+        with in_shared_memory(bucket) as update:
+            engine.receive_weights(SharedMemoryUpdate(**update))
+    for name, tensor in exporter.each():
+        assert torch.equal(kept.pop(name), tensor)
+    assert not kept
 
 
 def test_a_tensor_larger_than_a_bucket_goes_through_vllms_packed_buffers(
