@@ -2,6 +2,7 @@
 
     every rank: sender = open_sender(channel, exporter, client, ...)      once for a set of engines
                 sender.send_weights()                                     once a version; collective
+    meanwhile:  sender.abort()                                            when an engine is gone, from another thread
 
 vLLM's trainer twins do the sending: rank 0 drives the engines through `client` (start, update x N, finish) and every
 rank takes part in what is collective. `nccl` and `ipc` are vLLM's own twins; `shared_memory`, for one machine, is the
@@ -28,7 +29,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactor
 
 from learners.export import Exporter, StagingBuffer
 from spag_ray.config.parts import Channel
-from spag_ray.errors import LearnerError
+from spag_ray.errors import LearnerError, WeightSyncError
 from spag_ray.weights.shared_memory import in_shared_memory
 from spag_ray.weights.snapshot import plan_buckets
 
@@ -38,12 +39,58 @@ class LearnerWeights(WeightSource):
 
     def __init__(self, exporter: Exporter) -> None:
         self._exporter = exporter
+        self.begin()
 
     def metadata(self) -> list[ParamMeta]:
         return [ParamMeta(name, self._exporter.dtype, shape) for name, shape in self._exporter.shapes().items()]
 
+    def begin(self) -> None:
+        """The next pass is a new one."""
+        self._walk = self._exporter.each()
+
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        return self._exporter.each()
+        self.begin()
+        return self._walk
+
+    def walk_to_the_end(self) -> None:
+        """Where a pass was broken off: the other ranks go on gathering, and wait for this one."""
+        for _ in self._walk:
+            pass
+
+
+class Sender:
+    """One of vLLM's trainer twins, and the weights that it sends."""
+
+    def __init__(self, twin: TrainerWeightTransferEngine[Any], weights: LearnerWeights) -> None:
+        self._twin = twin
+        self._weights = weights
+        self._is_aborted = False
+
+    def send_weights(self) -> bool:
+        """The weights as they are now; collective. False where `abort` broke it off."""
+        self._weights.begin()
+        try:
+            self._twin.send_weights()
+        except WeightSyncError:  # no engine takes them
+            self._weights.walk_to_the_end()
+            raise
+        except Exception:
+            if not self._is_aborted:
+                raise
+        if self._is_aborted:
+            self._weights.walk_to_the_end()
+        return not self._is_aborted
+
+    def abort(self) -> None:
+        """An engine is gone that a broadcast waits for, without an end: its group is given up, and of no use any more.
+        Nothing to do on channels that serve each engine by itself."""
+        group = getattr(self._twin, "model_update_group", None)
+        if group is not None:
+            self._is_aborted = True
+            group.destroy()
+
+    def shutdown(self) -> None:
+        self._twin.shutdown()
 
 
 @dataclass
@@ -121,7 +168,7 @@ def open_sender(
     address: str,
     world_size: int,
     bucket_bytes: int,
-) -> TrainerWeightTransferEngine[Any]:
+) -> Sender:
     """Every rank calls it; rank 0 and the engines meet here. Raises LearnerError where the channel needs a GPU."""
     if channel != "shared_memory" and not torch.cuda.is_available():
         raise LearnerError(f"sync.channel: {channel} needs a GPU under every learner rank; this rank has none")
@@ -129,7 +176,7 @@ def open_sender(
     if channel != "shared_memory":  # whose plan gives a larger tensor a bucket of its own
         bucket_bytes = max(bucket_bytes, largest_tensor(weights))
     told = init_info(channel, rank, address, world_size, bucket_bytes)
-    return WeightTransferTrainerFactory.trainer_init(told, client=client, source=weights)
+    return Sender(WeightTransferTrainerFactory.trainer_init(told, client=client, source=weights), weights)
 
 
 def largest_tensor(weights: WeightSource) -> int:

@@ -300,10 +300,17 @@ class Learner:
             channel, self._world.rank, self._published, client, address, world_size, self._config.bucket_bytes
         )
 
-    def send(self) -> None:
-        """The weights as they are now, to the engines of the open channel; a collective call."""
+    def send(self) -> bool:
+        """The weights as they are now, to the engines of the open channel; a collective call. False where
+        `abort_sending` broke it off."""
         assert self._sender is not None
-        self._sender.send_weights()
+        is_sent: bool = self._sender.send_weights()
+        return is_sent
+
+    def abort_sending(self) -> None:
+        """An engine is gone, which `send` may wait for; from another thread."""
+        if self._sender is not None:
+            self._sender.abort()
 
     @property
     def num_bytes(self) -> int:

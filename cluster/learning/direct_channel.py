@@ -24,22 +24,26 @@ from spag_ray.errors import LearnersLostError, WeightSyncError
 
 @dataclass
 class SendReport:
-    """`lost`: {name: why} of the engines that were stopped meanwhile. `num_bytes`: what went to each of the others."""
+    """`lost`: {name: why} of the engines that were stopped meanwhile. `num_bytes`: what went to each of the others.
+    Without `is_sent` the channel broke: what an engine has taken may not be whole."""
 
     lost: dict[str, str]
     num_bytes: int
+    is_sent: bool = True
 
 
 class EngineClient:
     """vLLM's VLLMWeightSyncClient over several engines. One that dies or refuses is left out; raises WeightSyncError
     when none is left and one refused.
 
-    `workers_per_engine`: each engine's ranks in an NCCL group, after the sender's rank 0.
+    `workers_per_engine`: each engine's ranks in an NCCL group, after the sender's rank 0. `abort` is called when one is
+    left out that a broadcast may wait for.
     """
 
     def __init__(self, engines: Sequence[Engine], workers_per_engine: int, in_flight: bool, timeout_s: float) -> None:
         self.version = 0
         self.lost: dict[str, str] = {}
+        self.abort: Callable[[], None] = _nothing
         self._answers: Answers[None] = Answers()
         self._engines = list(engines)
         self._workers_per_engine = workers_per_engine
@@ -62,7 +66,12 @@ class EngineClient:
         self._all(lambda _, engine: engine.handle.begin_update.remote(self._in_flight))
 
     def update_weights(self, update_info: Any) -> None:
-        self._all(lambda _, engine: engine.handle.take_update.remote(update_info))
+        num_asked = len(self._engines)
+        try:
+            self._all(lambda _, engine: engine.handle.take_update.remote(update_info))
+        finally:
+            if len(self._engines) < num_asked:
+                self.abort()
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         self._all(lambda _, engine: engine.handle.end_update.remote(self.version))
@@ -76,6 +85,10 @@ class EngineClient:
         self._answers.refused += answers.refused
         self._answers.found = answers.found
         self._answers.check(f"version {self.version} was not taken by ")
+
+
+def _nothing() -> None:
+    pass
 
 
 @dataclass
@@ -146,9 +159,10 @@ class DirectChannel:
         self._workers_per_engine = workers_per_engine
         self._connected: list[str] = []
 
-    def send(self, version: int, engines: Sequence[Engine]) -> tuple[int, Answers[int]]:
-        """The learner's weights as they are now to every engine, as `version`; returns the bytes that went to each, and
-        which engines have taken them.
+    def send(self, version: int, engines: Sequence[Engine]) -> tuple[int, Answers[int], bool]:
+        """The learner's weights as they are now to every engine, as `version`; returns the bytes that went to each,
+        which engines have taken them, and whether the channel held: if not, theirs may not be whole, and it is opened
+        again for the next version.
 
         Raises WeightSyncError when every engine refused; LearnersLostError, after killing the engines that a learner
         rank was sending to when it died: they would wait for the rest of it.
@@ -158,7 +172,7 @@ class DirectChannel:
         alive = list(answers.found)
         names = [engine.name for engine in alive]
         if not alive:
-            return 0, answers
+            return 0, answers, True
         try:
             if names != self._connected:
                 in_flight = self._config.update == "in_flight"
@@ -175,4 +189,6 @@ class DirectChannel:
             if engine.name in report.lost:
                 del answers.found[engine]
                 answers.lost[engine] = report.lost[engine.name]
-        return report.num_bytes, answers
+        if not report.is_sent:
+            self._connected = []
+        return report.num_bytes, answers, report.is_sent

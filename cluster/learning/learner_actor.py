@@ -115,13 +115,14 @@ class LearnerActor:
 
     def open_channel(self, channel: Channel, client: EngineClient, address: str) -> None:
         self._client = client
+        client.abort = self._learner.abort_sending
         self._learner.open_channel(channel, client, address, client.world_size)
 
     def send(self, version: int) -> SendReport:
         assert self._client is not None
         self._client.version = version
-        self._learner.send()
-        return SendReport(self._client.lost, self._learner.num_bytes)
+        is_sent = self._learner.send()
+        return SendReport(self._client.lost, self._learner.num_bytes, is_sent)
 
     def sleep(self, keep_weights: bool) -> None:
         self._learner.sleep(keep_weights)

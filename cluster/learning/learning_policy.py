@@ -186,7 +186,7 @@ class LearningPolicy:
         self.engines += self.waiting
         self.waiting = []
         with self._learners_to_blame():
-            self._report, lost = publish(self._exported, self.engines, self._config.sync, gate)
+            self._report, lost = self._hand_out(self._exported, self.engines, gate)
         self.version = self._exported.version
         self.engines = [engine for engine in self.engines if engine not in lost]
         return lost
@@ -259,7 +259,7 @@ class LearningPolicy:
         lost: dict[Engine, str] = {}
         try:
             with self._learners_to_blame():
-                report, lost = publish(exported, engines, self._config.sync)
+                report, lost = self._hand_out(exported, engines)
                 taken = [engine for engine in engines if engine not in lost]
                 if self._probe is not None and taken:
                     lost |= verify_weights(exported, taken, self._config.sync, self._probe, report)[1]
@@ -270,6 +270,23 @@ class LearningPolicy:
         for engine, reason in lost.items():
             self._recorder.record(EngineLostLine(engine.name, self.name, reason))
         return [engine for engine in engines if engine not in lost]
+
+    def _hand_out(
+        self, exported: Export, engines: Sequence[Engine], gate: Gate | None = None
+    ) -> tuple[SyncReport, dict[Engine, str]]:
+        """`publish`; and where the channel broke, once more through the object store, which then serves those who come
+        later, too."""
+        report, lost = publish(exported, engines, self._config.sync, gate)
+        if not report.broken_channels:
+            return report, lost
+        assert self.learners is not None
+        self._exported = export(self.learners, exported.version, self._probe)
+        if self._config.placement == "colocated":
+            self._exported.wait()
+        left = [engine for engine in engines if engine not in lost]
+        again, lost_again = publish(self._exported, left, self._config.sync, gate)
+        seconds = report.seconds + again.seconds
+        return replace(again, seconds=seconds, broken_channels=1), lost | lost_again
 
     @contextlib.contextmanager
     def _learners_to_blame(self) -> Iterator[None]:

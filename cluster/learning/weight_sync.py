@@ -87,27 +87,29 @@ def publish(
     exported: Export, engines: Sequence[Engine], config: SyncConfig, gate: Gate | None = None
 ) -> tuple[SyncReport, dict[Engine, str]]:
     """Give a version to every engine. Returns the report and {engine: why} of those that were stopped, which nobody
-    counts on any more.
+    counts on any more. Where the report has `broken_channels`, the others may not have all of it.
 
     Raises WeightSyncError, which and why, when engines refused it and none took it.
     """
     began = time.perf_counter()
     answers: Answers[object] = Answers()
-    num_bytes = 0
+    num_bytes, held = 0, True
     if config.update == "between_games" and gate is not None:
         # One at a time, so that the others go on playing; those that take the weights together stop together.
         groups = [list(engines)] if exported.direct is not None else [[engine] for engine in engines]
         for group in groups:
             for engine in group:
                 gate.drain(engine)
-            num_bytes = max(num_bytes, _load(exported, group, config, answers))
+            to_each, held = _load(exported, group, config, answers)
+            num_bytes = max(num_bytes, to_each)
             for engine in group:
                 gate.reopen(engine)
     else:
-        num_bytes = _load(exported, engines, config, answers)
+        num_bytes, held = _load(exported, engines, config, answers)
     answers.check(f"version {exported.version} was not taken by ")
     seconds = time.perf_counter() - began
-    return SyncReport(exported.version, seconds, len(answers.found), num_bytes), answers.lost
+    report = SyncReport(exported.version, seconds, len(answers.found), num_bytes, broken_channels=int(not held))
+    return report, answers.lost
 
 
 def verify_weights(
@@ -144,12 +146,14 @@ def verify_weights(
     return found_out, answers.lost
 
 
-def _load(exported: Export, engines: Sequence[Engine], config: SyncConfig, answers: Answers[object]) -> int:
-    """All at once; returns the bytes that went to each, and adds to `answers`."""
+def _load(
+    exported: Export, engines: Sequence[Engine], config: SyncConfig, answers: Answers[object]
+) -> tuple[int, bool]:
+    """All at once; returns the bytes that went to each, and whether the channel held; adds to `answers`."""
     if exported.direct is not None:
-        num_bytes, sent = exported.direct.send(exported.version, engines)
+        num_bytes, sent, held = exported.direct.send(exported.version, engines)
         answers.add(sent)
-        return num_bytes
+        return num_bytes, held
     in_flight = config.update == "in_flight"
     loads = [
         engine.handle.load.remote(
@@ -167,7 +171,7 @@ def _load(exported: Export, engines: Sequence[Engine], config: SyncConfig, answe
     answers.add(loaded)
     for engine, (version, _) in loaded.found.items():
         assert version == exported.version, f"{engine.name} answered with version {version}"
-    return max((num_bytes for _, num_bytes in loaded.found.values()), default=0)
+    return max((num_bytes for _, num_bytes in loaded.found.values()), default=0), True
 
 
 def _expected(exported: Export) -> Sequence[float]:

@@ -170,6 +170,8 @@ def _machine(view: RunView, width: int) -> list[Text]:
         line = _labelled("weights" if policy == "policy" else f"  {plain(policy)}")
         line.append(f"v{published.version} in {published.seconds:.2f} s, engines: {published.num_engines}")
         line.append(f", {published.num_bytes / 2**20:.0f} MiB, probe gap {published.probe_gap_max:.3f}  ")
+        if published.broken_channels:
+            line.append("through the object store, the channel broke  ")
         lines.append(_with_curve(line, view.sync_seconds if policy == "policy" else (), width))
     if (waiting := view.waiting) is not None:
         line = _labelled("buffer").append(f"{waiting.num_episodes} waiting, the oldest for {waiting.oldest_s:.0f} s")

@@ -78,6 +78,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         Panel("Version", ("policy_version",)),
         Panel("Seconds a sync", ("sync_seconds",)),
         Panel("Bytes to each engine", ("sync_bytes_total",), rare=True),
+        Panel("Broadcasts that broke", ("sync_broken_channels_total",), rare=True),
         Panel("Engines in the newest sync", ("sync_engines",)),
     ),
     "Held-out words": (

@@ -244,6 +244,14 @@ METRICS: tuple[Metric, ...] = (
         "spag_ray_sync_seconds", "from publishing a version to every engine being on it", "sync", _POLICY, _SHORT_S
     ),
     _counter("spag_ray_sync_bytes_total", "bytes", "weights sent to each engine", "sync", "num_bytes", labels=_POLICY),
+    _counter(
+        "spag_ray_sync_broken_channels_total",
+        "versions",
+        "sent through the object store because engines were lost in a broadcast",
+        "sync",
+        "broken_channels",
+        labels=_POLICY,
+    ),
     # tasks of lm-evaluation-harness
     _gauge(
         "spag_ray_task_score", "", "newest stage's score in a task", "evaluation", "value", ("policy", "task", "metric")

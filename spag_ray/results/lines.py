@@ -95,7 +95,8 @@ class StepLine(Line):
 class SyncReport:
     """One published version. `seconds`: from the call to every engine being on it; `num_bytes`: to each of them.
     `probe_gap_mean` and `probe_gap_max`: of the engine that is furthest from the learner, the mean and the largest
-    difference of the probe's log-probabilities, in nats; 0 without a probe."""
+    difference of the probe's log-probabilities, in nats; 0 without a probe. `broken_channels`: 1 where engines were
+    lost in the middle of a broadcast, so that the object store had to carry this version."""
 
     version: int
     seconds: float
@@ -104,6 +105,7 @@ class SyncReport:
     probe_gap_mean: float = 0.0
     probe_gap_max: float = 0.0
     probe_seconds: float = 0.0
+    broken_channels: int = 0
 
 
 @dataclass(frozen=True)

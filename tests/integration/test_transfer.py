@@ -83,6 +83,21 @@ def test_every_engine_gets_ranks_of_its_own_and_one_that_dies_is_left_out() -> N
     assert [told(engines[n]) for n in (0, 2)] == [[1, True, 7], [5, True, 7]]
 
 
+@pytest.mark.parametrize("fates", [("", "dies"), ("", "hangs"), ("refuses", "refuses")])
+def test_a_broadcast_is_given_up_once_an_engine_is_known_to_be_gone(fates: tuple[str, ...]) -> None:
+    engines = receivers(*fates)
+    [told(engine) for engine in engines]
+    client = EngineClient(engines, workers_per_engine=1, in_flight=False, timeout_s=3)
+    aborted: list[float] = []
+    client.abort = lambda: aborted.append(time.monotonic())
+    client.start_weight_update()
+    assert aborted == []
+    began = time.monotonic()
+    with contextlib.suppress(WeightSyncError):
+        client.update_weights({})
+    assert len(aborted) == 1 and aborted[0] - began < 5, "bounded by sync.timeout_s"
+
+
 def test_engines_that_refuse_are_stopped_and_named() -> None:
     engines = receivers("refuses", "dies")
     client = EngineClient(engines, workers_per_engine=1, in_flight=False, timeout_s=30)
@@ -113,6 +128,22 @@ def test_engines_that_hang_have_one_deadline_together() -> None:
     assert "no answer within 2 s" in answers.lost[engines[0]]
 
 
+def test_a_channel_that_broke_is_opened_again_for_the_next_version() -> None:
+    opened: list[list[str]] = []
+    reports = iter([SendReport({}, 10), SendReport({"engine-1": "gone"}, 10, is_sent=False), SendReport({}, 10)])
+    learners: Any = SimpleNamespace(
+        open_channel=lambda channel, engines, *_: opened.append([engine.name for engine in engines]),
+        send=lambda version: next(reports),
+    )
+    channel = DirectChannel(learners, SyncConfig(channel="nccl", timeout_s=30), 1)
+    engines = receivers("", "")
+    assert channel.send(1, engines)[2] is True
+    _, answers, held = channel.send(2, engines)
+    assert not held and list(answers.found) == engines[:1] and answers.lost == {engines[1]: "gone"}
+    assert channel.send(3, engines[:1])[2] is True
+    assert opened == [["engine-0", "engine-1"], ["engine-0"]]
+
+
 def test_a_channel_is_opened_again_when_engines_have_come_or_gone() -> None:
     opened: list[list[str]] = []
     learners: Any = SimpleNamespace(
@@ -124,6 +155,6 @@ def test_a_channel_is_opened_again_when_engines_have_come_or_gone() -> None:
     assert channel.send(1, [first, second])[0] == channel.send(2, [first, second])[0] == 10
     ray.kill(second.handle)
     wait_until_dead(second)
-    num_bytes, answers = channel.send(3, [first, second, third])
+    num_bytes, answers, _ = channel.send(3, [first, second, third])
     assert num_bytes == 10 and list(answers.found) == [first, third] and list(answers.lost) == [second]
     assert opened == [["engine-0", "engine-1"], ["engine-0", "engine-2"]]

@@ -12,15 +12,18 @@ from typing import Any, cast
 
 import pytest
 
+from cluster.learning import learning_policy
 from cluster.learning.learning_policy import LearningPolicy, TrainingStage
 from cluster.learning.training_stage import StageProgress
 from cluster.rollout.publisher import Publisher
 from cluster.tracking.recorder import Recorder
+from cluster.types import Engine
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import LearnerError
 from spag_ray.game.rules import Role
 from spag_ray.host.folder_lease import FolderLease
+from spag_ray.results.lines import SyncReport
 from spag_ray.stages import Stage
 from spag_ray.training_data.samples import GameSample, TurnSample
 
@@ -72,6 +75,41 @@ def learned(
     policy.learners = fake
     policy.learn(TrainingStage(Stage.of_round(1), method, games(12), [], 2, 1e-6, kl_coeff), lambda *_: None)
     return fake
+
+
+def test_a_version_whose_channel_broke_goes_through_the_object_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To those that are left, and at once to who comes in their place."""
+    policy = LearningPolicy("policy", tuple(Role), RunConfig(), tmp_path, "model", Recorder(tmp_path))
+    stays, leaves, comes = (Engine(cast(Any, None), name, "policy") for name in ("stays", "leaves", "comes"))
+    learners: Any = SimpleNamespace(num_tensors=1)
+    channel: Any = object()
+    policy.learners, policy.engines, policy._direct = learners, [stays, leaves], channel
+    handed_out: list[tuple[Any, list[Engine]]] = []
+
+    def export(learners: Any, version: int, probe: Any, direct: Any = None) -> Any:
+        return SimpleNamespace(version=version, direct=direct)
+
+    def publish(exported: Any, engines: list[Engine], *_: Any) -> tuple[SyncReport, dict[Engine, str]]:
+        handed_out.append((exported.direct, engines))
+        if exported.direct is not None:
+            return SyncReport(exported.version, 2.0, 1, 100, broken_channels=1), {leaves: "no answer"}
+        return SyncReport(exported.version, 0.5, len(engines), 100), {}
+
+    monkeypatch.setattr(learning_policy, "export", export)
+    monkeypatch.setattr(learning_policy, "publish", publish)
+
+    policy.export()
+    assert policy.publish(cast(Any, None)) == {leaves: "no answer"}
+    policy.verify_weights()
+
+    assert policy.engines == [stays] and policy.version == 1
+    assert policy._report == SyncReport(1, 2.5, 1, 100, broken_channels=1)
+    assert policy.catch_up(comes) and policy.engines == [stays, comes]
+    assert handed_out == [(channel, [stays, leaves]), (None, [stays]), (None, [comes])]
+    policy.export()
+    assert policy._exported is not None and policy._exported.direct is channel, "the next version tries it again"
 
 
 def test_a_skipped_step_is_written_down_with_its_episodes_and_the_run_goes_on(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import queue
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -261,6 +262,66 @@ def test_vllms_nccl_twin_sends_the_learners_weights_to_vllms_receiver(
     assert finished and received.keys() == exporter.shapes().keys()
     for name, tensor in exporter.each():
         assert torch.equal(received[name], tensor), name
+
+
+class Silent:
+    """An NCCL group with an engine that is gone: a broadcast ends when the group is destroyed, as a fault or not."""
+
+    def __init__(self, raises: bool) -> None:
+        self._raises = raises
+        self._destroyed = threading.Event()
+
+    def broadcast(self, tensor: torch.Tensor, src: int, stream: Any = None) -> None:
+        assert self._destroyed.wait(timeout=20), "nobody gave the group up"
+        if self._raises:
+            raise RuntimeError("NCCL error: unhandled system error")
+
+    def destroy(self) -> None:
+        self._destroyed.set()
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_broadcast_that_an_engine_has_left_ends_and_the_other_ranks_are_not_left_waiting(
+    raises: bool, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EngineClient aborts once the engines' answers are in; every weight is walked through, since with ZeRO-3 the other
+    ranks gather each of them together with this one."""
+    from vllm.distributed.weight_transfer import nccl_engine, packed_tensor
+
+    streams = [SimpleNamespace(synchronize=lambda: None)] * 2
+    monkeypatch.setattr(packed_tensor, "_get_streams", lambda *_: streams)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
+    monkeypatch.setattr(nccl_engine, "open_trainer_endpoint", lambda info: Silent(raises))
+    walked, each = [], exporter.each
+
+    def watched() -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in each():
+            walked.append(name)
+            yield name, tensor
+
+    monkeypatch.setattr(exporter, "each", watched)
+
+    class Deserted(Recorded):
+        def update_weights(self, update_info: Any) -> None:
+            sender.abort()
+
+    with monkeypatch.context() as there:
+        there.setattr(torch.cuda, "is_available", lambda: True)
+        sender = open_sender("nccl", 0, exporter, Deserted(), "10.0.0.1:29501", 2, 40_000)
+
+    for _ in range(2):  # the second time there is no group any more from the beginning
+        walked.clear()
+        assert sender.send_weights() is False
+        assert walked == list(exporter.shapes())
+
+
+def test_where_each_engine_is_served_by_itself_nothing_is_given_up(exporter: Exporter) -> None:
+    client = Recorded()
+    sender = open_sender("shared_memory", 0, exporter, client, "127.0.0.1:1", 2, 40_000)
+    sender.abort()
+    assert sender.send_weights() is True
+    assert client.calls[-1] == "finish"
 
 
 def test_channels_between_gpus_say_that_they_need_one(exporter: Exporter) -> None:
