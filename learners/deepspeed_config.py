@@ -64,6 +64,14 @@ def sleep_fault(settings: Mapping[str, Any]) -> str | None:
     return None
 
 
+def loads_in_parts(zero: Mapping[str, Any]) -> bool:
+    """Whether each rank reads its part of every weight alone (`zero` is DeepSpeed's zero_optimization): with ZeRO-3,
+    where a part is a run of a weight's own numbers, in memory."""
+    quantized = zero.get("zero_quantized_weights") or zero.get("zero_quantized_nontrainable_weights")
+    on_disk = is_offloaded(zero, "offload_param") and zero["offload_param"]["device"] == "nvme"
+    return zero["stage"] == 3 and not on_disk and not quantized and zero.get("zero_hpz_partition_size", 1) == 1
+
+
 def is_offloaded(zero: Mapping[str, Any], key: str) -> bool:
     """Whether DeepSpeed keeps this (`offload_optimizer`, `offload_param`) off the GPU."""
     section = zero.get(key)

@@ -17,6 +17,7 @@ import math
 import os
 import socket
 import sys
+import unittest.mock
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ import deepspeed
 import torch
 from deepspeed.runtime.config import DeepSpeedConfigError
 from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum
-from deepspeed.runtime.zero.partition_parameters import PartitionedParamStatus
+from deepspeed.runtime.zero.partition_parameters import DeepSpeedTensorOverride, PartitionedParamStatus
 from torch import Tensor, nn
 
 from learners.deepspeed_config import deepspeed_config
@@ -178,12 +179,7 @@ class TrainingEngine:
 
     def own_part(self, name: str, whole: Tensor) -> Tensor:
         """Of a whole weight what this rank has of the parameter `name`, as `own_weights` has it."""
-        if not self.is_partitioned:
-            return whole
-        parameter: Any = self._engine.module.get_parameter(name)
-        num_here = parameter.ds_tensor.ds_numel
-        part = whole.reshape(-1)[self.world.rank * num_here :][:num_here]
-        return nn.functional.pad(part, (0, num_here - len(part)))
+        return _part_of(self._engine.module.get_parameter(name), whole, self.world) if self.is_partitioned else whole
 
     @contextlib.contextmanager
     def gathered(self, parameters: list[nn.Parameter]) -> Iterator[None]:
@@ -193,6 +189,40 @@ class TrainingEngine:
             return
         with deepspeed.zero.GatheredParameters(parameters):
             yield
+
+
+class Partition:
+    """How the ranks of a group divide the weights of a model that is made and read in parts, with ZeRO-3, so that no
+    rank holds all of it. Making it joins the process group."""
+
+    def __init__(self, config: LearnerConfig, world: World) -> None:
+        self._settings = deepspeed_config(config, on_gpu=torch.cuda.is_available())
+        self._world = world
+        _join(world)
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """Modules that are made in this block have their weights divided at once; other tensors stay as they are, the
+        float32 frequencies of rotary positions too, which DeepSpeed by itself would round.
+
+        Nothing is sent: DeepSpeed would hand rank 0's weights to everybody, which are not read yet.
+        """
+        divided = deepspeed.zero.Init(
+            config_dict_or_path=self._settings, tensor_overrides=[DeepSpeedTensorOverride.device]
+        )
+        with unittest.mock.patch.object(deepspeed.comm, "broadcast", lambda *_, **__: None), divided:
+            yield
+
+    def take(self, parameter: nn.Parameter, whole: Tensor) -> None:
+        """Of a whole weight, this rank's part."""
+        divided: Any = parameter
+        divided.ds_tensor.data.copy_(_part_of(divided, whole, self._world))
+
+
+def _part_of(parameter: Any, whole: Tensor, world: World) -> Tensor:
+    num_here = parameter.ds_tensor.ds_numel
+    part = whole.reshape(-1)[world.rank * num_here :][:num_here]
+    return nn.functional.pad(part, (0, num_here - len(part)))
 
 
 def sum_over_ranks(values: list[float]) -> list[float]:

@@ -25,12 +25,13 @@ from transformers import AutoTokenizer
 
 from learners.attention import TREE, check_compiles
 from learners.batch import Batch, BatchLoss, BatchMaxima, BatchSums, Method, check_turns
-from learners.engine import TrainingEngine, World, max_over_ranks, sum_over_ranks
+from learners.deepspeed_config import deepspeed_config, loads_in_parts
+from learners.engine import Partition, TrainingEngine, World, max_over_ranks, sum_over_ranks
 from learners.export import Exporter, whole_weights
 from learners.forward import MicroBatch, token_logprobs, token_logprobs_and_entropies
 from learners.head import TargetHead
 from learners.learning_rate import learning_rate_at
-from learners.model_folder import load_model
+from learners.model_folder import StoredWeights, load_model, load_model_in_parts
 from learners.packing import TokenSample, check_packable, pack
 from learners.padding import pad
 from learners.stage_start import StageStart
@@ -59,14 +60,14 @@ class Learner:
     def __init__(self, model: str, config: LearnerConfig, objective: ObjectiveConfig, world: World) -> None:
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
-        keep_freed_memory()
         torch.manual_seed(0)
         self._config = config
         self._objective = objective
         self._world = world
         self._model_folder = model
         dtype = getattr(torch, config.dtype)
-        module = load_model(model, dtype, TREE if config.packing == "trees" else "sdpa")
+        module = _load(model, config, world)
+        keep_freed_memory()
         if config.packing == "trees":
             check_packable(module.config, config.max_tokens_per_microbatch)
             if torch.cuda.is_available():
@@ -132,8 +133,12 @@ class Learner:
         """The same of a saved model. Adapters are those of the checkpoint that was loaded, since a saved model holds
         them merged; without any there the weights of now are kept, and False is returned."""
         if self._config.lora is None:
-            module = load_model(folder, getattr(torch, self._config.dtype), "sdpa")
-            self._stage_start.read(dict(module.named_parameters()))
+            stored = StoredWeights.of(folder)
+            if stored is not None and stored.are_those_of(self._whole.shapes()):
+                self._stage_start.read(stored)
+            else:
+                module = load_model(folder, getattr(torch, self._config.dtype), "sdpa")
+                self._stage_start.read(dict(module.named_parameters()))
             release_freed_memory()
             return True
         is_known = self._stage_start.is_held
@@ -359,6 +364,17 @@ class Learner:
         budget = self._config.max_tokens_per_microbatch
         cut: list[MicroBatch] = [*(pack if self._config.packing == "trees" else pad)(samples, budget)]
         return cut, int(max_over_ranks([len(cut)])[0])
+
+
+def _load(folder: str, config: LearnerConfig, world: World) -> torch.nn.Module:
+    """The model that is trained. Raises ModelError."""
+    dtype, attention = getattr(torch, config.dtype), TREE if config.packing == "trees" else "sdpa"
+    if not loads_in_parts(deepspeed_config(config)["zero_optimization"]):
+        return load_model(folder, dtype, attention)
+    partition = Partition(config, world)
+    module = load_model_in_parts(folder, dtype, attention, partition.applied, partition.take)
+    release_freed_memory()  # of whole weights, each for a moment
+    return module
 
 
 def share_of(sizes: Sequence[int], world: World) -> list[int]:

@@ -1,11 +1,17 @@
-"""A model folder as transformers reads it, complete or refused."""
+"""A model folder as transformers reads it, complete or refused: whole, or each rank its part of it (ZeRO-3)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers.initialization import no_init_weights
 
 from spag_ray.errors import ModelError
 
@@ -35,3 +41,75 @@ def load_model(folder: str, dtype: torch.dtype, attention: str) -> torch.nn.Modu
                 f"describes ({len(loading[fault])} {fault.replace('_', ' ')}, such as {sorted(loading[fault])[0]!s})"
             )
     return model
+
+
+def load_model_in_parts(
+    folder: str,
+    dtype: torch.dtype,
+    attention: str,
+    partitioned: Callable[[], AbstractContextManager[Any]],
+    take_part: Callable[[torch.nn.Parameter, Tensor], None],
+) -> torch.nn.Module:
+    """The same in a process that keeps a part of each weight: `partitioned` is the context in which a module's weights
+    are divided as it is made, `take_part` copies this rank's part of a whole weight, which is read where it lies in its
+    file. A folder whose weights have other names or shapes than the model's (what transformers converts while it loads)
+    is loaded whole.
+
+    Raises ModelError as `load_model` does.
+    """
+    stored = StoredWeights.of(folder)
+    if stored is None:
+        return load_model(folder, dtype, attention)
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        with torch.device("meta"):
+            empty = AutoModelForCausalLM.from_config(config)
+        if not stored.are_those_of({name: tuple(each.shape) for name, each in empty.named_parameters()}):
+            return load_model(folder, dtype, attention)
+        with ExitStack() as stack:
+            stack.enter_context(no_init_weights())
+            stack.enter_context(partitioned())
+            model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
+        model.tie_weights()
+        if (Path(folder) / "generation_config.json").exists():
+            model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ModelError(f"{folder}: transformers cannot load this model: {error}") from error
+    for name, parameter in model.named_parameters():
+        take_part(parameter, stored[name])
+    return model.eval()
+
+
+class StoredWeights(Mapping[str, Tensor]):
+    """The weights of a folder's safetensors files by name; each is read where it lies in its file when it is used."""
+
+    def __init__(self, files: Mapping[str, Any]) -> None:
+        self._files = files
+
+    @classmethod
+    def of(cls, folder: str) -> StoredWeights | None:
+        """None where the folder has no such files. Raises ModelError for a damaged one."""
+        files: dict[str, Any] = {}
+        for path in sorted(Path(folder).glob("*.safetensors")):
+            try:
+                file = safe_open(path, framework="pt")
+                files |= dict.fromkeys(file.keys(), file)
+            except (OSError, SafetensorError) as error:
+                raise ModelError(f"{path}: not a whole safetensors file: {error}") from error
+        return cls(files) if files else None
+
+    def are_those_of(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether these are the weights of a model with parameters of these shapes, no fewer and no more."""
+        return self._files.keys() == shapes.keys() and all(
+            tuple(self._files[name].get_slice(name).get_shape()) == shape for name, shape in shapes.items()
+        )
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor: Tensor = self._files[name].get_tensor(name)
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)

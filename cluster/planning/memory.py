@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cluster.planning.model_size import ModelSize, head_dim, kv_heads
-from learners.deepspeed_config import deepspeed_config, is_offloaded
+from learners.deepspeed_config import deepspeed_config, is_offloaded, loads_in_parts
 from spag_ray.config.run import RunConfig
 
 GIB = 2**30
@@ -104,9 +104,12 @@ def learner_memory(config: RunConfig, size: ModelSize) -> Memory:
     parts.append(Part("bucket of weights sent", bucket, told))
     parts += _activations(config, size)
     if on_gpu:
-        host.append(
-            Part("the model while it loads", whole * width, f"{width} B x {short(whole)}, every rank on its own")
-        )
+        if loads_in_parts(zero):
+            loading = Part("the model while it loads", embedding_bytes(config, size), "one weight at a time")
+        else:
+            told = f"{width} B x {short(whole)}, every rank on its own"
+            loading = Part("the model while it loads", whole * width, told)
+        host.append(loading)
         if config.placement == "colocated":
             kept = ("weights", "optimiser", "gradients")
             asleep = sum(part.num_bytes for part in parts if part.name.startswith(kept))
@@ -151,9 +154,13 @@ def checkpoint_bytes(config: RunConfig, size: ModelSize) -> tuple[int, str]:
 
 def bucket_bytes(config: RunConfig, size: ModelSize | None) -> int:
     """Of the largest bucket of weights: a tensor is never cut, and the largest is the embedding."""
+    return max(config.learner.bucket_bytes, embedding_bytes(config, size))
+
+
+def embedding_bytes(config: RunConfig, size: ModelSize | None) -> int:
+    """Of the largest weight; 0 where the model's shape is not known."""
     shape = None if size is None else size.shape
-    embedding = 0 if shape is None else shape.vocab_size * shape.hidden_size * bytes_of(config.learner.dtype)
-    return max(config.learner.bucket_bytes, embedding)
+    return 0 if shape is None else shape.vocab_size * shape.hidden_size * bytes_of(config.learner.dtype)
 
 
 def num_trained(config: RunConfig, size: ModelSize) -> int:

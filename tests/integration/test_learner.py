@@ -15,6 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from benchmarks import loading
+
 SCRIPT = """
 import json, os, sys
 import torch
@@ -250,6 +252,13 @@ def test_adapters_alone_are_trained_and_the_merged_model_has_the_names_and_the_l
     assert saved.keys() == before.keys() and found["num_tensors"] == len(before)
     moved = {name for name in before if not torch.equal(saved[name].float(), before[name].float())}
     assert any("q_proj" in name for name in moved) and not any("embed" in name or "norm" in name for name in moved)
+
+
+def test_a_zero3_rank_takes_its_part_of_a_model_into_memory_and_no_more(tmp_path: Path) -> None:
+    """Four ranks, each with a quarter, what a rank needs besides, and a weight or two for a moment."""
+    num_bytes = loading.write_model(tmp_path, layers=10, hidden_size=1024, stored=torch.float32)
+    found = loading.measure(str(tmp_path), "parts", 4, num_bytes)
+    assert 0.25 <= found["end"] <= 0.4, found
 
 
 def test_two_zero3_ranks_learn_the_same_adapters_as_one(tiny_model: Path, tmp_path: Path) -> None:

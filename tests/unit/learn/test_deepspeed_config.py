@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from learners.deepspeed_config import deepspeed_config
+from learners.deepspeed_config import deepspeed_config, loads_in_parts
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.config.shipped import config_root
 from spag_ray.errors import ConfigError
@@ -74,3 +74,21 @@ def test_contradictions_and_files_that_are_no_json_are_refused(
 def test_a_file_that_is_not_there_is_refused_with_the_names_of_those_that_are() -> None:
     with pytest.raises(ConfigError, match="zero2_offload"):
         deepspeed_config(LearnerConfig(deepspeed="zero9"))
+
+
+@pytest.mark.parametrize(
+    ("zero", "is_in_parts"),
+    [
+        ({"stage": 2}, False),
+        ({"stage": 3}, True),
+        ({"stage": 3, "offload_param": {"device": "cpu"}}, True),
+        ({"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/disk"}}, False),
+        ({"stage": 3, "zero_hpz_partition_size": 8}, False),
+        ({"stage": 3, "zero_quantized_weights": True}, False),
+    ],
+)
+def test_ranks_read_their_parts_where_a_part_is_a_run_of_numbers_in_memory(
+    zero: dict[str, Any], is_in_parts: bool, tmp_path: Path
+) -> None:
+    config = LearnerConfig(deepspeed=written(tmp_path, {"zero_optimization": zero}))
+    assert loads_in_parts(deepspeed_config(config)["zero_optimization"]) == is_in_parts

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from learners.batch import check_turns
 from learners.engine import World
 from learners.learner import share_of
-from learners.model_folder import load_model
+from learners.model_folder import load_model, load_model_in_parts
 from spag_ray.errors import LearnerError, ModelError
 from spag_ray.training_data.samples import TurnSample
 
@@ -37,3 +41,77 @@ def test_weights_of_another_architecture_and_unknown_tokens_are_refused(tiny_mod
         load_model(str(broken), torch.float32, "sdpa")
     with pytest.raises(LearnerError, match="token id 900, the model's vocabulary has 64"):
         check_turns([TurnSample((1, 2), (900,), 1.0)], vocabulary_size=64)
+
+
+def in_parts(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[torch.nn.Module, list[str]]:
+    """Read by one process that divides nothing, and which weights it was handed one by one."""
+    taken: list[torch.Tensor] = []
+
+    def take(parameter: torch.nn.Parameter, whole: torch.Tensor) -> None:
+        parameter.data.copy_(whole)
+        taken.append(parameter)
+
+    model = load_model_in_parts(str(folder), dtype, "sdpa", contextlib.nullcontext, take)
+    return model, [name for name, each in model.named_parameters() if any(each is one for one in taken)]
+
+
+def assert_same_model(one: Any, other: Any) -> None:
+    for mine, theirs in (
+        (one.named_parameters(), other.named_parameters()),
+        (one.named_buffers(), other.named_buffers()),
+    ):
+        expected = dict(theirs)
+        for name, tensor in mine:
+            assert torch.equal(tensor, expected[name]) and tensor.dtype == expected.pop(name).dtype, name
+        assert not expected
+    one.config.name_or_path = other.config.name_or_path  # the folder
+    assert one.config.to_dict() == other.config.to_dict() and one.training == other.training
+    assert one.generation_config.to_dict() == other.generation_config.to_dict()
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_that_is_read_weight_by_weight_is_the_one_that_transformers_reads(
+    tied: bool, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """From a folder of several files, with a generation_config.json that says more than the config."""
+    shape = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    written = LlamaForCausalLM(LlamaConfig(**shape, intermediate_size=48, tie_word_embeddings=tied))
+    written.generation_config.update(max_length=77, eos_token_id=5)
+    written.save_pretrained(tmp_path, max_shard_size="10KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+
+    model, taken = in_parts(tmp_path, dtype)
+
+    assert_same_model(model, load_model(str(tmp_path), dtype, "sdpa"))
+    assert taken == [name for name, _ in model.named_parameters()]
+
+
+def test_a_folder_whose_weights_have_other_names_is_read_by_transformers(tiny_model: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file(  # as the model without a head has them
+        {name.removeprefix("model."): each for name, each in weights.items()},
+        tmp_path / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+
+    model, taken = in_parts(tmp_path)
+
+    assert_same_model(model, load_model(str(tiny_model), torch.float32, "sdpa"))
+    assert taken == []
+
+
+def test_what_is_damaged_or_missing_is_refused_when_it_is_read_in_parts_too(tiny_model: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"missing keys, such as model\.norm"):
+        in_parts(tmp_path)
+    whole = (tiny_model / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ModelError, match="not a whole safetensors file"):
+        in_parts(tmp_path)
+    with pytest.raises(ModelError, match="no such model folder"):
+        in_parts(tmp_path / "nothing")

@@ -109,6 +109,11 @@ def test_what_is_offloaded_lies_on_the_host() -> None:
     assert host["the model while it loads"] == 2 * P
 
 
+def test_ranks_that_read_their_parts_need_no_room_for_the_whole_model_on_the_host() -> None:
+    host = learner_memory(config_of(learner={"zero_stage": 3}), SIZE).host_parts
+    assert {part.name: part.num_bytes for part in host}["the model while it loads"] == 2 * 32000 * 4096
+
+
 def test_checkpointing_keeps_one_tensor_a_layer() -> None:
     more, less = (
         parts_of(learner_memory(config_of(learner={"gradient_checkpointing": on}), SIZE))["activations"]

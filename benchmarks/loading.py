@@ -1,0 +1,131 @@
+"""What loading a model takes of a host's memory: each rank its part of every weight (ZeRO-3), against all of it.
+
+    python -m benchmarks.loading [--ranks 4] [--layers 22] [--stored float32]      1.1e9 random weights; some minutes
+
+A folder is written, then read by as many processes at a time as there are ranks, in bfloat16 and before there is an
+optimiser: by ranks that divide the weights, and, in the same way, by ranks that each read all of it, as they did
+before. Of each rank the anonymous resident memory above what it had when it had joined the group: at the end, and the
+most that was seen meanwhile, as shares of a full copy. Whole weights that are stored in the dtype that they are wanted
+in are used where they lie in their file, so those take nothing here until they are copied, to a GPU then. JSON as the
+last line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.machine import machine
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--layers", type=int, default=22, help="44e6 weights each")
+    parser.add_argument("--hidden-size", type=int, default=2048)
+    parser.add_argument("--stored", choices=("bfloat16", "float32"), default="bfloat16", help="the files' dtype")
+    parser.add_argument("--rank", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank:
+        measure_rank(json.loads(options.rank))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        stored = getattr(torch, options.stored)
+        num_bytes = write_model(Path(folder), options.layers, options.hidden_size, stored)
+        found = {how: measure(folder, how, options.ranks, num_bytes) for how in ("parts", "whole")}
+    for how, shares in found.items():
+        print(f"{how:6} at the end {shares['end']:.2f} of a copy a rank, at most {shares['peak']:.2f}; {shares['s']} s")
+    about = {"weights_bytes": num_bytes, "stored": options.stored}
+    print(json.dumps(about | {"ranks": options.ranks, "machine": machine(), **found}))
+
+
+def write_model(folder: Path, layers: int, hidden_size: int, stored: torch.dtype) -> int:
+    """A random Llama, stored so; returns the bytes of its weights in bfloat16."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=32000,
+        hidden_size=hidden_size,
+        intermediate_size=hidden_size * 11 // 4,
+        num_hidden_layers=layers,
+        num_attention_heads=32,
+        num_key_value_heads=4,
+        dtype=str(stored).removeprefix("torch."),
+    )
+    torch.manual_seed(0)
+    model = LlamaForCausalLM._from_config(config, dtype=torch.bfloat16).to(stored)
+    model.save_pretrained(folder)
+    return sum(2 * parameter.numel() for parameter in model.parameters())
+
+
+def measure(folder: str, how: str, ranks: int, num_bytes: int) -> dict[str, float]:
+    """Of the rank that took most."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        master = f"127.0.0.1:{probe.getsockname()[1]}"
+    told = [{"folder": folder, "how": how, "rank": rank, "size": ranks, "master": master} for rank in range(ranks)]
+    command = [sys.executable, "-m", "benchmarks.loading", "--rank"]
+    processes = [subprocess.Popen([*command, json.dumps(each)], stdout=subprocess.PIPE, text=True) for each in told]
+    outputs = [process.communicate(timeout=900)[0] for process in processes]
+    for process in processes:
+        if process.returncode != 0:
+            sys.exit(f"a rank ended with {process.returncode}")
+    lines = [json.loads(output.strip().splitlines()[-1]) for output in outputs]
+    most = {key: max(line[key] for line in lines) for key in ("end", "peak", "s")}
+    return {"end": round(most["end"] / num_bytes, 3), "peak": round(most["peak"] / num_bytes, 3), "s": most["s"]}
+
+
+def measure_rank(told: dict[str, Any]) -> None:
+    from learners.engine import Partition, World
+    from learners.learner import _load
+    from learners.model_folder import load_model
+    from spag_ray.config.parts import LearnerConfig
+    from spag_ray.host.memory import release_freed_memory
+
+    config = LearnerConfig(zero_stage=3, num_threads=1)
+    torch.set_num_threads(1)
+    world = World(told["rank"], told["size"], told["rank"], told["master"])
+    Partition(config, world)  # joins the group
+    torch.distributed.barrier()
+    before, seen, is_over = anonymous_bytes(), [0], threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(0.02):
+            seen.append(anonymous_bytes())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    began = time.perf_counter()
+    if told["how"] == "parts":
+        model = _load(told["folder"], config, world)
+    else:
+        model = load_model(told["folder"], torch.bfloat16, "sdpa")
+        release_freed_memory()
+    seconds = time.perf_counter() - began
+    end = anonymous_bytes() - before
+    is_over.set()
+    watcher.join()
+    torch.distributed.barrier()
+    assert any(True for _ in model.parameters())
+    print(json.dumps({"end": end, "peak": max(max(seen) - before, end), "s": round(seconds, 1)}), flush=True)
+
+
+def anonymous_bytes() -> int:
+    """Of this process: memory that is no part of a file."""
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("RssAnon"))
+
+
+if __name__ == "__main__":
+    main()
