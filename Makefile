@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart quickstart-gpu test test-all test-long fuzz chaos picture lint types clean
+.PHONY: help venv quickstart quickstart-gpu gpu-check test test-all test-long fuzz chaos picture lint types clean
 
 VENV := .venv
 LOCK := requirements/cpu.txt
@@ -32,6 +32,11 @@ ON_ONE_GPU := -o engine.num_gpus=0.5 -o learner.num_gpus=0.5 -o learner.zero_sta
 quickstart-gpu: ## the same on one NVIDIA GPU, with packages of its own in .venv-gpu (not yet run on a GPU)
 	@nvidia-smi -L 2>/dev/null | grep -q GPU || { echo "spag-ray: nvidia-smi finds no GPU here; \`make quickstart\` runs on CPUs." >&2; exit 2; }
 	$(MAKE) --no-print-directory quickstart VENV=.venv-gpu LOCK=requirements/gpu.txt OPTIONS="$(ON_ONE_GPU)"
+
+gpu-check: ## check what only a machine with NVIDIA GPUs can show, in 10 minutes (docs/gpu.md)
+	@nvidia-smi -L 2>/dev/null | grep -q GPU || { echo "spag-ray: nvidia-smi finds no GPU here." >&2; exit 2; }
+	$(MAKE) --no-print-directory venv VENV=.venv-gpu LOCK=requirements/gpu.txt
+	.venv-gpu/bin/python -m benchmarks.gpu_check
 
 test: $(STAMP) ## run the quick tests, tests/unit
 	@$(BIN)/python -m pytest tests/unit

@@ -113,12 +113,20 @@ def watch(
 
 @app.command()
 def doctor(
-    config: Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped one")],
+    config: Annotated[str | None, typer.Argument(help="a YAML file, or the name of a shipped one")] = None,
     override: Overrides = None,
     address: Annotated[str | None, typer.Option(help="a running Ray cluster (default: cluster.address)")] = None,
     run_dir: Annotated[Path | None, typer.Option(help="folder that the run will have")] = None,
+    gpu: Annotated[bool, typer.Option("--gpu", help="check this machine's GPUs instead, at most 10 minutes")] = False,
+    shape: Annotated[str, typer.Option(help="with --gpu: of the random model")] = "qwen2.5-1.5b",
 ) -> None:
     """Check files, model, nodes and their versions before a run; exit code 2 if a check fails."""
+    if gpu:
+        from cluster.gpu_check.run_checks import run_all
+
+        raise typer.Exit(2 * run_all(shape))
+    if config is None:
+        raise ConfigError("doctor looks at a configuration: name one (or ask for --gpu)")
     settings = load_config(config, override or [])
     if address is not None:
         settings = settings.model_copy(update={"cluster": settings.cluster.model_copy(update={"address": address})})

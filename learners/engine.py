@@ -126,11 +126,14 @@ class TrainingEngine:
         if torch.cuda.is_available():
             kept = {OffloadStateTypeEnum.lp_params} if keep_weights else set()
             self._engine.offload_states(include=set(OffloadStateTypeEnum) - kept, pin_memory=True)
+            if not keep_weights:  # DeepSpeed knows what it trains; with adapters that is not the model
+                move_frozen(self.inner_module, torch.device("cpu"))
             torch.cuda.empty_cache()
 
     def reload(self) -> None:
         if torch.cuda.is_available():
             self._engine.reload_states()
+            move_frozen(self.inner_module, torch.device("cuda", torch.cuda.current_device()))
 
     def save(self, folder: str, extra: dict[str, Any]) -> None:
         """DeepSpeed's checkpoint, and `extra` with it. Every rank calls it and writes its part.
@@ -189,6 +192,17 @@ class TrainingEngine:
             return
         with deepspeed.zero.GatheredParameters(parameters):
             yield
+
+
+@torch.no_grad()
+def move_frozen(module: nn.Module, device: torch.device) -> None:
+    """The weights that are not trained, to `device`; under ZeRO-3 this rank's part of each."""
+    for parameter in module.parameters():
+        if not parameter.requires_grad:
+            held: Any = getattr(parameter, "ds_tensor", parameter)
+            held.data = held.data.to(device, non_blocking=True)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 class Partition:

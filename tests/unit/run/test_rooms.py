@@ -23,7 +23,7 @@ PICTURE = {
                             schedules
                             rollout
               learning      supervision      buffer
-                 checks        monitor
+                 checks        monitor        gpu_check
                  planning      tracking
                             runtime
                             types

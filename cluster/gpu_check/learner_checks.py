@@ -1,0 +1,276 @@
+"""The learner's half: attention over trees, the head, the optimiser's states, memory, sleep, export."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from cluster.gpu_check.check import GIB, SHAPES, Finding, Told, seconds, synchronize
+
+MODULES = ("torch", "transformers", "safetensors")
+LEARNER = (*MODULES, "deepspeed", "pydantic", "msgpack")
+LENGTHS = (40, 300, 1024, 2048, 4096, 8192)
+MOST_ERROR = 0.02  # of a norm, in bfloat16
+TOKENS = 4096  # of a micro-batch
+
+
+def games_of(num_games: int, vocabulary: int, num_turns: int = 4, turn_tokens: int = 24) -> list[list[Any]]:
+    """TokenSamples by game: each turn reads all that was said before."""
+    from learners.packing import TokenSample
+
+    rng = random.Random(0)
+
+    def said(count: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(vocabulary) for _ in range(count))
+
+    games = []
+    opening = said(60)
+    for _ in range(num_games):
+        heard, samples = opening, []
+        for _ in range(num_turns):
+            target = said(turn_tokens)
+            samples.append(TokenSample(heard, target))
+            heard = heard + target + said(turn_tokens)
+        games.append(samples)
+    return games
+
+
+def attention(told: Told) -> Finding:
+    """Forward and backward in bfloat16 against dense float32; its speed against padded rows."""
+    from learners.packing import pack
+
+    lengths = LENGTHS if told.on_gpu else LENGTHS[:2]
+    worst, figures = 0.0, {}
+    for length in lengths:
+        samples = list(itertools.chain(*games_of(length // 150 + 1, 1000)))
+        tree = pack(samples, max_tokens=10 * length)[0]
+        found = _attend(tree.parents[:length], tree.subtree_ends.clamp(max=length)[:length], told.device)
+        worst = max(worst, found)
+    samples = list(itertools.chain(*games_of(20, 1000)))
+    [tree] = pack(samples, max_tokens=100_000)
+    figures["tree_ms"], figures["padded_ms"] = _speeds(tree, samples, told.device)
+    figures["worst_error"] = worst
+    figures["speedup"] = figures["padded_ms"] / figures["tree_ms"]
+    text = (
+        f"{len(lengths)} lengths to {lengths[-1]}: error at most {worst:.4f} of the norm; {tree.num_tokens} tokens in "
+        f"{figures['tree_ms']:.2f} ms, padded {figures['padded_ms']:.2f} ms"
+    )
+    return Finding(worst <= MOST_ERROR, text, figures)
+
+
+def _heads(num_tokens: int, device: str, dtype: torch.dtype) -> list[Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(1, heads, num_tokens, 64, device=device, dtype=dtype) for heads in (4, 2, 2)]
+
+
+def _attend(parents: Tensor, subtree_ends: Tensor, device: str) -> float:
+    """The largest error of output and gradients, relative to their norms."""
+    from learners.attention import ancestor_mask, plan_attention, tree_attention_forward
+
+    given = _heads(len(parents), device, torch.bfloat16)
+    query, key, value = (state.clone().requires_grad_() for state in given)
+    plan = plan_attention(parents, subtree_ends, torch.device(device), torch.bfloat16)
+    out, _ = tree_attention_forward(torch.nn.Module(), query, key, value, None, scaling=0.125, tree_attention=plan)
+    weights = torch.randn_like(out)
+    (out * weights).sum().backward()
+
+    exact = [state.float().requires_grad_() for state in given]
+    keys, values = (state.repeat_interleave(2, 1) for state in exact[1:])
+    mask = ancestor_mask(subtree_ends).to(device)
+    dense = scaled_dot_product_attention(exact[0], keys, values, attn_mask=mask, scale=0.125).transpose(1, 2)
+    (dense * weights.float()).sum().backward()
+
+    pairs = [(out, dense), *((mine.grad, other.grad) for mine, other in zip((query, key, value), exact, strict=True))]
+    return max(float((mine.float() - other).detach().norm() / other.detach().norm()) for mine, other in pairs)
+
+
+def _speeds(tree: Any, samples: Sequence[Any], device: str) -> tuple[float, float]:
+    """Milliseconds of forward and backward: over the tree, and over one padded row a sample."""
+    from learners.attention import plan_attention, tree_attention_forward
+
+    plan = plan_attention(tree.parents, tree.subtree_ends, torch.device(device), torch.bfloat16)
+    query, key, value = (state.requires_grad_() for state in _heads(tree.num_tokens, device, torch.bfloat16))
+    longest = max(len(sample.token_ids) for sample in samples)
+    shape = (len(samples), 4, longest, 64)
+    queries, keys, values = (
+        torch.randn(shape, device=device, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)
+    )
+
+    def of_tree() -> None:
+        out, _ = tree_attention_forward(torch.nn.Module(), query, key, value, None, scaling=0.125, tree_attention=plan)
+        out.sum().backward()
+
+    def of_rows() -> None:
+        scaled_dot_product_attention(queries, keys, values, is_causal=True).sum().backward()
+
+    return 1000 * seconds(of_tree, device), 1000 * seconds(of_rows, device)
+
+
+def head(told: Told) -> Finding:
+    """Log-probabilities and gradients against whole float32 logits; nothing waits for the GPU in its loop."""
+    from learners.head import _TargetLogprobs, _Targets
+
+    shape = SHAPES[told.shape]
+    num_rows, width, words = 1000, shape["hidden_size"], shape["vocab_size"]
+    torch.manual_seed(0)
+    hidden = torch.randn(num_rows, width, device=told.device, dtype=torch.bfloat16, requires_grad=True)
+    weight = (0.02 * torch.randn(words, width, device=told.device)).bfloat16().requires_grad_()
+    rows, ids = torch.randint(num_rows, (1500,)), torch.randint(words, (1500,))
+    targets = _Targets.of(rows, ids, num_rows, torch.device(told.device))
+    coefficients = torch.randn(len(rows), device=told.device)
+
+    def ask() -> Tensor:
+        logprobs, _ = _TargetLogprobs.apply(hidden, weight, None, targets, 0.7, True)
+        return logprobs
+
+    logprobs = ask()
+    (logprobs * coefficients).sum().backward()
+    exact = (hidden.detach() @ weight.detach().T).float().div(0.7).log_softmax(-1)[targets.rows, targets.ids]
+    error = float((logprobs - exact).detach().abs().max())
+    gradients = [hidden.grad, weight.grad]
+    finite = all(bool(torch.isfinite(each).all()) for each in gradients if each is not None)
+    synchronize(told.device)
+    if told.on_gpu:
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        ask().sum().backward()
+    except RuntimeError as error_found:
+        return Finding(False, f"its loop waits for the GPU: {str(error_found).splitlines()[0]}")
+    finally:
+        if told.on_gpu:
+            torch.cuda.set_sync_debug_mode("default")
+    took = 1000 * seconds(lambda: ask().sum().backward(), told.device)
+    figures = {"worst_error_nats": error, "ms": took}
+    text = f"{num_rows} rows x {words} words in {took:.1f} ms, error at most {error:.5f} nats, no wait in its loop"
+    return Finding(error < 0.01 and finite, text, figures)
+
+
+def learner(told: Told, **options: Any) -> Finding:
+    """Score, three steps on one batch, and the most memory that it took against the plan."""
+    rank, config = _rank(told, **options)
+    batch = _batch(told)
+    if told.on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    rank.begin_stage("imitation", 3, 1e-3, 0.0)
+    turns = [turn for game in batch.games for turn in game.turns]
+    scores = rank.score(turns)
+    reports = [rank.step(batch) for _ in range(3)]
+    losses = [report.loss for report in reports]
+    passed = len(scores) == len(turns) and losses[2] < losses[0] and not any(report.skipped for report in reports)
+    figures = {"first_loss": losses[0], "last_loss": losses[2], "step_s": min(report.seconds for report in reports)}
+    figures["tokens_per_s"] = reports[-1].num_unique_tokens / figures["step_s"]
+    text = f"loss {losses[0]:.3f} -> {losses[2]:.3f}, {figures['tokens_per_s']:,.0f} tokens/s"
+    if told.on_gpu:
+        figures["peak_gib"] = torch.cuda.max_memory_allocated() / GIB
+        figures["planned_gib"] = _planned_bytes(told, config) / GIB
+        text += f", at most {figures['peak_gib']:.1f} GiB, planned {figures['planned_gib']:.1f}"
+        passed = passed and figures["peak_gib"] <= 1.1 * figures["planned_gib"]
+    return Finding(passed, text, figures)
+
+
+def sleep(told: Told, **options: Any) -> Finding:
+    """What leaves the GPU; and the next step is the one that it would have been."""
+    losses = []
+    freed = held = 0.0
+    for sleeps in (False, True):
+        rank, _ = _rank(told, zero_stage=2, **options)
+        batch = _batch(told)
+        rank.begin_stage("imitation", 3, 1e-3, 0.0)
+        rank.step(batch)
+        if sleeps:
+            held = _gib_allocated(told)
+            rank.sleep()
+            freed = held - _gib_allocated(told)
+            rank.wake()
+        losses.append([rank.step(batch).loss for _ in range(2)])
+        del rank
+        if told.on_gpu:
+            torch.cuda.empty_cache()
+    same = all(abs(one - other) <= 1e-3 * abs(one) for one, other in zip(*losses, strict=True))
+    text = f"{freed:.1f} of {held:.1f} GiB left the GPU; next losses {losses[1]}, without a sleep {losses[0]}"
+    return Finding(same and (not told.on_gpu or freed > 0.9 * held), text, {"freed_gib": freed, "held_gib": held})
+
+
+def _gib_allocated(told: Told) -> float:
+    return torch.cuda.memory_allocated() / GIB if told.on_gpu else 0.0
+
+
+def export(told: Told) -> Finding:
+    """Weights to the host, bucket by bucket, checksums included."""
+    rank, _ = _rank(told, zero_stage=2)
+
+    def all_buckets() -> None:
+        for index in range(rank.num_buckets):
+            bucket = rank.bucket(index)
+            assert bucket is not None
+            bucket.verify()
+
+    took = seconds(all_buckets, told.device, times=2)
+    rate = rank.num_bytes / took / 1e9
+    text = f"{rank.num_bytes / 1e9:.2f} GB in {took:.2f} s, {rate:.1f} GB/s, each byte hashed twice"
+    return Finding(True, text, {"gb_per_s": rate, "seconds": took})
+
+
+def fresh_moments(told: Told) -> Finding:
+    """A stage begins with Adam's moments and step counts at zero, DeepSpeed's CPU Adam included."""
+    rank, _ = _rank(told, deepspeed="zero2_offload")
+    batch = _batch(told)
+    rank.begin_stage("imitation", 3, 1e-3, 0.0)
+    rank.step(batch)
+    rank.step(batch)
+    inner = getattr(rank._engine._optimizer, "optimizer", rank._engine._optimizer)
+
+    def largest() -> float:
+        values = [value for state in inner.state.values() for value in state.values()]
+        return max((float(torch.as_tensor(value).abs().max()) for value in values), default=0.0)
+
+    before = largest()
+    rank.begin_stage("imitation", 3, 1e-3, 0.0)
+    after = largest()
+    text = f"largest moment or step count {before:g} before, {after:g} after a stage has begun"
+    return Finding(before > 0 and after == 0, text)
+
+
+def _rank(told: Told, **options: Any) -> tuple[Any, Any]:
+    """A learner group of one rank, and its configuration."""
+    from learners.engine import World
+    from learners.learner import Learner
+    from spag_ray.config.parts import LearnerConfig, ObjectiveConfig
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        master = f"127.0.0.1:{probe.getsockname()[1]}"
+    config = LearnerConfig(
+        max_tokens_per_microbatch=TOKENS, gradient_checkpointing=True, num_gpus=float(told.on_gpu), **options
+    )
+    return Learner(str(told.model), config, ObjectiveConfig(), World(0, 1, 0, master)), config
+
+
+def _batch(told: Told) -> Any:
+    from learners.batch import Batch
+    from spag_ray.game.rules import Role
+    from spag_ray.training_data.samples import GameSample, TurnSample
+
+    games = []
+    for number, samples in enumerate(games_of(16 if told.on_gpu else 2, SHAPES[told.shape]["vocab_size"])):
+        turns = tuple(TurnSample(each.prompt_ids, each.target_ids, 1.0) for each in samples)
+        games.append(GameSample(str(number), Role.ATTACKER, 1.0, turns))
+    return Batch(tuple(games), ())
+
+
+def _planned_bytes(told: Told, config: Any) -> int:
+    from cluster.planning.memory import learner_memory
+    from cluster.planning.model_size import ModelSize, count_parameters
+    from spag_ray.config.parts import ModelShape
+    from spag_ray.config.run import RunConfig
+
+    shape = ModelShape(**SHAPES[told.shape])
+    run = RunConfig().model_copy(update={"learner": config})
+    return learner_memory(run, ModelSize(count_parameters(shape), "random", shape)).num_bytes

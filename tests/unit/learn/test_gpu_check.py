@@ -1,0 +1,112 @@
+"""The check of a GPU machine, as far as a machine without one can try it: its own code, on a tiny model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from cluster.gpu_check import learner_checks, run_checks
+from cluster.gpu_check.check import Check, Finding, Told
+from cluster.gpu_check.learner_checks import attention, head
+from cluster.gpu_check.run_checks import CHECKS, reason_of, run_all, why_not
+from learners.engine import move_frozen
+
+# What a machine with torch, transformers and DeepSpeed alone does not have; DeepSpeed itself brings pydantic.
+ABSENT = ("ray", "vllm", "pydantic", "xxhash", "peft", "lm_eval")
+WITHOUT = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {absent}:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Absent())
+from cluster.gpu_check.run_checks import main
+sys.exit(main(["--check", "attention", "--shape", "tiny", "--device", "cpu", "--folder", "."]))
+"""
+
+
+def test_what_it_needs_is_imported_when_a_check_begins_and_not_before() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", WITHOUT.replace("{absent}", repr(set(ABSENT)))], capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout.splitlines()[-1])["passed"]
+
+
+def test_arithmetic_is_compared_and_not_only_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told("tiny", tmp_path, "cpu")
+    found = attention(told)
+    assert found.passed and 0 < found.figures["worst_error"] < 0.02
+    assert head(told).passed
+    monkeypatch.setattr(learner_checks, "MOST_ERROR", found.figures["worst_error"] / 2)
+    assert not attention(told).passed
+    monkeypatch.setattr("learners.head._at_least_float32", lambda dtype: dtype)  # log-probabilities in bfloat16
+    assert not head(told).passed
+
+
+def test_what_is_missing_is_said() -> None:
+    def nothing(_: Told) -> Finding:
+        raise AssertionError
+
+    check = Check("x", nothing, ("torch", "no_such_package", "nor_this"), num_gpus=2)
+    assert why_not(check, "cuda", 2, 1.0) == "needs no_such_package, nor_this, which is not installed here"
+    here = Check("x", nothing, ("torch",), num_gpus=2)
+    assert why_not(here, "cuda", 1, 1.0) == "GPUs: needs 2, found 1"
+    assert why_not(here, "cuda", 2, 0.0) == "no time is left (--limit-s)"
+    assert why_not(here, "cuda", 2, 1.0) == ""
+
+
+def test_without_a_gpu_every_check_is_skipped_and_nothing_has_failed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_checks, "gpus", lambda: [])
+    assert run_all("tiny") == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [row["check"] for row in found["checks"]] == [check.name for check in CHECKS]
+    assert {row["status"] for row in found["checks"]} == {"skip"}
+
+
+def test_a_check_that_fails_says_why_and_is_counted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_checks, "CHECKS", (Check("unheard of", attention, ("torch",)),))
+    assert run_all("tiny", device="cpu") == 1, "the process knows no check of this name"
+    [row] = json.loads(capsys.readouterr().out.splitlines()[-1])["checks"]
+    assert row["status"] == "fail" and row["text"].startswith("ValueError")
+
+
+def test_the_first_error_is_the_reason() -> None:
+    errors = "Traceback\n  File x\ntorch.OutOfMemoryError: CUDA out of memory\nmore\nRuntimeError: engine died\n"
+    assert reason_of(errors) == "torch.OutOfMemoryError: CUDA out of memory"
+    assert reason_of("killed\n\n") == "killed"
+    assert reason_of("") == ""
+
+
+def test_frozen_weights_move_and_trained_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+    module[0].requires_grad_(False)
+    divided: Any = module[0].bias
+    divided.ds_tensor = torch.arange(2.0)  # with ZeRO-3 a rank has a part of it
+    moved: list[tuple[int, ...]] = []
+
+    def to(tensor: torch.Tensor, device: torch.device, non_blocking: bool) -> torch.Tensor:
+        assert device.type == "cuda"
+        moved.append(tuple(tensor.shape))
+        return tensor + 100
+
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    before = [each.detach().clone() for each in module.parameters()]
+    move_frozen(module, torch.device("cuda"))
+    assert moved == [(3, 2), (2,)]
+    assert divided.ds_tensor.tolist() == [100.0, 101.0]
+    changed = [not torch.equal(one, other) for one, other in zip(before, module.parameters(), strict=True)]
+    assert changed == [True, False, False, False]
