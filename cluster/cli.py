@@ -122,8 +122,10 @@ def doctor(
 ) -> None:
     """Check files, model, nodes and their versions before a run; exit code 2 if a check fails."""
     if gpu:
-        from cluster.gpu_check.run_checks import run_all
+        from cluster.gpu_check.run_checks import SHAPES, run_all
 
+        if shape not in SHAPES:
+            raise ConfigError(f"--shape {shape} is not known; there are {', '.join(SHAPES)}")
         raise typer.Exit(2 * run_all(shape))
     if config is None:
         raise ConfigError("doctor looks at a configuration: name one (or ask for --gpu)")

@@ -17,7 +17,6 @@ import math
 import os
 import socket
 import sys
-import unittest.mock
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -224,8 +223,13 @@ class Partition:
         divided = deepspeed.zero.Init(
             config_dict_or_path=self._settings, tensor_overrides=[DeepSpeedTensorOverride.device]
         )
-        with unittest.mock.patch.object(deepspeed.comm, "broadcast", lambda *_, **__: None), divided:
-            yield
+        broadcast = deepspeed.comm.broadcast
+        deepspeed.comm.broadcast = lambda *_, **__: None
+        try:
+            with divided:
+                yield
+        finally:
+            deepspeed.comm.broadcast = broadcast
 
     def take(self, parameter: nn.Parameter, whole: Tensor) -> None:
         """Of a whole weight, this rank's part."""

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 # Logits that go through a softmax at a time, in float32: on a CPU what its cache holds (16 rows of 50,000 words); on a
 # GPU few large kernels are better than many small ones.
 CPU_SOFTMAX_BYTES = 3 * 2**20
-GPU_SOFTMAX_BYTES = 256 * 2**20
+GPU_SOFTMAX_BYTES = 64 * 2**20
 # Rows multiplied at a time on a CPU: the whole weight is read for each multiplication.
 MATMUL_ROWS = 256
 

@@ -165,6 +165,11 @@ def test_words_check_finds_a_shipped_deck_by_name(capsys: pytest.CaptureFixture[
     assert "words, no faults" in capsys.readouterr().out
 
 
+def test_doctor_wants_a_configuration_or_a_known_shape_of_gpu_check(run: Any) -> None:
+    assert "name one (or ask for --gpu)" in run("doctor")
+    assert "there are tiny, qwen2.5-0.5b" in run("doctor", "--gpu", "--shape", "gpt-5")
+
+
 def test_words_check_of_no_deck_is_one_line(run: Any, tmp_path: Path) -> None:
     assert "no such file" in run("words", "check", "absent")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\x00")
