@@ -31,7 +31,7 @@ _HUB_SWITCHES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_EVALUATE_OFFLINE")
 
 def harness_environment(download: bool) -> dict[str, str]:
     """For a process that will load tasks, before it imports anything; `download`: data sets may come from the hub."""
-    hub = {name: "0" if download else "1" for name in _HUB_SWITCHES}
+    hub = dict.fromkeys(_HUB_SWITCHES, "0" if download else "1")
     return {**hub, "TQDM_DISABLE": "1", "LMEVAL_DISABLE_MULTIPROC": "1"}
 
 

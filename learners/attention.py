@@ -112,7 +112,9 @@ def tree_attention_forward(
     query [1, heads, T, d], key and value [1, key heads, T, d] -> [1, T, heads, d].
     """
     assert tree_attention is not None, "the model's forward has to be given tree_attention"
-    assert not dropout and softcap is None and s_aux is None, "packing.check_packable lets no such model through"
+    assert not dropout, "packing.check_packable lets no such model through"
+    assert softcap is None, "packing.check_packable lets no such model through"
+    assert s_aux is None, "packing.check_packable lets no such model through"
     groups = query.shape[1] // key.shape[1]
     if tree_attention.query_blocks is None:
         attend = _compiled_flex_attention() if query.is_cuda else _flex_attention()

@@ -100,7 +100,7 @@ def local_ray() -> Iterator[None]:
     before = engine_processes()
     with ray_session(ClusterConfig(num_cpus=2, object_store_gib=0.3)):
         yield
-        assert [actor for actor in ray.util.list_named_actors()] == []
+        assert list(ray.util.list_named_actors()) == []
         groups = ray.util.placement_group_table().values()
         assert [group["name"] for group in groups if group["state"] != "REMOVED"] == []
         _, left = psutil.wait_procs(engine_processes() - before, timeout=20)

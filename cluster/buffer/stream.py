@@ -192,7 +192,7 @@ class GameStream:
         self._batch: dict[int, bytes] = {}
         self._versions = dict(versions)
         self._num_learned = 0
-        self._win_rate = {role: 0.5 for role in Role}
+        self._win_rate = dict.fromkeys(Role, 0.5)
         self._counts = StreamCounts()
 
     def cursor(self) -> dict[str, Any]:

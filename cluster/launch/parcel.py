@@ -63,7 +63,8 @@ def package_files() -> list[tuple[Path, Path]]:
     found = []
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
-        assert spec is not None and spec.origin is not None
+        assert spec is not None
+        assert spec.origin is not None
         root = Path(spec.origin).parent
         found += [(root / path, Path(package) / path) for path in _contents(root).files or _walked(root).files]
     configs = root.parent / "configs"

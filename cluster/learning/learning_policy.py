@@ -193,7 +193,8 @@ class LearningPolicy:
 
     def verify_weights(self) -> dict[Engine, str]:
         """Compare learner and engines after `publish`; returns {engine: why} of those that were stopped."""
-        assert self._exported is not None and self._report is not None
+        assert self._exported is not None
+        assert self._report is not None
         lost: dict[Engine, str] = {}
         if self._probe is not None:
             self._report, lost = verify_weights(

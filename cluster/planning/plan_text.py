@@ -70,7 +70,8 @@ def _schedule(plan: Plan) -> Iterator[str]:
 
 def _memory(plan: Plan) -> Iterator[str]:
     config = plan.config
-    assert plan.learner is not None and plan.engine is not None
+    assert plan.learner is not None
+    assert plan.engine is not None
     room = f" of {config.cluster.gpu_gib:g}"
     on_gpu = config.learner.num_gpus > 0
     yield f"memory of a learner rank   {plan.learner.num_bytes / GIB:.1f} GiB{room + ' on its GPU' if on_gpu else ''}"

@@ -60,7 +60,8 @@ def wire(data: bytes) -> None:
     except InputError:
         return
     assert decode(encode(episode)) == episode
-    assert head is not None and (head.number, head.num_tokens) == (episode.number, episode.num_tokens)
+    assert head is not None
+    assert (head.number, head.num_tokens) == (episode.number, episode.num_tokens)
 
 
 def log(data: bytes) -> None:

@@ -125,7 +125,8 @@ def test_a_long_call_that_is_announced_is_not_taken_for_a_hang(watch: ActorWatch
     with watch.patience("buffer"):
         assert ray.get(handle.block.remote(2.5 * TIMEOUT_S)) == pid
     time.sleep(1.5)
-    assert ray.get(handle.pid.remote()) == pid and watch.reason("buffer") is None
+    assert ray.get(handle.pid.remote()) == pid
+    assert watch.reason("buffer") is None
 
 
 def test_an_arena_that_two_plays_find_dead_is_replaced_once(watch: ActorWatch, tmp_path: Path) -> None:
@@ -137,7 +138,8 @@ def test_an_arena_that_two_plays_find_dead_is_replaced_once(watch: ActorWatch, t
     ray.kill(arenas.handles[0])
     try:
         handle = arenas.replace(0, "arena-0", error)
-        assert arenas.replace(0, "arena-0", error) is handle and arenas.name(0) == "arena-0.2"
+        assert arenas.replace(0, "arena-0", error) is handle
+        assert arenas.name(0) == "arena-0.2"
         ray.get(handle.heartbeat.remote(), timeout=30)
         assert [line["what"] for line in records_of(tmp_path, "restart")] == ["arena-0"]
     finally:

@@ -172,20 +172,27 @@ def test_a_job_trains_by_either_command_and_its_exit_code_is_that_of_who_follows
     plain = ["ray", "job", "submit", "--address", head.jobs, "--working-dir", str(ROOT), "--"]
     plain += ["python", "-m", "spag_ray", "train", str(short), "--run-dir"]
     done = subprocess.run([*plain, str(folder)], env=head.environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0 and "models:" in done.stdout, done.stdout + done.stderr
-    assert "SIGTERM leaves 30 s" in done.stdout and "spag-1" in done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "models:" in done.stdout, done.stdout + done.stderr
+    assert "SIGTERM leaves 30 s" in done.stdout
+    assert "spag-1" in done.stdout
     assert len(list(read_log(folder / "episodes" / "spag-1.log"))) == 16
     relative = subprocess.run([*plain, "runs/here"], env=head.environment, capture_output=True, text=True, timeout=300)
-    assert relative.returncode != 0 and "a job's working directory is temporary" in relative.stdout + relative.stderr
+    assert relative.returncode != 0
+    assert "a job's working directory is temporary" in relative.stdout + relative.stderr
 
     submit = ("submit", str(short), "--address", head.jobs, "--run-dir", str(folder), "--follow")
     goes_on = head.run(*submit, "--resume")
     assert goes_on.returncode == 0, goes_on.stdout + goes_on.stderr
     size = re.search(r"sending (\d+) files, ([\d.]+) MiB", goes_on.stdout)
-    assert size is not None and float(size[2]) < 2
-    assert "models: " in goes_on.stdout and "SUCCEEDED" in goes_on.stdout
+    assert size is not None
+    assert float(size[2]) < 2
+    assert "models: " in goes_on.stdout
+    assert "SUCCEEDED" in goes_on.stdout
     again = head.run(*submit)
-    assert again.returncode == 2 and "this run folder exists" in again.stdout and "FAILED" in again.stdout
+    assert again.returncode == 2
+    assert "this run folder exists" in again.stdout
+    assert "FAILED" in again.stdout
 
 
 @pytest.mark.long  # three jobs
@@ -200,15 +207,19 @@ def test_a_job_is_stopped_by_a_command_and_by_ctrl_c_and_goes_on_in_another_job(
         following.type(CTRL_C)
         following.until("stop the job, too?", 20)
         following.type(b"n\n")
-        assert following.ended(30) == 0 and b"goes on; see its output with" in following.output
+        assert following.ended(30) == 0
+        assert b"goes on; see its output with" in following.output
     before = count(folder, "sync")
     wait_until(lambda: count(folder, "sync") > before, 60, "it goes on by itself")
     assert f"RUNNING  {folder}" in head.run("runs", "--address", head.jobs).stdout
     stopped = head.run("stop", str(folder), "--address", head.jobs)
-    assert stopped.returncode == 0 and "stopped; go on with" in stopped.stdout, stopped.stdout + stopped.stderr
+    assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+    assert "stopped; go on with" in stopped.stdout, stopped.stdout + stopped.stderr
     before = count(folder, "sync")
     names = [line["name"] for line in records_of(folder, "checkpoint")]
-    assert len(names) == 2 and names[0] == "start" and names[1].startswith("version-"), "it had the time to save"
+    assert len(names) == 2, "it had the time to save"
+    assert names[0] == "start", "it had the time to save"
+    assert names[1].startswith("version-"), "it had the time to save"
     with typed(*submit, environment=head.environment) as following:
         wait_until(lambda: count(folder, "resumed") == 1 and count(folder, "sync") > before + 1, 120, "it goes on")
         following.type(CTRL_C)
@@ -234,20 +245,24 @@ def test_what_cannot_work_is_refused_in_one_line(head: Head, short: Path, tmp_pa
     )
     for changes, arguments, reason in refused:
         done = head.run(*arguments, **changes)
-        assert done.returncode == 2 and reason in done.stderr, (arguments, done.stdout + done.stderr)
+        assert done.returncode == 2, (arguments, done.stdout + done.stderr)
+        assert reason in done.stderr, (arguments, done.stdout + done.stderr)
         assert done.stderr.count("\n") == 1, done.stderr
     doctor = ("doctor", str(short), "--address", head.gcs, "--run-dir", "/tmp/nothing")
     done = head.run(*doctor, RAY_AUTH_MODE="disabled")
-    assert done.returncode != 0 and f"{head.gcs} asks for a token" in done.stdout, done.stdout + done.stderr
+    assert done.returncode != 0, done.stdout + done.stderr
+    assert f"{head.gcs} asks for a token" in done.stdout, done.stdout + done.stderr
     big = tmp_path / "model.bin"
     big.write_bytes(b"")
     os.truncate(big, 120 * 2**20)
     (tmp_path / "below").mkdir()
     large = ("/tmp/nothing", "-o")
     done = head.run(*submit, *large, "self_play.sft_file=model.bin", cwd=tmp_path)
-    assert done.returncode == 2 and "the largest: model.bin (120 MiB)" in done.stderr, done.stdout + done.stderr
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "the largest: model.bin (120 MiB)" in done.stderr, done.stdout + done.stderr
     done = head.run(*submit, *large, "self_play.sft_file=../model.bin", cwd=big.parent / "below")
-    assert done.returncode == 2 and "name it by an absolute path" in done.stderr, done.stdout + done.stderr
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "name it by an absolute path" in done.stderr, done.stdout + done.stderr
 
 
 def test_a_run_outlives_the_session_that_started_it_and_frees_everything_when_it_is_stopped(
@@ -302,7 +317,8 @@ print("played:", run.play("river", as_role="defender"))
         assert line in looked, (line, looked)
     assert folder.name in head.run("runs", "--address", head.client).stdout
     watched = head.run("watch", head.client, "--once")
-    assert watched.returncode == 0 and "staleness" in watched.stdout, watched.stdout + watched.stderr
+    assert watched.returncode == 0, watched.stdout + watched.stderr
+    assert "staleness" in watched.stdout, watched.stdout + watched.stderr
     assert "a checkpoint takes" in watched.stdout, "what the run says itself"
     assert head.run("stop", folder.name, "--address", head.client).returncode == 0
     left = head.said(
@@ -329,7 +345,8 @@ def test_two_runs_on_a_cluster_do_not_see_each_other(head: Head, endless: Path, 
     code += "print(sorted(name for name, _ in runs_here()))\n"
     code += "try:\n    attach()\nexcept Exception as error:\n    print(error)\n"
     said = head.said(code)
-    assert "['one', 'two']" in said and "name one by its folder's name" in said
+    assert "['one', 'two']" in said
+    assert "name one by its folder's name" in said
     wait_until(lambda: all(count(tmp_path / name, "sync") >= 2 for name in ("one", "two")), 150, "both learn")
     assert head.run("stop", "one", "--address", head.client).returncode == 0
     before = count(tmp_path / "two", "sync")
@@ -347,14 +364,16 @@ def test_a_session_needs_neither_torch_nor_vllm_nor_deepspeed(head: Head, endles
             if not top.startswith(("..", "__editable__", "__pycache__")) and not (site / top).exists():
                 (site / top).symlink_to(Path(str(distribution.locate_file(top))))
     names = {path.name for path in site.iterdir()}
-    assert "ray" in names and not names & {"torch", "vllm", "deepspeed", "transformers"}
+    assert "ray" in names
+    assert not names & {"torch", "vllm", "deepspeed", "transformers"}
     environment = {**head.environment, "PYTHONPATH": f"{ROOT}:{site}"}
     code = f"from cluster.console import launch\nrun = launch({str(endless)!r}, {head.client!r}, "
     code += f"{str(tmp_path / 'run')!r})\nprint(run.status())\nrun.stop()\n"
     done = subprocess.run(
         [sys.executable, "-S", "-c", code], env=environment, capture_output=True, text=True, timeout=200, cwd=ROOT
     )
-    assert done.returncode == 0 and "run | " in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "run | " in done.stdout, done.stdout + done.stderr
 
 
 def closure(name: str, extra: str) -> list[importlib.metadata.Distribution]:

@@ -63,7 +63,8 @@ def test_frozen_opponents_play_in_the_round_after_the_alarm(tiny_model: Path, wo
     assert (alarm["stage"], alarm["figure"], alarm["is_alarm"], alarm["before"]) == ("spag-2", "ties", True, "imitated")
     assert alarm["value"] == pytest.approx(counts[2] / 24, abs=1e-4)
     assert alarm["low"] < counts[0] / 24 < alarm["high"] < min(counts[1:]) / 24
-    assert (alarm["action"], alarm["mix_ratio"]) == ("mix", 0.5) and all(line["stage"] != "spag-1" for line in others)
+    assert (alarm["action"], alarm["mix_ratio"]) == ("mix", 0.5)
+    assert all(line["stage"] != "spag-1" for line in others)
     line = r"collapse: spag-2: ties .*; frozen opponents play 50% of the next round's games"
     assert re.search(line, console.export_text().replace("\n", ""))
 
@@ -81,12 +82,14 @@ def test_frozen_opponents_play_in_the_round_after_the_alarm(tiny_model: Path, wo
     ):
         games = players_in(folder / "episodes" / f"match-{name}.log")
         seats = {Role.ATTACKER: attacker, Role.DEFENDER: defender}
-        assert len(games) == 4 and all(game.items() <= seats.items() for game in games)
+        assert len(games) == 4
+        assert all(game.items() <= seats.items() for game in games)
 
     before, after = (players_in(folder / "episodes" / f"{stage}.log") for stage in ("spag-2", "spag-3"))
     assert all(set(game.values()) == {"policy"} for game in before)
     mixed = [game for game in after if set(game.values()) != {"policy"}]
-    assert 8 <= len(mixed) <= 24 and {seat for game in mixed for seat in game if game[seat] != "policy"} == set(Role)
+    assert 8 <= len(mixed) <= 24
+    assert {seat for game in mixed for seat in game if game[seat] != "policy"} == set(Role)
     assert {name for game in mixed for name in game.values()} == {"policy", "base-policy", "imitated-policy"}
     learned = sum(line["decided"] for line in records_of(folder, "samples") if line["what"] == "round 3")
     assert 0 < learned <= 32
@@ -105,7 +108,8 @@ def test_a_run_that_stops_for_a_collapse_goes_on_with_frozen_opponents(
     with pytest.raises(CollapseError, match=r"spag-2: ties .*--resume .* -o self_play\.on_collapse=warn"):
         run_training(config, folder, quiet())
     ended = json.loads((folder / "ended.json").read_text())
-    assert ended["ended"] == "stopped" and ended["reason"].startswith("spag-2: ties ")
+    assert ended["ended"] == "stopped"
+    assert ended["reason"].startswith("spag-2: ties ")
     assert not (folder / "models" / "spag-3").exists()
     before = {log.name: log.read_bytes() for log in (folder / "episodes").glob("*.log")}
 

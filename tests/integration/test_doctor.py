@@ -31,12 +31,17 @@ def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tu
 @pytest.mark.usefixtures("local_ray")
 def test_a_machine_is_told_what_is_well_and_what_is_not(printed: Any, tiny_model: Path, words: Path) -> None:
     is_well, text = printed(tiny_run(tiny_model, words, imitation={"enabled": False}))
-    assert is_well and "nothing stands in the way" in text and "fail" not in text
+    assert is_well
+    assert "nothing stands in the way" in text
+    assert "fail" not in text
     large = {"num_engines": 2, "num_cpus": 0.5, "num_gpus": 4, "tensor_parallel_size": 4}
     absent = tiny_run(tiny_model / "absent", words.parent / "absent.txt", imitation={"enabled": False}, engine=large)
     is_well, text = printed(absent)
-    assert not is_well and "4 to mend" in text
-    assert "no such model folder" in text and "8 GPUs are needed" in text and "absent.txt" in text
+    assert not is_well
+    assert "4 to mend" in text
+    assert "no such model folder" in text
+    assert "8 GPUs are needed" in text
+    assert "absent.txt" in text
 
 
 @pytest.mark.usefixtures("local_ray")
@@ -47,6 +52,7 @@ def test_a_cluster_is_asked_in_tasks_on_its_nodes(tiny_model: Path, words: Path,
     config = tiny_run(tiny_model, words, cluster={"address": address}, imitation={"source": "/nowhere/games.json"})
     found = list(cluster_checks(config, str(tiny_model), tmp_path / "run"))
     failed = [result for result in found if result.status == "fail"]
-    assert [result.check for result in failed] == ["paths"] and "/nowhere/games.json" in failed[0].text
+    assert [result.check for result in failed] == ["paths"]
+    assert "/nowhere/games.json" in failed[0].text
     assert {"nodes", "placement", "versions", "run folder", "ports"} <= {result.check for result in found}
     assert list(tmp_path.iterdir()) == []

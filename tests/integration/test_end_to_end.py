@@ -95,8 +95,10 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
     for stage in ("base", "imitated", "spag-1", "spag-2"):
         assert stage in printed
         assert len(list(read_log(folder / "episodes" / f"eval-{stage}.log"))) == (3 if stage == "base" else 6)
-    assert "spag-2 as attacker against imitated" in printed and "spag-2 as defender" in printed
-    assert f"report: {folder}/report.html" in printed.replace("\n", "") and (folder / "report.html").is_file()
+    assert "spag-2 as attacker against imitated" in printed
+    assert "spag-2 as defender" in printed
+    assert f"report: {folder}/report.html" in printed.replace("\n", "")
+    assert (folder / "report.html").is_file()
 
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["version"] for line in metrics if line["kind"] == "sync"] == [1, 2, 3]
@@ -123,17 +125,21 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
     models |= {f"eval-{stage}": folder / "models" / stage for stage in ("imitated", "spag-1", "spag-2")}
     for stage, model in models.items():
         episodes = list(read_log(folder / "episodes" / f"{stage}.log"))
-        assert counted[stage]["games"] == len(episodes) and counted[stage]["scored_games"] > 0
+        assert counted[stage]["games"] == len(episodes)
+        assert counted[stage]["scored_games"] > 0
         check_word_scored(episodes, model)
     for stage in ("expert", "spag-1"):
         episodes = list(read_log(folder / "episodes" / f"{stage}.log"))
         assert all(turn.word_logprob is None for episode in episodes for turn in episode.turns)
-    assert "could have known" in printed and "spag-2 v imitated" in printed
+    assert "could have known" in printed
+    assert "spag-2 v imitated" in printed
 
     view = FolderSource(folder).look()
     lines = [line.plain for line in frame(view, 80, 24, time.time())]
-    assert lines[-1] == view.end == "the run has finished" and view.num_unread == 0
-    assert "2 of 2 rounds learned" in lines[1] and any(line.startswith("spag-2 v imitated") for line in lines)
+    assert lines[-1] == view.end == "the run has finished"
+    assert view.num_unread == 0
+    assert "2 of 2 rounds learned" in lines[1]
+    assert any(line.startswith("spag-2 v imitated") for line in lines)
     assert {name: dict(shares.outcomes) for name, shares in view.held_out.items() if name == "spag-1"} == {
         "spag-1": dict(Counter(str(e.verdict.outcome) for e in read_log(folder / "episodes" / "eval-spag-1.log")))
     }
@@ -144,11 +150,13 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
         assert {turn.first_version for episode in episodes for turn in episode.turns} == {version}
     held_out = {episode.target_word for episode in read_log(folder / "episodes" / "eval-base.log")}
     trained = {e.target_word for stage in ("expert", "spag-1") for e in read_log(folder / "episodes" / f"{stage}.log")}
-    assert len(held_out) == 2 and not held_out & trained
+    assert len(held_out) == 2
+    assert not held_out & trained
     assert (folder / "models" / "spag-2" / "tokenizer.json").is_file()
     assert json.loads((folder / "versions.json").read_text())["packages"]["ray"]
     files = [path for path in folder.rglob("*") if path.is_file()]
-    assert len(files) > 20 and not [path for path in files if SECRET.encode() in path.read_bytes()]
+    assert len(files) > 20
+    assert not [path for path in files if SECRET.encode() in path.read_bytes()]
 
 
 @pytest.mark.long  # two whole runs
@@ -174,7 +182,8 @@ def test_a_greedy_run_in_game_order_gives_the_same_games_and_weights_twice(
     for name in ("one", "two"):
         run_training(tiny_run(tiny_model, words, **changes), tmp_path / name, quiet())
     one, two = (list(read_log(tmp_path / name / "episodes" / "spag-1.log")) for name in ("one", "two"))
-    assert one == two and len(one) == 8
+    assert one == two
+    assert len(one) == 8
     weights = [load_file(tmp_path / name / "models" / "spag-1" / "model.safetensors") for name in ("one", "two")]
     base = load_file(tmp_path / "one" / "models" / "imitated" / "model.safetensors")
     assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
@@ -198,7 +207,8 @@ def test_play_reward_and_learn_hand_each_other_published_files(tiny_model: Path,
     games.write_text(json.dumps(played + decided))
     run_reward(games, data, 0.8, "published", "flat", sft, quiet())
     rows = read_samples(data)
-    assert rows[-1]["type"] == "sft" and any(row.get("reward") for row in rows)
+    assert rows[-1]["type"] == "sft"
+    assert any(row.get("reward") for row in rows)
     run_learn(config, "spag", data, model, quiet())
     assert load_file(model / "model.safetensors")
     run_learn(config, "imitation", data, tmp_path / "model2", quiet())
@@ -215,7 +225,7 @@ def test_a_run_that_ray_could_never_place_is_refused_before_its_folder_is_made(
 
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize(
-    "update, kind, channel",
+    ("update", "kind", "channel"),
     [
         ("between_games", "transformers", "object_store"),
         pytest.param("in_flight", "vllm", "shared_memory", marks=pytest.mark.long),
@@ -253,15 +263,18 @@ def test_a_stream_plays_while_it_learns_and_an_engine_is_killed_and_others_join(
             get(training)
     lost, joined = records_of(folder, "engine_lost"), records_of(folder, "engine_joined")
     assert [line["engine"] for line in lost] == ["engine-policy-0"]
-    assert {line["engine"] for line in joined} == names and all(line["version"] >= 2 for line in joined)
+    assert {line["engine"] for line in joined} == names
+    assert all(line["version"] >= 2 for line in joined)
     batches, num_versions = records_of(folder, "stream"), len(syncs())
     assert [line["version"] for line in syncs()] == list(range(1, num_versions + 1))
     assert all(line["probe_gap_max"] < 1e-3 for line in syncs())
     lags = {int(key[4:]): batches[-1][key] for key in batches[-1] if key.startswith("lag_")}
-    assert max(lags) <= 2 and sum(lags.values()) == 8 * len(batches)
+    assert max(lags) <= 2
+    assert sum(lags.values()) == 8 * len(batches)
     episodes = list(read_log(folder / "episodes" / "stream.log"))
     numbers = sorted(episode.number for episode in episodes)
-    assert len(numbers) == len(set(numbers)) and len(set(range(numbers[-1])) - set(numbers)) <= 8, "no game was lost"
+    assert len(numbers) == len(set(numbers)), "no game was lost"
+    assert len(set(range(numbers[-1])) - set(numbers)) <= 8, "no game was lost"
     mixed = sum(len({turn.first_version for turn in episode.turns}) > 1 for episode in episodes)
     assert update != "between_games" or mixed <= 8, "only games whose engine died go on under other weights"
     steps = steps_of(folder)
@@ -297,12 +310,15 @@ def test_a_league_plays_earlier_versions_and_a_fixed_model_and_learns_its_own_tu
     assert set().union(*seats) == {"policy", *against}
     attacking = [episode for episode in episodes if episode.turns[0].policy == "policy" and len(episode.turns) > 1]
     defending = [episode for episode in episodes if episode.turns[0].policy in against]
-    assert attacking and defending
+    assert attacking
+    assert defending
     past_versions = {turn.first_version for e in episodes for turn in e.turns if turn.policy == "past policy"}
-    assert past_versions <= set(range(1, 7)) and len(past_versions) > 1
+    assert past_versions <= set(range(1, 7))
+    assert len(past_versions) > 1
     written = json.loads((folder / "league.json").read_text())
     kept = [past["version"] for past in written["kept"]]
-    assert len(kept) == 2 and sorted(path.name for path in (folder / "league").iterdir()) == [f"v{v}" for v in kept]
+    assert len(kept) == 2
+    assert sorted(path.name for path in (folder / "league").iterdir()) == [f"v{v}" for v in kept]
     assert sum(sum(v for k, v in row.items() if k not in ("attacker", "defender")) for row in written["games"]) >= 36
     assert any(name.startswith("policy@") for name in written["ratings"])
 
@@ -346,7 +362,7 @@ def test_an_attacker_and_a_defender_learn_side_by_side_from_both_sides_of_their_
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    "channel, kind",
+    ("channel", "kind"),
     [
         ("object_store", "transformers"),
         pytest.param("shared_memory", "vllm", marks=pytest.mark.long),
@@ -404,7 +420,8 @@ def test_the_turns_own_logprobs_can_stand_in_for_recomputed_ones(
     )
     run_training(config, tmp_path / "run", quiet())
     played = [step for step in steps_of(tmp_path / "run") if step["stage"] == "spag-1"]
-    assert played[0]["ratio_mean"] == pytest.approx(1.0, abs=1e-3) and played[0]["kl_loss"] == 0.0
+    assert played[0]["ratio_mean"] == pytest.approx(1.0, abs=1e-3)
+    assert played[0]["kl_loss"] == 0.0
 
 
 def test_imitation_learns_rows_of_training_data_and_instruction_data_beside_them(
@@ -424,4 +441,5 @@ def test_imitation_learns_rows_of_training_data_and_instruction_data_beside_them
     )
     run_training(config, tmp_path / "run", quiet())
     steps = steps_of(tmp_path / "run")
-    assert len(steps) == 4 and steps[-1]["loss"] < steps[0]["loss"]
+    assert len(steps) == 4
+    assert steps[-1]["loss"] < steps[0]["loss"]

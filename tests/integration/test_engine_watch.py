@@ -39,7 +39,7 @@ class Silent:
 
 
 @pytest.mark.parametrize(
-    "beat, fault",
+    ("beat", "fault"),
     [
         ((0, 500.0), None),
         ((3, 0.1), None),

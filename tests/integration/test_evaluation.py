@@ -60,13 +60,15 @@ def test_a_run_evaluates_every_stage_with_the_engine_it_has_and_the_numbers_are_
         expected = {key: value for key, (value, _) in rows_of_the_harness(model, names, tasks).items()}
         assert found == pytest.approx(expected, rel=1e-4)
     perplexities = [row.value for row in rows if row.task == "tiny_rolling"]
-    assert len(rows) == 8 and len(set(perplexities)) == 2, "each stage is another model"
+    assert len(rows) == 8, "each stage is another model"
+    assert len(set(perplexities)) == 2, "each stage is another model"
     engines = [path.name for path in (folder / "logs").glob("engine-*.log")]
     assert engines == ["engine-policy-0.log"], "no engine is started to evaluate"
     assert [actor for actor in ray.util.list_named_actors() if actor.startswith("evaluation")] == []
     assert len(records_of(folder, "evaluation")) == len(rows)
     text = console.export_text()
-    assert f"{perplexities[0]:.1f}" in text and "imitated" in text
+    assert f"{perplexities[0]:.1f}" in text
+    assert "imitated" in text
 
 
 @pytest.mark.long  # engines in the place of others

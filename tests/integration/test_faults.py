@@ -26,7 +26,8 @@ def test_a_stream_goes_on_whatever_is_killed(tiny_model: Path, words: Path, tmp_
     run.to_the_end()
     run.check(40)
     again = {line["what"].split("-")[0] for line in records_of(tmp_path / "run", "restart")}
-    assert again >= {"engine", "learners", "arena", "buffer"} and records_of(tmp_path / "run", "resumed")
+    assert again >= {"engine", "learners", "arena", "buffer"}
+    assert records_of(tmp_path / "run", "resumed")
 
 
 @pytest.mark.long
@@ -86,8 +87,10 @@ def test_a_learner_that_dies_while_games_of_a_round_are_played_is_replaced_at_on
         ray.get(training)
     (restart,) = records_of(folder, "restart")
     (resumed,) = records_of(folder, "resumed")
-    assert restart["what"] == "learners" and resumed["checkpoint"] == "start"
+    assert restart["what"] == "learners"
+    assert resumed["checkpoint"] == "start"
     (play,) = records_of(folder, "play")
     assert resumed["time"] < play["time"], "before the round's last game"
     assert sorted(episode.number for episode in read_log(log)) == list(range(num_games))
-    assert len(records_of(folder, "play")) == 1 and play["games"] == num_games
+    assert len(records_of(folder, "play")) == 1
+    assert play["games"] == num_games

@@ -19,11 +19,13 @@ def checked(only: str, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str
 
 def test_the_learners_checks_pass(capsys: pytest.CaptureFixture[str]) -> None:
     rows = checked("learner ZeRO-3,learner asleep,export", capsys)
-    assert {row["status"] for row in rows.values()} == {"pass"} and len(rows) == 3
+    assert {row["status"] for row in rows.values()} == {"pass"}
+    assert len(rows) == 3
     assert rows["learner ZeRO-3"]["figures"]["last_loss"] < rows["learner ZeRO-3"]["figures"]["first_loss"]
 
 
 def test_the_engines_check_passes(capsys: pytest.CaptureFixture[str]) -> None:
     rows = checked("engine", capsys)
-    assert rows["engine"]["status"] == "pass" and 0 < rows["engine"]["figures"]["gap_nats"] < 0.05
+    assert rows["engine"]["status"] == "pass"
+    assert 0 < rows["engine"]["figures"]["gap_nats"] < 0.05
     assert rows["engine on two GPUs"]["status"] == "skip"

@@ -144,7 +144,8 @@ def test_the_loss_falls_on_a_batch_that_is_learned_again(one_rank: dict[str, Any
 def test_before_the_first_step_nothing_is_clipped_and_nothing_has_diverged(one_rank: dict[str, Any]) -> None:
     first = one_rank["reports"][0]
     assert first["ratio_mean"] == pytest.approx(1.0, abs=1e-5)
-    assert first["kl_loss"] == pytest.approx(0.0, abs=1e-6) and first["clip_fraction"] == 0.0
+    assert first["kl_loss"] == pytest.approx(0.0, abs=1e-6)
+    assert first["clip_fraction"] == 0.0
     assert one_rank["reports"][2]["kl_loss"] > 0
 
 
@@ -154,7 +155,8 @@ def test_shared_prefixes_are_computed_once(one_rank: dict[str, Any]) -> None:
 
 
 def test_every_tensor_is_exported_once_in_buckets_of_the_capped_size(one_rank: dict[str, Any]) -> None:
-    assert one_rank["tensors"] == one_rank["num_tensors"] and len(one_rank["checksums"]) > 2
+    assert one_rank["tensors"] == one_rank["num_tensors"]
+    assert len(one_rank["checksums"]) > 2
     assert one_rank["largest"] <= 30000
 
 
@@ -194,21 +196,28 @@ def test_the_same_update_for_any_micro_batches_ranks_and_zero_stage(
     for one, another in zip(one_rank["reports"], other["reports"], strict=True):
         assert another["loss"] == pytest.approx(one["loss"], rel=1e-4)
         assert another["gradient_norm"] == pytest.approx(one["gradient_norm"], rel=1e-4)
-    assert other["bad"]["skipped"] and not other["after"]["skipped"]
-    assert other["kept"] == other["before"] != other["checksums"] and math.isfinite(other["after"]["loss"])
+    assert other["bad"]["skipped"]
+    assert not other["after"]["skipped"]
+    assert other["kept"] == other["before"] != other["checksums"]
+    assert math.isfinite(other["after"]["loss"])
 
 
 def test_a_step_without_a_finite_gradient_is_skipped_and_the_next_one_learns(one_rank: dict[str, Any]) -> None:
-    assert one_rank["bad"]["skipped"] and math.isnan(one_rank["bad"]["loss"])
+    assert one_rank["bad"]["skipped"]
+    assert math.isnan(one_rank["bad"]["loss"])
     assert one_rank["after"]["loss"] < one_rank["reports"][0]["loss"]
     assert math.isfinite(one_rank["after"]["gradient_norm"])
 
 
 def test_the_report_tells_ratio_gap_entropy_and_role_weights(one_rank: dict[str, Any]) -> None:
     first, last = one_rank["reports"][0], one_rank["reports"][2]
-    assert 0 < first["entropy"] < 10 and first["gap_mean"] > 0 and first["gap_max"] >= first["gap_mean"]
-    assert first["gap_k3"] > 0 and last["ratio_max"] > last["ratio_mean"]
-    assert first["attacker_weight"] == pytest.approx(1.25) and first["defender_weight"] == pytest.approx(0.875)
+    assert 0 < first["entropy"] < 10
+    assert first["gap_mean"] > 0
+    assert first["gap_max"] >= first["gap_mean"]
+    assert first["gap_k3"] > 0
+    assert last["ratio_max"] > last["ratio_mean"]
+    assert first["attacker_weight"] == pytest.approx(1.25)
+    assert first["defender_weight"] == pytest.approx(0.875)
     assert first["unique_share"] == pytest.approx(first["num_unique_tokens"] / first["num_flat_tokens"])
     assert 0 < first["compute_s"] < first["seconds"]
 
@@ -232,8 +241,10 @@ def test_the_word_is_learned_or_unlearned_at_temperature_1_in_games_that_teach_n
     assert tempered["unsaid_loss"] == pytest.approx(plain["unsaid_loss"], rel=1e-6)
     terms = ("policy_loss", "kl_loss", "sft_loss", "listening_loss", "unsaid_loss")
     assert first["loss"] == pytest.approx(sum(first[term] for term in terms), rel=1e-9)
-    assert first["listening_loss"] > last["listening_loss"] > 0 and first["listening_nats"] > last["listening_nats"]
-    assert first["num_listened"] == 6 and first["unsaid_loss"] > last["unsaid_loss"] > 0
+    assert first["listening_loss"] > last["listening_loss"] > 0
+    assert first["listening_nats"] > last["listening_nats"]
+    assert first["num_listened"] == 6
+    assert first["unsaid_loss"] > last["unsaid_loss"] > 0
 
 
 def test_bfloat16_and_the_published_objective_train_too(tiny_model: Path, tmp_path: Path) -> None:
@@ -249,9 +260,11 @@ def test_adapters_alone_are_trained_and_the_merged_model_has_the_names_and_the_l
     found = run_ranks(tiny_model, out, lora={"rank": 4, "alpha": 8})
     assert found["reports"][2]["loss"] < found["reports"][0]["loss"]
     saved, before = (load_file(folder / "model.safetensors") for folder in (out, tiny_model))
-    assert saved.keys() == before.keys() and found["num_tensors"] == len(before)
+    assert saved.keys() == before.keys()
+    assert found["num_tensors"] == len(before)
     moved = {name for name in before if not torch.equal(saved[name].float(), before[name].float())}
-    assert any("q_proj" in name for name in moved) and not any("embed" in name or "norm" in name for name in moved)
+    assert any("q_proj" in name for name in moved)
+    assert not any("embed" in name or "norm" in name for name in moved)
 
 
 def test_a_zero3_rank_takes_its_part_of_a_model_into_memory_and_no_more(tmp_path: Path) -> None:
@@ -267,7 +280,8 @@ def test_two_zero3_ranks_learn_the_same_adapters_as_one(tiny_model: Path, tmp_pa
     two = run_ranks(tiny_model, tmp_path / "two", size=2, lora=lora, zero_stage=3)
     assert two["reports"][2]["loss"] == pytest.approx(one["reports"][2]["loss"], rel=1e-3)
     ours, theirs = (torch.load(f"{tmp_path / name}.adapters") for name in ("one", "two"))
-    assert ours.keys() == theirs.keys() and len(ours) >= 8
+    assert ours.keys() == theirs.keys()
+    assert len(ours) >= 8
     for name, adapter in ours.items():
         assert adapter.any(), "B begins at 0 and has been learned"
         assert ((adapter - theirs[name]).norm() / adapter.norm()).item() < 1e-3, name

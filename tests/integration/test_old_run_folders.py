@@ -53,7 +53,8 @@ def test_matches_that_an_old_run_has_begun_go_on_in_their_logs(tmp_path: Path) -
     before, begun = one.read_bytes(), other.read_bytes()
     run_training(config_of(folder), folder, quiet(), resume=True)
     assert one.read_bytes() == before, "it was played to its end"
-    assert other.read_bytes().startswith(begun) and sorted(game.number for game in read_log(other)) == [0, 1]
+    assert other.read_bytes().startswith(begun)
+    assert sorted(game.number for game in read_log(other)) == [0, 1]
     assert not list((folder / "episodes").glob("*@*"))
     played = {(match.attacker, match.defender): len(match.games) for match in read_matches(folder / "matches.json")}
     assert played["spag-2", "imitated"] == played["imitated", "spag-2"] == 2
@@ -72,5 +73,6 @@ def test_an_old_stream_is_resumed_mid_round_and_learns_every_game_once(tmp_path:
     lags = {int(key[4:]): batches[-1][key] for key in batches[-1] if key.startswith("lag_")}
     assert sum(lags.values()) == 32, "two rounds of 16 games, counted on from the checkpoint's"
     numbers = [episode.number for episode in read_log(folder / "episodes" / "stream.log")]
-    assert len(numbers) == len(set(numbers)) and set(range(32)) <= set(numbers), "no game is lost, none is there twice"
+    assert len(numbers) == len(set(numbers)), "no game is lost, none is there twice"
+    assert set(range(32)) <= set(numbers), "no game is lost, none is there twice"
     assert (folder / "models" / "spag-2" / "model.safetensors").exists()

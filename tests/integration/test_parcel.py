@@ -23,7 +23,8 @@ def test_what_a_job_is_sent_is_enough_to_run_from(tmp_path: Path) -> None:
         shutil.copytree(folder, kept)
     tracked = subprocess.run(["git", "ls-files", *PACKAGES, "configs"], cwd=ROOT, capture_output=True, text=True)
     sent = {path.relative_to(kept).as_posix() for path in kept.rglob("*") if path.is_file()}
-    assert set(tracked.stdout.split()) <= sent and not {name for name in sent if name.endswith(".pyc")}
+    assert set(tracked.stdout.split()) <= sent
+    assert not {name for name in sent if name.endswith(".pyc")}
     code = "import cluster.commands.train, cluster.cli, learners.learner; print(cluster.__file__)"
     done = subprocess.run([sys.executable, "-c", code], cwd=kept, capture_output=True, text=True, timeout=120)
     assert done.stdout.strip().splitlines()[-1].startswith(str(kept)), done.stdout + done.stderr

@@ -76,7 +76,8 @@ def test_published_weights_reach_every_engine_and_a_damaged_snapshot_ends_it(
     (expected,) = loop.run(TransformersPolicy(str(other_tiny_model), max_model_len=512).generate([ask("x")]))
     for engine in engines:
         (answer,) = loop.run(RemotePolicy(engine.handle, engine.name).generate([ask("x")]))
-        assert answer.token_ids == expected.token_ids and answer.first_version == 1
+        assert answer.token_ids == expected.token_ids
+        assert answer.first_version == 1
 
     damaged = replace(good, parts=(replace(good.parts[0], checksum="0" * 16), *good.parts[1:]))
     with pytest.raises(WeightSyncError, match=r"one: .*bucket 0.*two: .*these engines were stopped"):
@@ -140,10 +141,14 @@ def test_one_engine_that_does_not_take_a_version_or_plays_another_is_replaced() 
     engines = playing((0.0,), (0.0, True), (0.5,))
     exported = export(cast(Any, SaysZero()), 1, PROBE)
     report, lost = publish(exported, engines, SYNC)
-    assert report.num_engines == 2 and list(lost) == [engines[1]] and "does not fit" in lost[engines[1]]
+    assert report.num_engines == 2
+    assert list(lost) == [engines[1]]
+    assert "does not fit" in lost[engines[1]]
     report, lost = verify_weights(exported, [engines[0], engines[2]], SYNC, PROBE, report)
-    assert report.num_engines == 1 and report.probe_gap_max == 0.0
-    assert list(lost) == [engines[2]] and "engine-2 does not play version 1" in lost[engines[2]]
+    assert report.num_engines == 1
+    assert report.probe_gap_max == 0.0
+    assert list(lost) == [engines[2]]
+    assert "engine-2 does not play version 1" in lost[engines[2]]
     for engine in engines[1:]:
         wait_until_dead(engine.handle.score, [], 1.0)
     gap = r"does not play version 1 as the learner .* by 0\.500 on average"

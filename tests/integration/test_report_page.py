@@ -103,7 +103,8 @@ def opened(browser: Any, path: Path, **options: Any) -> Iterator[Any]:
     page.goto(path.as_uri())
     page.wait_for_selector("html[data-ready]")
     yield page
-    assert said == [] and set(asked) == {path.as_uri()}
+    assert said == []
+    assert set(asked) == {path.as_uri()}
     context.close()
 
 
@@ -135,7 +136,8 @@ def shows(page: Any, episode: Episode) -> None:
     expect(page.locator(".facts")).to_contain_text(f"{episode.stage}, game {episode.number}:")
     shown, verdict = page.locator("#game").evaluate(SHOWN), episode.verdict
     assert shown["turns"] == [turn.text or "says nothing" for turn in episode.turns]
-    assert shown["word"] == episode.target_word and verdict.reason in shown["ruling"]
+    assert shown["word"] == episode.target_word
+    assert verdict.reason in shown["ruling"]
     if verdict.turn is None or verdict.span is None:
         assert shown["marked"] == []
     else:
@@ -149,7 +151,8 @@ def test_every_chart_is_drawn_in_both_themes(browser: Any, reports: Reports) -> 
         assert {"outcomes-trained", "outcomes-held-out", "imitation-loss", "kl", "matrix", "throughput"} <= names
         for plot in page.locator(".plot").all():
             assert plot.locator(".trace, .heatmaplayer image").count() > 0, plot.get_attribute("id")
-            assert plot.get_attribute("role") == "img" and plot.get_attribute("aria-label")
+            assert plot.get_attribute("role") == "img"
+            assert plot.get_attribute("aria-label")
         bar = "#plot-outcomes-trained .trace .point path"
         light = page.locator(bar).first.evaluate("bar => getComputedStyle(bar).fill")
         page.locator("#theme").click()
@@ -195,7 +198,8 @@ def test_each_filter_leaves_the_games_that_it_names(browser: Any, reports: Repor
         stage.select_option(label="expert")
         assert count_of(page) == "4 of 122 games"
         word.fill("no such word")
-        assert count_of(page) == "0 of 122 games" and rows_of(page) == []
+        assert count_of(page) == "0 of 122 games"
+        assert rows_of(page) == []
         assert "No game passes" in page.locator("#game").inner_text()
         clear.click()
         expect(page.locator("#count")).to_have_text("122 games")
@@ -272,9 +276,11 @@ def test_each_token_has_the_shade_of_its_surprise(browser: Any, reports: Reports
         shades = [float(shade) for _, shade in tokens]
         numbers = [-float(title.split("\u2212")[1]) for title, _ in tokens]
         wanted = episode.turns[0].logprobs
-        assert len(numbers) > 3 and all(min(abs(number - each) for each in wanted) < 0.03 for number in numbers)
+        assert len(numbers) > 3
+        assert all(min(abs(number - each) for each in wanted) < 0.03 for number in numbers)
         by_surprise = [shade for _, shade in sorted(zip(numbers, shades, strict=True), reverse=True)]
-        assert by_surprise == sorted(by_surprise) and len(set(shades)) > 3
+        assert by_surprise == sorted(by_surprise)
+        assert len(set(shades)) > 3
 
 
 @pytest.mark.parametrize("width", [390, 360])
@@ -296,7 +302,8 @@ def test_ten_thousand_games_open_at_once_and_stay_in_hand(browser: Any, reports:
     for _ in range(3):
         with opened(browser, reports.large) as page:
             times.append(page.evaluate("performance.getEntriesByName('report-ready')[0].startTime") / 1000)
-            assert count_of(page) == "10,000 games" and page.locator(".row").count() < 40
+            assert count_of(page) == "10,000 games"
+            assert page.locator(".row").count() < 40
             page.locator("#list").focus()
             page.keyboard.press("End")
             page.wait_for_selector(".row[aria-posinset='10000'][aria-selected=true]")
@@ -309,6 +316,7 @@ def test_ten_thousand_games_open_at_once_and_stay_in_hand(browser: Any, reports:
                     return performance.now() - began;
                 }"""
             )
-            assert page.locator(".row").count() < 40 and filtering < 200
+            assert page.locator(".row").count() < 40
+            assert filtering < 200
     print(f"\n{LARGE:,} games, {reports.large.stat().st_size / 1e6:.1f} MB: ready after {sorted(times)} s")
     assert min(times) < OPENS_WITHIN_S

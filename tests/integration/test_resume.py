@@ -140,7 +140,8 @@ def order_of(checkpoint: Path) -> int:
 def came_to_the_same_end(folder: Path, uninterrupted: Path) -> None:
     for stage in ("imitated", "spag-1", "spag-2"):
         ours, theirs = (load_file(f / "models" / stage / "model.safetensors") for f in (folder, uninterrupted))
-        assert ours.keys() == theirs.keys() and all((ours[name] == theirs[name]).all() for name in ours), stage
+        assert ours.keys() == theirs.keys(), stage
+        assert all((ours[name] == theirs[name]).all() for name in ours), stage
     for log in sorted((uninterrupted / "episodes").glob("*.log")):
         our_games, their_games = (
             [said(episode) for episode in read_log(f / "episodes" / log.name)] for f in (folder, uninterrupted)
@@ -190,9 +191,11 @@ def test_a_stream_that_was_cut_goes_on_and_learns_every_episode_once(
     assert versions == sorted(set(versions))
     episodes = list(read_log(folder / "episodes" / "stream.log"))
     numbers = sorted(episode.number for episode in episodes)
-    assert len(numbers) == len(set(numbers)) and numbers[:96] == list(range(96)), "no game is lost, none is there twice"
+    assert len(numbers) == len(set(numbers)), "no game is lost, none is there twice"
+    assert numbers[:96] == list(range(96)), "no game is lost, none is there twice"
     lags = {int(key[4:]): batches[-1][key] for key in batches[-1] if key.startswith("lag_")}
-    assert max(lags) <= 3 and sum(lags.values()) == 96, "counted on over both lives"
+    assert max(lags) <= 3, "counted on over both lives"
+    assert sum(lags.values()) == 96, "counted on over both lives"
 
 
 def test_another_runs_folder_is_not_gone_on_with(greedy: RunConfig, uninterrupted: Path) -> None:
@@ -224,7 +227,8 @@ def test_a_notice_to_stop_ends_the_process_well_and_in_time(
     file.write_text(to_yaml(config))
     with begun(file, folder, num_syncs=3) as process:
         output = told_to_stop(process)
-    assert "asked to stop" in output and f"--resume --run-dir {folder}" in " ".join(output.split()), output
+    assert "asked to stop" in output, output
+    assert f"--resume --run-dir {folder}" in " ".join(output.split()), output
     found = Checkpoints(folder, config.checkpoint).newest()
     assert found is not None
     learned = max(line["version"] for line in records_of(folder, "sync"))
@@ -268,7 +272,8 @@ def test_a_driver_that_is_killed_leaves_nothing_running_and_another_goes_on(
         told_to_stop(process)
     (resumed,) = records_of(folder, "resumed")
     versions = [line["version"] for line in records_of(folder, "sync")]
-    assert versions == sorted(set(versions)) and resumed["version"] >= versions[num_syncs - 1]
+    assert versions == sorted(set(versions))
+    assert resumed["version"] >= versions[num_syncs - 1]
 
 
 def name_of(process: psutil.Process) -> str:

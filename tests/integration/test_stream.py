@@ -64,7 +64,8 @@ def test_memory_stays_flat_over_8_000_games(tiny_model: Path, tmp_path: Path, lo
         memory = []
         for version in range(1, num_games // per_version + 1):
             batch = await buffer.batch(60)
-            assert batch is not None and len(batch) == per_version
+            assert batch is not None
+            assert len(batch) == per_version
             policy.version = version
             await buffer.advance({"policy": version})
             if version % 8 == 0:
@@ -76,4 +77,5 @@ def test_memory_stays_flat_over_8_000_games(tiny_model: Path, tmp_path: Path, lo
         return memory
 
     memory = loop.run(scenario())
-    assert len(memory) == 10 and memory[-1] < 1.05 * memory[1], [size // 2**20 for size in memory]
+    assert len(memory) == 10, [size // 2**20 for size in memory]
+    assert memory[-1] < 1.05 * memory[1], [size // 2**20 for size in memory]

@@ -41,7 +41,8 @@ def served(tiny_model: Path, tmp_path: Path) -> Iterator[str]:
                     urllib.request.urlopen(f"{url}/models", timeout=2).close()
                     break
                 except OSError:
-                    assert server.poll() is None and time.monotonic() < deadline, (tmp_path / "server.log").read_text()
+                    assert server.poll() is None, (tmp_path / "server.log").read_text()
+                    assert time.monotonic() < deadline, (tmp_path / "server.log").read_text()
                     time.sleep(1)
             yield f"{url}#tiny"
         finally:
@@ -82,10 +83,12 @@ def test_engines_take_one_players_weights_after_anothers(
     model plays others."""
     copy = shutil.copytree(tiny_model, tmp_path / "copy")
     games = play("--player", f"a={tiny_model}", "--player", f"b={other_tiny_model}", "--player", f"c={copy}")
-    assert len(games) == 9 and all(len(each) == 3 for each in games.values())
+    assert len(games) == 9
+    assert all(len(each) == 3 for each in games.values())
     run = tmp_path / "matches.json.run"
     a, mixed, c, b = (said(run / "episodes" / f"match-{pair}.log") for pair in ("a@a", "a@c", "c@c", "b@b"))
-    assert a == c == mixed and a != b
+    assert a == c == mixed
+    assert a != b
     logs = [path.name for path in (run / "logs").glob("engine-*.log")]
     assert len(logs) == 2, f"one engine a seat: {logs}"
     assert "c against b, both seats" in capsys.readouterr().out
@@ -115,9 +118,12 @@ def test_a_players_engine_that_is_killed_is_replaced_and_the_match_is_played(
     finally:
         is_over.set()
         killer.join()
-    assert len(killed) == 2 and len(games) == 9 and all(len(each) == 3 for each in games.values())
+    assert len(killed) == 2
+    assert len(games) == 9
+    assert all(len(each) == 3 for each in games.values())
     a, mixed, c, b = (said(episodes / f"match-{pair}.log") for pair in ("a@a", "a@c", "c@c", "b@b"))
-    assert a == c == mixed and a != b
+    assert a == c == mixed
+    assert a != b
     replaced = {line["what"] for line in records_of(episodes.parent, "restart")}
     assert replaced == {"engine-defender-1-0", "engine-attacker-1-0"}
 
@@ -127,7 +133,8 @@ def test_a_served_model_meets_the_expert(tmp_path: Path, served: str, play: Play
     games = play("--player", f"far={served}", "--player", "expert=scripted", "--against", "expert")
     assert set(games) == {("far", "expert"), ("expert", "far")}
     after = play("--player", f"far={served}", "--player", "expert=scripted")
-    assert {pair: after[pair] for pair in games} == games and len(after) == 4
+    assert {pair: after[pair] for pair in games} == games
+    assert len(after) == 4
     texts = said(tmp_path / "matches.json.run-2" / "episodes" / "match-far@far.log")
     assert len({first for first, *_ in texts}) > 1, "greedy, and yet it said other things of other words"
 
@@ -142,4 +149,5 @@ def test_an_endpoint_where_nobody_answers_is_one_line(
         command = ["match", str(tmp_path / "config.yaml"), "--words", str(words), "--out", str(tmp_path / "m.json")]
         assert run_guarded(lambda standalone_mode: app([*command, "--player", far])) == 2
     error = capsys.readouterr().err
-    assert "no player there" in error and error.count("\n") == 1
+    assert "no player there" in error
+    assert error.count("\n") == 1

@@ -95,7 +95,8 @@ def test_a_broadcast_is_given_up_once_an_engine_is_known_to_be_gone(fates: tuple
     began = time.monotonic()
     with contextlib.suppress(WeightSyncError):
         client.update_weights({})
-    assert len(aborted) == 1 and aborted[0] - began < 5, "bounded by sync.timeout_s"
+    assert len(aborted) == 1, "bounded by sync.timeout_s"
+    assert aborted[0] - began < 5, "bounded by sync.timeout_s"
 
 
 def test_engines_that_refuse_are_stopped_and_named() -> None:
@@ -113,7 +114,8 @@ def test_one_engine_that_refuses_is_stopped_and_the_others_take_the_weights() ->
     client.start_weight_update()
     client.update_weights({})
     client.finish_weight_update()
-    assert list(client.lost) == ["engine-1"] and "do not fit" in client.lost["engine-1"]
+    assert list(client.lost) == ["engine-1"]
+    assert "do not fit" in client.lost["engine-1"]
     assert len(told(engines[0])) == 2
     wait_until_dead(engines[1])
 
@@ -124,7 +126,8 @@ def test_engines_that_hang_have_one_deadline_together() -> None:
     began = time.monotonic()
     answers = gather(engines, [engine.handle.take_update.remote({}) for engine in engines], 2.0)
     assert time.monotonic() - began < 4
-    assert list(answers.found) == engines[3:] and list(answers.lost) == engines[:3]
+    assert list(answers.found) == engines[3:]
+    assert list(answers.lost) == engines[:3]
     assert "no answer within 2 s" in answers.lost[engines[0]]
 
 
@@ -139,7 +142,9 @@ def test_a_channel_that_broke_is_opened_again_for_the_next_version() -> None:
     engines = receivers("", "")
     assert channel.send(1, engines)[2] is True
     _, answers, held = channel.send(2, engines)
-    assert not held and list(answers.found) == engines[:1] and answers.lost == {engines[1]: "gone"}
+    assert not held
+    assert list(answers.found) == engines[:1]
+    assert answers.lost == {engines[1]: "gone"}
     assert channel.send(3, engines[:1])[2] is True
     assert opened == [["engine-0", "engine-1"], ["engine-0"]]
 
@@ -156,5 +161,7 @@ def test_a_channel_is_opened_again_when_engines_have_come_or_gone() -> None:
     ray.kill(second.handle)
     wait_until_dead(second)
     num_bytes, answers, _ = channel.send(3, [first, second, third])
-    assert num_bytes == 10 and list(answers.found) == [first, third] and list(answers.lost) == [second]
+    assert num_bytes == 10
+    assert list(answers.found) == [first, third]
+    assert list(answers.lost) == [second]
     assert opened == [["engine-0", "engine-1"], ["engine-0", "engine-2"]]

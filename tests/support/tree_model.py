@@ -54,6 +54,7 @@ def check_same_in_a_tree(
 
     together, gradient = loss([list(range(len(items)))])
     alone, other = loss([[index] for index in range(len(items))])
-    assert abs(together - alone) <= 1e-9 and (gradient - other).norm() <= 1e-9 * other.norm()
+    assert abs(together - alone) <= 1e-9
+    assert (gradient - other).norm() <= 1e-9 * other.norm()
     (tree,) = pack(samples, 200)
     return tree, together

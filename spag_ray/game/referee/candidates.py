@@ -153,10 +153,11 @@ class _Collector:
         opening = _OPENING.match(self.text, start, end)
         if opening is not None and _TOKEN.search(self.text, opening.end(), end):
             start = opening.end()  # "or maybe a lake"
-        is_list = mark in _LISTED or "?" in marks or is_alternative
-        tokens = self._tokens(start, end)
-        content = [token for token in tokens if _is_content(token)]
-        if not content:
+        self._read_plain(start, end, mark, marks, mark in _LISTED or "?" in marks or is_alternative)
+
+    def _read_plain(self, start: int, end: int, mark: str, marks: str, is_list: bool) -> None:
+        """A piece without a lead, a denial or a reason: it names something, or it is talk."""
+        if not any(_is_content(token) for token in self._tokens(start, end)):
             if not self.only_leads:
                 self._name(start, end, start, _TALK_AFTER_LEAD if mark == ":" else _TALK_ALONE)
             if ":" in marks and self.is_sure and _REASON_HEAD.search(self.text, start, end):

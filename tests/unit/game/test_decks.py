@@ -98,8 +98,12 @@ def test_textarena_cards_hold_single_words_and_clues_that_can_be_said() -> None:
     cards = load_deck("textarena")
     assert len(cards) > 400
     for word, card in cards.items():
-        assert word == card.word and word.isalpha() and word.islower() and card.clues
-        assert card.traps == () and card.difficulty is None
+        assert word == card.word
+        assert word.isalpha()
+        assert word.islower()
+        assert card.clues
+        assert card.traps == ()
+        assert card.difficulty is None
         assert all(clue == clue.strip().lower() and word not in clue for clue in card.clues)
 
 
@@ -119,7 +123,8 @@ def test_held_out_words_are_nowhere_in_the_cards_an_expert_plays_from() -> None:
 
 def test_split_is_disjoint_whole_and_seeded() -> None:
     train, held_out = split_words(WORDS, 3, seed=1)
-    assert len(held_out) == 3 and sorted(train + held_out) == sorted(WORDS)
+    assert len(held_out) == 3
+    assert sorted(train + held_out) == sorted(WORDS)
     assert split_words(WORDS[::-1], 3, seed=1) == (train, held_out)
     assert any(split_words(WORDS, 3, seed=seed) != (train, held_out) for seed in range(5))
     with pytest.raises(InputError, match="cannot be held out"):
@@ -128,7 +133,8 @@ def test_split_is_disjoint_whole_and_seeded() -> None:
 
 def test_the_shipped_deck_is_found_by_name_and_has_words_enough() -> None:
     cards = load_deck("everyday")
-    assert len(cards) >= 600 and list(cards) == sorted(cards)
+    assert len(cards) >= 600
+    assert list(cards) == sorted(cards)
     assert load_deck("configs/decks/everyday.yaml") == cards
     assert all(len(card.clues) >= 10 and card.traps for card in cards.values())
 

@@ -96,7 +96,8 @@ def test_rewording_changes_neither_counts_nor_what_is_learned(said: list[str], r
         counts = GameCount(), GameCount()
         for count, episode in zip(counts, (plain, reworded), strict=True):
             count.add(episode)
-        assert counts[0] == counts[1] and [str(end) for end in counts[1].ends] == [str(end_of(each))]
+        assert counts[0] == counts[1]
+        assert [str(end) for end in counts[1].ends] == [str(end_of(each))]
         objective = ObjectiveConfig(learn_from="both", baseline="mean", role_weights="none")
         payoffs = Payoffs(tie=(0, 0))
         assert game_samples([plain], objective, payoffs) == game_samples([reworded], objective, payoffs)

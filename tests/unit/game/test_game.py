@@ -13,7 +13,8 @@ from spag_ray.game.rules import Outcome, Role, check_history, next_role
 
 def test_seats_alternate_from_the_attacker_on() -> None:
     assert [next_role(n) for n in range(4)] == ["attacker", "defender", "attacker", "defender"]
-    assert Role.ATTACKER.other is Role.DEFENDER and Role.DEFENDER.other is Role.ATTACKER
+    assert Role.ATTACKER.other is Role.DEFENDER
+    assert Role.DEFENDER.other is Role.ATTACKER
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,10 @@ def test_an_unsound_history_is_refused_and_the_turn_named(history: object, messa
 
 def test_every_error_survives_pickling() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SpagError)]
-    assert len(kinds) == 13 and {kind.__name__ for kind in kinds if kind.exit_code != 2} == {"StopRequestedError"}
+    assert len(kinds) == 13
+    assert {kind.__name__ for kind in kinds if kind.exit_code != 2} == {"StopRequestedError"}
     for kind in kinds:
         copy = pickle.loads(pickle.dumps(kind("what, where, remedy")))
-        assert type(copy) is kind and str(copy) == "what, where, remedy" and copy.exit_code == kind.exit_code
+        assert type(copy) is kind
+        assert str(copy) == "what, where, remedy"
+        assert copy.exit_code == kind.exit_code

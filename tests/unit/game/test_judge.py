@@ -226,14 +226,16 @@ def test_words_with_regex_characters_are_taken_literally(rules: str) -> None:
 )
 def test_span_points_at_the_characters_that_were_written(rules: str, text: str, said: str) -> None:
     verdict = judge(game("Hm.", text), "cat", 5, rules)
-    assert verdict.turn == 1 and verdict.span is not None
+    assert verdict.turn == 1
+    assert verdict.span is not None
     assert text[slice(*verdict.span)] == said
 
 
 def test_span_of_a_guess_covers_claim_and_word() -> None:
     text = "Aha. I know the word! It is `cat`! Easy."
     span = judge(game("Hm.", text), "cat", 5).span
-    assert span is not None and text[slice(*span)] == "I know the word! It is `cat"
+    assert span is not None
+    assert text[slice(*span)] == "I know the word! It is `cat"
 
 
 def test_turns_after_the_last_allowed_one_are_not_read() -> None:
@@ -294,7 +296,8 @@ def test_judging_never_raises_and_spans_lie_in_the_text(contents: list[str], wor
         verdict = judge(game(*contents), word, 5, rules)
         assert verdict.length <= len(contents)
         if verdict.turn is None:
-            assert verdict.outcome is TIE and verdict.span is None
+            assert verdict.outcome is TIE
+            assert verdict.span is None
         else:
             start, end = verdict.span or (-1, -1)
             assert 0 <= start <= end <= len(contents[verdict.turn])

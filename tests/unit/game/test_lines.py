@@ -47,7 +47,8 @@ def test_a_seat_reads_the_rules_and_a_line_a_turn_up_to_its_own_name(tokenizer: 
     turns = played(renderer, "Long, water.", "Where would I see it?")
     assert shown(tokenizer, renderer.prompt(turns, Role.ATTACKER, "river")) == RULES + HEARD + "Hint:"
     defender = shown(tokenizer, turns[1].prompt_ids)
-    assert defender.endswith("\nGame:\nHint: Long, water.\nReply:") and "river" not in defender
+    assert defender.endswith("\nGame:\nHint: Long, water.\nReply:")
+    assert "river" not in defender
     [message] = chat_messages(
         load_template("lines"), [(turn.role, turn.text) for turn in turns], Role.ATTACKER, "river", 4
     )
@@ -77,10 +78,12 @@ def test_a_line_that_was_cut_or_ended_by_another_token_is_closed_once(tokenizer:
 
 def test_sampling_stops_at_every_token_that_ends_a_line(tokenizer: Any, renderer: Renderer) -> None:
     stops = set(renderer.stop_ids)
-    assert renderer.end_ids == tuple(tokenizer.encode("\n", add_special_tokens=False)) and stops > {*renderer.end_ids}
+    assert renderer.end_ids == tuple(tokenizer.encode("\n", add_special_tokens=False))
+    assert stops > {*renderer.end_ids}
     assert tokenizer.eos_token_id in stops
     with_line = {token for token in range(len(tokenizer)) if "\n" in tokenizer.decode([token])}
-    assert with_line <= stops and not stops & set(tokenizer.encode(" plain, words.", add_special_tokens=False))
+    assert with_line <= stops
+    assert not stops & set(tokenizer.encode(" plain, words.", add_special_tokens=False))
     assert renderer.text_of(renderer.reply_ids("It flows.")) == "It flows."
 
 
@@ -97,13 +100,15 @@ def test_a_claim_and_a_spoken_word_begin_with_the_space_that_a_reply_begins_with
 def test_an_answer_outside_the_game_may_have_lines(tokenizer: Any, renderer: Renderer) -> None:
     assert shown(tokenizer, renderer.query_ids("Count.")) == "Count.\n"
     answer = renderer.answer_ids("one\ntwo")
-    assert shown(tokenizer, answer) == "one\ntwo" and answer[-1] == tokenizer.eos_token_id
+    assert shown(tokenizer, answer) == "one\ntwo"
+    assert answer[-1] == tokenizer.eos_token_id
 
 
 def test_where_no_token_ends_a_line_the_one_that_ends_a_text_does(tiny_model: Path) -> None:
     tokenizer = load_tokenizer(str(tiny_model))
     found = make_renderer(load_template("lines"), tokenizer, 4)
-    assert found.end_ids == (tokenizer.eos_token_id,) and found.reply_ids("big water")[-1:] == found.end_ids
+    assert found.end_ids == (tokenizer.eos_token_id,)
+    assert found.reply_ids("big water")[-1:] == found.end_ids
     first, second, third, _ = played(found, "big water", "what ?", "long river", "go on")
     assert third.prompt_ids[: len(first.prompt_ids + first.token_ids)] == first.prompt_ids + first.token_ids
     assert second.prompt_ids.count(tokenizer.eos_token_id) == 2, "after the rules, and after what was heard"

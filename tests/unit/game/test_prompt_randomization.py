@@ -39,8 +39,10 @@ EPISODE = Episode("s/1", 1, "s", "zebra", 4, "strict", 1.0, TURNS, VERDICT)
 
 def test_the_shipped_file_has_as_many_prompts_as_the_published_method() -> None:
     prompts = load_varied("varied")
-    assert len(prompts.wordings) >= 8 and len(prompts.separators) >= 7
-    assert len(prompts.names) >= 5 and len(prompts.layouts) >= 3
+    assert len(prompts.wordings) >= 8
+    assert len(prompts.separators) >= 7
+    assert len(prompts.names) >= 5
+    assert len(prompts.layouts) >= 3
     assert len(set(prompts.wordings)) == len(prompts.wordings)
     rng = random.Random(0)
     said = [(turn.role, turn.text) for turn in TURNS[:2]]
@@ -53,9 +55,13 @@ def test_turns_are_rendered_anew_from_their_text_and_the_same_again_for_the_same
     (one,), (again,), (other,) = (rerendered([EPISODE], prompts, Letters(), seed) for seed in (0, 0, 1))  # type: ignore[arg-type]
     assert one == again != other
     first, last = one.turns[0], one.turns[3]
-    assert first.prompt_ids[0] == 1 and text_of(first.token_ids) == "It purrs." and first.token_ids[-1] == 0
-    assert "It has whiskers." in text_of(last.prompt_ids) and "It purrs." in text_of(last.prompt_ids)
-    assert one.verdict == EPISODE.verdict and one.history == EPISODE.history
+    assert first.prompt_ids[0] == 1
+    assert text_of(first.token_ids) == "It purrs."
+    assert first.token_ids[-1] == 0
+    assert "It has whiskers." in text_of(last.prompt_ids)
+    assert "It purrs." in text_of(last.prompt_ids)
+    assert one.verdict == EPISODE.verdict
+    assert one.history == EPISODE.history
 
 
 def test_only_the_attacker_is_told_the_word_under_every_prompt() -> None:

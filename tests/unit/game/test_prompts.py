@@ -47,8 +47,10 @@ def test_every_wording_tells_the_attacker_the_word_and_the_defender_nothing(styl
         defender = template.rules(Role.DEFENDER, "walrus", 5, wording) + template.instruction(
             Role.DEFENDER, "walrus", 5
         )
-        assert "walrus" in attacker and "walrus" not in defender
-        assert "5" in attacker and "{" not in attacker + defender
+        assert "walrus" in attacker
+        assert "walrus" not in defender
+        assert "5" in attacker
+        assert "{" not in attacker + defender
 
 
 def test_a_chat_prompt_extends_the_seats_last_prompt_token_exactly(tokenizer: Any) -> None:
@@ -66,7 +68,8 @@ def test_a_reply_ends_with_the_token_that_ends_a_message_also_where_another_one_
     tokenizer.eos_token = "<|endoftext|>"
     renderer = make_renderer(load_template("chat"), tokenizer, 5)
     end, eos = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
-    assert renderer.reply_ids("water")[-1] == end and renderer.end_ids == (end, eos)
+    assert renderer.reply_ids("water")[-1] == end
+    assert renderer.end_ids == (end, eos)
 
 
 def test_a_reply_cut_off_by_length_is_ended_in_the_next_prompt(tokenizer: Any) -> None:
@@ -149,7 +152,9 @@ def test_a_claim_is_encoded_piece_by_piece_and_equals_the_whole(tokenizer: Any, 
     template = load_template("chat").model_copy(update={"claim": claim})
     found = make_renderer(template, tokenizer, 5).claim("river")
     whole = tokenizer.encode(claim.format(word="river"), add_special_tokens=False)
-    assert found.opening_ids + found.word_ids == tuple(whole) and found.opening_ids and found.word_ids
+    assert found.opening_ids + found.word_ids == tuple(whole)
+    assert found.opening_ids
+    assert found.word_ids
     assert "river" not in tokenizer.decode(found.opening_ids)
     deciding = tokenizer.decode(found.opening_ids[: found.num_deciding])
     assert deciding == ("i know the word" if claim.startswith("I know") else "the word is")
@@ -166,7 +171,8 @@ def test_a_word_is_spoken_at_the_start_of_a_reply_with_or_without_a_capital_and_
             return list(map(ord, text))
 
     found = FlatRenderer(load_template("hints"), cast(Any, Letters()), 5).spoken("cat")
-    assert found.start == (tuple(map(ord, "cat")), tuple(map(ord, "Cat"))) and found.later == (tuple(map(ord, " cat")),)
+    assert found.start == (tuple(map(ord, "cat")), tuple(map(ord, "Cat")))
+    assert found.later == (tuple(map(ord, " cat")),)
 
 
 def test_a_claim_whose_pieces_are_not_the_whole_is_refused() -> None:
@@ -181,6 +187,7 @@ def test_a_claim_whose_pieces_are_not_the_whole_is_refused() -> None:
 
     renderer = FlatRenderer(load_template("flat"), cast(Any, Joins()), 5)
     tiger = renderer.claim("tiger")
-    assert tiger.word_ids == tuple(map(ord, "tiger`")) and tiger.named_ids == tuple(map(ord, "tiger"))
+    assert tiger.word_ids == tuple(map(ord, "tiger`"))
+    assert tiger.named_ids == tuple(map(ord, "tiger"))
     with pytest.raises(ModelError, match=r"joins 'river' to what stands beside it .* another `claim`"):
         renderer.claim("river")

@@ -42,7 +42,9 @@ def test_without_a_weight_words_for_claiming_teach_nothing() -> None:
 def test_about_the_share_of_the_words_is_for_claiming_and_a_larger_share_keeps_them() -> None:
     words = load_deck("everyday")
     few, more = ({word for word in words if is_for_claiming(word, share)} for share in (0.25, 0.5))
-    assert 0.2 < len(few) / len(words) < 0.3 and 0.45 < len(more) / len(words) < 0.55 and few < more
+    assert 0.2 < len(few) / len(words) < 0.3
+    assert 0.45 < len(more) / len(words) < 0.55
+    assert few < more
 
 
 def claim(word: str) -> Claim:
@@ -74,7 +76,8 @@ def test_the_figure_computed_by_hand_is_added_to_either_objective(name: str, met
     a = -math.log(1 / 8) / 4 - math.log(7 / 8) * 3 / 4 + 1
     b = -math.log(1 / 4) / 2 - math.log(3 / 4) / 2 + 3
     assert sums.claiming == pytest.approx(0.7 * (a + (a + b) / 2) / 3, abs=1e-12)
-    assert sums.listening == pytest.approx(0.5 * 2.0) and found == pytest.approx(sums.listening + sums.claiming)
+    assert sums.listening == pytest.approx(0.5 * 2.0)
+    assert found == pytest.approx(sums.listening + sums.claiming)
     assert sums.listened_tokens == 2, "words for claiming are not learned"
 
 
@@ -85,7 +88,8 @@ def test_a_share_of_the_weight_is_that_share_of_the_loss() -> None:
         total(Batch((GameSample("a", None, 1.0, (), (each,)),)), thetas, "imitation", "spag")[0]
         for each in (at(2), position)
     )
-    assert part == pytest.approx(whole / 4, abs=1e-12) and whole > 0
+    assert part == pytest.approx(whole / 4, abs=1e-12)
+    assert whole > 0
 
 
 @pytest.mark.parametrize("known", [0.05, 0.5, 0.9])
@@ -97,19 +101,22 @@ def test_a_claim_comes_to_be_as_probable_as_its_word_which_it_does_not_change(kn
         optimizer.zero_grad()
         claiming_piece(torch.nn.functional.logsigmoid(logit), word[:0], word, 1, 1, 1.0).backward()
         optimizer.step()
-    assert torch.sigmoid(logit).item() == pytest.approx(known, abs=1e-3) and word.grad is None
+    assert torch.sigmoid(logit).item() == pytest.approx(known, abs=1e-3)
+    assert word.grad is None
 
 
 def test_a_claim_that_is_all_but_certain_is_unlearned_and_one_that_is_certain_gives_a_finite_loss() -> None:
     word = torch.tensor([math.log(0.05)], dtype=torch.float64)
     logit = torch.tensor([math.log(0.9995 / 0.0005)], dtype=torch.float64, requires_grad=True)
     claiming_piece(torch.nn.functional.logsigmoid(logit), word[:0], word, 1, 1, 1.0).backward()
-    assert logit.grad is not None and logit.grad.item() == pytest.approx(0.9995 - 0.05, rel=1e-6)
+    assert logit.grad is not None
+    assert logit.grad.item() == pytest.approx(0.9995 - 0.05, rel=1e-6)
     opening = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     piece = claiming_piece(opening, opening[:0], torch.tensor([math.log(0.25)]), 1, 1, 1.0)
     piece.backward()
     assert piece.item() == pytest.approx(-0.75 * math.log(MIN_ASKED), rel=1e-5)
-    assert opening.grad is not None and torch.isfinite(opening.grad).all()
+    assert opening.grad is not None
+    assert torch.isfinite(opening.grad).all()
 
 
 def test_claims_in_trees_are_as_one_at_a_time() -> None:
@@ -127,7 +134,8 @@ def test_claims_are_imitated_unless_they_are_taught_and_not_taught_without_the_w
     def imitates(**objective: float) -> bool:
         return parse_config({"objective": {"listening_coeff": 1.0, **objective}}).imitates_claims
 
-    assert imitates() and not imitates(claiming_coeff=0.5)
+    assert imitates()
+    assert not imitates(claiming_coeff=0.5)
     rows = {"objective": {"listening_coeff": 1.0, "claiming_coeff": 1.0}, "imitation": {"listening_coeff": 0.0}}
     assert parse_config(rows).imitates_claims
     with pytest.raises(ConfigError, match="set both"):

@@ -77,8 +77,10 @@ def test_only_winners_turns_are_learned_and_the_roles_count_one_half_each() -> N
     games = [game(i, Outcome.ATTACKER_WINS) for i in range(6)] + [game(9, Outcome.DEFENDER_WINS)]
     games += [game(10, Outcome.TIED), game(11, Outcome.ATTACKER_BREACH), game(12, Outcome.DEFENDER_BREACH)]
     samples = game_samples(games, ObjectiveConfig())
-    assert len(samples) == 7 and all(len(sample.turns) == 2 for sample in samples)
+    assert len(samples) == 7
+    assert all(len(sample.turns) == 2 for sample in samples)
     by_role = {role: sum(s.weight for s in samples if s.role is role) for role in Role}
-    assert by_role[Role.ATTACKER] == pytest.approx(3.5) and by_role[Role.DEFENDER] == pytest.approx(3.5)
+    assert by_role[Role.ATTACKER] == pytest.approx(3.5)
+    assert by_role[Role.DEFENDER] == pytest.approx(3.5)
     assert [round(turn.advantage, 4) for turn in samples[0].turns] == [0.4444, 0.5556]
     assert max(sample.weight for sample in game_samples(games, ObjectiveConfig(role_weight_cap=2.0))) == 2.0

@@ -45,7 +45,8 @@ def test_a_torn_tail_is_cut_and_said(tmp_path: Path, caplog: pytest.LogCaptureFi
     path.write_bytes(whole[:-5])
     assert numbers(path) == [0, 1]
     log = EpisodeLog(path)
-    assert log.faults.torn_bytes == len(whole) // 3 - 5 and "a torn tail of" in caplog.text
+    assert log.faults.torn_bytes == len(whole) // 3 - 5
+    assert "a torn tail of" in caplog.text
     log.append(record(7))
     assert numbers(path) == [0, 1, 7]
 
@@ -71,7 +72,8 @@ def test_a_damaged_record_in_the_middle_is_skipped_counted_and_said(
 def test_segments_rotate_and_are_read_as_one(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     written(path, 10, segment_bytes=300)
-    assert len(segments(path)) > 2 and numbers(path) == list(range(10))
+    assert len(segments(path)) > 2
+    assert numbers(path) == list(range(10))
     again = EpisodeLog(path, segment_bytes=300)
     again.append(record(10))
     again.close()
@@ -79,7 +81,8 @@ def test_segments_rotate_and_are_read_as_one(tmp_path: Path) -> None:
     middle = segments(path)[1]
     middle.write_bytes(middle.read_bytes()[:-1])
     faults = LogFaults()
-    assert len(numbers(path, faults)) == 10 and faults.torn_bytes > 0, "a segment's end is not the log's"
+    assert len(numbers(path, faults)) == 10, "a segment's end is not the log's"
+    assert faults.torn_bytes > 0, "a segment's end is not the log's"
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -95,7 +98,8 @@ def test_whatever_is_overwritten_every_record_not_touched_is_read(tmp_path: Path
     path.write_bytes(whole)
     touched = set(range(begin // size, (begin + len(noise) - 1) // size + 1))
     found = numbers(path)
-    assert set(found) >= set(range(6)) - touched and found == sorted(found)
+    assert set(found) >= set(range(6)) - touched
+    assert found == sorted(found)
 
 
 def test_a_disk_that_is_full_leaves_whole_records_and_says_what_happened(
@@ -121,7 +125,8 @@ def test_a_disk_that_is_full_leaves_whole_records_and_says_what_happened(
     assert numbers(tmp_path / "s.log") == [0]
     buffer.write({"s": {2: record(2)}})
     faults = LogFaults()
-    assert numbers(tmp_path / "s.log", faults) == [0, 2] and not faults
+    assert numbers(tmp_path / "s.log", faults) == [0, 2]
+    assert not faults
 
 
 def test_a_log_is_read_one_record_at_a_time(tmp_path: Path) -> None:

@@ -110,7 +110,8 @@ def test_the_words_logprob_is_kept_and_a_record_of_version_2_or_3_has_none(word_
     known = replace(unknown, turns=(attack, replace(defence, word_logprob=word_logprob)))
     assert decode(encode(known)) == known
     for former in (as_version_2(known), as_version_3(known)):
-        assert decode(former) == unknown and read_head(former) == read_head(encode(known))
+        assert decode(former) == unknown
+        assert read_head(former) == read_head(encode(known))
 
 
 @pytest.mark.parametrize("word_logprob", [0.5, float("nan"), -float("inf"), "-1", True, [-1.0]])
@@ -124,7 +125,8 @@ def test_a_words_logprob_that_is_none_is_refused(word_logprob: object) -> None:
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: f"{log.parts[-3]}-{log.stem}")
 def test_an_old_log_is_read_and_the_referee_agrees_with_it(log: Path) -> None:
     records = list(read_records(log))
-    assert records and {msgpack.unpackb(data)["v"] for data in records} == {2}
+    assert records
+    assert {msgpack.unpackb(data)["v"] for data in records} == {2}
     for episode in map(decode, records):
         again = judge(episode.history, episode.target_word, episode.max_turns, episode.rules)
         assert episode.verdict.end_reason is again.end_reason

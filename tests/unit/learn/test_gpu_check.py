@@ -45,7 +45,8 @@ def test_what_it_needs_is_imported_when_a_check_begins_and_not_before() -> None:
 def test_arithmetic_is_compared_and_not_only_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told("tiny", tmp_path, "cpu")
     found = attention(told)
-    assert found.passed and 0 < found.figures["worst_error"] < 0.02
+    assert found.passed
+    assert 0 < found.figures["worst_error"] < 0.02
     assert head(told).passed
     monkeypatch.setattr(learner_checks, "MOST_ERROR", found.figures["worst_error"] / 2)
     assert not attention(told).passed
@@ -81,7 +82,8 @@ def test_a_check_that_fails_says_why_and_is_counted(
     monkeypatch.setattr(run_checks, "CHECKS", (Check("unheard of", attention, ("torch",)),))
     assert run_all("tiny", device="cpu") == 1, "the process knows no check of this name"
     [row] = json.loads(capsys.readouterr().out.splitlines()[-1])["checks"]
-    assert row["status"] == "fail" and row["text"].startswith("ValueError")
+    assert row["status"] == "fail"
+    assert row["text"].startswith("ValueError")
 
 
 def test_the_first_error_is_the_reason() -> None:

@@ -42,7 +42,7 @@ def test_of_both_the_loser_is_imitated_but_for_the_turn_that_lost_the_game() -> 
 
 
 @pytest.mark.parametrize(
-    "outcome, reason, imitated",
+    ("outcome", "reason", "imitated"),
     [
         (Outcome.ATTACKER_WINS, EndReason.SAID_WORD, {0, 1, 2, 3}),
         (Outcome.ATTACKER_WINS, EndReason.WRONG_GUESS, {0, 1, 2}),
@@ -57,7 +57,7 @@ def test_of_all_the_reply_that_said_the_word_is_imitated_but_no_wrong_guess_and_
     assert set(imitated_turns(replace(found.verdict, end_reason=reason), "all", 0.8)) == imitated
 
 
-@pytest.mark.parametrize("sides, left", [("winners", [["a", "a"], ["d"], ["a", "a"]]), ("both", [[*"ada"]] * 3)])
+@pytest.mark.parametrize(("sides", "left"), [("winners", [["a", "a"], ["d"], ["a", "a"]]), ("both", [[*"ada"]] * 3)])
 def test_without_claims_the_turn_that_named_the_word_is_left_out(sides: ImitatedSides, left: list[list[str]]) -> None:
     assert roles(imitation_samples(PLAYED, ObjectiveConfig(), sides, claims=False)) == left
     assert set(imitated_turns(PLAYED[1].verdict, "both", 0.8, claims=False)) == {0, 1, 2}

@@ -62,10 +62,12 @@ def assert_same_model(one: Any, other: Any) -> None:
     ):
         expected = dict(theirs)
         for name, tensor in mine:
-            assert torch.equal(tensor, expected[name]) and tensor.dtype == expected.pop(name).dtype, name
+            assert torch.equal(tensor, expected[name]), name
+            assert tensor.dtype == expected.pop(name).dtype, name
         assert not expected
     one.config.name_or_path = other.config.name_or_path  # the folder
-    assert one.config.to_dict() == other.config.to_dict() and one.training == other.training
+    assert one.config.to_dict() == other.config.to_dict()
+    assert one.training == other.training
     assert one.generation_config.to_dict() == other.generation_config.to_dict()
 
 

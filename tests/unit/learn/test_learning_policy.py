@@ -104,12 +104,15 @@ def test_a_version_whose_channel_broke_goes_through_the_object_store(
     assert policy.publish(cast(Any, None)) == {leaves: "no answer"}
     policy.verify_weights()
 
-    assert policy.engines == [stays] and policy.version == 1
+    assert policy.engines == [stays]
+    assert policy.version == 1
     assert policy._report == SyncReport(1, 2.5, 1, 100, broken_channels=1)
-    assert policy.catch_up(comes) and policy.engines == [stays, comes]
+    assert policy.catch_up(comes)
+    assert policy.engines == [stays, comes]
     assert handed_out == [(channel, [stays, leaves]), (None, [stays]), (None, [comes])]
     policy.export()
-    assert policy._exported is not None and policy._exported.direct is channel, "the next version tries it again"
+    assert policy._exported is not None, "the next version tries it again"
+    assert policy._exported.direct is channel, "the next version tries it again"
 
 
 def test_a_skipped_step_is_written_down_with_its_episodes_and_the_run_goes_on(tmp_path: Path) -> None:
@@ -142,7 +145,8 @@ def test_imitation_without_a_kl_term_scores_nothing_and_self_play_still_does(tmp
 def test_with_reference_engine_nothing_is_scored_in_self_play_and_imitation_still_is(tmp_path: Path) -> None:
     config = parse_config({"learner": {"reference": "engine"}})
     fake = learned(tmp_path, bad=set(), config=config)
-    assert fake.scored == [] and fake.steps[0][0].turns[0].old_logprobs == (-1.0,)
+    assert fake.scored == []
+    assert fake.steps[0][0].turns[0].old_logprobs == (-1.0,)
     assert len(learned(tmp_path, bad=set(), config=config, method="imitation").scored) == 10
 
 
@@ -232,11 +236,11 @@ def test_ties_are_listened_to_beside_the_games_that_make_the_steps(tmp_path: Pat
 
 def test_a_seat_that_only_listens_takes_as_many_steps_as_the_games_make(tmp_path: Path) -> None:
     fake = listening(tmp_path, Role.DEFENDER, mixed(3, 5), batch_games=1)
-    assert [len(batch) for batch in fake.steps] == [2, 3, 3] and fake.scored == [
-        each.episode_id for batch in fake.steps for each in batch
-    ][1:]
+    assert [len(batch) for batch in fake.steps] == [2, 3, 3]
+    assert fake.scored == [each.episode_id for batch in fake.steps for each in batch][1:]
     fake = listening(tmp_path, Role.ATTACKER, mixed(3, 5), batch_games=1)
-    assert names(fake.steps) == [["e/0"], ["e/1"], ["e/2"]] and not any(each[0].listening for each in fake.steps)
+    assert names(fake.steps) == [["e/0"], ["e/1"], ["e/2"]]
+    assert not any(each[0].listening for each in fake.steps)
 
 
 @pytest.mark.parametrize("num_won", [4, 0])
@@ -256,11 +260,12 @@ def test_a_stage_that_is_resumed_learns_the_same_batches(num_won: int, tmp_path:
     policy.learners = fake
     policy.load_state(tmp_path, None)
     policy.learn(TrainingStage(Stage.of_round(1), "self_play", given, [], 2, 1e-6, 0.2), lambda *_: None)
-    assert names(fake.steps[1:]) == names(whole.steps[1:]) and fake.scored == []
+    assert names(fake.steps[1:]) == names(whole.steps[1:])
+    assert fake.scored == []
 
 
 @pytest.mark.parametrize(
-    "channel, taken",
+    ("channel", "taken"),
     [
         ("object_store", ["export", "learner sleeps", "engines wake all", "publish", "verify_weights"]),
         (

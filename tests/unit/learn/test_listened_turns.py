@@ -66,8 +66,10 @@ def test_turns_beyond_the_verdict_of_others_or_of_no_room_are_left_out() -> None
     episode = game(0, Outcome.ATTACKER_WINS)
     ended = replace(episode, verdict=replace(episode.verdict, length=2, turn=1))
     assert heard(ended) == {"s/0": [1]}
-    assert heard(episode, learning={"another"}) == {} and heard(episode, learning={"p"}) == {"s/0": [1, 3]}
-    assert heard(episode, max_tokens=6) == {"s/0": [1, 3]} and heard(episode, max_tokens=5) == {}
+    assert heard(episode, learning={"another"}) == {}
+    assert heard(episode, learning={"p"}) == {"s/0": [1, 3]}
+    assert heard(episode, max_tokens=6) == {"s/0": [1, 3]}
+    assert heard(episode, max_tokens=5) == {}
 
 
 def test_a_word_that_the_tokenizer_joins_to_the_claim_is_not_passed_over() -> None:
@@ -111,7 +113,8 @@ def test_games_that_are_only_listened_to_ride_along_evenly_and_make_no_more_step
     assert sorted(each.episode_id for batch in batches for each in batch) == sorted(
         each.episode_id for each in [*won, *tied]
     )
-    assert count_leading([*won, *tied]) == 5 and count_leading(tied) == 7
+    assert count_leading([*won, *tied]) == 5
+    assert count_leading(tied) == 7
     assert spread(won, 2, 3) == [won[:2], won[2:4], won[4:]]
 
 
@@ -133,7 +136,9 @@ def test_the_figure_computed_by_hand_is_added_to_either_objective(name: str, met
     plain, _ = total(Batch(tuple(each for each in samples() if each.turns)), thetas, method, name, 0.0)
     listening, sums = total(batch, thetas, method, name, 0.5)
     assert listening == pytest.approx(plain + 0.5 * 2.0, abs=1e-12), "N counts the two decided games, as before"
-    assert sums.listening == pytest.approx(1.0) and sums.listened_tokens == 16 and sums.listened_nats == 32
+    assert sums.listening == pytest.approx(1.0)
+    assert sums.listened_tokens == 16
+    assert sums.listened_nats == 32
 
 
 def test_means_are_over_tokens_then_turns_then_games() -> None:
@@ -177,6 +182,9 @@ def test_imitation_listens_as_the_objective_says_unless_it_says_otherwise() -> N
         )
         return config.imitation_listening_coeff, config.listens
 
-    assert coeffs() == (0.3, True) and coeffs(listening_coeff=0.1) == (0.1, True)
-    assert coeffs(listening_coeff=0) == (0.0, False) and coeffs(enabled=False) == (0.3, False)
-    assert not parse_config({}).listens and parse_config({"preset": "published"}).objective.listening_coeff == 0
+    assert coeffs() == (0.3, True)
+    assert coeffs(listening_coeff=0.1) == (0.1, True)
+    assert coeffs(listening_coeff=0) == (0.0, False)
+    assert coeffs(enabled=False) == (0.3, False)
+    assert not parse_config({}).listens
+    assert parse_config({"preset": "published"}).objective.listening_coeff == 0

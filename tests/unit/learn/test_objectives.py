@@ -148,7 +148,9 @@ def test_only_theta_carries_a_gradient() -> None:
     terms = spag_turn_terms(theta, old, ref, mu, 1.0, clip_range=0.2, mismatch_cap=2.0)
     (terms.policy + terms.k3).backward()
     assert theta.grad is not None
-    assert old.grad is None and ref.grad is None and mu.grad is None
+    assert old.grad is None
+    assert ref.grad is None
+    assert mu.grad is None
     assert not any(value.requires_grad for value in vars(terms.stats).values())
 
 

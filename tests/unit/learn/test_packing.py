@@ -259,7 +259,8 @@ def test_trees_of_several_query_blocks_are_exact_and_compute_fewer_scores_than_a
     samples = a_long_tree()
     (tree,) = pack(samples, max_tokens=1024)
     blocks = query_blocks(tree.parents, tree.subtree_ends, torch.float64, block_tokens=64)
-    assert sum(blocks.block_sizes) == tree.num_tokens and len(blocks.masks) > 3
+    assert sum(blocks.block_sizes) == tree.num_tokens
+    assert len(blocks.masks) > 3
     assert sum(mask.numel() for mask in blocks.masks) < tree.num_tokens**2 / 2
     dense = ancestor_mask(tree.subtree_ends)
     keys, start = blocks.keys.split(blocks.num_keys), 0
@@ -318,7 +319,8 @@ def test_padded_rows_give_the_same_for_models_that_cannot_read_a_tree(config: An
     samples = a_long_tree(num_games=1)
     temperatures = [1.2 if index % 3 else 1.0 for index in range(len(samples))]
     batches = pad(samples, max_tokens=250)
-    assert len(batches) > 1 and all(rows.num_tokens <= 250 for rows in batches)
+    assert len(batches) > 1
+    assert all(rows.num_tokens <= 250 for rows in batches)
     found: dict[int, torch.Tensor] = {}
     for rows in batches:
         here = [temperatures[index] for index in rows.sample_indices]

@@ -169,7 +169,8 @@ def test_wins_that_pay_their_winner_nothing_do_not_weigh_where_winners_learn() -
     games = game_samples([*[wrong] * 8, trap, right], ObjectiveConfig(), payoffs)
     assert [(each.role, each.weight) for each in games] == [(Role.ATTACKER, 1.0), (Role.DEFENDER, 1.0)]
     both = game_samples([*[wrong] * 8, trap, right], ObjectiveConfig(learn_from="both"), payoffs)
-    assert len(both) == 10 and both[0].weight == pytest.approx(10 / 18)
+    assert len(both) == 10
+    assert both[0].weight == pytest.approx(10 / 18)
 
 
 def test_wins_of_a_log_that_does_not_say_how_pay_as_wrong_guesses() -> None:

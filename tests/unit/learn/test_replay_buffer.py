@@ -18,8 +18,10 @@ from tests.support.episodes import game
 def test_the_buffer_gives_a_stage_back_in_order_and_keeps_a_repeated_episode_once(tmp_path: Path) -> None:
     buffer = ReplayBuffer(str(tmp_path))
     records = [encode(game(number, Outcome.TIED)) for number in (2, 0, 1)]
-    assert buffer.add(records) == 3 and buffer.add(records[:1]) == 0
-    assert buffer.count("s").outcomes == {Outcome.TIED: 3} and buffer.count("other").num_games == 0
+    assert buffer.add(records) == 3
+    assert buffer.add(records[:1]) == 0
+    assert buffer.count("s").outcomes == {Outcome.TIED: 3}
+    assert buffer.count("other").num_games == 0
     assert [decode(data).number for data in buffer.take("s")] == [0, 1, 2]
     assert sorted(buffer.take("s")) == sorted(records), "asked again, the same: from the log"
     assert buffer.count("s").num_games == 3
@@ -32,7 +34,8 @@ def test_a_buffer_says_what_was_damaged_in_what_it_has_read(tmp_path: Path) -> N
     log = tmp_path / "s.log"
     log.write_bytes(log.read_bytes()[:-5])
     buffer = ReplayBuffer(str(tmp_path))
-    assert list(buffer.played("s")) == [0, 1] and buffer.damage["s"].startswith("a torn tail of")
+    assert list(buffer.played("s")) == [0, 1]
+    assert buffer.damage["s"].startswith("a torn tail of")
 
 
 def test_a_sample_counts_by_phase_what_came_and_what_waits(tmp_path: Path) -> None:
@@ -40,10 +43,13 @@ def test_a_sample_counts_by_phase_what_came_and_what_waits(tmp_path: Path) -> No
     assert (buffer.sample().waiting, buffer.sample().oldest_s) == (0, 0.0)
     buffer.add([encode(replace(game(number, Outcome.TIED), stage="spag-1")) for number in range(2)])
     sample = buffer.sample()
-    assert sample.waiting == 2 and sample.oldest_s > 0 and sample.stream is None
+    assert sample.waiting == 2
+    assert sample.oldest_s > 0
+    assert sample.stream is None
     assert {phase: count.num_games for phase, count in sample.played.items()} == {"self_play": 2}
     buffer.take("spag-1")
-    assert buffer.sample().waiting == 0 and buffer.sample().played == sample.played
+    assert buffer.sample().waiting == 0
+    assert buffer.sample().played == sample.played
 
 
 def test_a_stage_whose_name_is_no_file_name_is_refused(tmp_path: Path) -> None:

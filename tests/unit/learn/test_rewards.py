@@ -29,7 +29,8 @@ def test_rewards_agree_with_the_published_ones(case: dict[str, Any]) -> None:
 @given(st.integers(1, 500), st.floats(1e-6, 1.0))
 def test_shares_sum_to_one_and_never_fall(num_turns: int, decay: float) -> None:
     shares = decayed_shares(num_turns, decay)
-    assert len(shares) == num_turns and sum(shares) == pytest.approx(1.0)
+    assert len(shares) == num_turns
+    assert sum(shares) == pytest.approx(1.0)
     assert shares == sorted(shares)
 
 

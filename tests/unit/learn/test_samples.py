@@ -43,7 +43,8 @@ def test_a_breach_is_left_out_or_pushes_down_the_offending_turn_alone() -> None:
     assert len(game_samples(games, ObjectiveConfig())) == 3
     penalised = game_samples(games, ObjectiveConfig(), Payoffs(defender_breach=(None, -0.3)))
     assert len(penalised) == 4
-    assert penalised[-1].role is Role.DEFENDER and penalised[-1].weight == 1.0
+    assert penalised[-1].role is Role.DEFENDER
+    assert penalised[-1].weight == 1.0
     assert [turn.advantage for turn in penalised[-1].turns] == [-0.3]
 
 
@@ -51,7 +52,8 @@ def test_a_batch_of_a_stream_is_weighed_by_the_games_before_it() -> None:
     window = RoleWindow(8)
     assert {game.weight for game in game_samples(WON, ObjectiveConfig(), window=window)} == {0.75, 1.5}
     (late,) = game_samples([WON[1]], ObjectiveConfig(), window=window)
-    assert late.role is Role.DEFENDER and late.weight == 1.0, "its seat has won two of four; of its batch alone, 0.5"
+    assert late.role is Role.DEFENDER, "its seat has won two of four; of its batch alone, 0.5"
+    assert late.weight == 1.0, "its seat has won two of four; of its batch alone, 0.5"
 
 
 def test_one_win_among_many_weighs_four_unless_the_objective_is_published() -> None:
@@ -77,7 +79,8 @@ def test_a_moving_baseline_is_what_the_role_scored_before_this_set_of_games() ->
 def test_a_seat_of_its_own_learns_its_turns_of_all_games_with_equal_weight() -> None:
     games = game_samples(WON, ObjectiveConfig(learn_from="both"))
     own = turns_of(games, Role.DEFENDER)
-    assert [sample.episode_id for sample in own] == ["s/0", "s/1", "s/2"] and {sample.weight for sample in own} == {1.0}
+    assert [sample.episode_id for sample in own] == ["s/0", "s/1", "s/2"]
+    assert {sample.weight for sample in own} == {1.0}
     assert all(turn.role is Role.DEFENDER for sample in own for turn in sample.turns)
     assert [sum(turn.advantage for turn in sample.turns) > 0 for sample in own] == [False, True, False]
     instruction = GameSample("sft-0", Role.ATTACKER, 1.0, (TurnSample((1,), (2,), 1.0),))
@@ -130,7 +133,9 @@ def test_a_tie_is_good_news_for_the_side_that_mostly_loses() -> None:
     games = [*(game(number, Outcome.ATTACKER_WINS) for number in range(3)), game(3, Outcome.TIED, num_turns=10)]
     objective = ObjectiveConfig(learn_from="both", baseline="mean", role_weights="none")
     tied = game_samples(games, objective, Payoffs(tie=(0, 0)))[-1]
-    assert tied.role is None and tied.weight == 1.0 and len(tied.turns) == 10
+    assert tied.role is None
+    assert tied.weight == 1.0
+    assert len(tied.turns) == 10
     gained = {role: sum(turn.advantage for turn in tied.turns if turn.role is role) for role in Role}
     assert gained == {Role.ATTACKER: pytest.approx(-0.75), Role.DEFENDER: pytest.approx(0.75)}
     assert len(game_samples(games, ObjectiveConfig(learn_from="both", baseline="mean"))) == 3

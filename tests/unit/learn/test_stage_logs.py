@@ -35,4 +35,5 @@ def test_a_log_that_may_be_another_matchs_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_stage_that_is_no_match_has_one_name(tmp_path: Path) -> None:
     (tmp_path / "spag-3.log").touch()
-    assert name_in(tmp_path, Stage.of_round(3)) == "spag-3" and name_in(tmp_path, Stage.of_round(4)) == "spag-4"
+    assert name_in(tmp_path, Stage.of_round(3)) == "spag-3"
+    assert name_in(tmp_path, Stage.of_round(4)) == "spag-4"

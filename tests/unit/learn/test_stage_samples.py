@@ -77,14 +77,17 @@ def heard(stage: TrainingStage) -> list[int]:
 def test_a_tie_is_listened_to_and_a_round_of_ties_alone_is_learned(tmp_path: Path) -> None:
     made = listening(tmp_path, objective={"listening_coeff": 0.5}, imitation={"listening_coeff": 0.25})
     stage = made.self_play(Stage.of_round(1), GAMES, "round 1", [], None)
-    assert heard(stage) == [2, 2, 2] and stage.listening_coeff == 0.5
+    assert heard(stage) == [2, 2, 2]
+    assert stage.listening_coeff == 0.5
     assert heard(made.self_play(Stage.of_round(1), GAMES[2:], "round 1", [], None)) == [2]
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["decided"] for line in lines] == [2, 0]
     stage = made.imitation(GAMES)
-    assert heard(stage) == [2, 2, 2] and stage.listening_coeff == 0.25
+    assert heard(stage) == [2, 2, 2]
+    assert stage.listening_coeff == 0.25
     last = listening(tmp_path, objective={"listening_coeff": 0.5, "listening_turns": "last"}).imitation(GAMES)
-    assert heard(last) == [1, 1, 1] and last.listening_coeff == 0.5
+    assert heard(last) == [1, 1, 1]
+    assert last.listening_coeff == 0.5
 
 
 def test_a_position_that_no_micro_batch_holds_is_left_out(tmp_path: Path) -> None:
@@ -115,7 +118,8 @@ def test_games_from_a_file_and_under_other_prompts_are_listened_to(tmp_path: Pat
 def test_imitation_takes_the_experts_games(tmp_path: Path) -> None:
     stage = samples(tmp_path, imitation={"batch_games": 3}).imitation(GAMES)
     assert (stage.stage, stage.method, stage.batch_games, len(stage.games)) == (IMITATED, "imitation", 3, 2)
-    assert stage.temperature == 1.0 and stage.sft == []
+    assert stage.temperature == 1.0
+    assert stage.sft == []
 
 
 def test_imitation_of_both_sides_takes_the_losers_turns_too(tmp_path: Path) -> None:

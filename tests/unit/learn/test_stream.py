@@ -33,26 +33,33 @@ def test_with_lag_0_a_version_plays_its_own_games_and_waits_for_the_next() -> No
     stream = stream_of(games_per_version=4, max_lag=0)
     for version in range(3):
         tasks = stream.lease("arena", 10)
-        assert len(tasks) == 4 and stream.lease("arena", 1) == [] and stream.take() is None
+        assert len(tasks) == 4
+        assert stream.lease("arena", 1) == []
+        assert stream.take() is None
         for task in tasks:
             assert finish(stream, task, version)
-        assert len(numbers(stream.take())) == 4 and stream.lease("arena", 1) == []
+        assert len(numbers(stream.take())) == 4
+        assert stream.lease("arena", 1) == []
         stream.advance({"policy": version + 1})
-    assert stream.counts().lag == Counter({0: 12}) and stream.counts().evicted == 0
+    assert stream.counts().lag == Counter({0: 12})
+    assert stream.counts().evicted == 0
 
 
 def test_a_sample_counts_what_came_and_not_what_the_log_held(tmp_path: Path) -> None:
     config = {"games_per_version": 2, "max_lag": 1}
     buffer, stream = ReplayBuffer(str(tmp_path)), stream_of(**config)
     buffer.open_stream(stream, None)
-    assert buffer.sample().waiting == 0 and buffer.sample().oldest_s == 0
+    assert buffer.sample().waiting == 0
+    assert buffer.sample().oldest_s == 0
     records = [encode(played(task)) for task in stream.lease("arena", 4)]
     buffer.add([*records[:3], records[0]])
     buffer.add([encode(played(GameTask(0, "river", "eval-base", 0)))])
     time.sleep(0.02)
     sample = buffer.sample()
-    assert sample.waiting == 4 and 0.02 <= sample.oldest_s < 10
-    assert sample.stream is not None and (sample.stream.permits_free, sample.stream.repeated) == (0, 1)
+    assert sample.waiting == 4
+    assert 0.02 <= sample.oldest_s < 10
+    assert sample.stream is not None
+    assert (sample.stream.permits_free, sample.stream.repeated) == (0, 1)
     assert {phase: count.num_games for phase, count in sample.played.items()} == {"self_play": 3, "evaluation": 1}
     assert sample.played["self_play"].num_tokens == 6
     buffer.take("eval-base")
@@ -60,7 +67,8 @@ def test_a_sample_counts_what_came_and_not_what_the_log_held(tmp_path: Path) -> 
 
     again = ReplayBuffer(str(tmp_path))
     again.open_stream(stream_of(**config), None)
-    assert again.sample().waiting == 3 and again.sample().played == {}
+    assert again.sample().waiting == 3
+    assert again.sample().played == {}
 
 
 @settings(max_examples=60, deadline=None)
@@ -81,7 +89,8 @@ def test_nothing_too_old_is_handed_out_and_play_is_bounded_whatever_happens(
             stage_progress += [(task, version) for task in stream.lease(f"arena.{lives}", random.randint(1, 9))]
         elif action == "finish" and stage_progress:
             task, began = stage_progress.pop(random.randrange(len(stage_progress)))
-            assert finish(stream, task, began) and not finish(stream, task, began), "one game counts once"
+            assert finish(stream, task, began), "one game counts once"
+            assert not finish(stream, task, began), "one game counts once"
         elif action == "die" and random.random() < 0.1:
             assert stream.give_up(f"arena.{lives}") == len(stage_progress)
             stage_progress, lives = [], lives + 1
@@ -95,7 +104,8 @@ def test_nothing_too_old_is_handed_out_and_play_is_bounded_whatever_happens(
         counts = stream.counts()
         most = max(most, len(stage_progress) + counts.waiting)
     assert most <= (max_lag + 1) * per_version
-    assert set(taken.values()) <= {1} and max(stream.counts().lag, default=0) <= max_lag
+    assert set(taken.values()) <= {1}
+    assert max(stream.counts().lag, default=0) <= max_lag
 
 
 def test_a_game_that_became_too_old_is_evicted_counted_and_played_again() -> None:
@@ -110,7 +120,8 @@ def test_a_game_that_became_too_old_is_evicted_counted_and_played_again() -> Non
         stream.advance({"policy": version + 1})
     free = stream.counts().permits_free
     finish(stream, slow, 0)
-    assert stream.take() is None and stream.counts().evicted == 1
+    assert stream.take() is None
+    assert stream.counts().evicted == 1
     assert stream.counts().permits_free == free + 1
 
 
@@ -211,7 +222,8 @@ def test_episodes_are_learned_as_often_as_configured_and_less_is_played() -> Non
             finish(stream, task, version)
         uses.update(numbers(stream.take()))
         stream.advance({"policy": version + 1})
-    assert set(uses.values()) <= {1, 2} and begun <= 2 * 12 + 4
+    assert set(uses.values()) <= {1, 2}
+    assert begun <= 2 * 12 + 4
     assert sum(count == 2 for count in uses.values()) >= 20
 
 
@@ -241,13 +253,15 @@ def test_arenas_wait_for_permits_and_the_learner_for_episodes(tmp_path: Path, lo
         await buffer.open_stream(spec(StreamConfig(games_per_version=2, max_lag=0)))
         tasks = await buffer.lease("arena", 8)
         waiting = asyncio.create_task(buffer.lease("arena", 8))
-        assert len(tasks) == 2 and await buffer.batch(0.01) is None
+        assert len(tasks) == 2
+        assert await buffer.batch(0.01) is None
         learning = asyncio.create_task(buffer.batch(5))
         await buffer.add([encode(played(tasks[0]))])
         await asyncio.sleep(0.01)
         assert not learning.done()
         await buffer.add([encode(played(tasks[1]))])
-        assert len(await learning or []) == 2 and not waiting.done()
+        assert len(await learning or []) == 2
+        assert not waiting.done()
         await buffer.advance({"policy": 1})
         assert len(await waiting) == 2
         last = asyncio.create_task(buffer.lease("arena", 8))
@@ -316,7 +330,8 @@ def test_a_new_stream_knows_no_leases_of_the_one_before(tmp_path: Path, loop: An
         await buffer.open_stream(spec(config), await buffer.advance({"policy": 0}))
         assert await buffer.lease("arena-1", 2) == tasks
         again = BufferActor(str(tmp_path))
-        assert await again.give_up("arena-0") == 0 and await again.give_up("arena-1") == 2
+        assert await again.give_up("arena-0") == 0
+        assert await again.give_up("arena-1") == 2
 
     loop.run(scenario())
 
@@ -331,7 +346,8 @@ def test_the_log_of_leases_stays_small(tmp_path: Path) -> None:
     assert len((tmp_path / "leases").read_text().splitlines()) <= 1300
     (tmp_path / "leases").write_text((tmp_path / "leases").read_text() + '{"gone": "arena-0.')
     found = LeaseLog(tmp_path / "leases").read()
-    assert found.gone == {"arena-0"} and set(range(12_900, 13_000)) <= set(found.out)
+    assert found.gone == {"arena-0"}
+    assert set(range(12_900, 13_000)) <= set(found.out)
 
 
 def test_what_the_learner_is_given_is_in_the_log_by_then(
@@ -351,7 +367,8 @@ def test_what_the_learner_is_given_is_in_the_log_by_then(
         adding = [asyncio.create_task(buffer.add([encode(played(task))])) for task in await buffer.lease("arena", 2)]
         batch = await buffer.batch(5)
         logged = [encode(episode) for episode in read_log(tmp_path / "stream.log")]
-        assert batch is not None and sorted(batch) == sorted(logged)
+        assert batch is not None
+        assert sorted(batch) == sorted(logged)
         again = BufferActor(str(tmp_path))  # as after a crash at this very moment
         assert sorted(await again.batch(5) or []) == sorted(batch)
         await asyncio.gather(*adding)
@@ -362,8 +379,10 @@ def test_what_the_learner_is_given_is_in_the_log_by_then(
 def test_a_stream_whose_permits_starve_the_engines_says_what_to_change() -> None:
     small = {"schedule": "stream", "stream": {"games_per_version": 16}, "self_play": {"games_per_round": 160}}
     hint = stream_hint(parse_config(small))
-    assert hint is not None and "48 games are fewer than the 80" in hint
+    assert hint is not None
+    assert "48 games are fewer than the 80" in hint
     assert stream_hint(parse_config(small | {"stream": {"games_per_version": 16, "max_lag": 4}})) is None
     reused = stream_hint(parse_config(small | {"stream": {"games_per_version": 16, "max_lag": 4, "reuse": 2}}))
-    assert reused is not None and "40 games are fewer than the 72" in reused
+    assert reused is not None
+    assert "40 games are fewer than the 72" in reused
     assert stream_hint(parse_config({})) is None

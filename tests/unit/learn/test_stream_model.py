@@ -56,7 +56,8 @@ class StreamMachine(RuleBasedStateMachine):
     def lease(self, count: int, index: int) -> None:
         tasks = self.stream.lease(self.arena(index), count)
         for task in tasks:
-            assert task.number not in self.stage_progress and task.number not in self.versions, "given out twice"
+            assert task.number not in self.stage_progress, "given out twice"
+            assert task.number not in self.versions, "given out twice"
             self.stage_progress[task.number] = task, self.published
             self.holders[task.number] = self.arena(index)
         bound = (self.config.max_lag + 1) * self.config.games_per_version
@@ -68,7 +69,8 @@ class StreamMachine(RuleBasedStateMachine):
     def add(self, data: Any) -> None:
         number = data.draw(st.sampled_from(sorted(self.stage_progress)))
         task, began = self.stage_progress.pop(number)
-        assert finish(self.stream, task, began) and not finish(self.stream, task, began)
+        assert finish(self.stream, task, began)
+        assert not finish(self.stream, task, began)
         self.log.append(encode(played(task, began)))
         self.versions[number], self.left[number] = began, self.config.reuse
 

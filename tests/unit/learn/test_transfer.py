@@ -78,11 +78,14 @@ def test_shared_memory_carries_the_buckets_that_the_object_store_would(exporter:
     client = Recorded()
     sender = open_sender("shared_memory", 0, exporter, client, "127.0.0.1:1", 2, 40_000)
     sender.send_weights()
-    assert client.calls == ["init", "start", *["update"] * exporter.num_buckets, "finish"] and exporter.num_buckets > 2
+    assert client.calls == ["init", "start", *["update"] * exporter.num_buckets, "finish"]
+    assert exporter.num_buckets > 2
     for index, sent in enumerate(client.buckets):
         sent.verify()
         expected = exporter.bucket(index)
-        assert expected is not None and sent.tensors == expected.tensors and sent.checksum == expected.checksum
+        assert expected is not None
+        assert sent.tensors == expected.tensors
+        assert sent.checksum == expected.checksum
 
 
 class BytesWritten(TorchDispatchMode):
@@ -128,7 +131,9 @@ def test_the_next_bucket_lies_where_the_one_before_did(exporter: Exporter) -> No
     for index in range(exporter.num_buckets):  # until it is as large as any needs
         exporter.bucket(index)
     one, other = exporter.bucket(0), exporter.bucket(1)
-    assert one is not None and other is not None and np.shares_memory(one.payload, other.payload)
+    assert one is not None
+    assert other is not None
+    assert np.shares_memory(one.payload, other.payload)
 
 
 def test_what_is_read_of_shared_memory_outlives_its_file(exporter: Exporter) -> None:
@@ -171,7 +176,8 @@ def test_a_tensor_larger_than_a_bucket_goes_through_vllms_packed_buffers(
         through_vllm(largest - 1)
     arrived = through_vllm(largest_tensor(weights))
     assert largest_tensor(weights) == largest
-    assert all(torch.equal(arrived.pop(name), tensor) for name, tensor in weights) and not arrived
+    assert all(torch.equal(arrived.pop(name), tensor) for name, tensor in weights)
+    assert not arrived
 
 
 @pytest.mark.parametrize(("channel", "is_raised"), [("ipc", True), ("nccl", True), ("shared_memory", False)])
@@ -187,7 +193,8 @@ def test_a_channel_of_vllms_has_buckets_of_at_least_the_largest_tensor(
         open_sender(channel, 0, exporter, Recorded(), "127.0.0.1:1", 2, bucket)
     key = "bucket_bytes" if channel == "shared_memory" else "packed_buffer_size_bytes"
     least = largest_tensor(LearnerWeights(exporter)) if is_raised else 1000
-    assert [getattr(info, key) for info in told] == [least, 10**9] and least >= 1000
+    assert [getattr(info, key) for info in told] == [least, 10**9]
+    assert least >= 1000
 
 
 def test_a_rank_that_does_not_send_walks_through_the_weights_all_the_same(exporter: Exporter) -> None:
@@ -203,7 +210,8 @@ def test_a_rank_that_does_not_send_walks_through_the_weights_all_the_same(export
 
     sender = SharedMemoryTrainer.trainer_init(info, client=client, source=Watched(exporter))
     sender.send_weights()
-    assert walked == list(exporter.shapes()) and client.calls == []
+    assert walked == list(exporter.shapes())
+    assert client.calls == []
 
 
 class Wire:
@@ -218,7 +226,8 @@ class Wire:
 
     def _receive(self, tensor: torch.Tensor, src: int, stream: Any = None) -> None:
         sent = self._sent.get(timeout=10)
-        assert sent.shape == tensor.shape and sent.dtype == tensor.dtype
+        assert sent.shape == tensor.shape
+        assert sent.dtype == tensor.dtype
         tensor.copy_(sent)
 
 
@@ -259,7 +268,8 @@ def test_vllms_nccl_twin_sends_the_learners_weights_to_vllms_receiver(
         info, client=client, source=LearnerWeights(exporter)
     )
     sender.send_weights()
-    assert finished and received.keys() == exporter.shapes().keys()
+    assert finished
+    assert received.keys() == exporter.shapes().keys()
     for name, tensor in exporter.each():
         assert torch.equal(received[name], tensor), name
 
@@ -338,7 +348,7 @@ HALF = {"engine": {"num_gpus": 0.5}, "learner": {"num_gpus": 0.5}}
 
 
 @pytest.mark.parametrize(
-    "data, message",
+    ("data", "message"),
     [
         ({"sync": {"channel": "nccl"}}, "from GPU to GPU: set placement: separate, engine.num_gpus"),
         ({"sync": {"channel": "nccl"}, "placement": "colocated", **GPU}, "set placement: separate"),

@@ -160,7 +160,8 @@ def test_the_figure_computed_by_hand_is_added_to_either_objective(name: str, met
     plain, _ = total(Batch((replace(first, unsaid=()), replace(second, unsaid=()))), thetas, method, name, 0.7)
     found, sums = total(Batch((first, second)), thetas, method, name, 0.7)
     by_hand = 0.7 * ((-math.log(0.5) - math.log(0.75)) + (-math.log(0.5) - math.log(0.75)) / 2) / 2
-    assert found == pytest.approx(plain + by_hand, abs=1e-12) and sums.unsaid == pytest.approx(by_hand)
+    assert found == pytest.approx(plain + by_hand, abs=1e-12)
+    assert sums.unsaid == pytest.approx(by_hand)
     assert sums.target_tokens == 4, "places are no target tokens"
 
 
@@ -178,7 +179,8 @@ def test_a_word_that_is_certain_gives_a_finite_loss_and_no_gradient() -> None:
     theta = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     piece = unsaid_piece(theta, 1, 1, 1.0)
     piece.backward()
-    assert piece.item() == pytest.approx(-math.log(1 - MAX_SAID)) and theta.grad is not None
+    assert piece.item() == pytest.approx(-math.log(1 - MAX_SAID))
+    assert theta.grad is not None
     assert theta.grad.tolist() == [0.0, 0.0]
 
 

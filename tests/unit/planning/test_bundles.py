@@ -22,7 +22,8 @@ def test_every_engine_and_every_rank_has_a_bundle() -> None:
     ]
     league = {"past_share": 0.2, "fixed": [{"model": "/models/x", "share": 0.1}]}
     kinds = [kind for kind, _, _ in bundles(policies="separate", league=league)]
-    assert kinds.count("engine") == 5 and kinds.count("learner") == 2
+    assert kinds.count("engine") == 5
+    assert kinds.count("learner") == 2
 
 
 def test_ranks_are_together_as_far_as_the_engine_of_the_last_match_needs_their_places() -> None:
@@ -52,5 +53,6 @@ def test_what_is_missing_is_said_with_who_has_it() -> None:
     assert missing_room("x", 40, 0, nodes((0, 0))).startswith("40 CPUs for x: the cluster has 16, 0 are taken")
     assert "so much is free, but not in pieces that fit" in missing_room("x", 1, 2, nodes((1, 1), (1, 1)))
     many = missing_room("x", 1, 99, nodes(*[(1, 0)] * 20))
-    assert "node-7 1/1, and 12 more)" in many and "node-8" not in many
+    assert "node-7 1/1, and 12 more)" in many
+    assert "node-8" not in many
     assert "are taken (node-0 0.6/1)" in missing_room("x", 0.5, 0.6, nodes((1, 0.4)))

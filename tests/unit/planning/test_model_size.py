@@ -39,7 +39,8 @@ def test_parameters_are_those_that_transformers_makes(
     measured = sum(parameter.numel() for parameter in made.parameters())
     made.save_pretrained(tmp_path)
     shape = read_shape(tmp_path)
-    assert shape is not None and shape.model_type == family
+    assert shape is not None
+    assert shape.model_type == family
     assert count_parameters(shape) == measured
     assert stored_parameters(tmp_path) == measured
 
@@ -63,7 +64,8 @@ def test_known_models_have_their_known_size() -> None:
 def test_a_model_that_is_not_here_is_as_large_as_the_configuration_says(tmp_path: Path) -> None:
     assert model_size(str(tmp_path / "absent"), None) is None
     size = model_size(str(tmp_path / "absent"), LLAMA_2_7B)
-    assert size is not None and "model_shape" in size.source
+    assert size is not None
+    assert "model_shape" in size.source
     assert size.kv_bytes_per_token(2) == 2 * 32 * 4096 * 2
 
 
@@ -78,7 +80,8 @@ def test_adapters_are_counted_as_peft_makes_them(tmp_path: Path) -> None:
         module = with_adapters(AutoModelForCausalLM.from_pretrained(folder), LoraConfig(rank=4, targets=targets))
         measured = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
         size = model_size(str(folder), None)
-        assert size is not None and size.num_adapter_parameters(4, targets) == measured
+        assert size is not None
+        assert size.num_adapter_parameters(4, targets) == measured
 
 
 def test_a_damaged_header_is_named(tmp_path: Path) -> None:
@@ -92,5 +95,7 @@ def test_a_family_that_is_not_known_is_counted_by_its_weights(tmp_path: Path) ->
     folder = make_tiny_model(tmp_path)
     (folder / "config.json").write_text('{"model_type": "another"}')
     size = model_size(str(folder), None)
-    assert size is not None and size.shape is None and size.kv_bytes_per_token(2) is None
+    assert size is not None
+    assert size.shape is None
+    assert size.kv_bytes_per_token(2) is None
     assert size.num_parameters == stored_parameters(folder)

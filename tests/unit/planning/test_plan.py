@@ -37,7 +37,8 @@ def test_every_shipped_config_has_a_plan_that_fits_the_machines_it_is_for(path: 
     lines = plan_lines(plan)
     assert max(map(len, lines)) <= 100
     nodes = nodes_of(path.stem)
-    assert placement_fault(config, nodes) is None and placement_doubt(config, nodes) is None
+    assert placement_fault(config, nodes) is None
+    assert placement_doubt(config, nodes) is None
     assert plan.num_gpus == sum(node.num_gpus for node in nodes), "no GPU is left idle"
     for spec in plan.actors:
         assert any(line.split()[:2] == [spec.name, spec.class_name] for line in lines)
@@ -46,7 +47,9 @@ def test_every_shipped_config_has_a_plan_that_fits_the_machines_it_is_for(path: 
 @pytest.mark.parametrize("path", GPU_CONFIGS, ids=[path.name for path in GPU_CONFIGS])
 def test_the_sums_in_a_gpu_configs_comments_are_those_of_its_plan(path: Path) -> None:
     plan = make_plan(load_config(str(path)))
-    assert plan.learner is not None and plan.engine is not None and plan_notes(plan) == []
+    assert plan.learner is not None
+    assert plan.engine is not None
+    assert plan_notes(plan) == []
     text = path.read_text(encoding="utf-8")
     comments = " ".join(line for line in text.splitlines() if line.startswith("#"))
     assert "NOT YET RUN ON A GPU" in comments
@@ -75,7 +78,8 @@ def test_a_dry_run_imports_nothing_slow_and_makes_nothing(tmp_path: Path) -> Non
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    assert "imported: []" in done.stdout and "6,738,415,616 parameters" in done.stdout
+    assert "imported: []" in done.stdout
+    assert "6,738,415,616 parameters" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 
@@ -90,7 +94,8 @@ def test_rounds_are_counted_as_they_are_played() -> None:
     schedule = make_plan(config).schedule
     assert (schedule.imitation_games, schedule.imitation_steps) == (100, 13)
     assert (schedule.games, schedule.steps, schedule.versions) == (150, 12, 4)
-    assert schedule.evaluation_games == 10 * (1 + 1 + 3 + 2) and schedule.permits is None
+    assert schedule.evaluation_games == 10 * (1 + 1 + 3 + 2)
+    assert schedule.permits is None
 
 
 def test_games_against_frozen_opponents_are_counted_once() -> None:
@@ -113,7 +118,8 @@ def test_a_streams_versions_steps_and_permits() -> None:
 def test_checkpoints_count_one_more_than_are_kept_and_both_policies(tiny_model: Path) -> None:
     config = {"model": str(tiny_model), "checkpoint": {"keep_last": 2}, "policies": "separate"}
     plan = make_plan(parse_config(config))
-    assert plan.size is not None and plan.disk is not None
+    assert plan.size is not None
+    assert plan.disk is not None
     assert plan.disk.parts[0].num_bytes == 2 * 3 * 14 * plan.size.num_parameters
     small = make_plan(parse_config({**config, "checkpoint": {"max_gib": 1e-4}}))
     assert any("checkpoint.max_gib" in note for note in plan_notes(small))
@@ -121,7 +127,8 @@ def test_checkpoints_count_one_more_than_are_kept_and_both_policies(tiny_model: 
 
 def test_a_model_that_nobody_knows_is_said_to_be_unknown(tmp_path: Path) -> None:
     plan = make_plan(parse_config({"model": str(tmp_path / "absent")}))
-    assert plan.size is None and "model_shape" in plan_notes(plan)[0]
+    assert plan.size is None
+    assert "model_shape" in plan_notes(plan)[0]
     assert plan_lines(plan)
 
 

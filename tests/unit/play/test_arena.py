@@ -56,7 +56,9 @@ class Talker:
         self.at_once -= len(requests)
         answers = []
         for request in requests:
-            assert request.view is not None and request.prompt_ids and request.sampling.stop_token_ids
+            assert request.view is not None
+            assert request.prompt_ids
+            assert request.sampling.stop_token_ids
             assert (request.view.target_word is None) == (request.view.role is Role.DEFENDER)
             assert request.sampling.seed is not None
             self.seeds.append(request.sampling.seed)
@@ -93,15 +95,18 @@ def tasks(count: int) -> list[GameTask]:
 def test_a_game_ends_with_the_turn_that_decides_it(renderer: Any, loop: Any) -> None:
     talker = playing(Talker(renderer, ["water", "a river ?"]), renderer)
     episode = loop.run(play_game(GameTask(0, "river", "test"), talker, RULES))
-    assert episode.verdict.outcome is Outcome.ATTACKER_WINS and len(episode.turns) == 2
+    assert episode.verdict.outcome is Outcome.ATTACKER_WINS
+    assert len(episode.turns) == 2
     assert [turn.role for turn in episode.turns] == [Role.ATTACKER, Role.DEFENDER]
-    assert episode.turns[1].policy == "talker" and episode.turns[1].first_version == 4
+    assert episode.turns[1].policy == "talker"
+    assert episode.turns[1].first_version == 4
 
 
 def test_a_game_nobody_decides_ends_after_all_its_turns(renderer: Any, loop: Any) -> None:
     talker = playing(Talker(renderer, ["water"]), renderer)
     episode = loop.run(play_game(GameTask(0, "tiger", "test"), talker, RULES))
-    assert episode.verdict.outcome is Outcome.TIED and len(episode.turns) == 6
+    assert episode.verdict.outcome is Outcome.TIED
+    assert len(episode.turns) == 6
 
 
 def test_each_prompt_of_a_seat_begins_with_all_it_read_and_said_before(renderer: Any, loop: Any) -> None:
@@ -124,7 +129,8 @@ def test_every_turn_of_every_game_has_a_seed_of_its_own_that_the_run_decides(ren
         talker = Talker(renderer, ["water"])
         loop.run(collect(play_games(TaskList(tasks(5)), playing(talker, renderer), RULES, 5)))
         seeds.append(sorted(talker.seeds))
-    assert seeds[0] == seeds[1] and len(set(seeds[0])) == 30
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds[0])) == 30
 
 
 def test_an_engine_error_ends_the_games_and_is_raised(renderer: Any, loop: Any) -> None:
@@ -143,7 +149,8 @@ def test_the_scripted_expert_plays_sensible_games(renderer: Any, loop: Any) -> N
     expert = playing(policy, renderer)
     episodes = loop.run(collect(play_games(TaskList(tasks(40)), expert, RULES, 8)))
     outcomes = [episode.verdict.outcome for episode in episodes]
-    assert outcomes.count(Outcome.ATTACKER_WINS) > 5 and outcomes.count(Outcome.DEFENDER_WINS) > 5
+    assert outcomes.count(Outcome.ATTACKER_WINS) > 5
+    assert outcomes.count(Outcome.DEFENDER_WINS) > 5
     assert all(outcome.breaker is None for outcome in outcomes)
 
 
@@ -171,7 +178,8 @@ def test_a_new_game_sits_down_where_there_are_fewest_and_stays_there(renderer: A
     pool = pool_of(quick, slow)
     loop.run(collect(play_games(TaskList(tasks(40)), both(pool, renderer), RULES, games_in_flight=4)))
     assert len(quick.seeds) > 2 * len(slow.seeds) > 0, "the quick engine's games end sooner"
-    assert len(quick.seeds) % 6 == 0 and len(slow.seeds) % 6 == 0, "whole games of 6 turns"
+    assert len(quick.seeds) % 6 == 0, "whole games of 6 turns"
+    assert len(slow.seeds) % 6 == 0, "whole games of 6 turns"
     assert pool.games == {"engine-0": 0, "engine-1": 0}
 
 
@@ -184,9 +192,11 @@ def test_a_lost_turn_is_asked_elsewhere_and_the_game_goes_on_there(
     episodes = loop.run(collect(play_games(TaskList(tasks(8)), both(pool, renderer), RULES, games_in_flight=8)))
     assert sorted(episode.number for episode in episodes) == list(range(8))
     assert all(len(episode.turns) == 6 for episode in episodes)
-    assert pool.counts.retries >= 1 and (pool.counts.timeouts > 0) == (error is None)
+    assert pool.counts.retries >= 1
+    assert (pool.counts.timeouts > 0) == (error is None)
     gone = isinstance(error, EngineGoneError)
-    assert pool.counts.lost_engines == (["engine-0"] if gone else []) and ("engine-0" in pool.games) != gone
+    assert pool.counts.lost_engines == (["engine-0"] if gone else [])
+    assert ("engine-0" in pool.games) != gone
     assert set(pool.games.values()) == {0}
 
 
@@ -203,7 +213,8 @@ def test_a_game_whose_turn_nobody_answers_begins_again_and_then_ends_all(rendere
         return await games
 
     (episode,) = loop.run(heal())
-    assert len(episode.turns) == 6 and flaky.asked.count("test/000000/0") == 2
+    assert len(episode.turns) == 6
+    assert flaky.asked.count("test/000000/0") == 2
     hopeless = pool_of(Failing(renderer, good=3, error=EngineError("out of luck")), max_tries=2)
     with pytest.raises(EngineError, match="out of luck"):
         loop.run(collect(play_games(TaskList(tasks(1)), both(hopeless, renderer), RULES, 1)))
@@ -221,12 +232,14 @@ def test_engines_join_and_leave_while_games_run(renderer: Any, loop: Any) -> Non
         await asyncio.sleep(0.02)
         join(pool, "second", second)
         await pool.drain("first")
-        assert pool.games["first"] == 0 and not games.done()
+        assert pool.games["first"] == 0
+        assert not games.done()
         pool.drop("first")
         return await games, second
 
     episodes, second = loop.run(scenario())
-    assert len(episodes) == 30 and len(second.seeds) > 30
+    assert len(episodes) == 30
+    assert len(second.seeds) > 30
 
 
 def test_games_without_an_engine_end_with_a_line_that_says_so(renderer: Any, loop: Any) -> None:
@@ -275,7 +288,8 @@ def test_the_word_is_scored_at_each_turn_of_the_defender_as_the_model_itself_say
         by_hand = sum(float(logprobs[place - 1, ids[place]]) for place in (len(ids) - 2, len(ids) - 1))
         assert turn.word_logprob == pytest.approx(by_hand, abs=1e-3)
     attacks = [turn for episode in episodes for turn in episode.turns if turn.role is Role.ATTACKER]
-    assert attacks and all(turn.word_logprob is None for turn in attacks)
+    assert attacks
+    assert all(turn.word_logprob is None for turn in attacks)
 
 
 class Scorer(Talker):
@@ -312,7 +326,8 @@ def test_a_game_is_not_lost_by_what_cannot_be_scored(answer: Any, renderer: Any,
     pool = pool_of(Scorer(renderer, answer), turn_timeout_s=0.1)
     task = GameTask(0, "tiger", "test", could_have_known=True)
     episode = loop.run(play_game(task, both(pool, renderer), RULES))
-    assert len(episode.turns) == 6 and all(turn.word_logprob is None for turn in episode.turns)
+    assert len(episode.turns) == 6
+    assert all(turn.word_logprob is None for turn in episode.turns)
     assert pool.games == {"engine-0": 0}, "it has left its seat"
 
 
@@ -333,5 +348,6 @@ def test_a_word_that_is_no_piece_of_a_claim_and_a_player_without_probabilities_a
         Player(pool_of(scorer), renderer, Sampling(1.0, 16), can_score=False),
     ):
         episode = loop.run(play_game(task, dict.fromkeys(("attacker", "defender"), player), RULES))
-        assert len(episode.turns) == 6 and all(turn.word_logprob is None for turn in episode.turns)
+        assert len(episode.turns) == 6
+        assert all(turn.word_logprob is None for turn in episode.turns)
     assert scorer.calls == []

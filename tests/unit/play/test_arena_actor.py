@@ -55,6 +55,7 @@ def test_a_stream_is_stopped_at_once_also_after_an_evaluation(
         assert not stream.done(), "only what is named is stopped"
         await arena.stop(STAGE)
         (ended, waiting) = await asyncio.wait([stream], timeout=10)
-        assert ended and not waiting, "stop waits for the games of the stream"
+        assert ended, "stop waits for the games of the stream"
+        assert not waiting, "stop waits for the games of the stream"
 
     loop.run(scenario())

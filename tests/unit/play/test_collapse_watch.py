@@ -90,7 +90,8 @@ def test_a_run_that_is_resumed_comes_to_the_same_share_and_says_nothing_twice(tm
     before.recorder.close()
     after = Watched(tmp_path, (8, 30, 36), **doing("mix"))
     after.watch.look(after.stages[-1])
-    assert after.watch.mix_share == 0.25 and len(after.lines) == 1
+    assert after.watch.mix_share == 0.25
+    assert len(after.lines) == 1
     assert len(after.notes) == 1, "who watches the new attempt is told"
 
 
@@ -111,7 +112,9 @@ def test_after_the_last_round_there_is_nothing_to_stop(tmp_path: Path) -> None:
 
 def test_without_the_key_nothing_is_looked_at(tmp_path: Path) -> None:
     run = Watched(tmp_path, (8, 30, 36), self_play={"rounds": 5})
-    assert run.looks() == [0, 0, 0] and run.lines == [] and run.notes == ()
+    assert run.looks() == [0, 0, 0]
+    assert run.lines == []
+    assert run.notes == ()
 
 
 def test_the_base_model_counts_where_self_play_begins_with_it(tmp_path: Path) -> None:
@@ -129,5 +132,6 @@ def test_the_entropy_of_rounds_is_looked_at_and_that_of_imitation_is_not(tmp_pat
         for number in range(1, 5):
             run.recorder.record(StepLine(stage, "policy", StepReport(number, entropy=entropy + 0.1 * number)))
         run.watch.look(Stage.parse(stage))
-    assert run.lines == [("spag-3", True, "warn")] and "entropy 1.25" in run.notes[0]
+    assert run.lines == [("spag-3", True, "warn")]
+    assert "entropy 1.25" in run.notes[0]
     assert "of spag-1 for two stages" in run.notes[0]

@@ -115,7 +115,8 @@ def test_a_reply_of_an_endpoint_is_as_long_as_a_models_at_most(
     said = [turn for turn in episode.turns if turn.role is Role.ATTACKER]
     assert [len(turn.token_ids) for turn in said] == [24] * len(said)
     assert {turn.finish_reason for turn in said} == {"length"}
-    assert said[0].text.startswith("do you like music ?") and len(said[0].text.split()) == 24
+    assert said[0].text.startswith("do you like music ?")
+    assert len(said[0].text.split()) == 24
     server.says("do you like music ?")
     short = played(loop, server, tiny_model, tokenizer).turns[0]
     assert (short.text, short.finish_reason, len(short.token_ids)) == ("do you like music ?", "stop", 6)
@@ -133,13 +134,15 @@ def test_a_reply_larger_than_a_record_ends_no_match(
 ) -> None:
     server.says("music " * (MAX_RECORD_BYTES // 6 + 1))
     episode = played(loop, server, tiny_model, tokenizer)
-    assert decode(encode(episode)) == episode and len(episode.turns[0].token_ids) == 24
+    assert decode(encode(episode)) == episode
+    assert len(episode.turns[0].token_ids) == 24
 
 
 def test_half_a_character_in_a_reply_ends_no_match(server: Server, loop: Any, tiny_model: Path, tokenizer: Any) -> None:
     server.says("do you like \ud83d music ?")
     episode = played(loop, server, tiny_model, tokenizer)
-    assert decode(encode(episode)) == episode and episode.turns[0].text.startswith("do you like")
+    assert decode(encode(episode)) == episode
+    assert episode.turns[0].text.startswith("do you like")
 
 
 @pytest.mark.parametrize("message", [None, {"role": "assistant", "content": ["do", "you"]}])
@@ -161,8 +164,10 @@ def test_a_full_context_is_a_tie_that_is_counted_as_such(
     first = played(loop, server, tiny_model, tokenizer).turns[1]
     episode = played(loop, server, tiny_model, tokenizer, len(first.prompt_ids) + missing, rules)
     assert [turn.role for turn in episode.turns] == [Role.ATTACKER], "what it could not finish is no turn"
-    assert episode.verdict.outcome is Outcome.TIED and episode.verdict.length == 1
-    assert "no room" in episode.verdict.reason and "defender" in episode.verdict.reason
+    assert episode.verdict.outcome is Outcome.TIED
+    assert episode.verdict.length == 1
+    assert "no room" in episode.verdict.reason
+    assert "defender" in episode.verdict.reason
     assert str(end_of(episode.verdict)) == "none tie: context full"
     assert decode(encode(episode)) == episode
 
@@ -172,5 +177,7 @@ def test_somebody_who_fills_the_context_has_a_tie(loop: Any, tiny_model: Path, t
     player = seat(TransformersPolicy(str(tiny_model), max_model_len=512), renderer)
     texts = ["do you like music ? " * 200]
     turns, verdict = loop.run(answer(GameTask(0, "river", "visit"), texts, player, Rules(3)))
-    assert turns == texts and verdict is not None and verdict.outcome is Outcome.TIED
+    assert turns == texts
+    assert verdict is not None
+    assert verdict.outcome is Outcome.TIED
     assert verdict.end_reason is EndReason.CONTEXT_FULL

@@ -102,8 +102,10 @@ def test_loglikelihoods_are_plain_log_probabilities_of_the_softmax(model: Any, d
     answers = model.loglikelihood(instances(*pairs))
     for (context, continuation), (total, is_greedy) in zip(pairs, answers, strict=True):
         expected, was_greedy = direct.logprobs(model.tok_encode(context), model.tok_encode(continuation))
-        assert total == pytest.approx(sum(expected), abs=1e-4) and is_greedy == was_greedy
-    assert answers[-1][1] and not all(is_greedy for _, is_greedy in answers)
+        assert total == pytest.approx(sum(expected), abs=1e-4)
+        assert is_greedy == was_greedy
+    assert answers[-1][1]
+    assert not all(is_greedy for _, is_greedy in answers)
     assert (model.num_done, model.num_asked, model.num_cut) == (25, 25, 0)
 
 
@@ -117,7 +119,8 @@ def test_a_context_that_is_too_long_loses_its_beginning(short: Any, direct: Dire
     ids = short.tok_encode(" ".join(context))
     ((total, _),) = short.loglikelihood(instances((" ".join(context), " green stripes")))
     expected = direct.total(ids[-13:], short.tok_encode("green stripes"))
-    assert total == pytest.approx(expected, abs=1e-4) and short.num_cut == 1
+    assert total == pytest.approx(expected, abs=1e-4)
+    assert short.num_cut == 1
     with pytest.raises(ConfigError, match=r"engine\.max_model_len 16"):
         short.loglikelihood(instances(("the", " water" * 15)))
 
@@ -148,8 +151,10 @@ def test_generation_is_greedy_over_many_slices_and_ends_where_a_stop_string_begi
             ("the king is", {"max_gen_toks": 2, "temperature": 0.0, "num_beams": 1}),
         )
     )
-    assert whole == said and len(expected) > 10
-    assert cut == said[: said.index(stop)] and cut
+    assert whole == said
+    assert len(expected) > 10
+    assert cut == said[: said.index(stop)]
+    assert cut
     assert few == model.tokenizer.decode(expected[:2], skip_special_tokens=True)
 
 
@@ -163,13 +168,16 @@ def test_generation_that_engines_cannot_do_is_refused(model: Any) -> None:
 def test_sampling_follows_its_options_and_repeats_itself(model: Any) -> None:
     sampled = ("the king is", {"do_sample": True, "temperature": 2.0, "top_k": 40, "max_gen_toks": 12})
     answers = [model.generate_until(instances(sampled, sampled)) for _ in range(2)]
-    assert answers[0] == answers[1] and answers[0][0] != answers[0][1]
+    assert answers[0] == answers[1]
+    assert answers[0][0] != answers[0][1]
 
 
 def test_a_chat_template_frames_the_question(model: Any) -> None:
     text = model.apply_chat_template([{"role": "system", "content": "red"}, {"role": "user", "content": "go"}])
     assert text == "<|start|>system red<|end|><|start|>user go<|end|><|start|>assistant "
-    assert model.tok_encode(text)[0] == 1 and model.chat_template(True) and model.tokenizer_name
+    assert model.tok_encode(text)[0] == 1
+    assert model.chat_template(True)
+    assert model.tokenizer_name
 
 
 class Engine:
@@ -179,7 +187,8 @@ class Engine:
         self.lives = lives
 
     async def score(self, pairs: Sequence[tuple[list[int], list[int]]], temperature: float) -> list[Score]:
-        assert temperature == 1.0 and 1 <= len(pairs) <= 4
+        assert temperature == 1.0
+        assert 1 <= len(pairs) <= 4
         await asyncio.sleep(0.001)
         self.lives -= 1
         if self.lives < 0:
@@ -193,7 +202,8 @@ def test_engines_share_the_work_and_what_one_that_goes_had_is_done_by_others(tin
     contexts = ["the " * (1 + number % 7) for number in range(90)]
     answers = model.loglikelihood(instances(*((context, " king") for context in contexts)))
     assert [int(-total) for total, _ in answers] == [1 + number % 7 for number in range(90)]
-    assert brief.lives < 0 and 1000 - steady.lives > 15
+    assert brief.lives < 0
+    assert 1000 - steady.lives > 15
     with pytest.raises(EngineGoneError):
         model_over([Engine(lives=2)], tiny_model).loglikelihood(instances(*((each, " king") for each in contexts)))
 
@@ -305,8 +315,10 @@ def test_the_table_has_stages_beside_the_papers_numbers() -> None:
     console.print(table)
     text = console.export_text()
     lines = [line.split() for line in text.splitlines()]
-    assert ["base", "50.0", "±", "1.0", "100.0"] in lines and ["imitated", "55.0", "±", "1.0"] in lines
-    assert ["LLaMA-2-7B,", "paper", "76.3"] in lines and ["SPAG-3,", "paper", "78.5"] in lines
+    assert ["base", "50.0", "±", "1.0", "100.0"] in lines
+    assert ["imitated", "55.0", "±", "1.0"] in lines
+    assert ["LLaMA-2-7B,", "paper", "76.3"] in lines
+    assert ["SPAG-3,", "paper", "78.5"] in lines
     assert "acc_norm" not in text, "the paper's numbers are held against one metric"
     (table,) = evaluation_tables([Evaluation("base", "wikitext", "word_perplexity", 0.93, 0.01, 9, 0)])
     console.print(table)
@@ -315,7 +327,9 @@ def test_the_table_has_stages_beside_the_papers_numbers() -> None:
     first, second = evaluation_tables(many)
     console.print(first, second)
     text = console.export_text()
-    assert "task_8" in text and "50.0 ± 1.0" in text and "SPAG-3" not in text
+    assert "task_8" in text
+    assert "50.0 ± 1.0" in text
+    assert "SPAG-3" not in text
     assert max(map(len, text.splitlines())) <= 100
 
 
@@ -326,6 +340,7 @@ def test_what_was_evaluated_is_not_again_and_what_a_run_goes_back_behind_is_forg
     restarts, status = RestartBudget(config.supervision, recorder), StatusBoard(lambda: 0)
     lease = FolderLease.take(tmp_path)
     evaluation = TaskEvaluation(config, lease, [policy], restarts, recorder, status, lambda: None)
-    assert evaluation.missing("base") == [] and evaluation.missing("imitated") == ["mine"]
+    assert evaluation.missing("base") == []
+    assert evaluation.missing("imitated") == ["mine"]
     evaluation.keep(lambda stage: stage != "spag-1")
     assert read_evaluations(tmp_path / "evaluations.json") == evaluation.rows == ROWS[:4]

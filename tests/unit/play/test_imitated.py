@@ -35,9 +35,13 @@ def test_an_expert_and_the_model_itself_give_four_hints_and_the_model_is_scored_
     assert [one.word for one in heard] == ["river", "piano"]
     for one, clues in zip(heard, (card.clues for card in CARDS.values()), strict=True):
         text = measure._renderer.text_of(one.prompt_ids)
-        assert one.word not in text and sum(clue in text for clue in clues) == NUM_HINTS
+        assert one.word not in text
+        assert sum(clue in text for clue in clues) == NUM_HINTS
     own = measure.by_itself(list(CARDS), seed=1)
-    assert {one.word for one in own} <= set(CARDS) and own == measure.by_itself(list(CARDS), seed=1)
-    assert measure.first_choices(heard) in (0.0, 0.5, 1.0) and measure.first_choices([]) is None
+    assert {one.word for one in own} <= set(CARDS)
+    assert own == measure.by_itself(list(CARDS), seed=1)
+    assert measure.first_choices(heard) in (0.0, 0.5, 1.0)
+    assert measure.first_choices([]) is None
     gain = measure.own_minus_other(heard)
-    assert gain is not None and gain == pytest.approx(measure.own_minus_other(heard[::-1]))
+    assert gain is not None
+    assert gain == pytest.approx(measure.own_minus_other(heard[::-1]))

@@ -38,7 +38,8 @@ def test_opponents_get_their_shares_and_the_learner_sits_in_both_seats_of_each_p
             pairs["self"] += 1
         else:
             name = first[1].split("/")[0]
-            assert first == ("attacker", f"{name}/defender") and second == (f"{name}/attacker", "defender")
+            assert first == ("attacker", f"{name}/defender")
+            assert second == (f"{name}/attacker", "defender")
             pairs[name] += 1
     assert pairs["past-0"] / 4000 == pytest.approx(0.3, abs=0.03)
     assert pairs["fixed-0"] / 4000 == pytest.approx(0.1, abs=0.02)
@@ -61,7 +62,9 @@ def test_versions_are_kept_within_the_budget_and_spread_over_the_run() -> None:
     kept = league(max_snapshots=4)
     dropped = [old.version for version in range(1, 33) for old in kept.keep(past(version))]
     versions = [one.version for one in kept.kept]
-    assert len(versions) == 4 and versions[0] == 1 and versions[-1] == 32
+    assert len(versions) == 4
+    assert versions[0] == 1
+    assert versions[-1] == 32
     assert sorted([*dropped, *versions]) == list(range(1, 33))
     assert max(b - a for a, b in pairwise(versions)) <= 22
     assert [league(snapshot_every=3).wants(version) for version in (2, 3, 6)] == [False, True, True]
@@ -75,14 +78,17 @@ def test_hard_opponents_are_drawn_more_often() -> None:
         hard.matrix.add("policy@9", "policy@1", Outcome.ATTACKER_WINS)
         hard.matrix.add("policy@2", "policy@9", Outcome.ATTACKER_WINS)
     drawn = Counter(one.version for _ in range(500) for one in hard.draw(1))
-    assert hard.hardness(past(1)) < 0.06 and hard.hardness(past(2)) > 0.9
+    assert hard.hardness(past(1)) < 0.06
+    assert hard.hardness(past(2)) > 0.9
     assert drawn[2] > 5 * drawn[1] > 0
     even = league()
     even.kept = hard.kept
     even.matrix = hard.matrix
     drawn = Counter(one.version for _ in range(500) for one in even.draw(1))
     assert abs(drawn[1] - drawn[2]) < 100
-    assert {one.version for one in even.draw(2)} == {1, 2} and len(even.draw(3)) == 3 and league().draw(2) == []
+    assert {one.version for one in even.draw(2)} == {1, 2}
+    assert len(even.draw(3)) == 3
+    assert league().draw(2) == []
 
 
 def test_only_the_learners_turns_of_a_game_are_learned() -> None:

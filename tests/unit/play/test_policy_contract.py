@@ -47,7 +47,8 @@ def test_answers_come_in_the_order_asked_with_a_logprob_for_every_token(policy: 
     answers = loop.run(policy.generate(requests))
     assert [answer.request_id for answer in answers] == [request.request_id for request in requests]
     for answer in answers:
-        assert answer.token_ids and len(answer.logprobs) == len(answer.token_ids)
+        assert answer.token_ids
+        assert len(answer.logprobs) == len(answer.token_ids)
         assert all(value <= 0 for value in answer.logprobs)
         assert answer.first_version == answer.last_version == policy.version
 
@@ -65,20 +66,25 @@ def test_a_reply_ends_at_a_stop_token_or_at_its_length(model_policy: Any, loop: 
         (answer,) = loop.run(model_policy.generate([ask(f"stop-{seed}", sampling)]))
         if answer.finish_reason == "stop":
             stopped_at_all = True
-            assert answer.token_ids[-1] == 2 and 2 not in answer.token_ids[:-1]
+            assert answer.token_ids[-1] == 2
+            assert 2 not in answer.token_ids[:-1]
         else:
-            assert answer.finish_reason == "length" and len(answer.token_ids) == 30
+            assert answer.finish_reason == "length"
+            assert len(answer.token_ids) == 30
     assert stopped_at_all
 
 
 def test_a_context_that_is_full_before_the_reply_has_ended_is_said_to_be(model_policy: Any, loop: Any) -> None:
     (answer,) = loop.run(model_policy.generate([ask("full", prompt=(5,) * 512)]))
-    assert answer.token_ids == () and answer.finish_reason == "context"
+    assert answer.token_ids == ()
+    assert answer.finish_reason == "context"
     (answer,) = loop.run(model_policy.generate([ask("nearly", Sampling(temperature=0.0), prompt=(5,) * 509)]))
-    assert len(answer.token_ids) == 3 and answer.finish_reason == "context"
+    assert len(answer.token_ids) == 3
+    assert answer.finish_reason == "context"
     short = Sampling(temperature=0.0, max_new_tokens=3)
     (answer,) = loop.run(model_policy.generate([ask("fits", short, prompt=(5,) * 509)]))
-    assert len(answer.token_ids) == 3 and answer.finish_reason == "length"
+    assert len(answer.token_ids) == 3
+    assert answer.finish_reason == "length"
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 1.5])
@@ -145,7 +151,8 @@ def test_new_weights_are_played_and_stamped(
     finally:
         loop.run(model_policy.load(snapshot_of(tiny_model, version=0)))
     (again,) = loop.run(model_policy.generate([ask("again")]))
-    assert again.token_ids == before.token_ids and again.first_version == 0
+    assert again.token_ids == before.token_ids
+    assert again.first_version == 0
 
 
 @pytest.mark.parametrize("in_flight", [True, False])
@@ -163,7 +170,8 @@ def test_weights_that_come_during_a_turn_wait_for_its_end_or_are_stamped_on_it(
         answers = loop.run(scenario())
         assert all(len(answer.token_ids) == len(answer.logprobs) > 0 for answer in answers)
         versions = {(answer.first_version, answer.last_version) for answer in answers}
-        assert versions <= {(0, 0), (0, 7)} and ((0, 7) in versions) == in_flight
+        assert versions <= {(0, 0), (0, 7)}
+        assert ((0, 7) in versions) == in_flight
         assert vllm_policy.version == 7
     finally:
         loop.run(vllm_policy.load(snapshot_of(tiny_model, version=0)))
@@ -199,7 +207,8 @@ def test_an_engine_that_takes_weights_in_its_sleep_plays_once_all_of_it_is_awake
     (wanted,) = loop.run(expected.generate([ask("wanted")]))
     try:
         answer, later = loop.run(scenario())
-        assert answer.token_ids == later.token_ids == wanted.token_ids and answer.last_version == 7
+        assert answer.token_ids == later.token_ids == wanted.token_ids
+        assert answer.last_version == 7
     finally:
         loop.run(vllm_policy.load(snapshot_of(tiny_model, version=0)))
 
@@ -247,6 +256,7 @@ def test_the_scripted_expert_says_so_when_it_is_asked_for_what_it_has_not(loop: 
 def test_the_scripted_expert_hints_without_the_word_and_guesses_it(loop: Any) -> None:
     expert = ScriptedPolicy(CARDS, encode=lambda text: [3], habits=Habits(waits=0.0))
     hint = expert.reply(VIEW, "a")
-    assert "river" not in hint and any(clue in hint for clue in CARDS["river"].clues)
+    assert "river" not in hint
+    assert any(clue in hint for clue in CARDS["river"].clues)
     heard = GameView(Role.DEFENDER, None, ((Role.ATTACKER, "It goes with water and boat."),), 4)
     assert expert.reply(heard, "a") == "I know the word! It is `river`!"

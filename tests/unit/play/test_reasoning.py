@@ -67,7 +67,8 @@ def rows_that_fit(item: Item) -> list[tuple[str, ...]]:
     ahead = {"before", "left", *(more for more, *_ in ORDERS)}
     behind = {"after", "right", *(less for _, less, *_ in ORDERS)}
     clues = re.findall(r"(?:^|\. )((?:The )?\w+) (?:is|came) (\w+)(?: than| of)? ((?:the )?\w+)(?=\.)", item.text)
-    assert len(clues) == 3 and {word for _, word, _ in clues} <= ahead | behind
+    assert len(clues) == 3
+    assert {word for _, word, _ in clues} <= ahead | behind
     pairs = [(one, other) if word in ahead else (other, one) for one, word, other in clues]
     lower = [(one.replace("The ", "the "), other.replace("The ", "the ")) for one, other in pairs]
     return [
@@ -139,4 +140,5 @@ def test_words_have_one_right_choice() -> None:
             assert word in KINDS_OF[item.choices[item.answer]]
         elif item.kind == "relation":
             (table,) = (table for table in (OPPOSITES, USES, YOUNG) if item.text in table)
-            assert table[item.text] == item.choices[item.answer] and set(item.choices) <= set(table.values())
+            assert table[item.text] == item.choices[item.answer]
+            assert set(item.choices) <= set(table.values())

@@ -68,7 +68,8 @@ def test_requests_of_one_tick_travel_in_one_call_and_a_slow_one_holds_nobody(loo
         return engine.submits, order
 
     submits, order = loop.run(scenario())
-    assert submits == [["slow", "a", "b"]] and order == ["a", "b", "slow"]
+    assert submits == [["slow", "a", "b"]]
+    assert order == ["a", "b", "slow"]
 
 
 def test_a_request_that_is_given_up_is_cancelled_at_the_engine_and_its_late_answer_is_nobodys(loop: Any) -> None:
@@ -97,7 +98,8 @@ def test_a_request_that_fails_fails_alone(loop: Any) -> None:
         )
 
     bad, good = loop.run(scenario())
-    assert isinstance(bad, EngineError) and "out of luck" in str(bad)
+    assert isinstance(bad, EngineError)
+    assert "out of luck" in str(bad)
     assert good[0].request_id == "good"
 
 
@@ -117,4 +119,5 @@ def test_scores_are_pending_until_they_come_so_that_an_engine_that_hangs_is_seen
         return during, idle_s, desk.num_pending
 
     during, idle_s, after = loop.run(scenario())
-    assert (during, after) == (1, 0) and idle_s >= 0.015
+    assert (during, after) == (1, 0)
+    assert idle_s >= 0.015

@@ -43,7 +43,8 @@ def test_at_least_sixty_sentences_hint_with_one_or_two_clues() -> None:
     hints = {*expert_lines.ONE_CLUE, *expert_lines.TWO_CLUES}
     assert len(hints) >= 60
     filled = {line.format(a="oak", A="Oak", b="nut") for line in hints}
-    assert len(filled) == len(hints) and all("oak" in line.lower() for line in filled)
+    assert len(filled) == len(hints)
+    assert all("oak" in line.lower() for line in filled)
 
 
 def test_an_attacker_gives_clues_of_its_card_each_once() -> None:

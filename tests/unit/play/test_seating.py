@@ -32,7 +32,8 @@ def test_a_league_adds_seats_and_takes_none_away() -> None:
     seating = seating_of(policy)
     earlier = seating.engines_of("opponents", "spag-1", "/models/x", 1.0)
     seats = seating.self_play({"spag-1": earlier})
-    assert set(seats) == {*map(str, Role), "spag-1"} and seats["spag-1"].pool == "opponents"
+    assert set(seats) == {*map(str, Role), "spag-1"}
+    assert seats["spag-1"].pool == "opponents"
     assert all(seats[str(role)].policy == "policy" for role in Role)
 
 
@@ -44,4 +45,5 @@ def test_a_guest_has_cards_or_an_endpoint_and_samples_as_an_evaluation_does() ->
     endpoint = Endpoint("http://127.0.0.1:1/v1", "tiny")
     served = seating.guest("served", endpoint)
     assert (served.cards, served.endpoint, served.policy) == (None, endpoint, "served")
-    assert seating.expert().cards == CARDS and seating.expert().policy == "scripted"
+    assert seating.expert().cards == CARDS
+    assert seating.expert().policy == "scripted"

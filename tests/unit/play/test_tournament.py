@@ -34,7 +34,8 @@ def test_a_player_is_a_folder_an_endpoint_or_the_expert(tiny_model: Path) -> Non
     assert Entrant.parse(f"new={tiny_model}") == Entrant("new", str(tiny_model))
     assert Entrant.parse("old=scripted") == Entrant("old")
     endpoint = Entrant.parse("far=http://127.0.0.1:8000/v1/#some/model").endpoint
-    assert endpoint is not None and (endpoint.url, endpoint.model) == ("http://127.0.0.1:8000/v1", "some/model")
+    assert endpoint is not None
+    assert (endpoint.url, endpoint.model) == ("http://127.0.0.1:8000/v1", "some/model")
 
 
 def test_players_have_names_of_their_own() -> None:
@@ -133,12 +134,15 @@ def test_an_endpoint_reads_what_other_players_read() -> None:
     template = load_template("chat")
     messages = chat_messages(template, said, Role.DEFENDER, "river", 4)
     assert [message["role"] for message in messages] == ["user", "assistant", "user"]
-    assert messages[0]["content"].endswith("\n\nIt flows.") and "river" not in str(messages)
+    assert messages[0]["content"].endswith("\n\nIt flows.")
+    assert "river" not in str(messages)
     attacker = chat_messages(template, said[:2], Role.ATTACKER, "river", 4)
     assert [message["role"] for message in attacker] == ["user", "assistant", "user"]
-    assert "river" in attacker[0]["content"] and attacker[1]["content"] == "It flows."
+    assert "river" in attacker[0]["content"]
+    assert attacker[1]["content"] == "It flows."
     (flat,) = chat_messages(load_template("flat"), said, Role.DEFENDER, "river", 4)
-    assert flat["role"] == "user" and "From a lake." in flat["content"]
+    assert flat["role"] == "user"
+    assert "From a lake." in flat["content"]
 
 
 def test_the_tables_say_who_is_better() -> None:
@@ -148,7 +152,9 @@ def test_the_tables_say_who_is_better() -> None:
     )
     matches = [Match("new", "old", wins), Match("old", "new", loses), Match("old", "old", wins)]
     (line,) = comparison_lines(matches, ["old", "new"], None)
-    assert line.startswith("new against old, both seats: 1.00") and "p = 0.000" in line
+    assert line.startswith("new against old, both seats: 1.00")
+    assert "p = 0.000" in line
     assert comparison_lines(matches[:1], ["old", "new"], "old") == []
     win_table, player_table = match_tables(matches, ["old", "new"])
-    assert win_table.row_count == 2 and player_table.row_count == 4
+    assert win_table.row_count == 2
+    assert player_table.row_count == 4

@@ -50,11 +50,13 @@ def test_means_are_by_turn_over_the_games_that_came_so_far() -> None:
     )
     first, second = found.turns()
     assert (first.number, first.games, second.number, second.games) == (1, 3, 2, 1)
-    assert first.mean_p == pytest.approx((0.25 + 0.75 + 0.1) / 3) and second.mean_p == pytest.approx(0.5)
+    assert first.mean_p == pytest.approx((0.25 + 0.75 + 0.1) / 3)
+    assert second.mean_p == pytest.approx(0.5)
     assert first.median_logprob == pytest.approx(math.log(0.25))
     assert first.mean_logprob == pytest.approx((math.log(0.25) + math.log(0.75) + math.log(0.1)) / 3)
     last = found.last_turn()
-    assert last is not None and last.games == found.num_games == 3
+    assert last is not None
+    assert last.games == found.num_games == 3
     assert last.mean_p == pytest.approx((0.5 + 0.75 + 0.1) / 3), "the last turn of each that was scored"
 
 
@@ -80,7 +82,8 @@ def test_every_scored_claim_is_in_one_tenth_that_its_p_is_in(claims: list[tuple[
     for logprob, is_right in claims:
         found.add([logprob], is_right)
     tenths = found.tenths()
-    assert len(tenths) == 10 and sum(tenth.claims for tenth in tenths) == len(claims)
+    assert len(tenths) == 10
+    assert sum(tenth.claims for tenth in tenths) == len(claims)
     assert sum(tenth.right for tenth in tenths) == sum(is_right for _, is_right in claims)
     for place in range(10):
         inside = [p for p in (math.exp(logprob) for logprob, _ in claims) if p >= place / 10]
@@ -115,7 +118,8 @@ def test_what_cannot_be_counted_is_left_out() -> None:
     line = HeldOutLine("eval-base", 0, held_out_report([game("It is a cat.")]))
     assert line.report.scored_games == 0
     missing = {"right_share", "trap_share", "could_have_known", "could_have_known_nats"}
-    assert not missing & line.values().keys() and held_out_report([]).games == 0
+    assert not missing & line.values().keys()
+    assert held_out_report([]).games == 0
 
 
 def test_the_newest_line_of_each_stage_is_read_and_damaged_ones_are_not(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ def test_lines_of_a_run_are_written_again_as_they_were(run: str) -> None:
     kinds = set()
     for line in MetricLines(GOLDEN / run / "metrics.jsonl").new():
         found = parse_line(line)
-        assert found is not None and not found.unknown, line
+        assert found is not None, line
+        assert not found.unknown, line
         again = {"time": line["time"], "kind": found.kind, **found.values()}
         assert json.dumps(again) == json.dumps(line)
         kinds.add(found.kind)
@@ -41,15 +42,20 @@ def test_lines_of_a_run_are_written_again_as_they_were(run: str) -> None:
 def test_what_another_version_wrote_besides_is_kept() -> None:
     line = {"time": 1.0, "kind": "sync", "policy": "policy", "version": 3, "seconds": 0.5, "colour": "green"}
     found = parse_line(line)
-    assert isinstance(found, SyncLine) and found.report.version == 3 and found.unknown == {"colour": "green"}
+    assert isinstance(found, SyncLine)
+    assert found.report.version == 3
+    assert found.unknown == {"colour": "green"}
     assert found.values()["colour"] == "green"
 
 
 def test_lines_of_older_versions_lack_keys() -> None:
     step = parse_line({"time": 1.0, "kind": "step", "stage": "spag-1", "policy": "policy", "step": 4, "loss": 0.5})
-    assert isinstance(step, StepLine) and step.report.loss == 0.5 and math.isnan(step.report.entropy)
+    assert isinstance(step, StepLine)
+    assert step.report.loss == 0.5
+    assert math.isnan(step.report.entropy)
     lost = parse_line({"time": 1.0, "kind": "engine_lost", "engine": "engine-0"})
-    assert lost == EngineLostLine("engine-0") and lost.reason == "found dead"
+    assert lost == EngineLostLine("engine-0")
+    assert lost.reason == "found dead"
     assert parse_line({"time": 1.0, "kind": "weather", "wind": 3}) is None
 
 
@@ -96,9 +102,11 @@ def test_lines_that_are_not_what_their_kind_should_be_are_counted_as_damaged(tmp
 
 def test_null_is_a_number_that_was_not_finite_or_nothing_at_all() -> None:
     step = parse_line({"kind": "step", "stage": "spag-1", "policy": "policy", "step": 4, "gradient_norm": None})
-    assert isinstance(step, StepLine) and math.isnan(step.report.gradient_norm)
+    assert isinstance(step, StepLine)
+    assert math.isnan(step.report.gradient_norm)
     buffer = parse_line({"kind": "buffer", "waiting": 3, "oldest_s": 1.0, "permits_free": None})
-    assert buffer == BufferLine(3, 1.0) and buffer.values() == {"waiting": 3, "oldest_s": 1.0}
+    assert buffer == BufferLine(3, 1.0)
+    assert buffer.values() == {"waiting": 3, "oldest_s": 1.0}
 
 
 def test_mappings_stand_in_the_line_itself() -> None:
@@ -106,7 +114,9 @@ def test_mappings_stand_in_the_line_itself() -> None:
     assert line.values() == {"phase": "self_play", "turns": 12, "tokens": 240, "attacker win: wrong guess": 2}
     evaluation = {"policy": "policy", "stage": "spag-1", "task": "arc_easy", "metric": "acc", "value": 0.5}
     found = parse_line({"kind": "evaluation", **evaluation, "num_samples": 4, "num_fewshot": 0})
-    assert isinstance(found, EvaluationLine) and found.row.stderr is None and "stderr" not in found.values()
+    assert isinstance(found, EvaluationLine)
+    assert found.row.stderr is None
+    assert "stderr" not in found.values()
 
 
 def test_every_type_of_line_has_a_kind_of_its_own() -> None:
@@ -117,5 +127,7 @@ def test_every_type_of_line_has_a_kind_of_its_own() -> None:
 def test_what_is_no_end_of_a_game_is_not_counted_as_one() -> None:
     values = {"phase": "self_play", "turns": 4, "tokens": 9, "attacker win: wrong guess": 2, "mood": "calm"}
     found = parse_line({"kind": "games", **values})
-    assert isinstance(found, GamesLine) and found.ends == {"attacker win: wrong guess": 2}
-    assert found.unknown == {"mood": "calm"} and found.values() == values
+    assert isinstance(found, GamesLine)
+    assert found.ends == {"attacker win: wrong guess": 2}
+    assert found.unknown == {"mood": "calm"}
+    assert found.values() == values

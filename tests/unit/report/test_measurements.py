@@ -49,7 +49,8 @@ def test_whatever_lines_hold_they_can_be_drawn(
     write_metrics(path, found)
     measured = read_measurements(path, max_lag=3)
     figures = [*step_figures(measured, (*LEARNING, *MISMATCH)), *pace_figures(measured)]
-    assert packed([figure.as_json() for figure in figures]) and measured.clock.seconds >= 0
+    assert packed([figure.as_json() for figure in figures])
+    assert measured.clock.seconds >= 0
 
 
 def test_a_line_that_is_not_what_it_should_be_changes_nothing_but_the_count(tmp_path: Path) -> None:
@@ -65,7 +66,8 @@ def test_a_line_that_is_not_what_it_should_be_changes_nothing_but_the_count(tmp_
     write_metrics(path, found)
     measured = read_measurements(path)
     assert (measured.num_unreadable, measured.num_lines, measured.num_steps) == (19, 19, 12)
-    assert measured.newest_version == 2 and measured.activity.rates == whole.activity.rates
+    assert measured.newest_version == 2
+    assert measured.activity.rates == whole.activity.rates
 
 
 def test_a_pause_before_a_resume_is_no_time_of_the_run(tmp_path: Path) -> None:
@@ -76,7 +78,8 @@ def test_a_pause_before_a_resume_is_no_time_of_the_run(tmp_path: Path) -> None:
     write_metrics(tmp_path / "one.jsonl", lines)
     write_metrics(tmp_path / "two.jsonl", [*lines, resumed, *later])
     one, two = (read_measurements(tmp_path / f"{name}.jsonl") for name in ("one", "two"))
-    assert two.clock.seconds == pytest.approx(2 * one.clock.seconds + 1) and two.incidents == {"resumed": 1}
+    assert two.clock.seconds == pytest.approx(2 * one.clock.seconds + 1)
+    assert two.incidents == {"resumed": 1}
     assert two.num_steps == 2 * one.num_steps
 
 

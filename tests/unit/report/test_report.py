@@ -76,19 +76,24 @@ def test_every_game_is_on_the_page_with_all_that_its_turns_say(run: Path) -> Non
     logs = {path.stem: list(read_log(path)) for path in (run / "episodes").glob("*.log")}
     assert index["stages"] == ["expert", "eval-imitated", "spag-1", "spag-2", "eval-spag-2"]
     episodes = [episode for stage in index["stages"] for episode in logs[stage]]
-    assert len(games) == len(episodes) == 120 and len(index["stage"]) == 120 and BLOCK_GAMES < 120
+    assert len(games) == len(episodes) == 120
+    assert len(index["stage"]) == 120
+    assert BLOCK_GAMES < 120
     for place, (game, episode) in enumerate(zip(games, episodes, strict=True)):
         assert index["stages"][index["stage"][place]] == episode.stage
         assert index["words"][index["word"][place]] == episode.target_word
         assert index["outcomes"][index["outcome"][place]] == episode.verdict.outcome
-        assert game["reason"] == episode.verdict.reason and game["decided"] == episode.verdict.turn
+        assert game["reason"] == episode.verdict.reason
+        assert game["decided"] == episode.verdict.turn
         for shown, turn in zip(game["turns"], episode.turns, strict=True):
-            assert shown["text"] == turn.text and index["players"][shown["player"]] == turn.policy
+            assert shown["text"] == turn.text
+            assert index["players"][shown["player"]] == turn.policy
             assert shown["versions"] == [turn.first_version, turn.last_version]
             if turn.policy == "scripted":
                 assert "mean" not in shown, "a scripted player has no probabilities"
             else:
-                assert sum(shown["lengths"]) == len(turn.text) and len(shown["lengths"]) == turn.num_tokens
+                assert sum(shown["lengths"]) == len(turn.text)
+                assert len(shown["lengths"]) == turn.num_tokens
                 steps = [round(-value * index["stepsPerNat"]) for value in turn.logprobs]
                 assert shown["surprise"] == steps
 
@@ -166,14 +171,16 @@ def test_lines_that_are_not_what_their_kind_should_be_are_counted_and_left_out(r
     last = measurements()[-1]["time"]
     write_metrics(run / "metrics.jsonl", [*measurements(), *({"time": last, **line} for line in odd)])
     page = page_of(run)
-    assert "metrics.jsonl: 5 lines cannot be read and are left out" in page.text and HOSTILE not in page.text
+    assert "metrics.jsonl: 5 lines cannot be read and are left out" in page.text
+    assert HOSTILE not in page.text
 
 
 @pytest.mark.parametrize("content", [b"", b"{}\n"])
 def test_a_run_that_has_measured_nothing_has_a_page(run: Path, content: bytes) -> None:
     (run / "metrics.jsonl").write_bytes(content)
     page = page_of(run)
-    assert "Last measured never" in page.text and "Nothing was measured yet" in page.text
+    assert "Last measured never" in page.text
+    assert "Nothing was measured yet" in page.text
 
 
 def test_a_run_that_goes_on_or_was_killed_is_not_called_finished(run: Path) -> None:
@@ -192,7 +199,9 @@ def test_what_is_no_run_folder_is_refused_in_one_line(tmp_path: Path, capsys: py
     (tmp_path / "a-file").write_text("x")
     for name in ("nowhere", "a-file", "."):
         code, error = report(tmp_path / name)
-        assert code == 2 and error.count("\n") == 1 and "--run-dir" in error
+        assert code == 2
+        assert error.count("\n") == 1
+        assert "--run-dir" in error
     assert [path.name for path in tmp_path.iterdir()] == ["a-file"]
 
 
@@ -204,7 +213,8 @@ def test_the_command_says_where_the_page_is_and_how_large(run: Path, capsys: pyt
     (run / "mine.html").write_text("mine")
     out = ["report", str(run), "--out", str(run / "mine.html")]
     assert run_guarded(lambda **options: app(out, **options)) == 2
-    assert (run / "mine.html").read_text() == "mine" and "nothing is overwritten" in capsys.readouterr().err
+    assert (run / "mine.html").read_text() == "mine"
+    assert "nothing is overwritten" in capsys.readouterr().err
     for place in (run / "no-such-folder", run / "config.yaml"):
         with pytest.raises(InputError, match="cannot be written"):
             make_report(run, place / "x.html", Console(quiet=True))
@@ -215,8 +225,10 @@ def test_a_report_that_cannot_be_written_is_no_fault_of_a_finished_run(run: Path
     console = Console(record=True, width=300)
     report_finished(run, console)
     said = console.export_text().strip()
-    assert said.startswith("no report (InputError: ") and said.endswith(f"`spag-ray report {run}` makes one")
-    assert said.count("\n") == 0 and not list(run.glob(".report*"))
+    assert said.startswith("no report (InputError: ")
+    assert said.endswith(f"`spag-ray report {run}` makes one")
+    assert said.count("\n") == 0
+    assert not list(run.glob(".report*"))
 
 
 def test_text_from_anywhere_stays_text(run: Path) -> None:
@@ -230,7 +242,9 @@ def test_text_from_anywhere_stays_text(run: Path) -> None:
     page = page_of(run)
     assert "cannot be read" not in page.text, "these lines are whole"
     source = (run / "report.html").read_text(encoding="utf-8")
-    assert "<script>alert" not in source and "<img" not in source and "<!-- <img" not in source
+    assert "<script>alert" not in source
+    assert "<img" not in source
+    assert "<!-- <img" not in source
     assert len(page.scripts) == 1, "the page's own"
     assert all(link.startswith("href=#") for link in page.links)
     assert page.games()[-1]["turns"][0]["text"] == HOSTILE, "and nothing of it is lost"
@@ -242,9 +256,11 @@ def test_the_page_allows_its_own_two_scripts_and_no_network(run: Path) -> None:
     plotly = gzip.decompress(base64.b64decode(page.data["plotly"])).decode()
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, plotly)]
     rules = dict(rule.strip().split(" ", 1) for rule in page.policy.split(";"))
-    assert rules["default-src"] == "'none'" and rules["script-src"] == " ".join(f"'sha256-{each}'" for each in hashes)
+    assert rules["default-src"] == "'none'"
+    assert rules["script-src"] == " ".join(f"'sha256-{each}'" for each in hashes)
     assert set(rules) == {"default-src", "script-src", "style-src", "img-src", "base-uri", "form-action"}
-    assert rules["img-src"] == "data:" and rules["base-uri"] == rules["form-action"] == "'none'"
+    assert rules["img-src"] == "data:"
+    assert rules["base-uri"] == rules["form-action"] == "'none'"
 
 
 def luminance(colour: str) -> float:
@@ -282,7 +298,9 @@ def test_values_of_environment_variables_are_not_on_the_page(run: Path) -> None:
     config = load_config(str(run / "config.yaml"), ["engine.env={HF_TOKEN: hf_secret}", "learner.env={KEY: secret2}"])
     (run / "config.yaml").write_text(to_yaml(config))
     page, source = page_of(run), (run / "report.html").read_text(encoding="utf-8")
-    assert "HF_TOKEN" in page.text and "hf_secret" not in source and "secret2" not in source
+    assert "HF_TOKEN" in page.text
+    assert "hf_secret" not in source
+    assert "secret2" not in source
 
 
 def test_a_damaged_configuration_is_not_quoted_on_the_page(run: Path) -> None:
@@ -292,7 +310,8 @@ def test_a_damaged_configuration_is_not_quoted_on_the_page(run: Path) -> None:
         (run / "config.yaml").write_text(source.replace("  env: {}\n", damage, 1))
         page_of(run)
         shown = (run / "report.html").read_text(encoding="utf-8")
-        assert "hf_secret" not in shown and "31337" not in shown
+        assert "hf_secret" not in shown
+        assert "31337" not in shown
     (run / "config.yaml").write_text(source)
 
 
@@ -302,7 +321,9 @@ def test_of_too_many_games_a_sample_of_every_stage_is_shown_and_all_are_counted(
     page = page_of(run, max_games=100)
     index = page.unpacked("index")
     shares = {stage: index["stage"].count(number) for number, stage in enumerate(index["stages"])}
-    assert shares["spag-3"] == 76 and set(shares.values()) == {76, 4} and len(page.games()) == sum(shares.values())
+    assert shares["spag-3"] == 76
+    assert set(shares.values()) == {76, 4}
+    assert len(page.games()) == sum(shares.values())
     assert "96 of 500 games are on this page" in page.text
     assert len(set(zip(index["stage"], index["number"], strict=True))) == 96, "no game twice"
     assert page_of(run, max_games=100).games() == page.games(), "the same sample each time"
@@ -325,7 +346,8 @@ def test_whatever_a_log_holds_it_can_be_packed(data: st.DataObject) -> None:
     packer = Packer(config, None, blocks.append)
     packer.add("spag-1", episode)
     packer.close()
-    assert len(blocks) == 1 and packer.index()["number"] == [episode.number]
+    assert len(blocks) == 1
+    assert packer.index()["number"] == [episode.number]
 
 
 def test_nobody_elses_turns_are_rewarded_in_a_league(run: Path) -> None:
@@ -352,7 +374,8 @@ def test_ratings_compare_only_whom_games_connect() -> None:
     pairs = (("base", "base"), ("imitated", "imitated"), ("spag-2", "imitated"), ("imitated", "spag-2"))
     matches = [Match(attacker, defender, ()) for attacker, defender in pairs]
     assert largest_group(matches) == matches[1:]
-    assert largest_group([]) == [] and largest_group(matches[:2]) == matches[1:2]
+    assert largest_group([]) == []
+    assert largest_group(matches[:2]) == matches[1:2]
 
 
 @pytest.mark.parametrize(
@@ -398,11 +421,13 @@ def test_a_run_folder_without_a_readable_tokenizer_shades_whole_turns(run: Path)
     (run / "models" / "imitated").mkdir()
     (run / "models" / "imitated" / "tokenizer.json").write_text("{}")
     console = Console(record=True, width=200)
-    assert decoder(run, console) is None and "tokenizer.json is not used" in console.export_text()
+    assert decoder(run, console) is None
+    assert "tokenizer.json is not used" in console.export_text()
     page = page_of(run)
     assert "turns are shaded as a whole" in page.text
     shown = [turn for game in page.games() for turn in game["turns"]]
-    assert any("mean" in turn for turn in shown) and not any("surprise" in turn for turn in shown)
+    assert any("mean" in turn for turn in shown)
+    assert not any("surprise" in turn for turn in shown)
 
 
 def test_refused_folders_raise_what_the_command_line_says(tmp_path: Path) -> None:
@@ -440,7 +465,8 @@ def test_what_defenders_could_have_known_is_shown_by_turn_by_stage_and_as_calibr
         5: None, 15: None, 25: 100.0, 35: None, 45: None, 55: 0.0, 65: None, 75: 75.0, 85: None, 95: 0.0
     }  # fmt: skip
     assert bars["customdata"][7] == "3 of 4"
-    assert "imitated1 of 30 of 220%50%" in page.text and "spag-23 of 40 of 120%80%" in page.text
+    assert "imitated1 of 30 of 220%50%" in page.text
+    assert "spag-23 of 40 of 120%80%" in page.text
     assert "How to read the bars" in page.text
     game = next(game for game in page.games() if game["id"] == "eval-spag-2/0")
     assert [turn.get("known") for turn in game["turns"]] == [None, 0.2, None, 0.75]
@@ -454,7 +480,8 @@ def test_a_collapse_is_a_table_and_marks_its_stage(run: Path) -> None:
     lines = [{"time": 2e9, "kind": line.kind, **line.values()} for line in (alarm, over, alarm, elsewhere)]
     write_metrics(run / "metrics.jsonl", [*measurements(), *lines])
     page = page_of(run)
-    assert "spag-1alarmties0.900.10 to 0.35 of base25%" in page.text and page.text.count("spag-1alarm") == 1
+    assert "spag-1alarmties0.900.10 to 0.35 of base25%" in page.text
+    assert page.text.count("spag-1alarm") == 1
     assert "spag-2inside againties0.200.10 to 0.35 of base0%" in page.text
     figures = page.unpacked("figures")
     assert figures["outcomes-held-out"]["data"][0]["y"] == ["imitated: alarm", "spag-2"]
@@ -472,7 +499,8 @@ def test_a_run_whose_games_were_not_scored_has_its_guesses_and_no_curves(run: Pa
         path.unlink()
         write_log(run, path.stem, games)
     page = page_of(run)
-    assert "known-by-turn" not in page.unpacked("figures") and "How to read the bars" not in page.text
+    assert "known-by-turn" not in page.unpacked("figures")
+    assert "How to read the bars" not in page.text
     assert "Held-out words: guesses, traps" in page.text
     assert not [turn for game in page.games() for turn in game["turns"] if "known" in turn]
 
@@ -485,6 +513,7 @@ def test_any_probability_that_a_log_may_hold_is_shown(run: Path, logprob: float)
         write_log(run, stage, [replace(episode, turns=turns)])
     page = page_of(run)
     source = (run / "report.html").read_text(encoding="utf-8")
-    assert "<script>alert" not in source and "<img" not in source
+    assert "<script>alert" not in source
+    assert "<img" not in source
     known = [turn["known"] for game in page.games() for turn in game["turns"] if turn["text"].startswith("It is </scr")]
     assert known == [1.0 if logprob > -1 else 0.0] * 4

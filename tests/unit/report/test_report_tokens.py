@@ -46,7 +46,8 @@ def cut(tokenizer: Tokenizer, token_ids: Sequence[int]) -> list[str] | None:
     lengths = Aligner(decoding(tokenizer)).lengths(token_ids, text)
     if lengths is None:
         return None
-    assert sum(lengths) == len(text) and len(lengths) == len(token_ids)
+    assert sum(lengths) == len(text)
+    assert len(lengths) == len(token_ids)
     ends = [sum(lengths[: place + 1]) for place in range(len(lengths))]
     return [text[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
@@ -62,7 +63,8 @@ def test_white_space_around_the_text_and_special_tokens_are_nobodys() -> None:
     end = tokenizer.token_to_id("<|end|>")
     assert end is not None
     assert cut(tokenizer, [end, *tokenizer.encode(" a").ids]) == ["", "", "a"]
-    assert cut(tokenizer, [end]) == [""] and cut(tokenizer, []) == []
+    assert cut(tokenizer, [end]) == [""]
+    assert cut(tokenizer, []) == []
 
 
 @pytest.mark.parametrize("text", ["naïve café", "😀 the 😀", "日本語", "a\ufffdb", "👩‍👩‍👧 the"])
@@ -71,7 +73,8 @@ def test_a_character_of_several_tokens_is_its_last_ones(make: Callable[[], Token
     tokenizer = make()
     ids = tokenizer.encode(text).ids if make is byte_level else [1 + byte for byte in text.encode()]
     pieces = cut(tokenizer, ids)
-    assert pieces is not None and "".join(pieces) == text
+    assert pieces is not None
+    assert "".join(pieces) == text
     assert max(map(len, pieces)) <= len(" the")
 
 
@@ -79,7 +82,8 @@ def test_text_that_ends_within_a_character_is_read() -> None:
     tokenizer = byte_level()
     ids = tokenizer.encode("the 😀").ids[:-2]
     pieces = cut(tokenizer, ids)
-    assert pieces is not None and "".join(pieces) == "the \ufffd"
+    assert pieces is not None
+    assert "".join(pieces) == "the \ufffd"
 
 
 def test_words_with_a_space_before_them() -> None:
@@ -115,4 +119,5 @@ def test_every_text_is_cut_into_its_tokens(text: str, is_byte_level: bool) -> No
     tokenizer = byte_level() if is_byte_level else byte_fallback()
     ids = tokenizer.encode(text).ids if is_byte_level else [1 + byte for byte in text.encode()]
     pieces = cut(tokenizer, ids)
-    assert pieces is not None and "".join(pieces) == text.strip()
+    assert pieces is not None
+    assert "".join(pieces) == text.strip()

@@ -15,7 +15,9 @@ from spag_ray.results.report.thinned import Thinned
 @given(st.integers(1, 5), st.integers(0, 200))
 def test_a_curve_stays_short_and_in_order(limit: int, num_rows: int) -> None:
     found = points(limit, num_rows)
-    assert len(found) <= 2 * limit and found == sorted(found) and bool(found) == bool(num_rows)
+    assert len(found) <= 2 * limit
+    assert found == sorted(found)
+    assert bool(found) == bool(num_rows)
 
 
 @given(st.integers(1, 5), st.integers(0, 6))

@@ -113,7 +113,8 @@ def test_time_left_goes_by_what_the_rounds_before_took() -> None:
         lines.append({"time": at, "kind": "sync", "policy": "policy", "version": 1 + number, "seconds": 1.0})
     assert view_of(lines[:2], config).seconds_left(155.0) is None, "nobody can know yet"
     view = view_of(lines, config)
-    assert view.learned() == (2, 3) and view.seconds_left(250.0) == 60.0
+    assert view.learned() == (2, 3)
+    assert view.seconds_left(250.0) == 60.0
 
 
 def test_a_stream_of_two_policies_shows_staleness_both_learners_and_restarts() -> None:
@@ -121,20 +122,27 @@ def test_a_stream_of_two_policies_shows_staleness_both_learners_and_restarts() -
     view = view_of(streaming(), parse_config({**config, "self_play": {"games_per_round": 64, "rounds": 2}}))
     check_fit(view)
     text = shown(view, 100, 40)
-    assert "attacker v2 | defender v2" in text and "2 of 4 versions learned" in text
+    assert "attacker v2 | defender v2" in text
+    assert "2 of 4 versions learned" in text
     (staleness,) = (line for line in text.splitlines() if line.startswith("staleness"))
-    assert "75%" in staleness and "25%" in staleness
+    assert "75%" in staleness
+    assert "25%" in staleness
     assert "9 permits free, 2 too old to be learned" in text
-    assert "restarts   1 engine" in text and "is begun again (crash): it is gone" in text
-    assert "attacker   spag-1-attacker, step 2" in text and "defender   spag-1-defender, step 2" in text
+    assert "restarts   1 engine" in text
+    assert "is begun again (crash): it is gone" in text
+    assert "attacker   spag-1-attacker, step 2" in text
+    assert "defender   spag-1-defender, step 2" in text
 
 
 def test_what_the_run_says_itself_comes_first() -> None:
     view = view_of(streaming())
     view.progress = Progress("spag-1: play", 7, 20, "games", 65.0, notes=("first", "second"), is_paused=True)
     text = shown(view)
-    assert "spag-1: play | 7 of 20 games" in text and "paused" in text and "01:05" in text
-    assert text.index("first") < text.index("second") and "is begun again" not in text
+    assert "spag-1: play | 7 of 20 games" in text
+    assert "paused" in text
+    assert "01:05" in text
+    assert text.index("first") < text.index("second")
+    assert "is begun again" not in text
 
 
 def test_text_from_elsewhere_moves_no_cursor_and_is_no_markup() -> None:
@@ -151,7 +159,9 @@ def test_text_from_elsewhere_moves_no_cursor_and_is_no_markup() -> None:
     console = Console(file=output, width=100, force_terminal=True, color_system="truecolor")
     for line in frame(view, 100, 40, 1e9):
         console.print(line)
-    assert "\x1b[2J" not in output.getvalue() and "\u202e" not in output.getvalue() and "\x07" not in output.getvalue()
+    assert "\x1b[2J" not in output.getvalue()
+    assert "\u202e" not in output.getvalue()
+    assert "\x07" not in output.getvalue()
 
 
 FIELDS = ["stage", "policy", "step", "loss", "tokens", "phase", "version", "seconds", "task", "value", "lag_0"]
@@ -184,7 +194,8 @@ VALUES = st.none() | st.text(max_size=4) | st.integers() | st.floats() | st.list
 def test_lines_of_another_version_of_spag_ray_are_counted_and_never_end_it(line: dict[str, Any], kind: str) -> None:
     view = view_of([{**line, "time": 1.0, "kind": kind}])
     check_fit(view)
-    assert view.num_unread <= 1 and (kind != "other" or view.num_unread == 0)
+    assert view.num_unread <= 1
+    assert kind != "other" or view.num_unread == 0
     if not NEEDED.get(kind, set()) <= line.keys():
         assert view.num_unread == 1
     assert ("1 lines not understood" in shown(view)) == (view.num_unread == 1)
@@ -193,7 +204,8 @@ def test_lines_of_another_version_of_spag_ray_are_counted_and_never_end_it(line:
 def test_lines_of_this_version_are_understood_beside_others() -> None:
     sync = {"kind": "sync", "time": 1.0, "policy": "policy", "version": 2, "seconds": 0.5}
     view = view_of([sync, {**sync, "version": "second"}, {**sync, "version": 3}, {"kind": "sync", "time": 2.0}])
-    assert view.num_unread == 2 and view.published["policy"].version == 3
+    assert view.num_unread == 2
+    assert view.published["policy"].version == 3
 
 
 def test_evaluations_are_shown_with_their_errors_the_newest_first(tmp_path: Path) -> None:
@@ -240,7 +252,8 @@ def test_lines_are_read_once_each_however_they_are_cut(cuts: list[int]) -> None:
                 found += list(lines.new())
     finally:
         path.unlink()
-    assert found == whole and lines.num_damaged == 0
+    assert found == whole
+    assert lines.num_damaged == 0
 
 
 def test_a_damaged_line_is_left_out_and_counted(tmp_path: Path) -> None:
@@ -249,7 +262,8 @@ def test_a_damaged_line_is_left_out_and_counted(tmp_path: Path) -> None:
     assert list(lines.new()) == []
     good = '{"time": 1.5, "kind": "sync"}\n'
     path.write_text(good + '{"time": 1, "ki\n[1]\n{"kind": "x"}\n\n\xff\n' + "[" * 100_000 + "\n" + good + '{"time"')
-    assert [line["kind"] for line in lines.new()] == ["sync", "sync"] and lines.num_damaged == 5
+    assert [line["kind"] for line in lines.new()] == ["sync", "sync"]
+    assert lines.num_damaged == 5
     assert list(lines.new()) == []
 
 
@@ -271,7 +285,8 @@ def test_a_run_that_has_ended_is_one_frame(folder: Path) -> None:
     console = Console(record=True, width=100)
     watch(FolderSource(folder), console, once=False)
     text = console.export_text()
-    assert text.count("rounds learned") == 1 and text.endswith("the run has failed: no words\n")
+    assert text.count("rounds learned") == 1
+    assert text.endswith("the run has failed: no words\n")
 
 
 def test_without_a_terminal_it_ends_with_the_run(folder: Path) -> None:
@@ -286,7 +301,8 @@ def test_without_a_terminal_it_ends_with_the_run(folder: Path) -> None:
     watching.join(timeout=10)
     assert not watching.is_alive()
     text = console.export_text()
-    assert text.endswith("the run has finished\n") and "engine-x was taken out" in text
+    assert text.endswith("the run has finished\n")
+    assert "engine-x was taken out" in text
     assert text.count("rounds learned") == 2, "a frame at the beginning and one at the end"
 
 
@@ -295,7 +311,8 @@ def test_a_terminal_that_knows_ascii_alone_is_given_that(folder: Path) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environment, capture_output=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
-    assert b"*" in done.stdout and max(done.stdout) < 128
+    assert b"*" in done.stdout
+    assert max(done.stdout) < 128
 
 
 def test_ctrl_c_leaves_a_terminal_as_it_was_and_the_last_frame_on_it(folder: Path) -> None:
@@ -305,7 +322,9 @@ def test_ctrl_c_leaves_a_terminal_as_it_was_and_the_last_frame_on_it(folder: Pat
         watching.type(CTRL_C)
         assert watching.ended(30) == 0
     began, left, last = watching.output.partition(b"\x1b[?1049l")
-    assert b"\x1b[?1049h" in began and left and b"rounds learned" in last
+    assert b"\x1b[?1049h" in began
+    assert left
+    assert b"rounds learned" in last
     hidden, shown = watching.output.rfind(b"\x1b[?25l"), watching.output.rfind(b"\x1b[?25h")
     assert shown > hidden, "the cursor is there again"
     assert b"Traceback" not in watching.output

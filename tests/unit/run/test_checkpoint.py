@@ -49,7 +49,8 @@ def test_the_newest_complete_one_is_found_and_old_ones_go(tmp_path: Path) -> Non
         assert newest(checkpoints) == name
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["spag-1", "spag-2"]
     found = checkpoints.newest()
-    assert found is not None and found[1] == RunState(order=3, stage="spag-2")
+    assert found is not None
+    assert found[1] == RunState(order=3, stage="spag-2")
 
 
 @pytest.mark.parametrize("damage", ["mark", "file", "shorter", "state", "format"])
@@ -91,7 +92,8 @@ def test_whatever_ends_the_writing_the_one_before_is_left(tmp_path: Path) -> Non
         write(RunFolderError("rank 1 could not write its part: no space"))
     with pytest.raises(KeyboardInterrupt):
         write(KeyboardInterrupt())
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["imitated"] and newest(checkpoints)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["imitated"]
+    assert newest(checkpoints)
 
 
 def test_a_disk_without_room_and_a_budget_that_is_too_small_are_said_before_anything_is_lost(
@@ -210,7 +212,7 @@ LOGS += [
 
 
 @pytest.mark.parametrize(
-    "state, kept",
+    ("state", "kept"),
     [
         (RunState(), ["expert", "eval-base", "stream"]),
         (
@@ -227,13 +229,14 @@ def test_games_of_weights_that_are_gone_are_set_aside(state: RunState, kept: lis
     (tmp_path / "spag-2.1.log").touch()  # a second segment goes with the first
     moved = set_aside(tmp_path, state, parse_config({"self_play": {"rounds": 2}}))
     left = {path.name.removesuffix(".log") for path in tmp_path.glob("*.log")}
-    assert left - {"spag-2.1"} == set(kept) and ("spag-2.1" in left) == ("spag-2" in kept)
+    assert left - {"spag-2.1"} == set(kept)
+    assert ("spag-2.1" in left) == ("spag-2" in kept)
     assert len(moved) == len(LOGS) + 1 - len(left)
     assert len(list(tmp_path.iterdir())) == len(LOGS) + 1, "nothing is deleted"
 
 
 @pytest.mark.parametrize(
-    "state, kept",
+    ("state", "kept"),
     [
         (RunState(), ["base expert"]),
         (RunState(stage="spag-1", rounds=1), ["base expert", "spag-1 expert", "imitated spag-1"]),
@@ -297,5 +300,6 @@ def test_what_is_set_aside_is_not_written_to_any_more(tmp_path: Path) -> None:
     buffer.add([first])
     assert set_aside(tmp_path, RunState(), parse_config({})) == ["eval-spag-1.log"]
     buffer.reread()
-    assert buffer.played("eval-spag-1") == {} and buffer.add([second]) == 1
+    assert buffer.played("eval-spag-1") == {}
+    assert buffer.add([second]) == 1
     assert [episode.number for episode in read_log(tmp_path / "eval-spag-1.log")] == [1]

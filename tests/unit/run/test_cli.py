@@ -27,7 +27,9 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
         capsys.readouterr()  # what making the model printed
         assert run_guarded(command) == 2
         error = capsys.readouterr().err
-        assert error.count("\n") == 1 and error.startswith("spag-ray: ") and "Traceback" not in error
+        assert error.count("\n") == 1
+        assert error.startswith("spag-ray: ")
+        assert "Traceback" not in error
         return error
 
     return call
@@ -95,7 +97,8 @@ def test_a_malformed_json_line_is_named(run: Any, tmp_path: Path) -> None:
     good = json.dumps({"history": [], "target_word": "cat", "max_turns": 3})
     (tmp_path / "games.json").write_text(good + "\n" + good[:-3] + "\n")
     error = run("reward", "games.json", "out.json")
-    assert "games.json" in error and "line 2" in error
+    assert "games.json" in error
+    assert "line 2" in error
     assert not (tmp_path / "out.json").exists()
 
 
@@ -129,7 +132,8 @@ def test_nothing_is_overwritten(run: Any, tmp_path: Path) -> None:
 def test_a_chat_template_is_refused_where_plain_text_is_written(run: Any, tmp_path: Path) -> None:
     (tmp_path / "games.json").write_text(json.dumps([{"history": [], "target_word": "cat", "max_turns": 3}]))
     error = run("reward", "games.json", "out.json", "--prompts", "chat")
-    assert "--prompts chat: the training-data format holds plain text" in error and "`flat`" in error
+    assert "--prompts chat: the training-data format holds plain text" in error
+    assert "`flat`" in error
 
 
 def test_words_writes_a_list_that_train_accepts(tmp_path: Path) -> None:
@@ -200,4 +204,5 @@ def test_what_needs_neither_torch_nor_ray_imports_neither(arguments: list[str], 
     environment = {"PYTHONPATH": str(root)}
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and "imported: []" in done.stdout, done.stderr
+    assert done.returncode == 0, done.stderr
+    assert "imported: []" in done.stdout, done.stderr

@@ -28,10 +28,13 @@ def test_whoever_asks_waits_while_the_run_is_paused_and_ends_when_it_is_to_stop(
     waiting = threading.Thread(target=ask)
     waiting.start()
     time.sleep(0.3)
-    assert control.is_waiting and not stopped.is_set()
+    assert control.is_waiting
+    assert not stopped.is_set()
     control.stop_soon(20)
     waiting.join(5)
-    assert stopped.is_set() and control.is_to_stop and not control.is_waiting
+    assert stopped.is_set()
+    assert control.is_to_stop
+    assert not control.is_waiting
     assert 15 < control.seconds_left <= 20
 
 

@@ -39,8 +39,10 @@ def test_queries_fit_their_metrics() -> None:
             assert ("histogram_quantile(" in query) == (metric.kind == "histogram")
             kept = query.split(" by (")[1].split(")")[0].split(", ")
             named = [part.split("}}")[0] for part in target["legendFormat"].split("{{")[1:]]
-            assert named == [label for label in kept if label != "le"] and set(named) <= {"run", *metric.labels}
-            assert '{run=~"$run"}' in query and target["refId"]
+            assert named == [label for label in kept if label != "le"]
+            assert set(named) <= {"run", *metric.labels}
+            assert '{run=~"$run"}' in query
+            assert target["refId"]
 
 
 def test_the_metrics_of_a_panel_have_one_unit_and_kind() -> None:
@@ -53,7 +55,9 @@ def test_the_metrics_of_a_panel_have_one_unit_and_kind() -> None:
 
 def test_it_is_what_grafana_imports() -> None:
     found = dashboard()
-    assert found["id"] is None and found["uid"] and found["schemaVersion"] >= 36
+    assert found["id"] is None
+    assert found["uid"]
+    assert found["schemaVersion"] >= 36
     assert [variable["name"] for variable in found["templating"]["list"]] == ["datasource", "run", "window"]
     numbers = [panel["id"] for panel in found["panels"]]
     assert len(set(numbers)) == len(numbers)
@@ -61,7 +65,8 @@ def test_it_is_what_grafana_imports() -> None:
     for panel in found["panels"]:
         at = panel["gridPos"]
         cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-        assert at["x"] + at["w"] <= 24 and not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24, panel["title"]
+        assert not cells & taken, panel["title"]
         taken |= cells
 
 
@@ -75,7 +80,8 @@ def test_the_command_writes_it_and_overwrites_nothing(tmp_path: Path, capsys: py
     assert json.loads(out.read_text()) == dashboard()
     out.write_text("mine")
     capsys.readouterr()
-    assert run_guarded(command) == 2 and out.read_text() == "mine"
+    assert run_guarded(command) == 2
+    assert out.read_text() == "mine"
     assert "nothing is overwritten" in capsys.readouterr().err
 
 

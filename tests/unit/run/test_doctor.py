@@ -39,16 +39,21 @@ def test_a_machine_reports_what_it_reads_and_what_it_does_not(tmp_path: Path) ->
     paths = (str(tmp_path / "model"), str(tmp_path / "absent"))
     report = look("here", Wanted(paths, (str(tmp_path / "token"), "abc")))
     assert report.path_bytes == {paths[0]: 5, paths[1]: None}
-    assert report.sees_token and report.port_fault is None and report.versions["torch"]
-    assert report.memory_bytes > 2**28 and report.shared_memory_bytes > 0
+    assert report.sees_token
+    assert report.port_fault is None
+    assert report.versions["torch"]
+    assert report.memory_bytes > 2**28
+    assert report.shared_memory_bytes > 0
     other = look("here", Wanted((), (str(tmp_path / "token"), "another")), host="203.0.113.7")
-    assert not other.sees_token and other.port_fault
+    assert not other.sees_token
+    assert other.port_fault
 
 
 def test_another_version_on_a_node_is_named_with_both() -> None:
     assert version_check(HERE, [HERE, replace(HERE, node="b")]).status == "pass"
     result = version_check(HERE, [replace(HERE, node="b", versions={"torch": "2.12.0", "cuda": ""})])
-    assert result.status == "fail" and "torch is 2.12.0 on b, 2.13.0 here" in result.text
+    assert result.status == "fail"
+    assert "torch is 2.12.0 on b, 2.13.0 here" in result.text
     gone = version_check(HERE, [replace(HERE, node="b", versions={"cuda": ""})])
     assert "torch is missing on b" in gone.text
 
@@ -68,13 +73,17 @@ def test_a_path_has_to_be_there_and_the_same_on_every_node() -> None:
         return result
 
     assert found(5, 5).status == "pass"
-    assert found(5, None).status == "fail" and "/m cannot be read on node-1" in found(5, None).text
-    assert found(5, 6).status == "fail" and "not the same" in found(5, 6).text
+    assert found(5, None).status == "fail"
+    assert "/m cannot be read on node-1" in found(5, None).text
+    assert found(5, 6).status == "fail"
+    assert "not the same" in found(5, 6).text
 
 
 def test_a_run_folder_that_a_node_does_not_see_fails() -> None:
     result = folder_check([HERE, replace(HERE, node="b", sees_token=False)], Path("runs/x"))
-    assert result.status == "fail" and "not seen from b" in result.text and "--run-dir" in result.text
+    assert result.status == "fail"
+    assert "not seen from b" in result.text
+    assert "--run-dir" in result.text
 
 
 def test_an_object_store_smaller_than_a_version_is_warned_of() -> None:
@@ -87,7 +96,8 @@ def test_an_object_store_smaller_than_a_version_is_warned_of() -> None:
 
     assert statuses(found(2**30, 2**31)) == ["pass"]
     (result,) = found(2**31, 2**29)
-    assert result.status == "warn" and "node-1 has 0.50 GiB" in result.text
+    assert result.status == "warn"
+    assert "node-1 has 0.50 GiB" in result.text
     direct = parse_config({"sync": {"channel": "shared_memory"}})
     assert list(object_store_checks(direct, size, [])) == []
 
@@ -96,7 +106,8 @@ def test_little_shared_memory_and_a_small_gpu_fail() -> None:
     config = parse_config({"learner": {"num_gpus": 1}, "engine": {"num_gpus": 1}})
     small = replace(HERE, shared_memory_bytes=2**20)
     (result,) = memory_checks(config, None, [small])
-    assert result.status == "fail" and "--shm-size" in result.text
+    assert result.status == "fail"
+    assert "--shm-size" in result.text
     direct = parse_config({"sync": {"channel": "shared_memory"}})
     (result,) = memory_checks(direct, None, [small])
     assert result.status == "fail", "on this channel, too, buckets lie in shared memory"
@@ -109,17 +120,20 @@ def test_a_node_with_gpus_needs_a_driver_for_its_cuda_and_a_compiler() -> None:
     with_gpu = replace(HERE, gpus=(79.0,), gpu_driver="580.65.06", versions={"cuda": "13.0"})
     assert list(gpu_checks([with_gpu, replace(HERE, build_faults=("a C compiler",))])) == []
     (old,) = gpu_checks([replace(with_gpu, gpu_driver="570.86.15")])
-    assert old.status == "fail" and "driver 570.86.15, but CUDA 13.0 needs 580" in old.text
+    assert old.status == "fail"
+    assert "driver 570.86.15, but CUDA 13.0 needs 580" in old.text
     assert list(gpu_checks([replace(with_gpu, gpu_driver="570.86.15", versions={"cuda": "12.8"})])) == []
     (bare,) = gpu_checks([replace(with_gpu, build_faults=("a C compiler", "Python 3.11's headers"))])
-    assert bare.status == "fail" and "lacks a C compiler and Python 3.11's headers" in bare.text
+    assert bare.status == "fail"
+    assert "lacks a C compiler and Python 3.11's headers" in bare.text
 
 
 def test_what_kernels_are_compiled_with_is_looked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("shutil.which", lambda _: None)
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
     compiler, headers = look("here", Wanted()).build_faults
-    assert compiler == "a C compiler" and headers.endswith("headers")
+    assert compiler == "a C compiler"
+    assert headers.endswith("headers")
     (tmp_path / "Python.h").touch()
     monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/gcc" if name == "gcc" else None)
     assert look("here", Wanted()).build_faults == ()
@@ -139,7 +153,8 @@ def test_a_node_with_less_memory_than_its_processes_need_is_warned_of() -> None:
     nodes = [NodeResources("a", 2, 0), NodeResources("b", 1, 0)]
     reports = [replace(HERE, node="a", memory_bytes=2**36), replace(HERE, node="b", memory_bytes=2**32)]
     (result,) = host_memory_checks(config, size, nodes, reports)
-    assert result.status == "warn" and "on b, which has 4.0" in result.text
+    assert result.status == "warn"
+    assert "on b, which has 4.0" in result.text
     large = [replace(report, memory_bytes=2**36) for report in reports]
     assert statuses(host_memory_checks(config, size, nodes, large)) == ["pass"]
 

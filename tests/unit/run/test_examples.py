@@ -25,4 +25,5 @@ def test_rays_autoscaler_understands_the_kubernetes_file() -> None:
     config = _derive_autoscaling_config_from_ray_cr(resource)
     validate_config(config)
     gpus = config["available_node_types"]["gpu"]
-    assert gpus["resources"]["GPU"] == 8 and (gpus["min_workers"], gpus["max_workers"]) == (2, 2)
+    assert gpus["resources"]["GPU"] == 8
+    assert (gpus["min_workers"], gpus["max_workers"]) == (2, 2)

@@ -72,7 +72,8 @@ def test_a_released_lease_is_taken_at_once_and_the_old_one_is_lost(tmp_path: Pat
     with pytest.raises(LeaseLostError, match=rf"has lost .*process {os.getpid()} on \S+ has it now"):
         first.check(now=True)
     first.release()  # of what is not its own any more
-    assert second.renew() and second.is_ours()
+    assert second.renew()
+    assert second.is_ours()
 
 
 def test_a_live_holder_is_not_robbed_and_the_line_says_who_it_is(tmp_path: Path) -> None:
@@ -84,8 +85,10 @@ def test_a_live_holder_is_not_robbed_and_the_line_says_who_it_is(tmp_path: Path)
     with pytest.raises(RunFolderError, match=rf"run my-run, process {os.getpid()} on \S+ is alive .*delete .*lease"):
         FolderLease.take(folder, said.append, clock.time, clock.sleep)
     assert clock.now - 1000 < 6, "it is refused as soon as a heartbeat is seen"
-    assert len(said) == 1 and "for up to 60 s" in said[0]
-    assert lease.is_ours() and lease.renew()
+    assert len(said) == 1
+    assert "for up to 60 s" in said[0]
+    assert lease.is_ours()
+    assert lease.renew()
 
 
 def test_a_holder_whose_process_has_ended_here_is_dead_at_once(tmp_path: Path) -> None:
@@ -128,7 +131,8 @@ def test_elsewhere_a_holder_is_dead_when_its_count_stands_still_for_60_s(
     clock = Clock()
     new = take(tmp_path, clock)
     assert DEAD_AFTER_S <= clock.now - 1000 < DEAD_AFTER_S + 1
-    assert new.is_ours() and not lease.is_ours()
+    assert new.is_ours()
+    assert not lease.is_ours()
     with pytest.raises(LeaseLostError):
         lease.renew()
     assert new.is_ours(), "what the old one does changes nothing"
@@ -146,7 +150,8 @@ def test_a_lease_that_its_taker_did_not_finish_is_dead_after_60_s(text: str, tmp
     (tmp_path / "lease").mkdir()
     (tmp_path / "lease" / "7").write_text(text)
     clock = Clock()
-    assert take(tmp_path, clock).is_ours() and clock.now - 1000 >= DEAD_AFTER_S
+    assert take(tmp_path, clock).is_ours()
+    assert clock.now - 1000 >= DEAD_AFTER_S
     (tmp_path / "lease" / "9").write_text("")
     with pytest.raises(RunFolderError, match="another run is alive"):
         take(tmp_path, Clock(lambda now: (tmp_path / "lease" / "9").write_text('{"to')))
@@ -194,10 +199,13 @@ def test_a_taker_that_slept_through_two_others_neither_has_nor_spoils_it(
     slow = FolderLease(tmp_path, 2, "slow")  # has seen 1, and sleeps
     take(tmp_path).release()  # 2
     newest = take(tmp_path)  # 3; 2 is removed
-    assert not slow._make() and not slow.is_ours()
-    assert newest.is_ours() and newest.renew()
+    assert not slow._make()
+    assert not slow.is_ours()
+    assert newest.is_ours()
+    assert newest.renew()
     slow._remove_older()
-    assert newest.is_ours() and newest.renew()
+    assert newest.is_ours()
+    assert newest.renew()
     left = sorted(path.name for path in (tmp_path / "lease").iterdir() if path.name.isdecimal())
     assert left == ["3"], "what is over is removed"
 
@@ -210,7 +218,8 @@ def test_whoever_deletes_the_lease_ends_its_holder(tmp_path: Path) -> None:
     new = take(tmp_path)
     with pytest.raises(LeaseLostError, match="has it now"):
         lease.renew()
-    assert new.is_ours() and not lease.is_ours(), "both are number 1"
+    assert new.is_ours(), "both are number 1"
+    assert not lease.is_ours(), "both are number 1"
 
 
 def test_a_run_goes_on_under_the_lease_of_the_process_that_took_it(tmp_path: Path) -> None:
@@ -263,7 +272,8 @@ def test_a_process_that_was_stopped_for_long_finds_its_lease_lost(tmp_path: Path
     lease = FolderLease.take(tmp_path, clock=lambda: 100 * time.monotonic())  # a minute is 0.6 s
     os.kill(child.pid, signal.SIGCONT)
     child.join(timeout=20)
-    assert child.exitcode == 0 and f"process {os.getpid()}" in (tmp_path / "said").read_text()
+    assert child.exitcode == 0
+    assert f"process {os.getpid()}" in (tmp_path / "said").read_text()
     assert lease.is_ours()
 
 
@@ -278,11 +288,16 @@ def test_a_block_renews_its_lease_and_releases_it_whatever_it_raises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Heartbeat.__init__, "__defaults__", (0.01,))
-    with pytest.raises(KeyError), held(tmp_path) as lease:
-        with pytest.raises(RunFolderError, match="is alive"):
-            FolderLease.take(tmp_path)
-        assert lease.is_ours()
-        raise KeyError
+
+    def hold_and_fail() -> None:
+        with held(tmp_path) as lease:
+            with pytest.raises(RunFolderError, match="is alive"):
+                FolderLease.take(tmp_path)
+            assert lease.is_ours()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        hold_and_fail()
     assert take(tmp_path).is_ours()
 
 
@@ -302,7 +317,8 @@ def test_a_folder_that_cannot_be_written_is_tried_again_and_said_once(
     before = next((tmp_path / "lease").glob("*.beat")).read_text()
     time.sleep(0.2)
     heartbeat.stop()
-    assert len(notes) == 1 and "No space left" in notes[0]
+    assert len(notes) == 1
+    assert "No space left" in notes[0]
     assert next((tmp_path / "lease").glob("*.beat")).read_text() != before, "it beats again"
 
 
@@ -347,11 +363,13 @@ def test_a_checkpoint_is_not_marked_after_the_folder_was_lost_and_nothing_is_rem
 
     with pytest.raises(LeaseLostError, match="has lost the lease"):
         save(old, "version-2", 2, lost_meanwhile)
-    assert there <= files_in(tmp_path) and "checkpoints/version-2/COMPLETE" in there
+    assert there <= files_in(tmp_path)
+    assert "checkpoints/version-2/COMPLETE" in there
     with pytest.raises(LeaseLostError):
         save(old, "version-3", 4)
     found = new.newest()
-    assert found is not None and found[1].order == 3, "the new holder's"
+    assert found is not None, "the new holder's"
+    assert found[1].order == 3, "the new holder's"
     save(new, "version-3", 4)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["version-3"]
 
@@ -370,7 +388,8 @@ def test_a_second_buffer_cannot_cut_the_record_that_the_first_appends(tmp_path: 
             old.add([record(1, stage)])
     with pytest.raises(LeaseLostError):
         ReplayBuffer(str(tmp_path / "episodes"), lease).add([record(2)])
-    assert log.read_bytes() == whole + whole[:20] and not (tmp_path / "episodes" / "spag-2.log").exists()
+    assert log.read_bytes() == whole + whole[:20]
+    assert not (tmp_path / "episodes" / "spag-2.log").exists()
     assert [episode.number for episode in read_log(log)] == [0]
     assert log.read_bytes() == whole + whole[:20], "reading cuts nothing"
     assert ReplayBuffer(str(tmp_path / "episodes"), newer).add([record(2)]) == 1

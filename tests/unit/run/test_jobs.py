@@ -50,7 +50,8 @@ def test_every_line_is_shown_once_and_the_exit_code_is_the_jobs(
 
 def test_a_job_that_is_not_to_stop_goes_on() -> None:
     client, console = Client(["a\n", KeyboardInterrupt()], []), Console(record=True, width=80)
-    assert follow_job(client, "job", console, lambda: False) == 0 and client.stopped == 0
+    assert follow_job(client, "job", console, lambda: False) == 0
+    assert client.stopped == 0
     assert "job goes on" in console.export_text()
 
 
@@ -58,7 +59,8 @@ def test_a_light_installation_says_what_is_missing(capsys: pytest.CaptureFixture
     def train(standalone_mode: bool) -> None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
-    assert run_guarded(train) == 2 and "pip install spag-ray[cpu]" in capsys.readouterr().err
+    assert run_guarded(train) == 2
+    assert "pip install spag-ray[cpu]" in capsys.readouterr().err
 
     def wrong(standalone_mode: bool) -> None:
         raise ModuleNotFoundError("No module named 'cluster.nowhere'", name="cluster.nowhere")

@@ -82,7 +82,8 @@ def by_hand(model: Path, word: str, dialogue: list[str], max_turns: int) -> tupl
 def test_every_number_is_what_the_model_says_by_hand(listen: Listen, tiny_model: Path, tmp_path: Path) -> None:
     write_games(tmp_path / "games.json", GAMES)
     code, printed = listen(tmp_path / "games.json")
-    assert code == 0 and "2 games of" in printed, printed
+    assert code == 0, printed
+    assert "2 games of" in printed, printed
     texts = [[turn["content"] for turn in game["history"]] for game in GAMES]
     river = [by_hand(tiny_model, "river", texts[0][:count], 2) for count in (1, 3)]
     piano = by_hand(tiny_model, "piano", texts[1][:1], 3)
@@ -94,7 +95,8 @@ def test_every_number_is_what_the_model_says_by_hand(listen: Listen, tiny_model:
         return [str(number), str(len(found)), f"{mean_p:.4f}", f"{statistics.median(values):.2f}", f"{firsts:.1f}", "%"]
 
     rows = [line.split() for line in printed.splitlines()]
-    assert row(1, [river[0], piano]) in rows and row(2, river[1:]) in rows, printed
+    assert row(1, [river[0], piano]) in rows, printed
+    assert row(2, river[1:]) in rows, printed
     low = min(int(10 * math.exp(river[1][0])), 9) / 10
     other_low = min(int(10 * math.exp(piano[0])), 9) / 10
     assert low == other_low == 0.0, "to this model no word is probable"
@@ -112,13 +114,17 @@ def test_every_number_is_what_the_model_says_by_hand(listen: Listen, tiny_model:
 def test_a_runs_log_is_heard_too(listen: Listen, tiny_model: Path, tmp_path: Path) -> None:
     log = write_log(tmp_path, "eval-base", play(tiny_model, "eval-base", 18))
     code, printed = listen(log)
-    assert code == 0 and "16 of" in printed and "mean p" in printed and "control: log p" in printed, printed
+    assert code == 0, printed
+    assert "16 of" in printed, printed
+    assert "mean p" in printed, printed
+    assert "control: log p" in printed, printed
 
 
 def test_games_of_one_word_have_no_control(listen: Listen, tmp_path: Path) -> None:
     write_games(tmp_path / "games.json", GAMES[:1])
     code, printed = listen(tmp_path / "games.json")
-    assert code == 0 and "control: none" in printed
+    assert code == 0
+    assert "control: none" in printed
 
 
 @pytest.mark.parametrize(
@@ -139,7 +145,9 @@ def test_files_without_games_are_one_line(
     if content is not None:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     code, printed = listen(path)
-    assert code == 2 and said in printed and len(printed.strip().splitlines()) == 1, printed
+    assert code == 2, printed
+    assert said in printed, printed
+    assert len(printed.strip().splitlines()) == 1, printed
 
 
 def test_a_prompt_file_of_ones_own_and_its_referee_are_taken(listen: Listen, tiny_model: Path, tmp_path: Path) -> None:
@@ -162,4 +170,5 @@ def test_it_needs_no_ray(tiny_model: Path, tmp_path: Path) -> None:
         f"app(['listen', {str(tiny_model)!r}, '--games', {str(tmp_path / 'games.json')!r}])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and "control" in done.stdout, done.stderr[-2000:]
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "control" in done.stdout, done.stderr[-2000:]

@@ -43,7 +43,8 @@ def test_names_and_units_are_as_prometheus_has_them(metric: Metric) -> None:
     if metric.unit in ("seconds", "bytes", "ratio", "nats"):
         assert metric.name.removesuffix("_total").endswith(f"_{metric.unit}")
     assert metric.unit not in ("ms", "milliseconds", "minutes", "kilobytes", "percent")
-    assert metric.help and all(re.fullmatch("[a-z]+", label) for label in metric.labels)
+    assert metric.help
+    assert all(re.fullmatch("[a-z]+", label) for label in metric.labels)
     assert "run" not in metric.labels, "every series has it anyway"
     assert bool(metric.buckets) == (metric.kind == "histogram")
     assert all(set(labels) == set(metric.labels) for labels in metric.at_start)
@@ -76,7 +77,8 @@ def test_a_step_feeds_every_metric_of_steps() -> None:
     found = updates(StepLine("spag-3-attacker", "attacker", StepReport(**values)))
     assert {update.metric.name for update in found} == {metric.name for metric in METRICS if metric.line == "step"}
     (steps,) = (update for update in found if update.metric.name == "spag_ray_learner_steps_total")
-    assert steps.labels == {"policy": "attacker", "phase": "self_play"} and steps.value == 1
+    assert steps.labels == {"policy": "attacker", "phase": "self_play"}
+    assert steps.value == 1
     seats = {update.labels["seat"] for update in found if update.metric.name == "spag_ray_role_weight"}
     assert seats == {"attacker", "defender"}
 
@@ -104,7 +106,8 @@ def test_labels_stay_few() -> None:
 def test_what_is_not_finite_is_left_out() -> None:
     report = StepReport(1, loss=float("inf"), kl=float("nan"), entropy=2.0)
     found = {update.metric.name for update in updates(StepLine("spag-1", "policy", report))}
-    assert "spag_ray_entropy_nats" in found and "spag_ray_learner_steps_total" in found
+    assert "spag_ray_entropy_nats" in found
+    assert "spag_ray_learner_steps_total" in found
     assert not found & {"spag_ray_loss", "spag_ray_kl_nats", "spag_ray_gradient_norm"}
 
 
@@ -113,7 +116,8 @@ def test_every_verdict_is_one_of_the_known_ends(rules: str, file: str) -> None:
     games = json.loads((ROOT / "tests" / "golden" / file).read_text(encoding="utf-8"))
     verdicts = [judge(game["history"], game["target_word"], game["max_turns"], rules) for game in games]
     found = {end_of(verdict) for verdict in verdicts}
-    assert found <= set(GAME_ENDS) and len(found) > 4
+    assert found <= set(GAME_ENDS)
+    assert len(found) > 4
     ties = [verdict for verdict in verdicts if end_of(verdict).result == "tie"]
     assert ties == [verdict for verdict in verdicts if verdict.outcome is Outcome.TIED]
 
@@ -126,7 +130,8 @@ class RaysMetric:
         self.values: dict[tuple[str, ...], float] = {}
 
     def inc(self, value: float, tags: dict[str, str]) -> None:
-        assert self._metric.kind == "counter" and value > 0, "Ray refuses 0"
+        assert self._metric.kind == "counter", "Ray refuses 0"
+        assert value > 0, "Ray refuses 0"
         self.values[self._series(tags)] = self.values.get(self._series(tags), 0.0) + value
 
     def set(self, value: float, tags: dict[str, str]) -> None:
@@ -134,7 +139,8 @@ class RaysMetric:
         self.values[self._series(tags)] = value
 
     def _series(self, tags: dict[str, str]) -> tuple[str, ...]:
-        assert set(tags) == {"run", *self._metric.labels} and all(isinstance(value, str) for value in tags.values())
+        assert set(tags) == {"run", *self._metric.labels}
+        assert all(isinstance(value, str) for value in tags.values())
         return tuple(tags[label] for label in self._metric.labels)
 
 
@@ -155,7 +161,8 @@ def export(exporter: Exporter, line: Line) -> None:
 
 def test_what_may_never_happen_is_there_at_0_from_the_start(exporter: Exporter, made: dict[str, RaysMetric]) -> None:
     restarts = made["spag_ray_restarts_total"].values
-    assert len(restarts) == 15 and all(value == sys.float_info.min for value in restarts.values())
+    assert len(restarts) == 15
+    assert all(value == sys.float_info.min for value in restarts.values())
     export(exporter, RestartLine("buffer", "crash"))
     assert restarts["buffer", "crash"] == 1.0
     games = made["spag_ray_games_total"].values

@@ -42,7 +42,8 @@ def test_a_chosen_value_is_not_taken_for_a_changed_default() -> None:
     assert (chosen.objective.role_weight_cap, changed) == (2.5, [])
     other = parse_config({"objective": {"role_weight_cap": 3.0}})
     kept, changed = keep_former_defaults(parse_config({}), other)
-    assert changed == [] and kept == parse_config({}), "3.0 was never a default: reopening refuses it"
+    assert changed == [], "3.0 was never a default: reopening refuses it"
+    assert kept == parse_config({}), "3.0 was never a default: reopening refuses it"
 
 
 def test_every_former_default_differs_from_the_one_of_today() -> None:

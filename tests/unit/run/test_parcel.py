@@ -122,6 +122,7 @@ def test_submit_dry_run_lists_what_would_be_sent_and_asks_nobody(
     with parcel_of(load_config("run.yaml"), Console(quiet=True)) as folder:
         files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
         assert sizes == {name: path.stat().st_size for name, path in files.items()}
-    assert sizes["tasks/a.yaml"] == len("a.yaml") and "spag_ray/config/run.py" in sizes
+    assert sizes["tasks/a.yaml"] == len("a.yaml")
+    assert "spag_ray/config/run.py" in sizes
     assert sorted(others) == [f"tasks/{name}" for name in ("file", "folder", "ignored", "nested")]
     assert total.startswith(f"would send {len(files)} files, ")

@@ -60,7 +60,7 @@ def test_it_is_saved_when_it_is_due_or_wanted(tmp_path: Path) -> None:
     assert names == ["spag-1-step-6"]
 
 
-@pytest.mark.parametrize("left_s, saved", [(60.0, ["spag-1-step-6"]), (1.2, [])])
+@pytest.mark.parametrize(("left_s", "saved"), [(60.0, ["spag-1-step-6"]), (1.2, [])])
 def test_a_run_that_is_to_stop_saves_if_that_fits(left_s: float, saved: list[str], tmp_path: Path) -> None:
     recovery, control, names = recovery_of(tmp_path)
     control.stop_soon(left_s)
@@ -86,10 +86,12 @@ def test_one_that_is_paused_saves_when_it_is_told_to_and_when_it_is_stopped(tmp_
     deadline = time.monotonic() + 10
     while not names and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert names == ["spag-1-step-6"] and waiting.is_alive()
+    assert names == ["spag-1-step-6"]
+    assert waiting.is_alive()
     control.stop_soon(60)
     waiting.join(10)
-    assert names == ["spag-1-step-6"] * 2 and stopped
+    assert names == ["spag-1-step-6"] * 2
+    assert stopped
 
 
 def test_a_stream_comes_to_where_it_is_saved_anyway(tmp_path: Path) -> None:
@@ -111,7 +113,8 @@ def test_what_was_scored_at_the_start_comes_back_to_the_same_turns(tmp_path: Pat
     StageProgress("spag-1", games, 1).save(tmp_path)
     plain = [game(0, None), game(1, None, None), game(2, None)]
     found = saved_in(tmp_path)
-    assert isinstance(found, Saved) and found.of(plain) == StageProgress("spag-1", games, 1)
+    assert isinstance(found, Saved)
+    assert found.of(plain) == StageProgress("spag-1", games, 1)
     with pytest.raises(RunFolderError, match="learned from 4 turns, now its log holds others"):
         found.of(plain[:2])
     assert saved_in(tmp_path / "nothing") is None

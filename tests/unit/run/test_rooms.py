@@ -94,7 +94,8 @@ def test_imports_between_rooms_run_downwards(path: Path) -> None:
 
 def test_an_upward_import_is_found() -> None:
     upward = "def f():\n    from cluster.run.run import Run\n"
-    assert violations("cluster/schedules/x.py", upward) and violations("cluster/run.py", "import cluster.cli")
+    assert violations("cluster/schedules/x.py", upward)
+    assert violations("cluster/run.py", "import cluster.cli")
     assert violations("cluster/learning/x.py", "from cluster.buffer.stream import STAGE"), "beside it"
     assert violations("cluster/attic/x.py", "import cluster.types"), "a room that the picture does not have"
     assert not violations("cluster/schedules/x.py", "from cluster.rollout.arenas import Arenas")
@@ -125,7 +126,8 @@ def test_a_folder_can_be_looked_over_and_says_in_a_line_what_it_is_for() -> None
         assert lines <= MAX_LINES, f"{path.relative_to(ROOT)} has {lines} lines"
     for folder, files in by_folder.items():
         first = (folder / "__init__.py").read_text(encoding="utf-8").splitlines()[0]
-        assert first.startswith('"""') and len(first) > 20, folder
+        assert first.startswith('"""'), folder
+        assert len(first) > 20, folder
         assert len(files) - 1 <= MAX_MODULES, f"{folder.relative_to(ROOT)} has {len(files) - 1} modules"
 
 

@@ -88,7 +88,8 @@ def test_a_policys_part_belongs_to_the_whole() -> None:
 )
 def test_a_former_name_of_a_match_between_a_runs_own_stages_is_read(name: str, seats: tuple[str, str]) -> None:
     stage = Stage.parse(name)
-    assert stage == Stage.match(*seats) and stage.former_name == name != str(stage)
+    assert stage == Stage.match(*seats)
+    assert stage.former_name == name != str(stage)
 
 
 @pytest.mark.parametrize("name", ["match-published-spag-2", "match-a-b-c", "match-qwen2.5-base", "match-of-my-own"])
@@ -132,7 +133,7 @@ def test_phases_stay_few() -> None:
 def test_stages_sort_as_a_run_comes_to_them() -> None:
     wanted = ["eval-base", "expert", "eval-imitated", "spag-1", "eval-spag-1", "spag-2", "eval-spag-2", "spag-10"]
     wanted += ["eval-spag-10", "stream", "match-imitated-spag-10", "match-spag-10@imitated", "play"]
-    assert sorted(reversed(wanted), key=order_of) == wanted
+    assert sorted(wanted, key=order_of) == wanted
 
 
 def test_an_evaluation_is_called_by_its_players() -> None:

@@ -17,7 +17,8 @@ def test_the_last_word_counts_with_the_version_of_its_moment() -> None:
     board.show_steps("spag-1", 2, 9, 0.5)
     steps = board.progress(is_paused=True)
     assert (steps.done, steps.total, steps.unit, steps.loss, steps.version) == (2, 9, "steps", 0.5, 3)
-    assert steps.is_paused and steps.seconds > 0
+    assert steps.is_paused
+    assert steps.seconds > 0
     board.set_status("spag-2")
     after = board.progress(is_paused=False)
     assert (after.stage, after.done, after.loss, after.version) == ("spag-2", 0, None, 4)
@@ -40,5 +41,6 @@ def test_the_last_notes_are_kept_and_all_are_counted(count: int) -> None:
     for number in range(count):
         board.note(f"note {number}")
     shown = board.progress(is_paused=False)
-    assert shown.num_notes == count and len(shown.notes) == min(count, MAX_NOTES)
+    assert shown.num_notes == count
+    assert len(shown.notes) == min(count, MAX_NOTES)
     assert list(shown.notes) == [f"note {number}" for number in range(count)][-MAX_NOTES:]

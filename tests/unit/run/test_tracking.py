@@ -75,7 +75,8 @@ def test_curves_are_told_apart_by_phase_policy_and_match() -> None:
 
     step = names(StepLine("spag-1", "attacker", StepReport(1, loss=0.1)))
     assert {"step/loss/self_play/attacker", "step/skipped/self_play/attacker"} <= set(step)
-    assert all(name.endswith("/self_play/attacker") for name in step) and "step/kl/self_play/attacker" not in step
+    assert all(name.endswith("/self_play/attacker") for name in step)
+    assert "step/kl/self_play/attacker" not in step
     evaluated = PlayLine("eval-spag-1", 2, 3, 9, 90, 1.0, 3.0, 90.0, {"tied game": 3})
     assert "play/tied_game/evaluation" in names(evaluated)
     assert "play/games/match-spag-1-base" in names(replace(evaluated, stage="match-spag-1-base"))
@@ -90,7 +91,8 @@ def test_what_happened_is_text_at_its_second() -> None:
     assert curves.points(100.0, None) is None, "a kind of line that is not known"
     line = RestartLine("engine-policy-0", "crash", "gone")
     first, second = curves.points(107.9, line), curves.points(107.9, line)
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     assert first.values == {"restart": "what: engine-policy-0, cause: crash, reason: gone"}
     assert (first.x, second.x) == (7, 8), "two of one second are both seen"
 
@@ -121,7 +123,8 @@ def test_event_files_say_what_metrics_jsonl_says(folder: Path) -> None:
     assert drawn["restart/text_summary"] == [(0, "what: buffer, cause: crash, reason: its process ended")]
     assert "step/ratio_max/self_play" not in drawn, "a number that is not finite is no point of a curve"
     ((step, config),) = drawn["config/text_summary"]
-    assert step == 0 and "    model: smollm2-135m-instruct" in str(config)
+    assert step == 0
+    assert "    model: smollm2-135m-instruct" in str(config)
 
 
 def test_event_files_are_given_no_values_of_environment_variables(folder: Path) -> None:
@@ -129,7 +132,9 @@ def test_event_files_are_given_no_values_of_environment_variables(folder: Path) 
     (folder / "config.yaml").write_text(to_yaml(parse_config(env)))
     Recorder(folder, TENSORBOARD).close()
     written = b"".join(path.read_bytes() for path in folder.glob("events.*"))
-    assert b"HF_TOKEN" in written and b"KEY" in written and b"unspoken" not in written
+    assert b"HF_TOKEN" in written
+    assert b"KEY" in written
+    assert b"unspoken" not in written
 
 
 def test_a_life_that_was_killed_is_made_whole_by_the_next_which_draws_nothing_twice(folder: Path) -> None:
@@ -141,7 +146,8 @@ def test_a_life_that_was_killed_is_made_whole_by_the_next_which_draws_nothing_tw
     )
     root = Path(__file__).resolve().parents[3]
     killed = subprocess.run([sys.executable, "-c", code], cwd=root, timeout=100, check=False)
-    assert killed.returncode == -9 and len(records_of(folder, "step")) == 59
+    assert killed.returncode == -9
+    assert len(records_of(folder, "step")) == 59
     assert "sync/seconds" not in drawn_by_tensorboard(folder), "the last of it was still in its memory"
 
     with (folder / "metrics.jsonl").open("a") as file:
@@ -155,9 +161,11 @@ def test_a_life_that_was_killed_is_made_whole_by_the_next_which_draws_nothing_tw
     for points in drawn.values():
         assert [x for x, _ in points] == sorted({x for x, _ in points})
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines() if line.endswith("}")]
-    assert len(lines) == 2 * (59 + 8) + 2 and lines[-1]["version"] == 63
+    assert len(lines) == 2 * (59 + 8) + 2
+    assert lines[-1]["version"] == 63
     assert metrics.last("step", 2) == [line for line in lines if line["kind"] == "step"][-2:]
-    assert metrics.last(None, 5000) == lines and metrics.last("nothing", 3) == metrics.last("step", 0) == []
+    assert metrics.last(None, 5000) == lines
+    assert metrics.last("nothing", 3) == metrics.last("step", 0) == []
 
 
 def test_a_run_begun_without_tensorboard_is_drawn_whole_once_it_asks_for_it(folder: Path) -> None:
@@ -178,7 +186,8 @@ def test_lines_that_are_not_what_they_should_be_draw_nothing_and_are_kept(folder
     metrics.close()
     assert metrics.last(None, 10) == [sync, *odd]
     drawn = drawn_by_tensorboard(folder)
-    assert drawn["sync/seconds"] == [(3, 0.5)] and not any(name.startswith(("step", "weather")) for name in drawn)
+    assert drawn["sync/seconds"] == [(3, 0.5)]
+    assert not any(name.startswith(("step", "weather")) for name in drawn)
 
 
 def fill_the_disk_of(path: Path) -> None:
@@ -197,7 +206,8 @@ def test_event_files_that_the_disk_does_not_take_are_left_and_the_run_goes_on(fo
     write_some(metrics, range(1, 200))
     metrics.close()
     (note,) = notes
-    assert note.startswith("TensorBoard is given nothing more: ") and "No space left on device" in note
+    assert note.startswith("TensorBoard is given nothing more: ")
+    assert "No space left on device" in note
     assert len(records_of(folder, "step")) == 199
 
 
@@ -210,7 +220,8 @@ def test_a_disk_without_room_for_metrics_ends_the_run_in_one_line(folder: Path) 
 
 def test_wandb_that_is_asked_for_has_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     config = parse_config({"tracking": {"wandb": {"project": "taboo"}}}).tracking
-    assert config.wandb is not None and config.wandb.mode == "offline", "no network unless it is asked for"
+    assert config.wandb is not None, "no network unless it is asked for"
+    assert config.wandb.mode == "offline", "no network unless it is asked for"
     check_tracking(TrackingConfig())
     monkeypatch.setitem(sys.modules, "wandb", None)  # as where it is not
     with pytest.raises(ConfigError, match="wandb is not installed here; pip install wandb"):
@@ -228,7 +239,8 @@ def test_wandb_offline_is_given_the_same_curves_and_a_resumed_run_is_the_same_ru
         write_some(metrics, steps)
         metrics.close()
     lives = sorted((folder / "wandb").glob("offline-run-*/*.wandb"))
-    assert len(lives) == 2 and len({life.name for life in lives}) == 1
+    assert len(lives) == 2
+    assert len({life.name for life in lives}) == 1
     rows: list[Mapping[str, Any]] = []
     deadline = time.monotonic() + 30
     while not any(row.get("version") == 7 for row in rows):  # wandb's own process has its time
@@ -239,7 +251,8 @@ def test_wandb_offline_is_given_the_same_curves_and_a_resumed_run_is_the_same_ru
     assert losses == [(n, pytest.approx(n / 7)) for n in range(1, 7)]
     assert [row["version"] for row in rows if "sync/seconds" in row] == [5, 7]
     written = b"".join(path.read_bytes() for path in (folder / "wandb").rglob("*") if path.is_file())
-    assert b"TOKEN" in written and b"unspoken" not in written
+    assert b"TOKEN" in written
+    assert b"unspoken" not in written
 
 
 def logged(path: Path) -> Iterator[Mapping[str, Any]]:

@@ -22,7 +22,8 @@ def told(model: Path, **arguments: Any) -> Any:
 def test_what_vllm_alone_knows_is_passed_on(tiny_model: Path) -> None:
     found = told(tiny_model, quantization="fp8", enable_prefix_caching=False)
     assert (found.quantization, found.enable_prefix_caching) == ("fp8", False)
-    assert found.logprobs_mode == "processed_logprobs" and told(tiny_model).enable_prefix_caching
+    assert found.logprobs_mode == "processed_logprobs"
+    assert told(tiny_model).enable_prefix_caching
 
 
 def test_an_argument_that_vllm_does_not_have_is_named_with_the_nearest(tiny_model: Path) -> None:
