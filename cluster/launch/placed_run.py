@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import ray
 from rich.console import Console
 
@@ -122,9 +123,27 @@ def placed_run(
         try:
             yield run
         finally:
+            left = _processes_of_actors()
             ray.kill(run)
+            _wait_for_the_end(left)
             if lease.is_ours():  # else the places of this name are another run's
                 free(reservation_of(folder))
+
+
+def _processes_of_actors() -> list[psutil.Process]:
+    """On a local Ray, what actors have started themselves: vLLM's processes, of engines that are not closed."""
+    with contextlib.suppress(psutil.Error):
+        workers = [each for each in psutil.Process().children(recursive=True) if each.name().startswith("ray::")]
+        return [child for worker in workers for child in worker.children(recursive=True)]
+    return []
+
+
+def _wait_for_the_end(processes: Sequence[psutil.Process], seconds: float = 5.0) -> None:
+    """Ray ends them after their actors, unless it is stopped before: they would be left, and a GPU with their memory."""
+    _, left = psutil.wait_procs(processes, timeout=seconds)
+    for each in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
 
 
 def said_on(console: Console) -> Callable[[str], None]:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import psutil
 import pytest
 import ray
 
+from cluster.launch.placed_run import placed_run
 from cluster.rollout.engine_actor import EngineActor
 from spag_ray.config.parts import EngineConfig
+from tests.support.runs import stream_run
+from tests.support.tiny_model import TARGETS
 
-pytestmark = pytest.mark.usefixtures("local_ray")
 
-
+@pytest.mark.usefixtures("local_ray")
 @pytest.mark.timeout(200)
 def test_a_killed_engine_takes_its_core_with_it_within_five_seconds(tiny_model: Path, tmp_path: Path) -> None:
     engine = ray.remote(EngineActor).options(num_cpus=0, max_concurrency=8).remote(str(tmp_path / "engine.log"))
@@ -29,4 +32,22 @@ def test_a_killed_engine_takes_its_core_with_it_within_five_seconds(tiny_model: 
     cores = [child for child in psutil.Process(pid).children(recursive=True) if child.is_running()]
     os.kill(pid, signal.SIGKILL)
     _, left = psutil.wait_procs(cores, timeout=5)
+    assert [process.name() for process in left] == []
+
+
+def cores_of_vllm() -> list[psutil.Process]:
+    return [each for each in psutil.Process().children(recursive=True) if "VLLM" in each.name()]
+
+
+@pytest.mark.timeout(300)
+def test_a_run_that_is_broken_off_leaves_no_engine_behind(tiny_model: Path, words: Path, tmp_path: Path) -> None:
+    """Its Ray is stopped at once, which may be before it has ended what killed actors had started."""
+    config, folder = stream_run(tiny_model, words, 50), tmp_path / "run"
+    folder.mkdir()
+    with placed_run(config, folder, str(tiny_model), list(TARGETS[2:]), list(TARGETS[:2]), {}) as run:
+        training = run.train.remote()
+        while len(cores := cores_of_vllm()) < 2 * config.engine.num_engines:
+            assert not ray.wait([training], timeout=0.5)[0], "it has ended by itself"
+        time.sleep(2)
+    _, left = psutil.wait_procs(cores, timeout=0.5)
     assert [process.name() for process in left] == []
