@@ -139,7 +139,7 @@ def _processes_of_actors() -> list[psutil.Process]:
 
 
 def _wait_for_the_end(processes: Sequence[psutil.Process], seconds: float = 5.0) -> None:
-    """Ray ends them after their actors, unless it is stopped before: they would be left, and a GPU with their memory."""
+    """Ray ends them after their actors, but not if it is stopped before; they would keep a GPU's memory."""
     _, left = psutil.wait_procs(processes, timeout=seconds)
     for each in left:
         with contextlib.suppress(psutil.NoSuchProcess):
