@@ -105,7 +105,7 @@ class SyncReport:
     probe_gap_mean: float = 0.0
     probe_gap_max: float = 0.0
     probe_seconds: float = 0.0
-    broken_channels: int = 0
+    broken_channels: int | None = None
 
 
 @dataclass(frozen=True)

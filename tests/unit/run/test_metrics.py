@@ -84,7 +84,7 @@ def test_a_step_feeds_every_metric_of_steps() -> None:
 
 
 def test_a_sync_feeds_every_metric_of_syncs() -> None:
-    found = updates(SyncLine("policy", SyncReport(3, 0.5, 2, 1000)))
+    found = updates(SyncLine("policy", SyncReport(3, 0.5, 2, 1000, broken_channels=1)))
     assert {update.metric.name for update in found} == {metric.name for metric in METRICS if metric.line == "sync"}
 
 
