@@ -170,7 +170,7 @@ async def play_games(
     """Play all that `source` gives, at most `games_in_flight` at once, and yield episodes as they finish.
 
     Who consumes episodes slowly slows play down: a place is given to a new game when its episode is taken. A game that
-    a lost turn ended is begun again, at most `max_tries` times; then, and on any other exception, the other games are
+    a lost turn ended is restarted, at most `max_tries` times; then, and on any other exception, the other games are
     cancelled and it is raised.
     """
     finished: asyncio.Queue[tuple[GameTask, asyncio.Task[Episode]]] = asyncio.Queue()
@@ -215,7 +215,7 @@ async def play_games(
                 tries[task.episode_id] += 1
                 if not isinstance(error, EngineError) or tries[task.episode_id] == max_tries:
                     raise error
-                log.warning("%s begins again: %s", task.episode_id, error)
+                log.warning("%s is restarted: %s", task.episode_id, error)
                 begin(task)
     finally:
         unfinished: list[asyncio.Task[Any]] = [*running, *([feeding] if feeding is not None else [])]

@@ -2,7 +2,7 @@
 
 It reads the same rules as every other player, as chat messages: what it said is the assistant's, what it heard the
 user's. It knows no token ids, so its replies are tokenised with the tokenizer of the policy that it plays against, and
-their log-probabilities are 0: its turns are judged, never learned from. What goes beyond `max_new_tokens` of these is
+their log-probabilities are 0: its turns are judged, never trained on. What goes beyond `max_new_tokens` of these is
 cut off: the server counts in tokens of its own, or not at all.
 """
 

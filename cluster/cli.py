@@ -30,7 +30,7 @@ def train(
     config: Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped one")],
     override: Overrides = None,
     run_dir: Annotated[Path | None, typer.Option(help="folder of the run (default runs/NAME-DATE)")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run of --run-dir, if there is one")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="continue the run of --run-dir, if there is one")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and start nothing")] = False,
 ) -> None:
     """Imitate, then play and learn for some rounds, and play matches on held-out words."""
@@ -43,7 +43,7 @@ def train(
             print(line)
         return
     if resume and run_dir is None:
-        raise ConfigError("--resume goes on with the run of a folder; name it with --run-dir")
+        raise ConfigError("--resume continues the run of a folder; name it with --run-dir")
     folder = run_dir or Path("runs") / f"{settings.name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     from cluster.commands.train import run_training
 
@@ -56,7 +56,7 @@ def submit(
     address: Annotated[str, typer.Option(help="the dashboard, for example http://127.0.0.1:8265")],
     run_dir: Annotated[Path, typer.Option(help="folder of the run: an absolute path that every node shares")],
     override: Overrides = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on with the run of --run-dir, if there is one")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="continue the run of --run-dir, if there is one")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="print its output, end with its exit code")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list what would be sent, and send nothing")] = False,
 ) -> None:

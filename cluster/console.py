@@ -154,7 +154,7 @@ class AttachedRun:
         except ray.exceptions.RayActorError as error:
             raise ClusterError(
                 f"run {self.name} is not there any more: it has ended, or died; its folder says which, and "
-                "spag_ray goes on with it with --resume"
+                "spag_ray continues it with --resume"
             ) from error
 
     def __repr__(self) -> str:
@@ -186,7 +186,7 @@ def launch(
     resume: bool = False,
     overrides: Sequence[str] = (),
 ) -> AttachedRun:
-    """Start a run on the cluster; it belongs to no session, and ends with `stop()` or by itself. `run_dir` is an
+    """Start a run on the cluster; it is detached, and ends with `stop()` or by itself. `run_dir` is an
     absolute path on the cluster that every node shares.
 
     Raises SpagError for a configuration, a model or a folder that will not do.

@@ -28,7 +28,7 @@ from torch import Tensor
 LengthNorm = Literal["mean", "constant"]
 Logprobs: TypeAlias = Tensor | Sequence[float]
 IGNORED_LABEL = -100
-# Nothing is learned from exp of a larger log-ratio and float32 overflows at 88: past it the gradient is zero.
+# exp of a larger log-ratio teaches nothing and float32 overflows at 88: past it the gradient is zero.
 MAX_LOG_RATIO = 20.0
 MIN_ASKED = 1e-6  # below it, the gradient of log(1 - q) is zero
 MAX_SAID = 0.999  # past it, the gradient of log(1 - p) is zero

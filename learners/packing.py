@@ -42,7 +42,7 @@ class TokenSample:
         if not len(self.prompt_ids):
             raise LearnerError("a sample's prompt is empty: nothing predicts its first token; start it with BOS")
         if not len(self.target_ids):
-            raise LearnerError("a sample has no target tokens: nothing is learned from it; leave it out")
+            raise LearnerError("a sample has no target tokens: it trains nothing; leave it out")
 
     @property
     def token_ids(self) -> tuple[int, ...]:

@@ -30,13 +30,13 @@ class LeaseLostError(SpagError):
 
 
 class StopRequestedError(SpagError):
-    """Somebody asked the run to stop; it can be gone on with."""
+    """Somebody asked the run to stop; it can be resumed."""
 
     exit_code = 0
 
 
 class CollapseError(SpagError):
-    """A run plays worse than it did, and is to stop then; it can be gone on with."""
+    """A run plays worse than it did, and is to stop then; it can be resumed."""
 
 
 class EngineError(SpagError):

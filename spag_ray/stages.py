@@ -65,7 +65,7 @@ class Stage:
 
     of a MATCH       (attacker, defender)
     of an EVALUATION (the stage whose weights play both seats,)
-    of a stage that is learned from (the policy,), where each seat's learns alone; else ()
+    of a stage that is trained on (the policy,), where each seat's learns alone; else ()
     of OTHER         (its name,)
 
     The log of a stage is a file of its name. So a match's name parts its players by @, which no player's name holds,

@@ -33,7 +33,7 @@ def run_doctor(config: RunConfig, folder: Path, console: Console) -> bool:
         num_failed += result.status == "fail"
         colour = {"pass": "green", "warn": "yellow", "fail": "red"}[result.status]
         console.print(f"[{colour}]{result.status}[/]  {result.check:<14}{escape(result.text)}", soft_wrap=True)
-    console.print("nothing stands in the way" if not num_failed else f"{num_failed} to mend before a run can begin")
+    console.print("all checks passed" if not num_failed else f"{num_failed} check{'s' * (num_failed > 1)} failed")
     return not num_failed
 
 

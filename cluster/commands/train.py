@@ -28,7 +28,7 @@ from spag_ray.results.evaluations import read_evaluations
 
 
 def run_training(config: RunConfig, folder: Path, console: Console, resume: bool = False) -> None:
-    """`spag-ray train`: prints the outcome table and where everything is. `resume`: go on with the run of this folder,
+    """`spag-ray train`: prints the outcome table and where everything is. `resume`: continue the run of this folder,
     if there is one."""
     if is_job():
         check_run_dir(folder)
@@ -67,14 +67,14 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
             with _notice_to_stop() as notice:
                 watch_run(run, training, console, notice, config.checkpoint.stop_within_s)
                 if notice and not ray.wait([training], timeout=0)[0]:
-                    raise StopRequestedError(f"stopped in the midst of a step; go on with --resume --run-dir {folder}")
+                    raise StopRequestedError(f"stopped mid-step; continue with --resume --run-dir {folder}")
             try:
                 results = get(training)
             except StopRequestedError as stopped:
-                raise StopRequestedError(f"{stopped}; go on with --resume --run-dir {folder}") from None
+                raise StopRequestedError(f"{stopped}; continue with --resume --run-dir {folder}") from None
             except CollapseError as error:
                 raise CollapseError(
-                    f"{error}; go on all the same with --resume --run-dir {folder} -o self_play.on_collapse=warn"
+                    f"{error}; continue all the same with --resume --run-dir {folder} -o self_play.on_collapse=warn"
                 ) from None
     console.print(outcome_table(results))
     for line in head_to_head_lines(results):

@@ -84,7 +84,7 @@ def stop_job(address: str, run_dir: Path, console: Console) -> None:
             console.print(f"asked {job.submission_id} to stop", soft_wrap=True)
             while not client.get_job_status(job.submission_id).is_terminal():
                 time.sleep(0.5)
-    console.print(f"stopped; go on with spag-ray submit ... --run-dir {run_dir} --resume", soft_wrap=True)
+    console.print(f"stopped; continue with spag-ray submit ... --run-dir {run_dir} --resume", soft_wrap=True)
 
 
 def jobs_at(address: str) -> list[tuple[str, str, str]]:

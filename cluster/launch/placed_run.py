@@ -55,7 +55,7 @@ def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
 
 
 def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
-    """Start a Run that belongs to nobody: it goes on when whoever asked for it has gone, and ends itself. Called on the
+    """Start a Run that is detached: it continues when its caller is gone, and ends itself. Called on the
     cluster (console.py); returns what the checks warn of."""
     with contextlib.ExitStack() as stack:
         lease = None

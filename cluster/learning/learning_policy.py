@@ -239,7 +239,7 @@ class LearningPolicy:
                 return []  # the others play on until the next version
             raise EngineError(
                 f"no engine of {self.name} is left, and with sync.channel: {self._config.sync.channel} a new one has "
-                "to wait for the next version; go on with --resume"
+                "to wait for the next version; continue with --resume"
             )
         assert self._exported is not None
         candidates, self.waiting = self.waiting, []
@@ -337,7 +337,7 @@ class LearningPolicy:
 
     @property
     def is_in_stage(self) -> bool:
-        """The checkpoint that was loaded last was saved in the midst of a stage, which has not gone on yet."""
+        """The checkpoint that was loaded last was saved mid-stage, which has not gone on yet."""
         return self._saved is not None
 
     def wake_learners(self) -> None:

@@ -25,7 +25,7 @@ from spag_ray.training_data.unsaid_words import heard_words, merged, unsaid_word
 
 
 class StageSamples:
-    """Of one run. `learning`: names of the policies whose turns are learned from self-play."""
+    """Of one run. `learning`: names of the policies that self-play trains."""
 
     def __init__(
         self, config: RunConfig, tokenizer: Tokenizer, renderer: Renderer, learning: set[str], recorder: Recorder

@@ -121,7 +121,7 @@ def outcomes_of(line: GamesLine) -> Counter[str]:
 MAX_HAPPENINGS = 50
 LATELY = 13  # lines `games`, at most one every 5 s
 _HAPPENINGS = {
-    "restart": "{what} is begun again ({cause}): {reason}",
+    "restart": "{what} is restarted ({cause}): {reason}",
     "engine_joined": "{engine} joined, at version {version}",
     "engine_lost": "{engine} was stopped: {reason}",
     "engine_left": "{engine} was taken out",

@@ -28,7 +28,7 @@ def outcome_table(matches: Sequence[Match]) -> Table:
         "tie": (Outcome.TIED,),
         "breach+tie": (*breaches, Outcome.TIED),
     }
-    title = "Held-out words: % of games won by each seat, broken off, tied [95% interval]"
+    title = "Held-out words: % of games won by each seat, rule violations, ties [95% interval]"
     table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("attacker v defender", no_wrap=True)
     for heading in columns:
@@ -149,7 +149,7 @@ def comparison_lines(matches: Sequence[Match], names: Sequence[str], against: st
             continue
         every, test = score([matches], name, other), better(matches, name, other)
         text = f"{name} against {other}, both seats: {every.value:.2f} [{every.low:.2f}, {every.high:.2f}]"
-        with contextlib.suppress(InputError):  # of a seat every game was broken off
+        with contextlib.suppress(InputError):  # of a seat every game ended by a rule violation
             free = score([matches], name, other, breach_free=True)
             text += f", without breaches {free.value:.2f} [{free.low:.2f}, {free.high:.2f}]"
         lines.append(f"{text}; better over {test.num_words} words with p = {test.p_value:.4f}")

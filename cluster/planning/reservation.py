@@ -69,7 +69,7 @@ class Reservation:
         bundles = [bundle for bundle in bundles if bundle.as_rays()]
         if not bundles:
             return
-        free(self._name)  # of an earlier life
+        free(self._name)  # of a previous attempt
         strategy = self._config.strategy.upper()
         group = placement_group([bundle.as_rays() for bundle in bundles], strategy=strategy, name=self._name)
         counts = {kind: sum(bundle.kind == kind for bundle in bundles) for kind in ("engine", "learner")}
@@ -177,7 +177,7 @@ def reservation_of(run_folder: Path) -> str:
 
 
 def free(name: str) -> None:
-    """Gives back what an earlier life of a run has left reserved under this name: a Run that is killed leaves it while
-    its driver lives."""
+    """Gives back what a previous attempt of a run has left reserved under this name: a killed Run leaves it while its
+    driver lives."""
     with contextlib.suppress(ValueError):
         remove_placement_group(get_placement_group(name))

@@ -148,7 +148,7 @@ class Checkpoints:
         last = self.newest()
         left = f"the newest complete one is {last[0].name}" if last else "there is none before it"
         return (
-            f"{self._folder}: checkpoint {name} could not be written ({reason}); {left}; make room and go on with "
+            f"{self._folder}: checkpoint {name} could not be written ({reason}); {left}; make room and continue with "
             "--resume"
         )
 

@@ -1,4 +1,4 @@
-"""Whether everything that a run owns is well: looked at by whoever waits for play."""
+"""Whether everything that a run owns is well: checked while waiting for games."""
 
 from __future__ import annotations
 

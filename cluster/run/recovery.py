@@ -1,4 +1,4 @@
-"""What a run writes down to be gone on with, and how it goes on: checkpoints, and other learners for lost ones."""
+"""What a run writes down to be resumed, and how it goes on: checkpoints, and other learners for lost ones."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Recovery:
         num_done = sum(policy.stage_progress.num_steps_done for policy in self._policies if policy.stage_progress)
         is_due = self.is_wanted or time.monotonic() - self._saved_at > self._config.checkpoint.every_s
         if self._config.checkpoint.enabled and num_done and (is_due or self.time_to_save()):
-            # Words and league as they were when the stage began: it is begun again, and comes to the same games.
+            # Words and league as they were when the stage began: it is restarted, and comes to the same games.
             self._write(f"{stage.stage}-step-{num_done}", self._last)
 
     def _write(self, name: str, state: RunState) -> RunState:

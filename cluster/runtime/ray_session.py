@@ -29,7 +29,7 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
 }
-NAMESPACE = "spag_ray"  # of runs that belong to no session
+NAMESPACE = "spag_ray"  # of detached runs
 
 
 @contextlib.contextmanager

@@ -77,7 +77,7 @@ def reopen_run_folder(folder: Path, config: RunConfig) -> Path:
     if different := sorted(_differences(then, now)):
         key, (old, new) = different[0]
         raise RunFolderError(
-            f"{folder}: this run was begun with {key}: {old!r}, not {new!r}; go on with its own settings "
+            f"{folder}: this run was begun with {key}: {old!r}, not {new!r}; continue with its own settings "
             "(config.yaml in it), or begin another run"
         )
     try:

@@ -16,7 +16,7 @@ from spag_ray.config.run import RunConfig
 
 @dataclass(frozen=True)
 class Playground:
-    """`poll_health` is called by whoever waits for games, and raises what ends the play. `versions`: {policy: the
+    """`poll_health` is called while waiting for games, and raises what ends the play. `versions`: {policy: the
     version of its weights that is played}."""
 
     config: RunConfig

@@ -1,4 +1,4 @@
-"""Play in turns with learning: a round of games, every one of them played and in the log before it is learned from."""
+"""Play in turns with learning: a round of games, every one of them played and in the log before it is trained on."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def play_round(
     opponents: Opponents,
     could_have_known: bool = False,
 ) -> list[Episode]:
-    """One game a word; the judged episodes, in the order of the words. Games that an earlier life of this run played
+    """One game a word; the judged episodes, in the order of the words. Games that a previous attempt of this run played
     are taken from the log. `opponents`: who sits where in each game; `could_have_known` as in GameTask. Raises
     RunFolderError when words have changed."""
     all_tasks = [
         GameTask(number, word, stage, ground.config.seed, *opponents(number), could_have_known)
         for number, word in enumerate(words)
     ]
-    there = get(ground.buffer.played.remote(stage))  # by an earlier life of this run
+    there = get(ground.buffer.played.remote(stage))  # by a previous attempt of this run
     for task in all_tasks:
         if there.get(task.number, task.target_word) != task.target_word:
             raise RunFolderError(
                 f"{ground.folder}: game {task.number} of {stage} was played with the word "
-                f"{there[task.number]!r}, now it would be {task.target_word!r}: the words are others; go on with "
+                f"{there[task.number]!r}, now it would be {task.target_word!r}: the words are others; continue with "
                 "those that the run was begun with, or begin another"
             )
     tasks = [task for task in all_tasks if task.number not in there]

@@ -88,7 +88,7 @@ class HarnessStuckError(EngineError):
 
 
 class TaskEvaluation:
-    """Of one run. What an earlier life of the run has evaluated is not evaluated again."""
+    """Of one run. What a previous attempt of the run has evaluated is not evaluated again."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class TaskEvaluation:
 
     def evaluate(self, stage: str, policy: str, model: str, engines: Callable[[], Sequence[Engine]]) -> None:
         """On every task that there are no rows of. `engines`: those that there are now; `model` has their tokenizer. A
-        task is begun again when the harness dies or hangs, or every engine that it asks dies."""
+        task is restarted when the harness dies or hangs, or every engine that it asks dies."""
         actor = None
         try:
             for name in self.missing(stage):

@@ -1,4 +1,4 @@
-"""Who died or hangs, what is begun again, from what.
+"""Who died or hangs, what is restarted, from what.
 
     engine    found by its heartbeat: dead, or silent, or with turns to answer and none answered for too long.
               A new one takes the newest published weights, then plays; lost turns are asked of others meanwhile.
@@ -6,7 +6,7 @@
     arena     found by its unfinished call, or killed for its silence (actor_watch.py); a new one plays what the log has
               not got.
     buffer    Ray starts it again, also when it was killed for its silence; it reads its log, cursor and leases.
-    learner   found by its unfinished call or its deadline; the group begins again at the newest checkpoint.
+    learner   found by its unfinished call or its deadline; the group restarts from the newest checkpoint.
 
 All of it is bounded: more than `max_restarts` within `within_s` end the run, with the reasons.
 """
@@ -46,12 +46,12 @@ class RestartBudget:
         self._oom_kills = oom_kills()
 
     def count(self, what: str, error: BaseException | str) -> None:
-        """`what` is about to be begun again. Raises TooManyRestartsError when that happened too often."""
+        """`what` is about to be restarted. Raises TooManyRestartsError when that happened too often."""
         with self._lock:
             cause = self._cause(error)
         reason = first_line(error)
         self._recorder.record(RestartLine(what, cause, reason))
-        self._note(f"{what} is begun again ({cause}): {reason}")
+        self._note(f"{what} is restarted ({cause}): {reason}")
         now = time.monotonic()
         with self._lock:
             self._recent.append((now, f"{what}: {cause}"))

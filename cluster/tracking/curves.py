@@ -27,7 +27,7 @@ Axis = Literal["optimiser_step", "version", "seconds"]
 
 @dataclass(frozen=True)
 class Points:
-    """A text stands where a line says something that is no number: what was begun again, and why."""
+    """A text stands where a line says something that is no number: what was restarted, and why."""
 
     axis: Axis
     x: int

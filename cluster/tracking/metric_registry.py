@@ -311,7 +311,7 @@ METRICS: tuple[Metric, ...] = (
     _counter(
         "spag_ray_restarts_total",
         "restarts",
-        "parts of the run that were begun again, by cause",
+        "parts of the run that were restarted, by cause",
         "restart",
         labels=("part", "cause"),
         at_start=tuple({"part": part, "cause": cause} for part in _PARTS for cause in _CAUSES),

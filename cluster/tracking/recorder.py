@@ -74,7 +74,7 @@ class Recorder:
                 self._file.flush()
             except OSError as error:
                 raise RunFolderError(
-                    f"{self._path}: cannot be written ({error.strerror}); make room, and go on with --resume"
+                    f"{self._path}: cannot be written ({error.strerror}); make room, and continue with --resume"
                 ) from error
             self._keep(line.kind, text)
             self._draw(now, line)

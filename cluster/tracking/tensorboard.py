@@ -1,7 +1,7 @@
 """TensorBoard's event files of a run: events.* in its folder, one for each of its lives.
 
 They hold what curves.py draws and nothing that metrics.jsonl has not got, so they are made whole from it: a run that
-goes on first writes what an earlier life could not, or did not.
+goes on first writes what a previous attempt could not, or did not.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class EventFiles:
             self._write(Event(wall_time=time.time(), step=len(before), summary=text("config", indented)))
 
     def write(self, points: Points) -> None:
-        """What no earlier life has written of it."""
+        """What no previous attempt has written of it."""
         event = Event(wall_time=points.time, step=points.x)
         for tag, value in points.values.items():
             if points.x <= self._reached.get(tag, -1):

@@ -320,7 +320,7 @@ class SyncConfig(Part):
 
 
 class SupervisionConfig(Part):
-    """What is begun again when it dies or hangs."""
+    """What is restarted when it dies or hangs."""
 
     max_restarts: int = Field(10, ge=0, description="restarts within `within_s`; one more ends the run")
     within_s: float = Field(3600, gt=0)
@@ -344,7 +344,7 @@ class CheckpointConfig(Part):
     every_s: float = Field(
         1800,
         gt=0,
-        description="seconds after which one is saved in the midst of a stage, between two steps",
+        description="seconds after which one is saved mid-stage, between two steps",
     )
     stop_within_s: float = Field(
         30, gt=0, description="time between a notice to stop (SIGTERM) and the end; a checkpoint is saved if it fits"

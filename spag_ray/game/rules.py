@@ -32,7 +32,7 @@ class Role(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a game ended. A breach has no winner: it is not learned from, but it counts in scores."""
+    """How a game ended. A breach has no winner: it is not trained on, but it counts in scores."""
 
     ATTACKER_WINS = "attacker wins"
     DEFENDER_WINS = "defender wins"

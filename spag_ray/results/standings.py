@@ -66,7 +66,7 @@ def score(
 ) -> Estimate:
     """The mean over `roles` of the player's score against `other` in that seat (method.md).
 
-    `runs`: the matches of each seed. `breach_free` leaves out games that were broken off for a breach, by whomever.
+    `runs`: the matches of each seed. `breach_free` leaves out games that ended by a rule violation.
     Raises InputError where the two did not meet in every role.
     """
     tallies = [_tally(matches, player, other, breach_free, roles) for matches in runs]

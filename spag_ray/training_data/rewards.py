@@ -64,7 +64,7 @@ class RoleWindow:
         return self._winners
 
 
-Results = Mapping[Role, float | None]  # what a game paid each role; None: nothing is learned from it
+Results = Mapping[Role, float | None]  # what a game paid each role; None: it is not trained on
 
 
 def paid(payoffs: Payoffs, verdict: Verdict) -> Results:
@@ -121,7 +121,7 @@ def assign_rewards(
 ) -> list[dict[str, Any]]:
     """Games of the published format -> samples {target, reward, role, weight}, by game, then by turn.
 
-    Turns after the deciding one are not learned from. See formats.to_samples for samples with their query.
+    Turns after the deciding one are not trained on. See formats.to_samples for samples with their query.
     """
     return [sample for _, _, sample in rewarded_turns(episodes, decay, rules)]
 
@@ -129,7 +129,7 @@ def assign_rewards(
 def rewarded_turns(
     episodes: Sequence[Mapping[str, Any]], decay: float, rules: str
 ) -> list[tuple[int, int, dict[str, Any]]]:
-    """(index of the game, index of the turn, sample) for every turn that is learned from."""
+    """(index of the game, index of the turn, sample) for every turn that is trained on."""
     verdicts = [judge(game["history"], game["target_word"], game["max_turns"], rules) for game in episodes]
     winners = [verdict.outcome.winner for verdict in verdicts]
     weights = role_weights(winners.count(Role.ATTACKER), winners.count(Role.DEFENDER))

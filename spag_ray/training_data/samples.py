@@ -181,7 +181,7 @@ def advantages(
 
 
 def _counts(verdict: Verdict, objective: ObjectiveConfig, payoffs: Payoffs) -> bool:
-    """Whether the result of such a game is learned from: won or tied by play, and paid to a seat that learns."""
+    """Whether the result of such a game is trained on: won or tied by play, and paid to a seat that learns."""
     if verdict.outcome.breaker is not None:
         return False
     results, winner = paid(payoffs, verdict), verdict.outcome.winner
@@ -193,7 +193,7 @@ def _counts(verdict: Verdict, objective: ObjectiveConfig, payoffs: Payoffs) -> b
 def _is_learned(
     episode: Episode, winner: Role | None, objective: ObjectiveConfig, learning: Container[str] | None
 ) -> bool:
-    """Whether anything is learned from a game that `winner` won, or nobody."""
+    """Whether a game that `winner` (None: nobody) won trains anything."""
     if learning is None:
         return True
     roles = [winner] if objective.learn_from == "winners" else list(Role)

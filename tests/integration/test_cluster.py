@@ -214,7 +214,7 @@ def test_a_job_is_stopped_by_a_command_and_by_ctrl_c_and_goes_on_in_another_job(
     assert f"RUNNING  {folder}" in head.run("runs", "--address", head.jobs).stdout
     stopped = head.run("stop", str(folder), "--address", head.jobs)
     assert stopped.returncode == 0, stopped.stdout + stopped.stderr
-    assert "stopped; go on with" in stopped.stdout, stopped.stdout + stopped.stderr
+    assert "stopped; continue with" in stopped.stdout, stopped.stdout + stopped.stderr
     before = count(folder, "sync")
     names = [line["name"] for line in records_of(folder, "checkpoint")]
     assert len(names) == 2, "it had the time to save"

@@ -32,13 +32,13 @@ def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tu
 def test_a_machine_is_told_what_is_well_and_what_is_not(printed: Any, tiny_model: Path, words: Path) -> None:
     is_well, text = printed(tiny_run(tiny_model, words, imitation={"enabled": False}))
     assert is_well
-    assert "nothing stands in the way" in text
+    assert "all checks passed" in text
     assert "fail" not in text
     large = {"num_engines": 2, "num_cpus": 0.5, "num_gpus": 4, "tensor_parallel_size": 4}
     absent = tiny_run(tiny_model / "absent", words.parent / "absent.txt", imitation={"enabled": False}, engine=large)
     is_well, text = printed(absent)
     assert not is_well
-    assert "4 to mend" in text
+    assert "4 checks failed" in text
     assert "no such model folder" in text
     assert "8 GPUs are needed" in text
     assert "absent.txt" in text

@@ -96,4 +96,4 @@ def test_a_run_outlives_the_nodes_that_it_runs_on(
     print("\n" + run.table())
     run.check(num_parts)
     again = records_of(tmp_path / "run", "restart") + records_of(tmp_path / "run", "resumed")
-    assert len(again) >= 2, "what was there, or the Run itself, was begun again each time"
+    assert len(again) >= 2, "what was there, or the Run itself, was restarted each time"

@@ -115,9 +115,7 @@ def test_a_greedy_run_that_was_cut_ends_with_the_weights_of_one_that_was_not(
 
 @pytest.mark.long
 @pytest.mark.parametrize("newest", ["imitated-step-5", "spag-1-step-2"])
-def test_a_stage_goes_on_in_the_midst_of_it(
-    newest: str, greedy: RunConfig, uninterrupted: Path, tmp_path: Path
-) -> None:
+def test_a_run_resumes_mid_stage(newest: str, greedy: RunConfig, uninterrupted: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(uninterrupted, folder)
     order = order_of(folder / "checkpoints" / newest)

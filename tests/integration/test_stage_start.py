@@ -119,7 +119,7 @@ def test_every_version_of_a_stage_stays_close_to_the_model_of_the_stages_start(
     second = stream.learn("spag-1", part=1, advantage=0.0)
     assert second["kl_loss"] > 0, "in the first step of a version too"
     assert second["gradient_norm"] > 1e-4, "in the first step of a version too"
-    assert second["ratio_mean"] == pytest.approx(1.0, abs=1e-3), "old is the version that is learned from"
+    assert second["ratio_mean"] == pytest.approx(1.0, abs=1e-3), "old is the version that is trained on"
     is_those_of(tiny_model, stream)
 
     start = Path(stream.policy.save(Stage.of_round(1)))

@@ -50,7 +50,7 @@ class Injected:
 @dataclass
 class FaultyRun:
     """Runs `config` in `folder` to its end, with `faults` one after another: each `gap_s` after the run has come back
-    from the one before. A Run that is killed is begun again as `--resume` does it."""
+    from the one before. A Run that is killed is restarted as `--resume` does it."""
 
     config: RunConfig
     folder: Path

@@ -112,7 +112,7 @@ def measurements(num_steps: int = 6, began: float = 1_760_000_000.0) -> list[dic
 
 
 def streamed() -> list[dict[str, Any]]:
-    """Lines of a stream: how many episodes of each age it has given out so far; the last after it was begun again."""
+    """Lines of a stream: how many episodes of each age it has given out so far; the last after it was restarted."""
     sums = ((8, 0, 0, 0), (8, 8, 0, 0), (10, 14, 0, 0), (0, 0, 4, 4))
     lines = []
     for number, counts in enumerate(sums):

@@ -51,7 +51,7 @@ def wait_until_dead(method: Any, *arguments: Any) -> None:
         ask_for_20_s()
 
 
-# Breaches are learned from: the turn that broke the rules is pushed down.
+# Breaches are trained on: the turn that broke the rules is pushed down.
 PENALISED = {"attacker_breach": [-0.2, None], "defender_breach": [None, -0.2]}
 
 
@@ -63,7 +63,7 @@ def stream_run(model: Path, words: Path, num_parts: int, **changes: Any) -> RunC
         "imitation": {"enabled": False},
         "engine": {"num_engines": 2, "num_cpus": 0.25, "turn_timeout_s": 20},
         "learner": {"num_cpus": 0.5, "timeout_s": 20},
-        # It stays what it is, and every game but a tie is learned from: no run ends because nothing was decided.
+        # It stays what it is, and every game but a tie is trained on: no run ends because nothing was decided.
         "game": {"payoffs": PENALISED},
         "objective": {"learn_from": "both"},
         "self_play": {"rounds": 1, "games_per_round": 8 * num_parts, "games_in_flight": 8, "learning_rate": 1e-7},

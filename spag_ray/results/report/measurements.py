@@ -38,7 +38,7 @@ STEP_FIELDS = (
     "attacker_weight",
     "defender_weight",
 )
-LONGEST_SILENCE_S = 300.0  # before a run is gone on with: anything longer is time in which it did not run
+LONGEST_SILENCE_S = 300.0  # before a run is resumed: anything longer is time in which it did not run
 NUM_BINS = 90
 
 

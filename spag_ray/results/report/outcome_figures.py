@@ -26,7 +26,7 @@ MOST_NUMBERED_CELLS = 144
 
 
 def outcome_figures(transcripts: Transcripts, alarmed: Container[str] = ()) -> list[Figure]:
-    """Shares by stage: of games that were learned from or played for it, and of games on held-out words. Evaluations of
+    """Shares by stage: of games that were trained on or played for it, and of games on held-out words. Evaluations of
     the stages in `alarmed` are marked."""
     found = []
     trained: dict[str, GameCount] = {}
@@ -34,7 +34,7 @@ def outcome_figures(transcripts: Transcripts, alarmed: Container[str] = ()) -> l
     for stage, count in transcripts.counts.items():
         (held_out if Stage.parse(stage).phase == "evaluation" else trained)[stage] = count
     for name, title, counts in (
-        ("outcomes-trained", "Games that were learned from", trained),
+        ("outcomes-trained", "Games that were trained on", trained),
         ("outcomes-held-out", "Held-out words", held_out),
     ):
         if counts:

@@ -73,9 +73,9 @@ def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
 
 
 def incidents(measured: Measurements) -> str:
-    """What was begun again, lost or damaged."""
+    """What was restarted, lost or damaged."""
     if not measured.incidents:
-        return paragraph("Nothing had to be begun again, nothing was lost.", "note")
+        return paragraph("Nothing had to be restarted, nothing was lost.", "note")
     rows = [[name.replace("_", " "), str(count)] for name, count in sorted(measured.incidents.items())]
     return table("What happened on the way", ("what", "times"), rows)
 

@@ -116,7 +116,7 @@ def test_rewards_are_those_that_are_learned_from(run: Path) -> None:
                 assert rewards == [None] * len(sample.turns), "imitated, all alike"
             else:
                 assert rewards == [pytest.approx(turn.advantage, abs=1e-4) for turn in sample.turns]
-    # Of the games that nothing is learned from: ties, breaches, all on held-out words.
+    # Of the games that are not trained on: ties, breaches, all on held-out words.
     assert {stage for (stage, _), rewards in shown.items() if rewards} == {"spag-2"}
 
 
@@ -361,7 +361,7 @@ def test_nobody_elses_turns_are_rewarded_in_a_league(run: Path) -> None:
 
 
 def test_staleness_is_what_each_version_was_given(tiny_model: Path, words: Path, tmp_path: Path) -> None:
-    """Lines hold sums since the stream began; a stream that was begun again begins at 0."""
+    """Lines hold sums since the stream began; a stream that was restarted begins at 0."""
     config = stream_run(tiny_model, words, 4)
     make_run_folder(tmp_path / "run", config)
     write_metrics(tmp_path / "run" / "metrics.jsonl", streamed())

@@ -129,7 +129,7 @@ def test_a_stream_of_two_policies_shows_staleness_both_learners_and_restarts() -
     assert "25%" in staleness
     assert "9 permits free, 2 too old to be learned" in text
     assert "restarts   1 engine" in text
-    assert "is begun again (crash): it is gone" in text
+    assert "is restarted (crash): it is gone" in text
     assert "attacker   spag-1-attacker, step 2" in text
     assert "defender   spag-1-defender, step 2" in text
 
@@ -142,7 +142,7 @@ def test_what_the_run_says_itself_comes_first() -> None:
     assert "paused" in text
     assert "01:05" in text
     assert text.index("first") < text.index("second")
-    assert "is begun again" not in text
+    assert "is restarted" not in text
 
 
 def test_text_from_elsewhere_moves_no_cursor_and_is_no_markup() -> None:

@@ -1,4 +1,4 @@
-"""When a stage is saved in the midst of it."""
+"""When a checkpoint is saved mid-stage."""
 
 from __future__ import annotations
 
