@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from benchmarks.machine import machine
+from cluster.gpu_check.check import write_random_model
 
 
 def main() -> None:
@@ -50,21 +51,16 @@ def main() -> None:
 
 def write_model(folder: Path, layers: int, hidden_size: int, stored: torch.dtype) -> int:
     """A random Llama, stored so; returns the bytes of its weights in bfloat16."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=32000,
-        hidden_size=hidden_size,
-        intermediate_size=hidden_size * 11 // 4,
-        num_hidden_layers=layers,
-        num_attention_heads=32,
-        num_key_value_heads=4,
-        dtype=str(stored).removeprefix("torch."),
-    )
-    torch.manual_seed(0)
-    model = LlamaForCausalLM._from_config(config, dtype=torch.bfloat16).to(stored)
-    model.save_pretrained(folder)
-    return sum(2 * parameter.numel() for parameter in model.parameters())
+    shape = {
+        "model_type": "llama",
+        "vocab_size": 32000,
+        "hidden_size": hidden_size,
+        "intermediate_size": hidden_size * 11 // 4,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+    }
+    return 2 * write_random_model(folder, shape, stored)
 
 
 def measure(folder: str, how: str, ranks: int, num_bytes: int) -> dict[str, float]:

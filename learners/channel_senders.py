@@ -53,7 +53,7 @@ class LearnerWeights(WeightSource):
         return self._walk
 
     def walk_to_the_end(self) -> None:
-        """Where a pass was broken off: the other ranks go on gathering, and wait for this one."""
+        """After an interrupted pass: the other ranks are still gathering, and wait for this one."""
         for _ in self._walk:
             pass
 

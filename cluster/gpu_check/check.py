@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,16 +58,12 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Told:
-    """`folder`: where a model of `shape` with random weights lies, and room to write. `device`: "cuda", or "cpu", where
+    """`shape`: of the random model. `folder`: room to write. `device`: "cuda", or "cpu", where
     the checks' own code can be tried with a tiny model and shows nothing of a GPU."""
 
     shape: str
     folder: Path
     device: str = "cuda"
-
-    @property
-    def model(self) -> Path:
-        return self.folder / "model"
 
     @property
     def on_gpu(self) -> bool:
@@ -93,16 +89,25 @@ class Check:
     num_gpus: int = 1
 
 
-def write_random_model(told: Told) -> None:
-    """In bfloat16, as small numbers as a fresh model has."""
+def random_model(told: Told) -> str:
+    """Its folder; the first check that asks writes it. The process that waits for the checks holds no GPU memory."""
+    folder = told.folder / "model"
+    if not folder.exists():
+        write_random_model(folder, SHAPES[told.shape], torch.bfloat16, told.device)
+        if told.on_gpu:
+            torch.cuda.empty_cache()
+    return str(folder)
+
+
+def write_random_model(folder: Path, shape: Mapping[str, Any], stored: torch.dtype, device: str = "cpu") -> int:
+    """With numbers as small as a fresh model has; returns how many there are."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    shape = dict(SHAPES[told.shape])
-    config = AutoConfig.for_model(shape.pop("model_type"), **shape, dtype="bfloat16")
     torch.manual_seed(0)
-    with torch.device(told.device):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    model.to("cpu").save_pretrained(told.model)
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**shape, dtype=stored), dtype=stored)
+    model.to("cpu").save_pretrained(folder)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def seconds(work: Callable[[], object], device: str, times: int = 3) -> float:

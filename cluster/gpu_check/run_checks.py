@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cluster.gpu_check.check import SHAPES, Check, Finding, Told, write_random_model
+from cluster.gpu_check.check import SHAPES, Check, Finding, Told
 from cluster.gpu_check.engine_checks import (
     ENGINE,
     RUN,
@@ -138,8 +138,6 @@ def gpus() -> list[str]:
 
 def _in_a_process(check: Check, told: Told, seconds_left: float) -> Finding:
     """What it leaves on a GPU goes with its process."""
-    if not told.model.exists():
-        write_random_model(told)
     command = [sys.executable, "-m", "cluster.gpu_check.run_checks", "--check", check.name, "--shape", told.shape]
     command += ["--device", told.device, "--folder", str(told.folder)]
     process = subprocess.Popen(  # a group of its own, so that what it has started ends with it

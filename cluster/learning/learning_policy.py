@@ -329,7 +329,7 @@ class LearningPolicy:
             self.stage_progress.save(folder / self.name)
 
     def load_state(self, folder: Path, part_of: str | None) -> None:
-        """`part_of`: the stage in parts that it was saved in; its next part goes on with the same schedule."""
+        """`part_of`: the stage in parts that it was saved in; its next part continues the same schedule."""
         assert self.learners is not None
         self.learners.load_state(str(folder / self.name))
         self._begun, self._saved, self.stage_progress = part_of, saved_in(folder / self.name), None

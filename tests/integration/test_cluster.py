@@ -272,7 +272,7 @@ def test_a_run_outlives_the_session_that_started_it_and_frees_everything_when_it
     started = head.python(f"run = launch({str(endless)!r}, ADDRESS, {str(folder)!r})\nprint(run)\nrun.checkpoint()\n")
     wait_until(lambda: count(folder, "sync") >= 2 or started.poll() is not None, 150, "versions are published")
     assert started.poll() is None or started.returncode == 0, started.communicate()[0]
-    started.kill()  # in the midst of a call, as like as not
+    started.kill()  # probably mid-call
     before = count(folder, "sync")
     wait_until(lambda: count(folder, "sync") > before + 1, 60, "it goes on by itself")
     looked = head.said(
