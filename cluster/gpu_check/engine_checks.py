@@ -64,7 +64,7 @@ async def _engine(told: Told, num_gpus: int) -> Finding:
     )
     passed = gap <= MOST_GAP and repeated >= 0.9 * len(requests)
     text = (
-        f"{len(requests)} turns: {gap:.4f} nats a token from the learner's, {repeated} repeated by their seeds, asleep between; "
+        f"{len(requests)} turns: {gap:.4f} nats a token from the learner's, {repeated} repeated by their seeds; "
         f"sleep frees {freed:.1f} GiB"
     )
     figures = {"gap_nats": gap, "repeated": float(repeated), "freed_gib": freed}
