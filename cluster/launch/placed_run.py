@@ -132,10 +132,12 @@ def placed_run(
 
 def _processes_of_actors() -> list[psutil.Process]:
     """On a local Ray, what actors have started themselves: vLLM's processes, of engines that are not closed."""
-    with contextlib.suppress(psutil.Error):
-        workers = [each for each in psutil.Process().children(recursive=True) if each.name().startswith("ray::")]
-        return [child for worker in workers for child in worker.children(recursive=True)]
-    return []
+    found: list[psutil.Process] = []
+    for each in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # one that ended meanwhile must not hide the others
+            if each.name().startswith("ray::"):
+                found += each.children(recursive=True)
+    return found
 
 
 def _wait_for_the_end(processes: Sequence[psutil.Process], seconds: float = 5.0) -> None:
@@ -144,6 +146,7 @@ def _wait_for_the_end(processes: Sequence[psutil.Process], seconds: float = 5.0)
     for each in left:
         with contextlib.suppress(psutil.NoSuchProcess):
             each.kill()
+    psutil.wait_procs(left, timeout=seconds)
 
 
 def said_on(console: Console) -> Callable[[str], None]:

@@ -108,7 +108,7 @@ def publish(
         num_bytes, held = _load(exported, engines, config, answers)
     answers.check(f"version {exported.version} was not taken by ")
     seconds = time.perf_counter() - began
-    report = SyncReport(exported.version, seconds, len(answers.found), num_bytes, broken_channels=None if held else 1)
+    report = SyncReport(exported.version, seconds, len(answers.found), num_bytes, broken_channels=0 if held else 1)
     return report, answers.lost
 
 

@@ -96,7 +96,8 @@ class SyncReport:
     """One published version. `seconds`: from the call to every engine being on it; `num_bytes`: to each of them.
     `probe_gap_mean` and `probe_gap_max`: of the engine that is furthest from the learner, the mean and the largest
     difference of the probe's log-probabilities, in nats; 0 without a probe. `broken_channels`: 1 where engines were
-    lost in the middle of a broadcast, so that the object store had to carry this version."""
+    lost in the middle of a broadcast, so that the object store had to carry this version, else 0; None in files of
+    version 0.1."""
 
     version: int
     seconds: float
