@@ -37,6 +37,7 @@ RUN_REQUIRES = [
     "choix>=0.4",
     "scipy>=1.13",
     "plotly>=6",
+    "jinja2>=3.1",
     "tensorboardX>=2.6.2",
     "psutil>=6",
 ]

@@ -6,10 +6,13 @@ import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from spag_ray.config.parts import EngineConfig, LearnerConfig
 from spag_ray.config.run import RunConfig
+from spag_ray.results.report import markup
 from spag_ray.results.report.files import RunFiles
-from spag_ray.results.report.markup import duration, escape, in_words, paragraph
+from spag_ray.results.report.markup import duration, in_words, joined, paragraph
 from spag_ray.results.report.measurements import Measurements
 from spag_ray.results.report.packing import Packer
 from spag_ray.results.report.transcripts import Transcripts
@@ -30,22 +33,17 @@ class Gathered:
     made_at: float
 
 
-def headline(run: Gathered) -> str:
-    numbers = "".join(
-        f"<div><dt>{escape(name)}<small>{escape(more)}</small></dt><dd>{escape(value)}</dd></div>"
-        for name, value, more in _numbers(run)
-    )
+def headline(run: Gathered) -> Markup:
     config = run.files.config
     text = [paragraph(_state(run), "state")]
     if config is not None:
         text += [paragraph(_what(config), "lede"), paragraph(_where(config), "where")]
-    return "".join(text) + f'<dl class="numbers">{numbers}</dl>'
+    return joined([*text, markup.numbers(_numbers(run))])
 
 
-def notices(run: Gathered) -> str:
+def notices(run: Gathered) -> Markup:
     """One line for each thing that is missing or damaged; nothing when all is well."""
-    lines = "".join(f"<li>{escape(line)}</li>" for line in _amiss(run))
-    return f'<ul class="notices" aria-label="What is missing">{lines}</ul>' if lines else ""
+    return markup.notices(list(_amiss(run)))
 
 
 def _state(run: Gathered) -> str:
@@ -84,7 +82,7 @@ def _devices(part: EngineConfig | LearnerConfig, count: int, name: str) -> str:
 
 
 def _numbers(run: Gathered) -> Iterator[tuple[str, str, str]]:
-    """(name, value, what is to be said of it)."""
+    """(name, value, remark)."""
     yield "games", in_words(run.transcripts.num_games), ""
     yield "sampled tokens", in_words(run.transcripts.num_tokens), ""
     yield "learner steps", in_words(run.measured.num_steps), ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from markupsafe import Markup
+
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.game_end import GameEnd
 from spag_ray.game.rules import Outcome
@@ -113,7 +115,7 @@ def _calibration(tenths: Sequence[Tenth]) -> Figure:
     )
 
 
-def known_tables(transcripts: Transcripts) -> str:
+def known_tables(transcripts: Transcripts) -> Markup:
     """Every stage's guesses, traps and probabilities by turn, and how to read the charts."""
     known, counts = transcripts.known, transcripts.counts
     stages = [stage for stage in counts if stage in known or Stage.parse(stage).phase == "evaluation"]

@@ -1,60 +1,83 @@
-"""Pieces of HTML. What comes from a run is escaped here and nowhere else.
+"""Pieces of HTML, made by Jinja2 with autoescape: what comes from a run is text, never markup.
 
 >>> row_of_cells("<b>", "1")
-'<tr><th scope="row">&lt;b&gt;</th><td>1</td></tr>'
+Markup('<tr><th scope="row">&lt;b&gt;</th><td>1</td></tr>')
 >>> in_words(8_250_000), in_words(1234), duration(4000)
 ('8.25 M', '1,234', '1 h 6 min')
 """
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from spag_ray.results.report.figure import Figure
 
-
-def escape(text: object) -> str:
-    return html.escape(str(text))
-
-
-def paragraph(text: str, kind: str = "") -> str:
-    return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
-
-
-def table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """The first column names its row. It scrolls by itself where it is wider than the page; the caption stays."""
-    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in headings)
-    body = "".join(row_of_cells(*row) for row in rows)
-    return (
-        f'<figure class="rows"><figcaption>{escape(caption)}</figcaption>'
-        f'<div class="scrolls" tabindex="0" role="group" aria-label="{escape(caption)}"><table>'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></figure>"
-    )
+_TEMPLATES = Environment(
+    loader=PackageLoader("spag_ray.results", "report"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    keep_trailing_newline=True,
+)
+NOTHING = Markup()
 
 
-def row_of_cells(first: str, *more: str) -> str:
-    cells = "".join(f"<td>{escape(cell)}</td>" for cell in more)
-    return f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>'
+def page(**parts: Any) -> str:
+    """The whole page, page.html."""
+    return _TEMPLATES.get_template("page.html").render(**parts)
 
 
-def chart(figure: Figure) -> str:
+def joined(parts: Iterable[Markup]) -> Markup:
+    return NOTHING.join(parts)
+
+
+def paragraph(text: str, kind: str = "") -> Markup:
+    return _piece("paragraph", text, kind)
+
+
+def table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
+    """The first column names its row."""
+    return _piece("table", caption, headings, list(rows))
+
+
+def row_of_cells(first: str, *more: str) -> Markup:
+    return _piece("row_of_cells", first, more)
+
+
+def chart(figure: Figure) -> Markup:
     """The place of a figure, which the page draws when it comes into view."""
-    note = f" <small>{escape(figure.note)}</small>" if figure.note else ""
-    legend = "".join(
-        f'<span><i style="background:var({escape(colour)})"></i>{escape(name)}</span>' for name, colour in figure.legend
-    )
-    colours = f'<p class="colours">{legend}</p>' if legend else ""
-    return (
-        f'<figure class="chart"><figcaption>{escape(figure.title)}{note}</figcaption>{colours}'
-        f'<div class="plot" id="plot-{escape(figure.name)}" role="img" aria-label="{escape(figure.summary)}" '
-        f'style="height:{figure.height}px"></div></figure>'
-    )
+    return _piece("chart", figure)
 
 
-def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in pairs)
-    return f'<dl class="pairs">{rows}</dl>'
+def facts(pairs: Iterable[tuple[str, str]]) -> Markup:
+    return _piece("facts", list(pairs))
+
+
+def numbers(rows: Iterable[tuple[str, str, str]]) -> Markup:
+    """Rows of (name, value, remark)."""
+    return _piece("numbers", list(rows))
+
+
+def notices(lines: Sequence[str]) -> Markup:
+    return _piece("notices", lines) if lines else NOTHING
+
+
+def folded(title: str, text: str) -> Markup:
+    """A long text that opens on a click."""
+    return _piece("folded", title, text)
+
+
+def block(*parts: Markup) -> Markup:
+    return _piece("block", parts)
+
+
+def _piece(name: str, *values: object) -> Markup:
+    macro = getattr(_TEMPLATES.get_template("pieces.html").module, name)
+    made: Markup = macro(*values)
+    return made
 
 
 def in_words(count: float) -> str:

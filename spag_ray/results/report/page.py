@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import string
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TextIO
 
+from markupsafe import Markup
+
 from spag_ray import __version__
 from spag_ray.errors import InputError
 from spag_ray.results.ratings import WinMatrix
@@ -25,7 +26,7 @@ from spag_ray.results.report.figure import Figure
 from spag_ray.results.report.files import read_files
 from spag_ray.results.report.headline import Gathered, headline, notices
 from spag_ray.results.report.known_figures import known_figures, known_tables
-from spag_ray.results.report.markup import chart, escape, in_words, megabytes, paragraph
+from spag_ray.results.report.markup import NOTHING, chart, in_words, joined, megabytes, page, paragraph
 from spag_ray.results.report.measurements import read_measurements
 from spag_ray.results.report.outcome_figures import matrix_figure, outcome_figures
 from spag_ray.results.report.pace_figures import pace_figures
@@ -92,27 +93,27 @@ def _page(run: Gathered, blocks: TextIO) -> Iterator[str]:
     """The text of the page, piece by piece; `blocks` are its last and largest part."""
     figures: dict[str, Figure] = {}
 
-    def draw(found: Sequence[Figure | None]) -> str:
-        """Reservation for figures, which are kept for `figures`."""
+    def draw(found: Sequence[Figure | None]) -> Markup:
+        """The places of figures, whose data is kept for the page's end."""
         drawn = [figure for figure in found if figure is not None]
         figures.update((figure.name, figure) for figure in drawn)
-        return "".join(map(chart, drawn))
+        return joined(map(chart, drawn))
 
     from plotly.offline import get_plotlyjs
 
     plotly, script = get_plotlyjs(), "\n".join(_own(name) for name in _SCRIPTS)
-    page = string.Template(_own("template.html")).substitute(
-        policy=_policy(script, plotly),
-        title=escape(run.files.name),
-        style=_own("page.css"),
-        script=script,
+    text = page(
+        policy=Markup(_policy(script, plotly)),
+        title=run.files.name,
+        style=Markup(_own("page.css")),
+        script=Markup(script),
         headline=headline(run) + notices(run),
-        version=escape(__version__),
+        version=__version__,
         games_note=_games_note(run),
         about=about(run.files),
         **_charts(run, draw),
     )
-    head, tail = page.split("<!-- data -->")
+    head, tail = text.split("<!-- data -->")
     yield head
     yield _data("index", packed(run.packer.index()))
     yield _data("figures", packed({name: figure.as_json() for name, figure in figures.items()}))
@@ -123,7 +124,7 @@ def _page(run: Gathered, blocks: TextIO) -> Iterator[str]:
     yield tail
 
 
-def _charts(run: Gathered, draw: Callable[[Sequence[Figure | None]], str]) -> dict[str, str]:
+def _charts(run: Gathered, draw: Callable[[Sequence[Figure | None]], Markup]) -> dict[str, Markup]:
     """{section: its HTML}; a section that has nothing says so."""
     files, measured = run.files, run.measured
     matrix = WinMatrix()
@@ -132,13 +133,13 @@ def _charts(run: Gathered, draw: Callable[[Sequence[Figure | None]], str]) -> di
             matrix.add(match.attacker, match.defender, game.outcome)
     met = draw([matrix_figure("matrix", "Attacker's score against each defender", matrix)])
     league = draw([matrix_figure("league", "The league: attacker's score, by version", files.league)])
-    ranks = rating_table(files.matches) if files.matches else ""
+    ranks = rating_table(files.matches) if files.matches else NOTHING
     return {
         "outcomes": (draw(outcome_figures(run.transcripts, measured.alarmed)) or _nothing("No games yet."))
         + collapse_table(measured),
         "learning": draw(step_figures(measured, LEARNING)) or _nothing("No learner steps yet."),
         "standings": met + league + ranks or _nothing("No matches yet: they come with the first evaluation."),
-        "matches": match_table(files.matches) if files.matches else "",
+        "matches": match_table(files.matches) if files.matches else NOTHING,
         "known": draw(known_figures(run.transcripts)),
         "known_text": known_tables(run.transcripts),
         "pace": (draw(pace_figures(measured)) or _nothing("Nothing was measured yet."))
@@ -150,11 +151,11 @@ def _charts(run: Gathered, draw: Callable[[Sequence[Figure | None]], str]) -> di
     }
 
 
-def _games_note(run: Gathered) -> str:
+def _games_note(run: Gathered) -> Markup:
     packer, total = run.packer, run.transcripts.num_games
     if not total:
         return _nothing("No games yet.")
-    text = ""
+    text = NOTHING
     if packer.num_games < total:
         text += paragraph(
             f"{packer.num_games:,} of {in_words(total)} games are on this page, drawn at random, of each stage the "
@@ -166,7 +167,7 @@ def _games_note(run: Gathered) -> str:
     return text
 
 
-def _nothing(text: str) -> str:
+def _nothing(text: str) -> Markup:
     return paragraph(text, "missing")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import yaml
+from markupsafe import Markup
 
 from spag_ray.config.loading import without_environment
 from spag_ray.config.run import RunConfig
@@ -13,7 +14,7 @@ from spag_ray.results.evaluations import PAPER_METRICS, PAPER_SCORES, Evaluation
 from spag_ray.results.matches import Match
 from spag_ray.results.ratings import wilson_interval
 from spag_ray.results.report.files import RunFiles
-from spag_ray.results.report.markup import escape, facts, paragraph, table
+from spag_ray.results.report.markup import NOTHING, block, facts, folded, paragraph, table
 from spag_ray.results.report.measurements import Measurements
 from spag_ray.results.standings import Estimate, largest_group, ratings
 from spag_ray.stages import order_of
@@ -21,7 +22,7 @@ from spag_ray.stages import order_of
 _BREACHES = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
 
 
-def match_table(matches: Sequence[Match]) -> str:
+def match_table(matches: Sequence[Match]) -> Markup:
     """Outcomes of every match in per cent, with intervals."""
     rows = []
     for match in matches:
@@ -35,7 +36,7 @@ def match_table(matches: Sequence[Match]) -> str:
     return table(caption, ("attacker v defender", "attacker wins", "defender wins", "breach", "tie", "games"), rows)
 
 
-def rating_table(matches: Sequence[Match]) -> str:
+def rating_table(matches: Sequence[Match]) -> Markup:
     """Ratings of those whom games connect: what is not connected cannot be compared."""
     connected = largest_group(matches)
     try:
@@ -50,10 +51,10 @@ def rating_table(matches: Sequence[Match]) -> str:
     text = table("Ratings (400 points: odds of 10 to 1), 95% interval by word", ("player", *map(str, Role)), rows)
     if left_out:
         text += paragraph(f"Not comparable, as no games connect them with these: {', '.join(left_out)}.", "note")
-    return f"<div>{text}</div>"
+    return block(text)
 
 
-def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
+def evaluation_table(evaluations: Sequence[Evaluation]) -> Markup:
     """Tasks against stages, and the paper's own numbers beside the metrics that they are held against."""
     stages = list(dict.fromkeys(row.stage for row in evaluations))
     tasks: dict[tuple[str, str], list[Evaluation]] = {}
@@ -72,7 +73,7 @@ def evaluation_table(evaluations: Sequence[Evaluation]) -> str:
     return table(caption, ("task", *stages, *papers, "samples"), lines)
 
 
-def incidents(measured: Measurements) -> str:
+def incidents(measured: Measurements) -> Markup:
     """What was restarted, lost or damaged."""
     if not measured.incidents:
         return paragraph("Nothing had to be restarted, nothing was lost.", "note")
@@ -80,10 +81,10 @@ def incidents(measured: Measurements) -> str:
     return table("What happened on the way", ("what", "times"), rows)
 
 
-def collapse_table(measured: Measurements) -> str:
+def collapse_table(measured: Measurements) -> Markup:
     """Alarms and their ends; nothing where there was none."""
     if not measured.collapse:
-        return ""
+        return NOTHING
     rows = []
     for line in sorted(measured.collapse.values(), key=lambda line: order_of(line.stage)):
         what = "alarm" if line.is_alarm else "inside again"
@@ -95,12 +96,12 @@ def collapse_table(measured: Measurements) -> str:
         "An alarm: the figure was worse than an earlier stage's interval for two stages. Charts mark these stages.",
         "note",
     )
-    return f"<div>{table('Collapse', headings, rows)}{text}</div>"
+    return block(table("Collapse", headings, rows), text)
 
 
-def staleness_text(config: RunConfig | None, measured: Measurements) -> str:
+def staleness_text(config: RunConfig | None, measured: Measurements) -> Markup:
     if config is None:
-        return ""
+        return NOTHING
     if config.schedule == "rounds":
         return paragraph("Rounds: every game was learned by the version that played it, so none was stale.", "note")
     return paragraph(
@@ -111,7 +112,7 @@ def staleness_text(config: RunConfig | None, measured: Measurements) -> str:
     )
 
 
-def about(files: RunFiles) -> str:
+def about(files: RunFiles) -> Markup:
     """Packages and settings, to make the run again."""
     pairs = [(str(name), value) for name, value in files.versions.items() if name != "packages"]
     packages = files.versions.get("packages")
@@ -121,7 +122,7 @@ def about(files: RunFiles) -> str:
         text = paragraph("What it was made with is not known: versions.json is not there.", "missing")
     if files.config is not None:
         settings = yaml.safe_dump(without_environment(files.config.model_dump(mode="json")), sort_keys=False)
-        text += f'<details><summary>config.yaml</summary><pre tabindex="0">{escape(settings)}</pre></details>'
+        text += folded("config.yaml", settings)
     return text
 
 

@@ -5,7 +5,20 @@ from __future__ import annotations
 import pytest
 
 from spag_ray.results.report.figure import Figure
-from spag_ray.results.report.markup import chart, duration, facts, in_words, megabytes, paragraph, row_of_cells, table
+from spag_ray.results.report.markup import (
+    chart,
+    duration,
+    facts,
+    folded,
+    in_words,
+    joined,
+    megabytes,
+    notices,
+    numbers,
+    paragraph,
+    row_of_cells,
+    table,
+)
 from tests.support.report_runs import HOSTILE
 
 
@@ -13,7 +26,8 @@ def test_no_text_becomes_markup() -> None:
     figure = Figure(name=HOSTILE, title=HOSTILE, summary=HOSTILE, data=[], note=HOSTILE, legend=((HOSTILE, HOSTILE),))
     pieces = [paragraph(HOSTILE), row_of_cells(HOSTILE, HOSTILE), facts([(HOSTILE, HOSTILE)]), chart(figure)]
     pieces.append(table(HOSTILE, [HOSTILE], [[HOSTILE, HOSTILE]]))
-    for piece in pieces:
+    pieces += [notices([HOSTILE]), numbers([(HOSTILE, HOSTILE, HOSTILE)]), folded(HOSTILE, HOSTILE)]
+    for piece in [*pieces, paragraph("safe") + HOSTILE, joined([paragraph("safe"), HOSTILE])]:  # type: ignore[list-item]
         assert "<script" not in piece
         assert "<img" not in piece
         assert "<!--" not in piece
