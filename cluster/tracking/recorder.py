@@ -51,12 +51,12 @@ class Recorder:
         self._drawers: dict[str, Drawer] = {}
         tracking = tracking or TrackingConfig(tensorboard=False)
         if tracking.tensorboard:
-            self._open("TensorBoard", lambda: _event_files(folder))
-        for raw in MetricLines(self._path).new():  # of earlier lives of this run
+            self._open("TensorBoard", lambda: _event_file(folder))
+        for raw in MetricLines(self._path).new():  # of previous attempts
             self._keep(raw["kind"], json.dumps(raw))
-            with contextlib.suppress(TypeError, ValueError):  # a line that is not what its kind should be draws nothing
+            with contextlib.suppress(TypeError, ValueError):  # a malformed line draws nothing
                 self._draw(raw["time"], parse_line(raw))
-        if (wandb := tracking.wandb) is not None:  # it had those
+        if (wandb := tracking.wandb) is not None:  # after the loop: the service has the old lines already
             self._open("Weights & Biases", lambda: WandbRun(folder, wandb))
         self._file = self._path.open("a", encoding="utf-8")
         self._end_torn_line()
@@ -129,17 +129,17 @@ class Recorder:
 
 
 class Drawer(Protocol):
-    """Draws curves: TensorBoard's files, W&B. Both raise OSError when they can no more."""
+    """Draws curves: TensorBoard's file, W&B. Both raise OSError when they cannot go on."""
 
     def write(self, points: Points) -> None: ...
 
     def close(self) -> None: ...
 
 
-def _event_files(folder: Path) -> Drawer:
-    from cluster.tracking.tensorboard import EventFiles  # imports torch, which only a run's own process has
+def _event_file(folder: Path) -> Drawer:
+    from cluster.tracking.tensorboard import EventFile  # imports torch, which only a run's own process has
 
-    return EventFiles(folder)
+    return EventFile(folder)
 
 
 def _finite(value: Any) -> Any:

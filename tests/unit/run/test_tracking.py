@@ -137,7 +137,7 @@ def test_event_files_are_given_no_values_of_environment_variables(folder: Path) 
     assert b"unspoken" not in written
 
 
-def test_a_life_that_was_killed_is_made_whole_by_the_next_which_draws_nothing_twice(folder: Path) -> None:
+def test_a_resumed_run_writes_its_event_file_anew_with_what_a_kill_lost_and_nothing_twice(folder: Path) -> None:
     code = (
         "import os; from pathlib import Path\n"
         "from tests.unit.run.test_tracking import TENSORBOARD, Recorder, write_some\n"
@@ -155,6 +155,7 @@ def test_a_life_that_was_killed_is_made_whole_by_the_next_which_draws_nothing_tw
     metrics = Recorder(folder, TENSORBOARD)
     write_some(metrics, range(55, 63))  # from a checkpoint after step 54
     metrics.close()
+    assert len(list(folder.glob("events.*"))) == 1, "the killed attempt's file is replaced"
     drawn = drawn_by_tensorboard(folder)
     assert [x for x, _ in drawn["step/loss/self_play"]] == list(range(1, 63))
     assert [x for x, _ in drawn["sync/seconds"]] == [60, 63]
