@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart quickstart-gpu gpu-check test test-all test-long fuzz chaos picture lint types clean
+.PHONY: help venv quickstart quickstart-gpu gpu-check test test-all test-long fuzz chaos picture lint types docs clean
 
 VENV := .venv
 LOCK := requirements/cpu.txt
@@ -64,8 +64,12 @@ lint: $(STAMP) ## check style and formatting
 types: $(STAMP) ## check types
 	@$(BIN)/mypy
 
+docs: $(STAMP) ## build the documents into site/; a warning is an error
+	@$(BIN)/python -c 'import zensical' 2>/dev/null || $(BIN)/python -m pip install --quiet --no-deps -r requirements/docs.txt
+	NO_COLOR=1 $(BIN)/zensical build --strict
+
 clean: ## remove builds and caches (environments and runs/ stay)
-	@rm -rf build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf build dist site ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
 
 # A name on the PATH may be a shim that does not run, so each candidate is tried; PYTHON, when given, is the only one.

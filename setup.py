@@ -67,7 +67,7 @@ def version() -> str:
     text = (ROOT / "spag_ray" / "__init__.py").read_text(encoding="utf-8")
     match = re.search(r'^__version__ = "([^"]+)"', text, flags=re.MULTILINE)
     if match is None:
-        raise RuntimeError('spag_ray/__init__.py has no line like __version__ = "0.1.0"')
+        raise RuntimeError('spag_ray/__init__.py has no line like __version__ = "0.2.0"')
     return match.group(1)
 
 

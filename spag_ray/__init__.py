@@ -3,4 +3,4 @@
 Tests of other names: errors in test_game.py; tokens in test_plain_text.py.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

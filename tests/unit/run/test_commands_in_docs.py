@@ -1,0 +1,143 @@
+"""Commands in the README and the documents are commands that exist, and a test runs each of them, or is said not to."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from cluster.cli import app
+from spag_ray.config.loading import load_config
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PROGRAMS = ("spag-ray", "make", "python", "pip", "ray", "tensorboard", "source", "pre-commit", "export")
+
+# What runs a command for real: a test; or None where no test does, because it takes too long or needs what CI lacks.
+RUN_BY: dict[str, str | None] = {
+    "spag-ray train": "tests/integration/test_end_to_end.py",
+    "spag-ray submit": "tests/integration/test_cluster.py",
+    "spag-ray runs": "tests/integration/test_cluster.py",
+    "spag-ray stop": "tests/integration/test_cluster.py",
+    "spag-ray attach": "tests/integration/test_cluster.py",
+    "spag-ray watch": "tests/integration/test_cluster.py",
+    "spag-ray doctor": "tests/integration/test_doctor.py",
+    "spag-ray play": "tests/integration/test_end_to_end.py",
+    "spag-ray eval": "tests/integration/test_evaluation.py",
+    "spag-ray match": "tests/integration/test_tournament.py",
+    "spag-ray reward": "tests/integration/test_end_to_end.py",
+    "spag-ray learn": "tests/integration/test_end_to_end.py",
+    "spag-ray words": "tests/unit/run/test_cli.py",
+    "spag-ray listen": "tests/unit/run/test_listen.py",
+    "spag-ray report": "tests/integration/test_report.py",
+    "spag-ray dashboard": "tests/unit/run/test_dashboard.py",
+    "make venv": ".ci/run",
+    "make test": ".ci/run",
+    "make test-all": ".ci/run",
+    "make lint": ".ci/run",
+    "make types": ".ci/run",
+    "make docs": ".ci/run",
+    "make quickstart": None,  # 11 minutes; by hand before a release
+    "make quickstart-gpu": None,
+    "make gpu-check": None,  # needs a GPU; its CPU parts: tests/integration/test_gpu_check.py
+    "make test-long": None,
+    "make chaos": None,
+    "make fuzz": None,
+    "make soak": None,
+    "python -m spag_ray": "tests/integration/test_resume.py",
+    "python -m benchmarks.deck_difficulty": "tests/unit/game/test_deck_difficulty.py",
+    "python -m benchmarks.expert_games": "tests/unit/play/test_scripted_policy.py",
+    "python -m benchmarks.imitated": "tests/unit/play/test_imitated.py",
+    "python -m benchmarks.loading": "tests/integration/test_learner.py",
+    "python benchmarks/proof.py": "tests/integration/test_results.py",
+}
+
+
+def commands(page: Path) -> Iterator[tuple[int, str]]:
+    """(line, command) of code blocks; a command that goes on after a backslash is one."""
+    is_fenced, begun, started = False, "", 0
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        if line.startswith("```"):
+            is_fenced = not is_fenced
+        elif (is_fenced or line.startswith("    ") or begun) and (begun or is_command(line)):
+            begun, started = begun + line.strip().removesuffix("\\"), started or number
+            if not line.endswith("\\"):
+                yield started, begun
+                begun, started = "", 0
+
+
+def is_command(line: str) -> bool:
+    words = re.sub(r"^\s*((\./)?\.venv/bin/)?", "", re.sub(r"^\s*([A-Z_]+=\S+\s+)*", "", line)).split()
+    return bool(words) and words[0] in PROGRAMS and (len(words) > 1)
+
+
+def parsed(command: str) -> list[str]:
+    """Without comments, optional brackets and variables set for it; CONFIG is a file that is there."""
+    command = re.sub(r"(?<![\w'\".=])\[([^\]]*)\](?=\s|$)", r"\1", command.split("   #")[0])
+    words = shlex.split(command, comments=True)
+    while re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        words.pop(0)
+    words[0] = words[0].removeprefix(".venv/bin/")
+    return ["configs/quickstart.yaml" if word == "CONFIG" else word for word in words]
+
+
+EVERY = [pytest.param(command, id=f"{page.name}:{number}") for page in PAGES for number, command in commands(page)]
+
+
+def name_of(words: list[str]) -> str:
+    length = 3 if words[:2] == ["python", "-m"] else 2
+    return " ".join(words[:length])
+
+
+@pytest.mark.parametrize("command", EVERY)
+def test_a_command_of_the_documents_can_be_given(command: str) -> None:
+    words = parsed(command)
+    match words:
+        case ["spag-ray", name, *arguments]:
+            parse(name, arguments)
+            overrides = [value for option, value in zip(words, words[1:], strict=False) if option == "-o"]
+            load_config("configs/quickstart.yaml", [each for each in overrides if "KEY=VALUE" not in each])
+        case ["make", *targets]:
+            makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+            for target in targets:
+                assert "=" in target or f"\n{target}:" in makefile
+        case ["python", "-m", module, *options] if module.startswith("benchmarks."):
+            assert_benchmark(ROOT / f"{module.replace('.', '/')}.py", options)
+        case ["python", path, *options] if path.startswith("benchmarks/"):
+            assert_benchmark(ROOT / path, options)
+
+
+def parse(name: str, arguments: list[str]) -> None:
+    """As the command line does, up to the call. Raises a usage error for what it does not take."""
+    group: Any = typer.main.get_command(app)
+    context = group.make_context("spag-ray", [name], resilient_parsing=True)
+    command: Any = group.get_command(context, name)
+    assert command is not None, name
+    if hasattr(command, "commands") and arguments and arguments[0] in command.commands:
+        command, arguments = command.commands[arguments[0]], arguments[1:]
+    command.make_context(name, list(arguments), parent=context)
+
+
+def assert_benchmark(path: Path, options: list[str]) -> None:
+    source = path.read_text(encoding="utf-8")
+    if path.stem == "gpu_check":  # a line that calls this
+        source = (ROOT / "cluster" / "gpu_check" / "run_checks.py").read_text(encoding="utf-8")
+    for option in options:
+        if option.startswith("--"):
+            assert f'"{option}"' in source, f"{path.name} has no {option}"
+
+
+def test_every_command_has_a_test_that_runs_it_or_is_said_to_have_none() -> None:
+    assert len(EVERY) > 40
+    shown = {name_of(parsed(str(param.values[0]))) for param in EVERY}
+    ours = {name for name in shown if name.startswith(("spag-ray", "make", "python -m spag_ray"))}
+    assert ours <= RUN_BY.keys(), "name the test in RUN_BY, or None"
+    for name, place in RUN_BY.items():
+        if place is not None:
+            text, last = (ROOT / place).read_text(encoding="utf-8"), re.split(r"[ ./]", name.removesuffix(".py"))[-1]
+            assert re.search(rf"\b(run_)?{last}\b", text), f"{place} does not speak of {name}"
