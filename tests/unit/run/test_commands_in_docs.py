@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def test_a_command_of_the_documents_can_be_given(command: str) -> None:
     match words:
         case ["spag-ray", name, *arguments]:
             parse(name, arguments)
-            overrides = [value for option, value in zip(words, words[1:], strict=False) if option == "-o"]
+            overrides = [value for option, value in pairwise(words) if option == "-o"]
             load_config("configs/quickstart.yaml", [each for each in overrides if "KEY=VALUE" not in each])
         case ["make", *targets]:
             makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
