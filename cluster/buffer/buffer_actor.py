@@ -76,7 +76,7 @@ class BufferActor:
         new = self._buffer.keep(records)
         self._tell()
         async with self._writing:  # the disk is slow, and nobody else waits for it
-            await asyncio.to_thread(self._buffer.write, new)
+            self._buffer.written(await asyncio.to_thread(self._buffer.write, new))
         self._leases.finished(new.get(STAGE, ()))
         return sum(map(len, new.values()))
 

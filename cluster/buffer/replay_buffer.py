@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cluster.buffer.log_mark import LogMark
 from cluster.buffer.stream import STAGE, GameStream, Leases, StreamCounts
 from spag_ray.episodes.game_count import GameCount
 from spag_ray.episodes.head import EpisodeHead
-from spag_ray.episodes.log import EpisodeLog, LogFaults, read_records
+from spag_ray.episodes.log import LOG_START, EpisodeLog, LogFaults, LogPlace, holds, log_identity, read_records_from
 from spag_ray.episodes.wire import read_head
 from spag_ray.errors import InputError, RunFolderError
 from spag_ray.host.folder_lease import FolderLease
@@ -36,12 +38,13 @@ class ReplayBuffer:
         self._counts: dict[str, GameCount] = {}
         self._came: dict[str, GameCount] = {}
         self._waiting_since: dict[str, float] = {}
+        self._identity: int | None = None  # of the stream's log
         self.damage: dict[str, str] = {}
 
     def add(self, records: Iterable[bytes]) -> int:
-        """`keep`, then `write`; returns how many were new."""
+        """`keep`, `write`, `written`; returns how many were new."""
         new = self.keep(records)
-        self.write(new)
+        self.written(self.write(new))
         return sum(map(len, new.values()))
 
     def keep(self, records: Iterable[bytes]) -> dict[str, dict[int, bytes]]:
@@ -56,14 +59,26 @@ class ReplayBuffer:
                 self._came.setdefault(Stage.parse(head.stage).phase, GameCount()).add(head)
         return new
 
-    def write(self, records: Mapping[str, Mapping[int, bytes]]) -> None:
-        """To the logs of their stages; on the disk when this returns. Raises RunFolderError when it takes no more."""
+    def write(self, records: Mapping[str, Mapping[int, bytes]]) -> dict[int, LogPlace]:
+        """To the logs of their stages; on the disk when this returns. Returns where the stream's episodes are, for
+        `written`. May be called in another thread. Raises RunFolderError when the disk takes no more."""
         self.check_lease()
+        places: dict[int, LogPlace] = {}
         for stage, kept in records.items():
             try:
-                self._log(stage).append(*kept.values())
+                found = self._log(stage).append(*kept.values())
             except OSError as error:
                 raise RunFolderError(f"{self._folder}: an episode could not be written: {error.strerror}") from error
+            if stage == STAGE:
+                places = dict(zip(kept, found, strict=True))
+        return places
+
+    def written(self, places: Mapping[int, LogPlace]) -> None:
+        """What `write` returned."""
+        if self.stream is not None and places:
+            if self._identity is None:
+                self._identity = log_identity(self._path(STAGE))
+            self.stream.written(places, self._log(STAGE).end, self._identity)
 
     def played(self, stage: str) -> dict[int, str]:
         """{number: word} of the games of a stage that are there, those of its log too."""
@@ -90,24 +105,43 @@ class ReplayBuffer:
         return BufferSample(self._came, waiting, max(waits, default=0.0), counts)
 
     def open_stream(self, stream: GameStream, cursor: Mapping[str, Any] | None, leases: Leases | None = None) -> None:
-        """`stream` is the one from here on; what the log holds of it is taken in."""
+        """`stream` is the one from here on; what the log holds of it is taken in, from the cursor's mark on."""
         self.stream = stream
         self._counts.pop(STAGE, None)
-        stream.restore(cursor, self._recorded(STAGE), leases)
+        self._identity = log_identity(self._path(STAGE))
+        mark = LogMark.from_cursor(cursor)
+        if mark is not None and (mark.identity != self._identity or not holds(self._path(STAGE), mark.place)):
+            mark = None  # of a log that was set aside or lost: all of this one is read
+        if mark is not None:
+            self._counts[STAGE] = copy.deepcopy(mark.count)
+        begin = mark.place if mark is not None else LOG_START
+        places: dict[int, LogPlace] = {}
+        end = begin
+
+        def records() -> Iterator[tuple[EpisodeHead, bytes]]:
+            nonlocal end
+            for place, head, data in self._recorded(STAGE, begin):
+                places.setdefault(head.number, place)
+                end = place.after(data)
+                yield head, data
+
+        stream.restore(cursor, records(), leases, mark)
+        stream.written(places, end, self._identity)
 
     def reread(self) -> None:
         """Logs were set aside: what is known of stages is what their logs say now."""
         for log in self._logs.values():
             log.close()
         self._logs, self._waiting, self._counts, self._waiting_since = {}, {}, {}, {}
+        self._identity = None
 
-    def _recorded(self, stage: str) -> Iterator[tuple[EpisodeHead, bytes]]:
-        """What the log of a stage holds, counted; what is damaged there is noted."""
+    def _recorded(self, stage: str, begin: LogPlace = LOG_START) -> Iterator[tuple[LogPlace, EpisodeHead, bytes]]:
+        """What the log of a stage holds from a place on, counted; what is damaged there is noted."""
         faults = LogFaults()
-        for data in read_records(self._path(stage), faults):
+        for place, data in read_records_from(self._path(stage), begin, faults):
             head = read_head(data)
             self._count(head)
-            yield head, data
+            yield place, head, data
         if faults:
             self.damage[stage] = str(faults)
 
@@ -127,7 +161,7 @@ class ReplayBuffer:
     def _stage(self, stage: str) -> dict[int, bytes]:
         if stage not in self._waiting:
             self._counts.pop(stage, None)
-            self._waiting[stage] = {head.number: data for head, data in self._recorded(stage)}
+            self._waiting[stage] = {head.number: data for _, head, data in self._recorded(stage)}
         return self._waiting[stage]
 
     def has_lease(self) -> bool:

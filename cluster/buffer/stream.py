@@ -21,6 +21,7 @@ Plain classes, no Ray; cluster/buffer/buffer_actor.py hosts them.
 
 from __future__ import annotations
 
+import copy
 import random
 import time
 from collections import Counter
@@ -29,46 +30,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actors.arena import GameTask
+from cluster.buffer.log_mark import LogMark, LogTail, Numbers, WinRates
 from spag_ray.config.parts import ReplayOrder, StreamConfig
 from spag_ray.episodes.head import Played
-from spag_ray.game.rules import Role
+from spag_ray.episodes.log import LogPlace
 from spag_ray.game.words import Lease, WordStream
 from spag_ray.stages import STREAM
 
 STAGE = str(STREAM)
-
-
-class Numbers:
-    """A set of game numbers, nearly all of them those from 0 up: kept as how many these are, and the others."""
-
-    def __init__(self, below: int = 0, others: Iterable[int] = ()) -> None:
-        self._below = below
-        self._others = set(others)
-
-    def add(self, number: int) -> None:
-        if number >= self._below:
-            self._others.add(number)
-        while self._below in self._others:
-            self._others.remove(self._below)
-            self._below += 1
-
-    def __contains__(self, number: int) -> bool:
-        return number < self._below or number in self._others
-
-    def __len__(self) -> int:
-        return self._below + len(self._others)
-
-    @property
-    def end(self) -> int:
-        """One more than the largest."""
-        return max(self._others, default=self._below - 1) + 1
-
-    def missing(self) -> list[int]:
-        """Those below `end` that are not in it."""
-        return [number for number in range(self._below, self.end) if number not in self._others]
-
-    def as_json(self) -> list[Any]:
-        return [self._below, sorted(self._others)]
 
 
 @dataclass
@@ -192,7 +161,8 @@ class GameStream:
         self._batch: dict[int, bytes] = {}
         self._versions = dict(versions)
         self._num_learned = 0
-        self._win_rate = dict.fromkeys(Role, 0.5)
+        self._win_rates = WinRates()
+        self._tail = LogTail()
         self._counts = StreamCounts()
 
     def cursor(self) -> dict[str, Any]:
@@ -204,6 +174,7 @@ class GameStream:
             "finished_with": self._finished_with.as_json(),
             "uses_left": {str(number): uses for number, uses in self._queue.uses_left().items()},
             "counts": vars(self._counts) | {"lag": {str(lag): n for lag, n in self._counts.lag.items()}},
+            "log": self._tail.advance(self._is_finished).as_json(),
         }
 
     def leases(self) -> Leases:
@@ -215,9 +186,15 @@ class GameStream:
         cursor: Mapping[str, Any] | None,
         records: Iterable[tuple[Played, bytes]],
         leases: Leases | None = None,
+        mark: LogMark | None = None,
     ) -> None:
         """Be what `cursor`, the log and `leases` say; without leases nobody plays, and games that were under way are
-        given out again. Without a cursor every episode of the log waits to be learned."""
+        given out again. Without a cursor every episode of the log waits to be learned. `records` are those after the
+        cursor's `mark` where it holds for this log, else all."""
+        self._tail = LogTail(mark)
+        if mark is not None:
+            self._seen = Numbers(*mark.seen.as_json())
+            self._win_rates = copy.deepcopy(mark.rates)
         uses: dict[str, int] = {}
         batch: list[int] = []
         if cursor is not None:
@@ -233,11 +210,13 @@ class GameStream:
             if number in self._seen:
                 continue
             self._seen.add(number)
+            self._tail.keep(game)
+            priority = self._win_rates.surprise(game)
             if number in self._batch:
                 self._batch[number] = data
             if number not in self._finished_with and (number not in self._batch or str(number) in uses):
                 left = uses.get(str(number))
-                self._queue.add(number, data, self._versions_of(game), self._priority(game), left)
+                self._queue.add(number, data, self._versions_of(game), priority, left)
         self._batch = {number: data for number, data in self._batch.items() if data}  # the log may be damaged
         self._words = self._words.resumed(self._seen.end, self._seen.missing())
         if leases is not None:
@@ -278,8 +257,13 @@ class GameStream:
         else:
             self._words.played(number)
         self._counts.finished += 1
-        self._queue.add(number, data, self._versions_of(game), self._priority(game))
+        self._queue.add(number, data, self._versions_of(game), self._win_rates.surprise(game))
+        self._tail.keep(game)
         return True
+
+    def written(self, places: Mapping[int, LogPlace], end: LogPlace, identity: int | None) -> None:
+        """Episodes that were added, or restored, are in the log: {number: where}, in its order."""
+        self._tail.write(places, end, identity)
 
     def give_up(self, holder: str) -> int:
         """An arena is gone: its games are played by others. Returns how many."""
@@ -347,12 +331,5 @@ class GameStream:
     def _is_stale(self, versions: Mapping[str, int]) -> bool:
         return self._lag(versions) > self._config.max_lag
 
-    def _priority(self, game: Played) -> float:
-        """How far the result is from what its winner's seat usually gets: the size of its advantage; 0 if undecided."""
-        winner = game.verdict.outcome.winner
-        if winner is None:
-            return 0.0
-        surprise = 1.0 - self._win_rate[winner]
-        for role in Role:
-            self._win_rate[role] += 0.02 * ((role is winner) - self._win_rate[role])
-        return surprise
+    def _is_finished(self, number: int) -> bool:
+        return number in self._finished_with and number not in self._batch

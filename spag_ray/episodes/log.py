@@ -16,7 +16,9 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import MAX_RECORD_BYTES, decode
@@ -47,6 +49,20 @@ class LogFaults:
         return bool(self.num_gaps or self.torn_bytes)
 
 
+class LogPlace(NamedTuple):
+    """Where a record begins, or the log ends: the number of a segment, and the offset in it in bytes."""
+
+    segment: int
+    offset: int
+
+    def after(self, data: bytes) -> LogPlace:
+        """Where this record ends."""
+        return LogPlace(self.segment, self.offset + _HEADER.size + len(data))
+
+
+LOG_START = LogPlace(0, 0)
+
+
 class EpisodeLog:
     """A log open to write, at its end; `faults` is what opening it found. A segment that has reached `segment_bytes` is
     closed, and a new one begun."""
@@ -66,8 +82,13 @@ class EpisodeLog:
                 _say.warning("%s: %s", last, self.faults)
         self._file = self._open()
 
-    def append(self, *records: bytes) -> None:
-        """The records are on the disk when this returns. One that could not be written whole is cut again."""
+    @property
+    def end(self) -> LogPlace:
+        return LogPlace(self._number, self._file.tell())
+
+    def append(self, *records: bytes) -> list[LogPlace]:
+        """The records are on the disk when this returns; where each begins. One that could not be written whole is cut
+        again."""
         if self._file.tell() >= self._segment_bytes:
             self._file.close()
             self._number += 1
@@ -79,6 +100,8 @@ class EpisodeLog:
         except OSError:
             self._file.truncate(before)
             raise
+        sizes = (_HEADER.size + len(data) for data in records)
+        return [LogPlace(self._number, offset) for offset in accumulate(sizes, initial=before)][:-1]
 
     def close(self) -> None:
         self._file.close()
@@ -136,10 +159,36 @@ def read_records(path: Path, faults: LogFaults | None = None) -> Iterator[bytes]
         yield from read_segment(segment, faults)
 
 
+def read_records_from(
+    path: Path, begin: LogPlace = LOG_START, faults: LogFaults | None = None
+) -> Iterator[tuple[LogPlace, bytes]]:
+    """`read_records` from a place on, each with its own place. What lies before `begin` is not looked at."""
+    for number, segment in enumerate(segments(path)):
+        if number >= begin.segment:
+            offset = begin.offset if number == begin.segment else 0
+            for place, data in _read_segment(segment, faults, offset):
+                yield LogPlace(number, place), data
+
+
+def log_identity(path: Path) -> int | None:
+    """The checksum of a log's first record, which tells it from other logs of the same name; None of an empty one."""
+    return next((zlib.crc32(data) for data in read_records(path)), None)
+
+
+def holds(path: Path, place: LogPlace) -> bool:
+    """Whether a log reaches so far."""
+    segment = segment_path(path, place.segment)
+    return segment.exists() and segment.stat().st_size >= place.offset
+
+
 def read_segment(segment: Path, faults: LogFaults | None = None) -> Iterator[bytes]:
     """`read_records` of one segment."""
+    return (data for _, data in _read_segment(segment, faults))
+
+
+def _read_segment(segment: Path, faults: LogFaults | None, begin: int = 0) -> Iterator[tuple[int, bytes]]:
     here = LogFaults()
-    yield from scan(segment, here)
+    yield from scan(segment, here, begin)
     if here:
         _say.warning("%s: %s", segment, here)
     if faults is not None:
@@ -183,14 +232,14 @@ def _end_of_last_record(segment: Path, faults: LogFaults) -> int:
     return segment.stat().st_size - faults.torn_bytes
 
 
-def scan(segment: Path, faults: LogFaults) -> Iterator[bytes]:
-    """`read_segment` that adds to `faults` and says nothing."""
+def scan(segment: Path, faults: LogFaults, begin: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Every whole record from an offset on, and where it begins; adds to `faults` and logs nothing."""
     size = segment.stat().st_size
-    if size == 0:
+    if size <= begin:
         return
     with segment.open("rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as view:
-        end = 0  # of the last whole record
-        place = 0
+        end = begin  # of the last whole record
+        place = begin
         while place >= 0:
             data = _record_at(view, place, size)
             if data is None:
@@ -199,8 +248,9 @@ def scan(segment: Path, faults: LogFaults) -> Iterator[bytes]:
             if place > end:
                 faults.num_gaps += 1
                 faults.gap_bytes += place - end
-            end = place = place + _HEADER.size + len(data)
-            yield data
+            end = place + _HEADER.size + len(data)
+            yield place, data
+            place = end
         faults.torn_bytes += size - end
 
 

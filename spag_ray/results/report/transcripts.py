@@ -89,7 +89,7 @@ def _logs(folder: Path) -> dict[str, Path]:
 
 def _records(path: Path, faults: LogFaults) -> Iterator[bytes]:
     for segment in segments(path):
-        yield from scan(segment, faults)
+        yield from (data for _, data in scan(segment, faults))
 
 
 def _sample(sizes: Mapping[str, int], max_games: int, seed: int) -> dict[str, Collection[int]] | None:

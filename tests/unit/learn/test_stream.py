@@ -21,7 +21,7 @@ from cluster.buffer.stream import GameStream, Leases
 from cluster.launch.placed_run import stream_hint
 from spag_ray.config.loading import parse_config
 from spag_ray.config.parts import StreamConfig
-from spag_ray.episodes.log import EpisodeLog, read_log
+from spag_ray.episodes.log import EpisodeLog, LogPlace, read_log
 from spag_ray.episodes.wire import decode, encode
 from spag_ray.errors import ConfigError
 from spag_ray.game.rules import Outcome
@@ -355,9 +355,9 @@ def test_what_the_learner_is_given_is_in_the_log_by_then(
 ) -> None:
     append = EpisodeLog.append
 
-    def slow(log: EpisodeLog, *data: bytes) -> None:
+    def slow(log: EpisodeLog, *data: bytes) -> list[LogPlace]:
         time.sleep(0.2)
-        append(log, *data)
+        return append(log, *data)
 
     monkeypatch.setattr(EpisodeLog, "append", slow)
 

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from actors.arena import GameTask
-from cluster.buffer.stream import GameStream
+from cluster.buffer.log_mark import LogMark
+from cluster.buffer.stream import GameStream, Leases
 from spag_ray.config.parts import StreamConfig
+from spag_ray.episodes.log import LogPlace
 from spag_ray.episodes.wire import encode
 from tests.support.streams import finish, numbers, played, records, spec, stream_of
 
@@ -49,6 +51,16 @@ class StreamMachine(RuleBasedStateMachine):
     def write_checkpoint(self) -> None:
         self.checkpoint = self.cursor, dict(self.left), self.uses.copy(), len(self.log)
 
+    def restore(self, leases: Leases | None, is_whole: bool) -> None:
+        """From the whole log, or from the cursor's mark on. A record takes one byte in this log."""
+        cursor = json.loads(self.cursor)
+        mark = None if is_whole else LogMark.from_cursor(cursor)
+        begin = mark.place.offset if mark is not None else 0
+        self.stream = self.made()
+        self.stream.restore(cursor, records(self.log[begin:]), leases, mark)
+        places = {number: LogPlace(0, begin + n) for n, number in enumerate(numbers(self.log[begin:]))}
+        self.stream.written(places, LogPlace(0, len(self.log)), 7)
+
     def arena(self, index: int) -> str:
         return f"arena-{index}.{self.lives[index]}"
 
@@ -71,6 +83,7 @@ class StreamMachine(RuleBasedStateMachine):
         task, began = self.stage_progress.pop(number)
         assert finish(self.stream, task, began)
         assert not finish(self.stream, task, began)
+        self.stream.written({number: LogPlace(0, len(self.log))}, LogPlace(0, len(self.log) + 1), 7)
         self.log.append(encode(played(task, began)))
         self.versions[number], self.left[number] = began, self.config.reuse
 
@@ -118,21 +131,18 @@ class StreamMachine(RuleBasedStateMachine):
             del self.stage_progress[number]
         self.lives[index] += 1
 
-    @rule()
-    def buffer_restarts(self) -> None:
-        leases = self.stream.leases()
-        self.stream = self.made()
-        self.stream.restore(json.loads(self.cursor), records(self.log), leases)
+    @rule(is_whole=st.booleans())
+    def buffer_restarts(self, is_whole: bool) -> None:
+        self.restore(self.stream.leases(), is_whole)
         self.left |= self.evicted
 
-    @rule(lost=st.integers(0, 2))
-    def learner_resumes(self, lost: int) -> None:
+    @rule(lost=st.integers(0, 2), is_whole=st.booleans())
+    def learner_resumes(self, lost: int, is_whole: bool) -> None:
         """From its checkpoint; its next version is above all that were ever published. Games played meanwhile stay."""
         cursor, left, uses, num_logged = self.checkpoint
         self.published += 1 + lost
         self.cursor = json.dumps({**json.loads(cursor), "versions": {"policy": self.published}})
-        self.stream = self.made()
-        self.stream.restore(json.loads(self.cursor), records(self.log))
+        self.restore(None, is_whole)
         self.stage_progress, self.batch, self.evicted = {}, [], {}
         since = [each for _, data in records(self.log[num_logged:]) for each in numbers([data])]
         self.left, self.uses = left | dict.fromkeys(since, self.config.reuse), uses.copy()
