@@ -38,7 +38,7 @@ class LearnerActor:
         self._client: EngineClient | None = None
 
     def __repr__(self) -> str:
-        """What Ray's pages and messages call it."""
+        """The name in Ray's dashboard and messages."""
         return self._name
 
     def meeting_place(self) -> str:

@@ -55,7 +55,7 @@ class ArenaActor:
         self._may_play.set()
 
     def __repr__(self) -> str:
-        """What Ray's pages and messages call it."""
+        """The name in Ray's dashboard and messages."""
         return self._name
 
     async def heartbeat(self) -> None:

@@ -54,7 +54,7 @@ class EngineActor:
         self._num_pauses = 0
 
     def __repr__(self) -> str:
-        """What Ray's pages and messages call it."""
+        """The name in Ray's dashboard and messages."""
         return self._name
 
     async def start(
