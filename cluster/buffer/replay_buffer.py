@@ -1,4 +1,4 @@
-"""The replay buffer as a plain class: every stage in its log before it is acknowledged."""
+"""The replay buffer as a plain class: every episode is in its stage's log before it is acknowledged."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ STAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]*")
 
 class ReplayBuffer:
     """Episodes by stage, as msgpack, in memory until they are taken and on disk for good. A stage is a list of games
-    known beforehand, taken whole; `stream`, if there is one, is the stage that goes on and on. What the log of a stage
-    holds already counts as played. `lease`: of the run folder; LeaseLostError is raised, and nothing written, once it
-    is lost."""
+    known beforehand, taken whole; `stream`, if there is one, is the stage without an end. Games in a stage's log count
+    as played. `lease`: of the run folder; once it is lost, LeaseLostError is raised and nothing is written."""
 
     def __init__(self, folder: str, lease: FolderLease | None = None) -> None:
         self.stream: GameStream | None = None
@@ -45,8 +44,8 @@ class ReplayBuffer:
         return sum(map(len, new.values()))
 
     def keep(self, records: Iterable[bytes]) -> dict[str, dict[int, bytes]]:
-        """Keep encoded episodes; one that was kept before (asked again after a lost reply) is not kept twice. Returns
-        those that were new, {stage: {number: record}}."""
+        """Keep encoded episodes; one that arrives twice (sent again after a lost reply) is kept once. Returns the new
+        ones, {stage: {number: record}}."""
         new: dict[str, dict[int, bytes]] = {}
         for data in records:
             head = read_head(data)
@@ -57,7 +56,7 @@ class ReplayBuffer:
         return new
 
     def write(self, records: Mapping[str, Mapping[int, bytes]]) -> None:
-        """To the logs of their stages; on the disk when this returns. Raises RunFolderError when it takes no more."""
+        """Write to the logs of their stages; on disk when this returns. Raises RunFolderError when the disk is full."""
         self.check_lease()
         for stage, kept in records.items():
             try:
@@ -66,11 +65,11 @@ class ReplayBuffer:
                 raise RunFolderError(f"{self._folder}: an episode could not be written: {error.strerror}") from error
 
     def played(self, stage: str) -> dict[int, str]:
-        """{number: word} of the games of a stage that are there, those of its log too."""
+        """{number: word} of the played games of a stage, including those in its log."""
         return {number: read_head(data).target_word for number, data in self._stage(stage).items()}
 
     def take(self, stage: str) -> list[bytes]:
-        """All episodes of a stage, in the order of their numbers; they are then no longer in memory."""
+        """All episodes of a stage, in the order of their numbers; they are removed from memory."""
         waiting = self._stage(stage)
         del self._waiting[stage]
         self._waiting_since.pop(stage, None)
@@ -90,19 +89,19 @@ class ReplayBuffer:
         return BufferSample(self._came, waiting, max(waits, default=0.0), counts)
 
     def open_stream(self, stream: GameStream, cursor: Mapping[str, Any] | None, leases: Leases | None = None) -> None:
-        """`stream` is the one from here on; what the log holds of it is taken in."""
+        """Open `stream`, and restore it from the log."""
         self.stream = stream
         self._counts.pop(STAGE, None)
         stream.restore(cursor, self._recorded(STAGE), leases)
 
     def reread(self) -> None:
-        """Logs were set aside: what is known of stages is what their logs say now."""
+        """Forget everything in memory after logs were set aside; it is read again from the remaining logs."""
         for log in self._logs.values():
             log.close()
         self._logs, self._waiting, self._counts, self._waiting_since = {}, {}, {}, {}
 
     def _recorded(self, stage: str) -> Iterator[tuple[EpisodeHead, bytes]]:
-        """What the log of a stage holds, counted; what is damaged there is noted."""
+        """The records in the log of a stage; counts them and notes damage."""
         faults = LogFaults()
         for data in read_records(self._path(stage), faults):
             head = read_head(data)
@@ -140,7 +139,7 @@ class ReplayBuffer:
 
     def _log(self, stage: str) -> EpisodeLog:
         if stage not in self._logs:
-            self.check_lease(now=True)  # opening it cuts what looks torn
+            self.check_lease(now=True)  # opening the log cuts off a torn end
             self._logs[stage] = EpisodeLog(self._path(stage))
         return self._logs[stage]
 
@@ -154,8 +153,8 @@ class ReplayBuffer:
 
 @dataclass(frozen=True)
 class BufferSample:
-    """The buffer at one moment. `played`: {phase: what came since its process began}; `waiting` episodes, of which the
-    oldest came `oldest_s` ago."""
+    """The buffer at one moment. `played`: {phase: what arrived since its process started}; `waiting` episodes, of which
+    the oldest arrived `oldest_s` ago."""
 
     played: Mapping[str, GameCount]
     waiting: int
