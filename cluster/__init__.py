@@ -1,4 +1,4 @@
-"""Where it all runs: everything that imports ray.
+"""Everything that runs on Ray: the only package that imports ray.
 
 Tests of other names: console in test_cluster.py; types in test_placement.py.
 """

@@ -1,4 +1,4 @@
-"""The command line: arguments -> RunConfig -> one call. Errors of the user's are one line and exit code 2."""
+"""The command line: arguments -> RunConfig -> one call. A user's error is one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="continue the run of --run-dir, if there is one")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and start nothing")] = False,
 ) -> None:
-    """Imitate, then play and learn for some rounds, and play matches on held-out words."""
+    """Train by imitation, then by rounds of self-play; evaluate with matches on held-out words."""
     settings = load_config(config, override or [])
     if dry_run:
         from cluster.planning.plan import make_plan
@@ -80,7 +80,7 @@ def stop(
     run: Annotated[str, typer.Argument(help="the run folder of a job; with ray://, the run's name")],
     address: Annotated[str, typer.Option(help="http://HEAD:8265 (jobs) or ray://HEAD:10001")],
 ) -> None:
-    """Stop a run where nothing is lost by it."""
+    """Stop a run at a point where nothing is lost."""
     from cluster.commands.stop import run_stop
 
     run_stop(run, address, _console())
@@ -89,7 +89,7 @@ def stop(
 @app.command()
 def attach(
     address: Annotated[str, typer.Argument(help="the client port, for example ray://127.0.0.1:10001")],
-    run: Annotated[str | None, typer.Option(help="the run's name; not needed where there is but one")] = None,
+    run: Annotated[str | None, typer.Option(help="the run's name; not needed if there is only one")] = None,
 ) -> None:
     """A Python session with a run: status, episodes, metrics, pause, checkpoint, play."""
     from cluster.commands.attach import run_attach
@@ -101,11 +101,11 @@ def attach(
 def watch(
     target: Annotated[str, typer.Argument(help="a run's folder, or ray://HEAD:10001")],
     run: Annotated[
-        str | None, typer.Option(help="with ray://, the run's name; not needed where there is but one")
+        str | None, typer.Option(help="with ray://, the run's name; not needed if there is only one")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="print one frame")] = False,
 ) -> None:
-    """A live view of a run; Ctrl-C leaves it, the run goes on."""
+    """A live view of a run; Ctrl-C closes the view, the run continues."""
     from cluster.commands.watch import run_watch
 
     run_watch(target, run, once, _console())
@@ -118,7 +118,7 @@ def doctor(
     address: Annotated[str | None, typer.Option(help="a running Ray cluster (default: cluster.address)")] = None,
     run_dir: Annotated[Path | None, typer.Option(help="folder that the run will have")] = None,
     gpu: Annotated[bool, typer.Option("--gpu", help="check this machine's GPUs instead, at most 10 minutes")] = False,
-    shape: Annotated[str, typer.Option(help="with --gpu: of the random model")] = "qwen2.5-1.5b",
+    shape: Annotated[str, typer.Option(help="with --gpu: the random model's shape")] = "qwen2.5-1.5b",
 ) -> None:
     """Check files, model, nodes and their versions before a run; exit code 2 if a check fails."""
     if gpu:
@@ -147,7 +147,7 @@ def play(
     words: Annotated[Path | None, typer.Option(help="target words, one a line")] = None,
     override: Overrides = None,
 ) -> None:
-    """Play one game a word and write the games."""
+    """Play one game per word and write the games."""
     settings = load_config(config, override or [])
     from cluster.commands.play import run_play
 
@@ -158,7 +158,7 @@ def play(
 def evaluate(
     config: Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped one")],
     model: Annotated[str | None, typer.Option(help="model folder (default: the configuration's)")] = None,
-    tasks: Annotated[str | None, typer.Option(help="names, with commas between; `paper`: those of the paper")] = None,
+    tasks: Annotated[str | None, typer.Option(help="names, separated by commas; `paper`: those of the paper")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="samples of each task")] = None,
     num_fewshot: Annotated[int | None, typer.Option(min=0, help="examples before each question")] = None,
     out: Annotated[Path | None, typer.Option(help="file for the rows (default runs/eval-DATE.json)")] = None,
@@ -184,14 +184,14 @@ def match(
         list[str] | None,
         typer.Option(help="NAME=MODEL: a model folder, `scripted`, or http://HOST:PORT/v1#MODEL (any chat endpoint)"),
     ] = None,
-    stages: Annotated[Path | None, typer.Option(help="run folder: its base model and every stage play, too")] = None,
-    against: Annotated[str | None, typer.Option(help="everybody meets this player alone, in both seats")] = None,
+    stages: Annotated[Path | None, typer.Option(help="run folder: its base model and every stage play too")] = None,
+    against: Annotated[str | None, typer.Option(help="play only this player's matches, in both seats")] = None,
     games: Annotated[int | None, typer.Option(min=1, help="of each pairing (default evaluation.games)")] = None,
     words: Annotated[Path | None, typer.Option(help="words, one a line, instead of the held-out ones")] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file; matches in it are kept, not played again")] = None,
     override: Overrides = None,
 ) -> None:
-    """Play every attacker against every defender on held-out words; print who is better, and how sure that is."""
+    """Play every attacker against every defender on held-out words; print the standings with confidence intervals."""
     more = [] if games is None else [f"evaluation.games={games}"]
     settings = load_config(config, [*(override or []), *more])
     from cluster.commands.match import MatchWanted, run_match
@@ -222,7 +222,7 @@ def learn(
     out: Annotated[Path, typer.Option(help="model folder to write")],
     override: Overrides = None,
 ) -> None:
-    """Learn from a file of training data; one pass."""
+    """Train for one pass over a file of training data."""
     settings = load_config(config, override or [])
     from cluster.commands.learn import run_learn
 
@@ -239,7 +239,7 @@ def words(
     out: Annotated[Path | None, typer.Option(help="file to write, one word a line")] = None,
     top: Annotated[int, typer.Option(min=1, help="how many words")] = 50_000,
 ) -> None:
-    """A target-word list by frequency: letters only, no stop words. `words check`: is a deck without fault?"""
+    """Write a target-word list by frequency: letters only, no stop words. `words check` checks a deck."""
     if context.invoked_subcommand is not None:
         return
     if out is None:
@@ -251,7 +251,7 @@ def words(
 
 @words_app.command("check")
 def check_words(deck: Annotated[str, typer.Argument(help="a deck's file, or the name of a shipped one")]) -> None:
-    """Name every fault of a deck by its line; exit code 2 if there is any. See docs/words.md."""
+    """Print every fault of a deck with its line; exit code 2 if there is any. See docs/words.md."""
     from cluster.commands.words import run_words_check
 
     if not run_words_check(deck, _console()):
@@ -292,7 +292,7 @@ def dashboard(out: Annotated[Path, typer.Option(help="JSON file to write")]) -> 
 
 
 def _console() -> Console:
-    """The terminal, or lines of 100 columns where there is none."""
+    """The terminal, or lines of 100 columns without one."""
     console = Console()
     return console if console.is_terminal else Console(width=100)
 

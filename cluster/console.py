@@ -1,9 +1,9 @@
 """A session with runs on a cluster, over Ray Client: from IPython, a notebook, or `spag-ray attach`.
 
-    run = cluster.console.attach("ray://head:10001")          a run that goes on there
-    run = cluster.console.launch(config, "ray://head:10001")  another one, which outlives this session
+    run = cluster.console.attach("ray://head:10001")          a run that is under way there
+    run = cluster.console.launch(config, "ray://head:10001")  a new one, which continues after this session
 
-This side imports ray, but neither torch nor vllm nor deepspeed; what it needs of them happens on the cluster.
+This side imports ray, but not torch, vllm or deepspeed; work that needs them runs on the cluster.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Status:
 
 
 class AttachedRun:
-    """A run on the cluster. Every method is one call to it; a session that ends changes nothing there.
+    """A run on the cluster. Every method is one call to it; the end of a session does not affect the run.
 
     `config` has no values of environment variables: they stay with the run.
     """
@@ -85,19 +85,19 @@ class AttachedRun:
         return Status(self.name, self._ask(lambda run: run.status.remote()))
 
     def pause(self) -> None:
-        """No game and no learner step is begun until `resume`; what is under way comes to its end."""
+        """Start no game and no learner step until `resume`; those under way are finished."""
         self._ask(lambda run: run.pause.remote())
 
     def resume(self) -> None:
         self._ask(lambda run: run.resume.remote())
 
     def episodes(self, n: int = 10, outcome: str | None = None, stage: str | None = None) -> list[dict[str, Any]]:
-        """The last `n` judged episodes (at most 1,000) in the published format; of one outcome ("attacker wins", ...),
-        of one stage."""
+        """The last `n` judged episodes (at most 1,000) in the published format; of one outcome ("attacker wins", ...)
+        or one stage if given."""
         return self._ask(lambda run: run.episodes.remote(n, outcome, stage))
 
     def metrics(self, kind: str | None = None, n: int = 100) -> list[dict[str, Any]]:
-        """The last `n` lines of metrics.jsonl (at most 1,000); of one kind ("step", "sync", "play", ...)."""
+        """The last `n` lines of metrics.jsonl (at most 1,000); of one kind ("step", "sync", "play", ...) if given."""
         return self._ask(lambda run: run.metrics.remote(kind, n))
 
     def play(self, word: str, as_role: Literal["attacker", "defender"] = "attacker") -> str:
@@ -118,8 +118,8 @@ class AttachedRun:
                 return outcome
 
     def checkpoint(self, timeout_s: float = 600.0) -> str:
-        """Have a checkpoint written at the next place where one can be (between two learner steps of a stage, between
-        two versions of a stream; a paused stream writes none); its name. Raises ClusterError when none was within
+        """Write a checkpoint at the next possible point: between two learner steps of a stage or two versions of a
+        stream (a paused stream writes none). Returns its name. Raises ClusterError if none was written within
         `timeout_s`."""
         if not self.config.checkpoint.enabled:
             raise InputError("checkpoint.enabled is false in this run: it writes none")
@@ -134,7 +134,7 @@ class AttachedRun:
         raise ClusterError(f"{self.name} wrote no checkpoint within {timeout_s:g} s; it is written once it is reached")
 
     def stop(self, timeout_s: float | None = None) -> None:
-        """End the run where nothing is lost by it, and free all that it holds; what does not end in time is ended."""
+        """Stop the run at a point where nothing is lost, and free its resources; kill it if it takes too long."""
         seconds = self.config.checkpoint.stop_within_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + seconds + AFTER_NOTICE_S
         with contextlib.suppress(ClusterError):
@@ -163,7 +163,7 @@ class AttachedRun:
 
 def attach(address: str | None = None, run: str | None = None) -> AttachedRun:
     """A run on the cluster at `address` ("ray://head:10001"; None: the one this session is connected with). `run` is
-    the name of its folder; not needed where there is but one.
+    the name of its folder; not needed if there is only one.
 
     Raises ClusterError when the cluster does not answer, or has no such run.
     """
@@ -189,7 +189,7 @@ def launch(
     """Start a run on the cluster; it is detached, and ends with `stop()` or by itself. `run_dir` is an
     absolute path on the cluster that every node shares.
 
-    Raises SpagError for a configuration, a model or a folder that will not do.
+    Raises SpagError for an unusable configuration, model or folder.
     """
     settings = load_config(config, overrides) if isinstance(config, str) else config
     if run_dir is None:
@@ -219,7 +219,7 @@ def runs_here() -> list[tuple[str, str]]:
 
 
 def _connect(address: str | None, config: RunConfig | None = None) -> None:
-    """Raises ClusterError, one line. `config`: of a run that is to be started, which is sent the code and its files."""
+    """Raises ClusterError, one line. `config`: that of a run to start; sends the code and its files to the cluster."""
     global _sent
     if ray.is_initialized():
         return
@@ -241,7 +241,7 @@ def _connect(address: str | None, config: RunConfig | None = None) -> None:
                     return
                 except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
                     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                    if "timeout" in reason:  # half a minute has gone by; another would change nothing
+                    if "timeout" in reason:  # this try took half a minute; another try would not help
                         break
                     time.sleep(number)
     raise ClusterError(
@@ -252,7 +252,7 @@ def _connect(address: str | None, config: RunConfig | None = None) -> None:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """What Ray's client says while it connects is said by the error, if there is one."""
+    """Silence Ray's client while it connects: the error, if any, says the same."""
     logger = logging.getLogger("ray.client_builder")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -265,7 +265,7 @@ def _quietly() -> Iterator[None]:
 
 
 def _start(config_text: str, run_dir: str, resume: bool) -> list[str]:
-    """Runs on the cluster: everything is checked there, and the Run made that nobody owns; returns the warnings."""
+    """Executed on the cluster: check everything there and create the detached Run; returns the warnings."""
     import yaml
 
     from cluster.launch.placed_run import place_detached
@@ -275,7 +275,7 @@ def _start(config_text: str, run_dir: str, resume: bool) -> list[str]:
 
 @contextlib.contextmanager
 def session(address: str) -> Iterator[None]:
-    """Connected for the time of the block."""
+    """Connected during the block."""
     was_connected = ray.is_initialized()
     _connect(address)
     try:

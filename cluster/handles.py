@@ -1,4 +1,4 @@
-"""What mypy knows of an actor's handle: which methods it has, what they take, what a call comes to.
+"""Types of actor handles for mypy: their methods, the arguments, and the result of a call.
 
 A handle is described by a Protocol, beside its actor (EngineHandle is here because an Engine travels everywhere):
 
@@ -9,8 +9,8 @@ A handle is described by a Protocol, beside its actor (EngineHandle is here beca
     counter: CounterHandle = ray.remote(Counter).remote()
     total: int = get(counter.add.remote(3))
 
-Ray makes the handle, which is what it was: nothing here is called when a run goes on. A test
-(tests/unit/run/test_handles.py) compares every Protocol with its actor's class.
+Ray makes the handle; nothing here is called at run time. A test (tests/unit/run/test_handles.py) compares every
+Protocol with its actor's class.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Result = TypeVar("Result", covariant=True)
 
-# Requests and answers travel as plain tuples: pickling an object of ours takes ten times as long as its fields.
+# Requests and answers travel as plain tuples: pickling one of our objects takes ten times as long as its fields.
 # An answer that failed is (request_id, reason).
 Packed = tuple[Any, ...]
 
@@ -41,7 +41,7 @@ class Ref(Protocol[Result]):
 
 
 class RemoteMethod(Protocol[P, Result]):
-    """A method of an actor, as its handle has it."""
+    """A method of an actor's handle."""
 
     def remote(self, *args: P.args, **kwargs: P.kwargs) -> Ref[Result]: ...
 
@@ -49,7 +49,7 @@ class RemoteMethod(Protocol[P, Result]):
 
 
 def remote_method(method: Callable[Concatenate[Any, P], R]) -> RemoteMethod[P, R]:
-    """Marks the methods of a handle's Protocol, which are written as the actor has them, but for `async`."""
+    """Marks the methods of a handle's Protocol; they have the actor's signatures, without `async`."""
     return cast(RemoteMethod[P, R], method)
 
 
@@ -61,7 +61,7 @@ class ActorHandle(Protocol):
 
 
 class EngineHandle(ActorHandle, Protocol):
-    """An EngineActor's (rollout/engine_actor.py)."""
+    """The handle of an EngineActor (rollout/engine_actor.py)."""
 
     @remote_method
     def start(

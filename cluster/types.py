@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # a session (console.py) imports this, and has little install
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine as others speak of it: its actor's handle, and the pool (a policy's engines) that it plays in."""
+    """A reference to an engine: its actor's handle, and the pool (a policy's engines) that it plays in."""
 
     handle: EngineHandle
     name: str
@@ -24,8 +24,8 @@ class Engine:
 
 @dataclass(frozen=True)
 class Seat:
-    """Who plays a seat: the engines of a pool, the scripted expert (its cards), or a chat endpoint. `policy` is what
-    turns are stamped with, `model` the folder of the tokenizer."""
+    """The player of a seat: the engines of a pool, the scripted expert (its cards), or a chat endpoint. `policy` stamps
+    its turns; `model` is the folder of the tokenizer."""
 
     pool: str
     policy: str

@@ -1,8 +1,8 @@
 """The replay buffer: judged episodes in, whole stages or a stream's batches out.
 
 `ReplayBuffer` is a plain class; `BufferActor` hosts it, and lets arenas and learner wait for permits and episodes.
-An episode is written to its stage's log before `add` returns, so what was acknowledged is on disk; and what the buffer
-holds is read from there again when it is made anew: after a crash of its own, or of the whole run.
+An episode is written to its stage's log before `add` returns, so every acknowledged episode is on disk. After a crash
+of the buffer or of the whole run, the new buffer reads its content from these logs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spag_ray.host.folder_lease import FolderLease
 
 @dataclass
 class BufferHealth:
-    """`pid` changes when Ray has started the buffer again; `damage`: {stage: what reading its log has found amiss}."""
+    """`pid` changes when Ray has restarted the buffer; `damage`: {stage: the damage found in its log}."""
 
     pid: int
     damage: dict[str, str]
@@ -38,7 +38,7 @@ class BufferHealth:
 
 @dataclass(frozen=True)
 class StreamSpec:
-    """What makes a stream, apart from what has become of it: see GameStream."""
+    """The fixed settings of a stream, without its progress: see GameStream."""
 
     words: WordStream
     config: StreamConfig
@@ -48,10 +48,9 @@ class StreamSpec:
 
 
 class BufferActor:
-    """A ReplayBuffer for several callers at once. Async: a caller that waits holds up nobody.
+    """A ReplayBuffer for several callers at once. Async: a caller that waits does not block others.
 
-    Ray may start it again after a crash: it then opens the stream that was open, from its log, its cursor and its
-    leases.
+    When Ray restarts it after a crash, it reopens the open stream from its log, its cursor and its leases.
     """
 
     def __init__(self, folder: str, lease: FolderLease | None = None) -> None:
@@ -66,16 +65,16 @@ class BufferActor:
             self._begin(_read_spec(spec), cursor, self._leases.read())
 
     async def heartbeat(self) -> None:
-        """Answers while this process lives and its event loop turns."""
+        """Answers while this process is alive and its event loop runs."""
 
     async def live(self) -> None:
-        """Ends with this process alone."""
+        """Never returns; the call fails when this process ends."""
         await asyncio.Event().wait()
 
     async def add(self, records: list[bytes]) -> int:
         new = self._buffer.keep(records)
         self._tell()
-        async with self._writing:  # the disk is slow, and nobody else waits for it
+        async with self._writing:  # the disk is slow: other calls need not wait for it
             self._buffer.written(await asyncio.to_thread(self._buffer.write, new))
         self._leases.finished(new.get(STAGE, ()))
         return sum(map(len, new.values()))
@@ -100,7 +99,7 @@ class BufferActor:
             self._buffer.reread()
 
     async def open_stream(self, spec: StreamSpec, cursor: Mapping[str, Any] | None = None) -> None:
-        """Begin a stream, or go on with it where `cursor` says."""
+        """Start a stream, or resume it at `cursor`."""
         async with self._writing:
             self._begin(spec, cursor)
             self._save_cursor()
@@ -115,7 +114,7 @@ class BufferActor:
         self._is_open = True
 
     def _save_cursor(self) -> dict[str, Any]:
-        """Whoever calls it holds `_writing`."""
+        """The caller holds `_writing`."""
         cursor = self._stream.cursor()
         self._buffer.check_lease()
         write_atomically(self._cursor_path, json.dumps(cursor))
@@ -130,8 +129,8 @@ class BufferActor:
         return self._folder / "stream.cursor.json"
 
     async def lease(self, holder: str, count: int, request: str = "") -> list[GameTask]:
-        """Up to `count` games of the stream; waits for a permit; none once the stream is closed or the arena was given
-        up. `request` names this call: Ray makes it again when the buffer dies."""
+        """Up to `count` games of the stream. Waits for a permit; returns none if the stream is closed or the arena was
+        given up. `request` identifies this call, because Ray repeats it when the buffer dies."""
         while self._is_open and not self._stream.is_gone(holder):
             if tasks := self._stream.lease(holder, count, request):
                 self._buffer.check_lease()
@@ -141,27 +140,27 @@ class BufferActor:
         return []
 
     async def batch(self, timeout_s: float) -> list[bytes] | None:
-        """The episodes that the next version learns from; None if there are too few still after `timeout_s`."""
+        """The episodes that the next version trains on; None if there are still too few after `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 while (taken := self._stream.take()) is None:
-                    self._tell()  # what was evicted has made room for others
+                    self._tell()  # evicted episodes have freed permits
                     await self._change()
         except TimeoutError:
             return None
-        async with self._writing:  # the cursor names episodes: they are in the log by then
+        async with self._writing:  # the cursor names episodes, which must be in the log first
             self._save_cursor()
         return taken
 
     async def advance(self, versions: Mapping[str, int]) -> dict[str, Any]:
-        """The batch is learned and the new weights are published; returns the cursor, for a checkpoint."""
+        """Call when the batch is trained on and the new weights are published; returns the cursor, for a checkpoint."""
         self._stream.advance(versions)
         self._tell()
         async with self._writing:
             return self._save_cursor()
 
     async def give_up(self, holder: str) -> int:
-        """An arena is gone: its games are others'."""
+        """Give a dead arena's games to others; returns how many."""
         lost = self._stream.give_up(holder)
         self._buffer.check_lease()
         self._leases.gone(holder)
@@ -175,7 +174,7 @@ class BufferActor:
         """Arenas get no more games."""
         self._is_open = False
         self._tell()
-        if self._buffer.has_lease():  # else it may be another run's
+        if self._buffer.has_lease():  # else the file may be another run's
             self._spec_path.unlink(missing_ok=True)
 
     @property
@@ -192,7 +191,7 @@ class BufferActor:
 
 
 class BufferHandle(ActorHandle, Protocol):
-    """A BufferActor's."""
+    """The handle of a BufferActor."""
 
     @remote_method
     def heartbeat(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Looks at the buffer every few seconds while a run goes on, and writes down what it says."""
+"""Samples the buffer every few seconds during a run, and records the samples."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ EVERY_S = 5.0
 
 
 class BufferMetrics:
-    """Writes lines `games` (per phase, when there are new ones; sums since the run began) and `buffer`. `max_lag` is a
-    stream's."""
+    """Writes lines `games` (per phase, when there are new ones; sums since the run started) and `buffer`. `max_lag` is
+    a stream's."""
 
     def __init__(self, buffer: BufferHandle, recorder: Recorder, max_lag: int) -> None:
         self._buffer = buffer
@@ -25,7 +25,7 @@ class BufferMetrics:
         self._games: dict[str, int] = {}
 
     def look(self, now: bool = False) -> None:
-        """Does nothing when it has looked just before, unless it has to be `now`."""
+        """Record a sample. Does nothing if the last one is less than EVERY_S old, unless `now`."""
         if not now and time.monotonic() - self._looked_at < EVERY_S:
             return
         sample = get(self._buffer.sample.remote())

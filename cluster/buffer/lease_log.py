@@ -1,7 +1,7 @@
-"""Which games of a stream are under way, on disk: a buffer that is restarted gives none of them out a second time.
+"""Records on disk which games of a stream are under way, so that a restarted buffer gives none of them out twice.
 
-One JSON line for each answered request and for each arena that is gone, written before the answer is sent. It outlives
-the buffer's process, but nothing is synced: after a power cut a game may be played twice, and counts once.
+One JSON line for each answered request and for each dead arena, written before the answer is sent. The file survives
+the buffer's process, but it is not synced: after a power cut a game may be played twice, and counts once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_FINISHED_LINES = 1000
 
 
 class LeaseLog:
-    """Of the stream that is open; `path` is a file beside its cursor. What writes raises RunFolderError."""
+    """The lease log of the open stream; `path` is a file beside its cursor. Writing may raise RunFolderError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -25,7 +25,7 @@ class LeaseLog:
         self._num_lines = 0
 
     def begin(self, leases: Leases) -> None:
-        """From here on the file holds these alone."""
+        """Replace the file's content by these leases."""
         self._leases = leases
         lines: list[dict[str, object]] = [{"gone": holder} for holder in sorted(leases.gone)]
         lines += [_leased(holder, request, [number]) for number, (holder, request) in leases.out.items()]
@@ -40,21 +40,21 @@ class LeaseLog:
         self._append(_leased(holder, request, numbers))
 
     def gone(self, holder: str) -> None:
-        """An arena is gone: its games are played by others."""
+        """An arena is dead: its games are played by others."""
         self._leases.give_up(holder)
         self._append({"gone": holder})
 
     def finished(self, numbers: Iterable[int]) -> None:
-        """These are in the episode log: the file need not name them any more."""
+        """These games are in the episode log: the file need not keep them."""
         for number in numbers:
             self._leases.out.pop(number, None)
         if self._num_lines > MAX_FINISHED_LINES + len(self._leases.out) + len(self._leases.gone):
             self.begin(self._leases)
 
     def read(self) -> Leases:
-        """What was under way; a last line that is torn was never answered."""
+        """The games that were under way. A torn last line is ignored: its request was never answered."""
         leases = Leases()
-        if not self._path.exists():  # the stream is an older version's
+        if not self._path.exists():  # a stream of an older version of this program
             return leases
         for line in self._path.read_text(encoding="utf-8").split("\n")[:-1]:
             found = json.loads(line)

@@ -1,4 +1,4 @@
-"""Where a stream's log has to be read from after a restart: what lies before the mark is finished with.
+"""Where a restart of a stream begins to read the log: everything before the mark is finished with.
 
     log     0 ........ mark ........ end          before: only counted (LogMark)
                         |  unfinished, finished    after: read again (GameStream.restore)
@@ -26,7 +26,7 @@ _RATE = 0.02
 
 
 class Numbers:
-    """A set of game numbers, nearly all of them those from 0 up: kept as how many these are, and the others."""
+    """A set of game numbers, nearly contiguous from 0: stored as a limit below which all are in it, and the others."""
 
     def __init__(self, below: int = 0, others: Iterable[int] = ()) -> None:
         self._below = below
@@ -51,7 +51,7 @@ class Numbers:
         return max(self._others, default=self._below - 1) + 1
 
     def missing(self) -> list[int]:
-        """Those below `end` that are not in it."""
+        """The numbers below `end` that are not in the set."""
         return [number for number in range(self._below, self.end) if number not in self._others]
 
     def as_json(self) -> list[Any]:

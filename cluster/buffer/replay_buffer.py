@@ -1,4 +1,4 @@
-"""The replay buffer as a plain class: every stage in its log before it is acknowledged."""
+"""The replay buffer as a plain class: every episode is in its stage's log before it is acknowledged."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ STAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]*")
 
 class ReplayBuffer:
     """Episodes by stage, as msgpack, in memory until they are taken and on disk for good. A stage is a list of games
-    known beforehand, taken whole; `stream`, if there is one, is the stage that goes on and on. What the log of a stage
-    holds already counts as played. `lease`: of the run folder; LeaseLostError is raised, and nothing written, once it
-    is lost."""
+    known beforehand, taken whole; `stream`, if there is one, is the stage without an end. Games in a stage's log count
+    as played. `lease`: of the run folder; once it is lost, LeaseLostError is raised and nothing is written."""
 
     def __init__(self, folder: str, lease: FolderLease | None = None) -> None:
         self.stream: GameStream | None = None
@@ -48,8 +47,8 @@ class ReplayBuffer:
         return sum(map(len, new.values()))
 
     def keep(self, records: Iterable[bytes]) -> dict[str, dict[int, bytes]]:
-        """Keep encoded episodes; one that was kept before (asked again after a lost reply) is not kept twice. Returns
-        those that were new, {stage: {number: record}}."""
+        """Keep encoded episodes; one that arrives twice (sent again after a lost reply) is kept once. Returns the new
+        ones, {stage: {number: record}}."""
         new: dict[str, dict[int, bytes]] = {}
         for data in records:
             head = read_head(data)
@@ -60,7 +59,7 @@ class ReplayBuffer:
         return new
 
     def write(self, records: Mapping[str, Mapping[int, bytes]]) -> dict[int, LogPlace]:
-        """To the logs of their stages; on the disk when this returns. Returns where the stream's episodes are, for
+        """Write to the logs of their stages; on disk when this returns. Returns where the stream's episodes are, for
         `written`. May be called in another thread. Raises RunFolderError when the disk takes no more."""
         self.check_lease()
         places: dict[int, LogPlace] = {}
@@ -81,11 +80,11 @@ class ReplayBuffer:
             self.stream.written(places, self._log(STAGE).end, self._identity)
 
     def played(self, stage: str) -> dict[int, str]:
-        """{number: word} of the games of a stage that are there, those of its log too."""
+        """{number: word} of the played games of a stage, including those in its log."""
         return {number: read_head(data).target_word for number, data in self._stage(stage).items()}
 
     def take(self, stage: str) -> list[bytes]:
-        """All episodes of a stage, in the order of their numbers; they are then no longer in memory."""
+        """All episodes of a stage, in the order of their numbers; they are removed from memory."""
         waiting = self._stage(stage)
         del self._waiting[stage]
         self._waiting_since.pop(stage, None)
@@ -105,7 +104,7 @@ class ReplayBuffer:
         return BufferSample(self._came, waiting, max(waits, default=0.0), counts)
 
     def open_stream(self, stream: GameStream, cursor: Mapping[str, Any] | None, leases: Leases | None = None) -> None:
-        """`stream` is the one from here on; what the log holds of it is taken in, from the cursor's mark on."""
+        """Open `stream`, and restore it from the log, beginning at the cursor's mark."""
         self.stream = stream
         self._counts.pop(STAGE, None)
         self._identity = log_identity(self._path(STAGE))
@@ -129,14 +128,14 @@ class ReplayBuffer:
         stream.written(places, end, self._identity)
 
     def reread(self) -> None:
-        """Logs were set aside: what is known of stages is what their logs say now."""
+        """Forget everything in memory after logs were set aside; it is read again from the remaining logs."""
         for log in self._logs.values():
             log.close()
         self._logs, self._waiting, self._counts, self._waiting_since = {}, {}, {}, {}
         self._identity = None
 
     def _recorded(self, stage: str, begin: LogPlace = LOG_START) -> Iterator[tuple[LogPlace, EpisodeHead, bytes]]:
-        """What the log of a stage holds from a place on, counted; what is damaged there is noted."""
+        """The records in the log of a stage from a place on; counts them and notes damage."""
         faults = LogFaults()
         for place, data in read_records_from(self._path(stage), begin, faults):
             head = read_head(data)
@@ -174,7 +173,7 @@ class ReplayBuffer:
 
     def _log(self, stage: str) -> EpisodeLog:
         if stage not in self._logs:
-            self.check_lease(now=True)  # opening it cuts what looks torn
+            self.check_lease(now=True)  # opening the log cuts off a torn end
             self._logs[stage] = EpisodeLog(self._path(stage))
         return self._logs[stage]
 
@@ -188,8 +187,8 @@ class ReplayBuffer:
 
 @dataclass(frozen=True)
 class BufferSample:
-    """The buffer at one moment. `played`: {phase: what came since its process began}; `waiting` episodes, of which the
-    oldest came `oldest_s` ago."""
+    """The buffer at one moment. `played`: {phase: what arrived since its process started}; `waiting` episodes, of which
+    the oldest arrived `oldest_s` ago."""
 
     played: Mapping[str, GameCount]
     waiting: int

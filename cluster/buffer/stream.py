@@ -1,20 +1,20 @@
-"""Play that never waits for the learner, and a bound on how far it runs ahead.
+"""Play in parallel with the learner, and a bound on how far it runs ahead.
 
     word stream --lease--> GameTask --> arena --> episode --> queue --take(version)--> learner
 
-Every version of the weights learns from `games_per_version` different episodes, and each episode is used `reuse` times.
-Permits are counted in uses: those that wait, and those of the games under way, stay within what the versions up to
-(current + max_lag) will take. So with max_lag 0 a version's games are all played by that version, as in `rounds`, and
-nothing older than max_lag versions is handed out: what has become older is evicted and counted, and the uses that it
-had left are played again. (The bound follows AReaL, arXiv 2505.24298, eq. 3; evicting is ours.)
+Every version of the weights trains on `games_per_version` different episodes, and each episode is used `reuse` times.
+Permits are counted in uses. The uses of waiting episodes and of games under way never exceed what the versions up to
+(current + max_lag) will take. So with max_lag 0 a version's games are all played by that version, as in `rounds`.
+Nothing older than max_lag versions is handed out: older episodes are evicted and counted, and new games are played for
+their remaining uses. (The bound follows AReaL, arXiv 2505.24298, eq. 3; evicting is ours.)
 
-It never deadlocks: once no permit is free, (max_lag + 1) * games_per_version uses wait or are under way, less at most
-reuse - 1 that make no whole game. As reuse <= max_lag + 1 and no game has more than `reuse` uses, these are of
-`games_per_version` different games at least.
+It never deadlocks: when no permit is free, (max_lag + 1) * games_per_version uses wait or are under way, less at most
+reuse - 1 that make no whole game. As reuse <= max_lag + 1 and no game has more than `reuse` uses, these belong to at
+least `games_per_version` different games.
 
-What a stream knows is a function of the episode log, of a small cursor (`GameStream.cursor`: which episodes are done
-with, and which batch is out), and of the leases (`GameStream.leases`: which games are under way, and where).
-`GameStream.restore` makes it again from these.
+The state of a stream is a function of the episode log, of a small cursor (`GameStream.cursor`: which episodes are used
+up, and which batch is handed out), and of the leases (`GameStream.leases`: which games are under way, and where).
+`GameStream.restore` rebuilds it from these.
 
 Plain classes, no Ray; cluster/buffer/buffer_actor.py hosts them.
 """
@@ -64,28 +64,28 @@ class ReplayQueue:
 
     @property
     def oldest_s(self) -> float:
-        """How long the one that came first has waited; 0 if nothing waits."""
+        """How long the first episode has waited; 0 if nothing waits."""
         return time.monotonic() - self._entries[0].came_at if self._entries else 0.0
 
     def add(
         self, number: int, data: bytes, versions: Mapping[str, int], priority: float, uses_left: int | None = None
     ) -> None:
-        """`versions`: of each policy whose turns are learned, the oldest weights that sampled one."""
+        """`versions`: for each learning policy, the oldest weights that sampled one of its turns."""
         self._entries.append(_Entry(number, data, versions, priority, self._reuse if uses_left is None else uses_left))
 
     def evict(self, is_stale: Callable[[Mapping[str, int]], bool]) -> list[int]:
-        """Drop what is too old; the numbers of these."""
+        """Drop episodes that are too old; returns their numbers."""
         stale = [entry.number for entry in self._entries if is_stale(entry.versions)]
         self._entries = [entry for entry in self._entries if not is_stale(entry.versions)]
         return stale
 
     @property
     def num_uses(self) -> int:
-        """How often those that wait will be handed out, all together."""
+        """How often the waiting episodes will be handed out, in total."""
         return sum(entry.uses_left for entry in self._entries)
 
     def uses_left(self) -> dict[int, int]:
-        """{number: uses} of those that were handed out before and will be again."""
+        """{number: uses left} of episodes that were handed out and will be again."""
         return {entry.number: entry.uses_left for entry in self._entries if entry.uses_left < self._reuse}
 
     def take(self, count: int) -> list[_Entry]:
@@ -107,7 +107,7 @@ class ReplayQueue:
 
 @dataclass
 class StreamCounts:
-    """Since the stream began. `lag`: episodes handed out, by how many versions old they were."""
+    """Counts since the stream started. `lag`: {age in versions: episodes handed out}."""
 
     begun: int = 0
     finished: int = 0
@@ -122,14 +122,14 @@ class StreamCounts:
 
 @dataclass
 class Leases:
-    """`out`: {game under way: (the arena that has it, the request that it was an answer to)}; `gone`: arenas that were
-    given up, which get no more games."""
+    """`out`: {game under way: (its arena, the request that it answered)}; `gone`: arenas that were given up, which get
+    no more games."""
 
     out: dict[int, tuple[str, str]] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
 
     def give_up(self, holder: str) -> list[int]:
-        """An arena is gone; the games that it had."""
+        """Give up a dead arena; returns its games."""
         lost = [number for number, (who, _) in self.out.items() if who == holder]
         for number in lost:
             del self.out[number]
@@ -139,7 +139,7 @@ class Leases:
 
 class GameStream:
     """Words, permits and the queue between arenas and learner. `versions`: {policy that learns: the weights it starts
-    with}; `seats` says which players sit down to game number n."""
+    with}; `seats`: game number -> its two players."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class GameStream:
         self._counts = StreamCounts()
 
     def cursor(self) -> dict[str, Any]:
-        """What the log does not tell, as plain JSON."""
+        """The state that is not in the log, as plain JSON."""
         return {
             "versions": self._versions,
             "num_learned": self._num_learned,
@@ -188,9 +188,9 @@ class GameStream:
         leases: Leases | None = None,
         mark: LogMark | None = None,
     ) -> None:
-        """Be what `cursor`, the log and `leases` say; without leases nobody plays, and games that were under way are
-        given out again. Without a cursor every episode of the log waits to be learned. `records` are those after the
-        cursor's `mark` where it holds for this log, else all."""
+        """Restore the state from `cursor`, the log and `leases`. Without leases, games that were under way are given
+        out again. Without a cursor, every episode of the log waits to be trained on. `records` are those after the
+        cursor's `mark`; all, if there is no mark that fits the log."""
         self._tail = LogTail(mark)
         if mark is not None:
             self._seen = Numbers(*mark.seen.as_json())
@@ -225,8 +225,8 @@ class GameStream:
             self._out = {number: self._words.lease_again(number) for number in out}
 
     def lease(self, holder: str, count: int, request: str = "") -> list[GameTask]:
-        """Up to `count` games to play, as many as there are permits for; none for an arena that was given up. The same
-        `request` again (its answer was lost with the buffer) is answered with the same games."""
+        """Up to `count` games to play, limited by the free permits; none for an arena that was given up. A repeated
+        `request` (its answer was lost with the buffer) gets the same games."""
         if holder in self._leases.gone:
             return []
         numbers = [number for number, whose in self._leases.out.items() if request and whose == (holder, request)]
@@ -243,8 +243,8 @@ class GameStream:
         return holder in self._leases.gone
 
     def add(self, game: Played, data: bytes) -> bool:
-        """A game has been played; False for one that came before. One whose lease is not known any more (its arena was
-        given up, or the buffer has forgotten it) counts like any other if it comes first."""
+        """Add a played game; False if it was added before. A game without a known lease (its arena was given up, or the
+        buffer has lost the lease) counts like any other if it comes first."""
         number = game.number
         if number in self._seen:
             self._counts.repeated += 1
@@ -266,7 +266,7 @@ class GameStream:
         self._tail.write(places, end, identity)
 
     def give_up(self, holder: str) -> int:
-        """An arena is gone: its games are played by others. Returns how many."""
+        """Give a dead arena's games to others; returns how many."""
         lost = self._leases.give_up(holder)
         for number in lost:
             self._words.give_back(self._out.pop(number))
@@ -274,8 +274,8 @@ class GameStream:
         return len(lost)
 
     def take(self) -> list[bytes] | None:
-        """The episodes of one version, or None while there are too few that are new enough; asked again before
-        `advance`, the same episodes."""
+        """The episodes of one version, or None while too few are new enough. Returns the same episodes until
+        `advance`."""
         if self._batch:
             return list(self._batch.values())
         for number in self._queue.evict(self._is_stale):
@@ -293,8 +293,8 @@ class GameStream:
         return list(self._batch.values())
 
     def advance(self, versions: Mapping[str, int]) -> None:
-        """The games that were taken have been learned, and new weights published: {policy: version}. Said again,
-        nothing happens: a version is published once."""
+        """Call when the taken games are trained on and new weights are published: {policy: version}. A repeated call
+        does nothing."""
         if versions == self._versions:
             return
         self._batch = {}
@@ -308,7 +308,7 @@ class GameStream:
 
     @property
     def permits_free(self) -> int:
-        """How many games may be begun now. It follows from what there is, so nothing that is lost is missing here."""
+        """How many games may start now. Computed from the current state, so a lost game never costs a permit."""
         wanted = (self._config.max_lag + 1) * self._config.games_per_version
         planned = len(self._batch) + self._queue.num_uses + self._config.reuse * len(self._out)
         return max(0, (wanted - planned) // self._config.reuse)
@@ -322,7 +322,7 @@ class GameStream:
         return GameTask(lease.index, lease.word, STAGE, self._seed, attacker, defender)
 
     def _versions_of(self, game: Played) -> dict[str, int]:
-        """Of the policies that learn."""
+        """The oldest versions that played, of the learning policies."""
         return {name: version for name, version in game.oldest_versions.items() if name in self._versions}
 
     def _lag(self, versions: Mapping[str, int]) -> int:

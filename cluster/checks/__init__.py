@@ -1,4 +1,4 @@
-"""What `spag-ray doctor` and every start look at before anything is placed.
+"""The checks that `spag-ray doctor` and every start make before anything is placed.
 
 The list of them is in commands/doctor.py.
 

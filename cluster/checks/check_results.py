@@ -1,4 +1,4 @@
-"""What was found, line by line: each check passes, warns or fails, and says what to do.
+"""The results of checks, one line each: a check passes, warns or fails, and says what to do.
 
 Pure functions of what Ray says of its nodes and of what nodes say of themselves (node_report.py); doctor.py asks them.
 """
@@ -33,7 +33,7 @@ LIBRARIES_BYTES = int(1.6 * GIB)
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One line: what was looked at, how it is, and what to do if it is not well."""
+    """One line: what was checked, the result, and what to do if it is bad."""
 
     check: str
     status: Status
@@ -194,7 +194,7 @@ def memory_checks(config: RunConfig, size: ModelSize | None, reports: Sequence[N
 def host_memory_checks(
     config: RunConfig, size: ModelSize, nodes: Sequence[NodeResources], reports: Sequence[NodeReport]
 ) -> Iterator[CheckResult]:
-    """Each node's memory against what is estimated of the processes that find room there; the tightest is told."""
+    """Each node's memory against the estimated need of the processes placed there; reports the tightest node."""
     placed = Rooms(nodes).place(actors_of(config))
     if isinstance(placed, Unplaced):
         return

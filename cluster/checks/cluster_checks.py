@@ -1,4 +1,4 @@
-"""What Ray says of its nodes, and what each node says of itself, in a task that is pinned to it.
+"""Checks of a cluster: Ray's view of its nodes, and each node's own report, made by a task that is pinned to it.
 
 `spag-ray doctor` shows all that is found; `spag-ray train` looks at the same first and ends at the first check that
 fails.

@@ -1,4 +1,4 @@
-"""What a machine says of itself to `spag-ray doctor`. Runs on every node; imports nothing slow.
+"""A machine's report for `spag-ray doctor`. Runs on every node; imports nothing slow.
 
 report = look("10.0.0.2", Wanted(paths=("/models/llama",), token=("/runs/.x", "abc")))
 """

@@ -1,4 +1,4 @@
-"""What can be known to be wrong before Ray, an engine or a learner is started."""
+"""Preflight checks, made before Ray, an engine or a learner is started."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def check_tasks(config: RunConfig, model: str) -> None:
     """Refuse tasks of lm-evaluation-harness that there are not, whose data cannot be had, or that the engines or the
     tokenizer are not fit for. Reads all their data: for large sets minutes. Only for a process of its own."""
     os.environ.update(harness_environment(config.evaluation.download))
-    logging.disable(logging.WARNING)  # what data sets tell is told again, to a log, when they are used
+    logging.disable(logging.WARNING)  # data sets log the same messages again when they are used
     evaluation, length = config.evaluation, config.engine.max_model_len
     tokenizer = load_tokenizer(model)
     if evaluation.apply_chat_template and not tokenizer.chat_template:

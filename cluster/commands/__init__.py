@@ -1,4 +1,4 @@
-"""What a person asks for: one file per command.
+"""The commands: one file each.
 
 Tests of other names: attach, runs, stop, submit in test_cluster.py; evaluate in test_evaluation.py;
 learn, play, reward, train in test_end_to_end.py; match in test_tournament.py; words in test_cli.py.

@@ -8,7 +8,7 @@ from cluster.console import attach, session
 
 
 def run_attach(address: str, run: str | None) -> None:
-    """`spag-ray attach`: until the session is left; the run goes on."""
+    """`spag-ray attach`: returns when the session is closed; the run continues."""
     with session(address):
         attached = attach(run=run)
         _interact({"run": attached}, f"run = {attached}\nhelp(run) says what it can do")

@@ -1,4 +1,4 @@
-"""`spag-ray doctor`: will this run find what it needs? Everything that can be known before anything is placed.
+"""`spag-ray doctor`: checks before a run is placed that it will find what it needs.
 
 here      words, files, model              (preflight.py)
 cluster   placement, object store          by what Ray says of its nodes (nodes.py)
@@ -27,7 +27,7 @@ from spag_ray.game.decks import load_deck
 
 
 def run_doctor(config: RunConfig, folder: Path, console: Console) -> bool:
-    """`spag-ray doctor`: a line for each check; whether none has failed."""
+    """`spag-ray doctor`: prints a line for each check; returns whether none has failed."""
     num_failed = 0
     for result in _results(config, folder):
         num_failed += result.status == "fail"
@@ -38,7 +38,7 @@ def run_doctor(config: RunConfig, folder: Path, console: Console) -> bool:
 
 
 def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
-    """What is wrong without Ray, then with it."""
+    """The checks without Ray, then those with it."""
     model = None
     try:
         deck, max_difficulty = config.words.cards_from, config.words.max_difficulty

@@ -1,4 +1,4 @@
-"""`spag-ray listen`: what a model could have known as the defender of games that were played already.
+"""`spag-ray listen`: what a model could have known as the defender of games that have been played.
 
 Every dialogue is read again with the configuration's prompt file; what the model would have guessed at each turn of the
 defender is scored by transformers, in this process: no Ray, no engine.
@@ -142,7 +142,7 @@ def _turn_table(known: Knowledge, scores: Sequence[Sequence[Score]]) -> Table:
 
 
 def claim_table(tenths: Sequence[Tenth]) -> Table:
-    """Claims by the probability of the word where they were made. About as many as p says should be right."""
+    """Claims grouped by the word's probability p at the claim. About a share p of each group should be right."""
     table = Table(
         title="Claims made in these games, by p: of those at 0.3 to 0.4 about a third should be right",
         title_justify="left",
@@ -160,7 +160,7 @@ def claim_table(tenths: Sequence[Tenth]) -> Table:
 
 
 def _control_line(policy: Any, games: Sequence[_Heard], scores: Sequence[Sequence[Score]]) -> str:
-    """Whether it is this dialogue that makes the word probable, or any: the same word after another game's."""
+    """A control: the same word after another game's dialogue shows whether this dialogue makes it probable."""
     own: list[float] = []
     asked = []
     for place, game in enumerate(games):

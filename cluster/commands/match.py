@@ -64,7 +64,7 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
         matches = get(matching)
     before = {(match.attacker, match.defender) for match in played}
     new = [match for match in matches if (match.attacker, match.defender) not in before]
-    write_matches(out, others_in(out, new) + new)  # a run that is alive may have written its own meanwhile
+    write_matches(out, others_in(out, new) + new)  # a live run may have added its own matches
     names = [entrant.name for entrant in entrants]
     for table in match_tables(matches, names):
         console.print(table)

@@ -24,7 +24,7 @@ def make_report(folder: Path, out: Path | None, console: Console) -> None:
 
 
 def report_finished(folder: Path, console: Console) -> None:
-    """Of a run that has come to its end: what goes wrong here is said, and is no fault of the run."""
+    """Write the report of a run that has ended; an error here is printed and does not fail the run."""
     try:
         make_report(folder, None, console)
     except Exception as error:
@@ -33,7 +33,7 @@ def report_finished(folder: Path, console: Console) -> None:
 
 
 def decoder(folder: Path, console: Console) -> Decode | None:
-    """The first tokenizer that there is: of a model that the run saved, or of the one that it began with."""
+    """The first tokenizer found: that of a model that the run saved, or of its base model."""
     for path in _tokenizers(folder):
         try:
             from tokenizers import Tokenizer

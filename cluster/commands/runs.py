@@ -6,7 +6,7 @@ from rich.console import Console
 
 
 def run_runs(address: str, console: Console) -> None:
-    """`spag-ray runs`: a line for each run; of jobs, with the job, its status and its run folder."""
+    """`spag-ray runs`: a line for each run; for jobs, with the job, its status and its run folder."""
     if address.startswith("ray://"):
         from cluster.console import runs_here, session
 

@@ -1,4 +1,4 @@
-"""`spag-ray stop`: a run stops where nothing is lost by it."""
+"""`spag-ray stop`: stops a run at a point where nothing is lost."""
 
 from __future__ import annotations
 

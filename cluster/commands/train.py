@@ -1,4 +1,4 @@
-"""`spag-ray train`: a run from its start, or from where it was, to its end."""
+"""`spag-ray train`: starts or resumes a run, and waits for its end."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
 
 @contextlib.contextmanager
 def _notice_to_stop() -> Iterator[list[float]]:
-    """SIGTERM meanwhile is a notice, not the end: the list holds when it came. A spot machine and `ray job stop` send
-    one."""
+    """During the block SIGTERM only requests a stop; the list holds the time it came. Spot machines and `ray job stop`
+    send one."""
     notice: list[float] = []
     if threading.current_thread() is not threading.main_thread():
         yield notice

@@ -1,4 +1,4 @@
-"""What only a machine with an NVIDIA GPU can show: each check in a process of its own, and one table of them.
+"""Checks that need an NVIDIA GPU: each runs in a process of its own, and one table shows them all.
 
 Nothing here imports ray, vllm or pydantic before a check that needs them begins, so that the learner's half can be seen
 where only torch, transformers and DeepSpeed are.

@@ -1,4 +1,4 @@
-"""A check: what it needs, what it is told, what it finds."""
+"""A check: its requirements, its inputs, its findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs as Ray jobs: how they are submitted, how their output is followed, how they are stopped.
+"""Runs as Ray jobs: submits them, follows their output, stops them.
 
 A job runs `spag-ray train` with what it is sent (parcel.py) as its working directory.
 """
@@ -65,14 +65,14 @@ def submit_job(
 
 
 def list_parcel(config: RunConfig, run_dir: Path, console: Console) -> None:
-    """Print every file that the job would be sent. Nothing is sent, nobody is asked."""
+    """Print every file that would be sent to the job. Nothing is sent, and the cluster is not contacted."""
     check_run_dir(run_dir)
     with parcel_of(config, console, is_listed=True):
         pass
 
 
 def stop_job(address: str, run_dir: Path, console: Console) -> None:
-    """Ask the job that runs in a folder to stop, and wait until it has. Raises ClusterError when there is none."""
+    """Stop the job that runs in a folder, and wait until it has ended. Raises ClusterError when there is none."""
     client = job_client(address)
     with _said_in_one_line(address):
         running = [job for job in client.list_jobs() if job.metadata and job.metadata.get(RUN_DIR) == str(run_dir)]
@@ -96,8 +96,8 @@ def jobs_at(address: str) -> list[tuple[str, str, str]]:
 
 
 def follow_job(client: Any, job: str, console: Console, ask: Callable[[], bool]) -> int:
-    """Print a job's output until it ends; its exit code, 0 for one that was stopped from here. On Ctrl-C, `ask` decides
-    whether it is stopped."""
+    """Print a job's output until it ends; returns its exit code, 0 if it was stopped from here. On Ctrl-C, `ask`
+    decides whether it is stopped."""
     log = _Log(client, job, console)
     wanted = {"SUCCEEDED"}
     while True:
@@ -120,7 +120,7 @@ def follow_job(client: Any, job: str, console: Console, ask: Callable[[], bool])
 
 
 class _Log:
-    """A job's output, each character printed once; a connection begins with all of it."""
+    """A job's output, each character printed once, though every connection sends all of it again."""
 
     def __init__(self, client: Any, job: str, console: Console) -> None:
         self._client = client
@@ -140,7 +140,7 @@ class _Log:
 
 
 def check_run_dir(run_dir: Path) -> None:
-    """A job's working directory is a copy that goes with it. Raises ConfigError for a folder in it."""
+    """A job's working directory is a copy that is removed with the job. Raises ConfigError for a folder in it."""
     if not run_dir.is_absolute():
         raise ConfigError(
             f"--run-dir {run_dir}: a job's working directory is temporary, so the run folder has to be an absolute "
@@ -149,13 +149,13 @@ def check_run_dir(run_dir: Path) -> None:
 
 
 def job_client(address: str) -> Any:
-    """Raises ClusterError, one line, when nobody answers there or the token is wrong."""
+    """Raises ClusterError, one line, if there is no answer or the token is wrong."""
     from ray.job_submission import JobSubmissionClient
 
     if not address.startswith(("http://", "https://")):
         raise ConfigError(f"--address {address}: jobs go to the dashboard's address, for example http://127.0.0.1:8265")
     use_token()
-    logging.getLogger("ray.dashboard").setLevel(logging.WARNING)  # it tells of every connection that ends
+    logging.getLogger("ray.dashboard").setLevel(logging.WARNING)  # it logs every connection that ends
     with _said_in_one_line(address):
         return JobSubmissionClient(address)
 

@@ -1,4 +1,4 @@
-"""A run is placed on Ray: all that can be checked is checked first, then Ray is started, and a Run placed on it."""
+"""Places a run on Ray: makes all possible checks, starts Ray, and creates the Run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from spag_ray.host.folder_lease import FolderLease, held
 
 
 class Prepared(NamedTuple):
-    """What a run is given besides its configuration and its folder: a model's folder, words to train on, words held
-    out, and the cards of the scripted expert."""
+    """A run's inputs besides its configuration and its folder: a model's folder, words to train on, words held out, and
+    the cards of the scripted expert."""
 
     model: str
     words: list[str]
@@ -69,14 +69,14 @@ def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
             name=f"run-{folder.name}", namespace=NAMESPACE, lifetime="detached", num_cpus=0, max_concurrency=8
         )
         run: RunHandle = actor.remote(config, lease, *prepared)
-        ray.get(run.status.remote())  # its own mistakes are the caller's to hear
+        ray.get(run.status.remote())  # an error of its constructor is raised here
         run.train_alone.remote()
         stack.pop_all()  # the Run holds the lease from here on
     return warnings
 
 
 def stream_hint(config: RunConfig) -> str | None:
-    """What to change where permits, not engines, decide how many games are under way."""
+    """What to change if permits, not engines, limit the number of games under way."""
     stream = config.stream
     permits = (stream.max_lag + 1) * stream.games_per_version // stream.reuse
     wanted = config.self_play.games_in_flight * config.self_play.num_arenas
@@ -114,7 +114,7 @@ def placed_run(
     cards: Deck,
     lease: FolderLease | None = None,
 ) -> Iterator[RunHandle]:
-    """Ray, and a Run in it; with the Run goes everything it owns. `lease`: of the folder, if it is held already."""
+    """Ray, and a Run in it; when the Run ends, so does everything it owns. `lease`: the folder's, if already held."""
     with contextlib.ExitStack() as stack:
         lease = lease or stack.enter_context(held(folder))
         stack.enter_context(ray_session(config.cluster))
@@ -134,7 +134,7 @@ def _processes_of_actors() -> list[psutil.Process]:
     """On a local Ray, what actors have started themselves: vLLM's processes, of engines that are not closed."""
     found: list[psutil.Process] = []
     for each in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # one that ended meanwhile must not hide the others
+        with contextlib.suppress(psutil.NoSuchProcess):  # a process that has just ended must not hide the others
             if each.name().startswith("ray::"):
                 found += each.children(recursive=True)
     return found

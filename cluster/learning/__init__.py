@@ -1,7 +1,7 @@
-"""The learner group on Ray, what it learns in a stage, and how its weights reach the engines.
+"""The learner group on Ray, what it trains on in a stage, and how its weights reach the engines.
 
-A channel for weights is opened and used here, whichever it is; what each one does is in learners/channel_senders.py
-(sending) and actors/vllm_weights.py (receiving).
+Every channel for weights is opened and used here; what is specific to one is in learners/channel_senders.py (sending)
+and actors/vllm_weights.py (receiving).
 
 Tests of other names: direct_channel in test_transfer.py; learner_actor, learner_group in test_learner_loss.py;
 training_stage in test_stage_start.py; weight_sync in test_remote_policy.py.

@@ -3,8 +3,8 @@
     Run ── send(version, engines) ──> learner ranks ── weights ──> engines
                                           └─ rank 0: EngineClient ── begin, take, end ──> engines
 
-vLLM's trainer twins (learners/channel_senders.py) do the sending; in rank 0's process they call EngineClient's four
-methods. What is here is the same for every channel; a new one is added there.
+vLLM's trainer-side classes (learners/channel_senders.py) do the sending; in rank 0's process they call EngineClient's
+four methods. This file is the same for every channel; a new channel is added there.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from spag_ray.errors import LearnersLostError, WeightSyncError
 
 @dataclass
 class SendReport:
-    """`lost`: {name: why} of the engines that were stopped meanwhile. `num_bytes`: what went to each of the others.
-    Without `is_sent` the channel broke: what an engine has taken may not be whole."""
+    """`lost`: {name: why} of the engines that were stopped. `num_bytes`: the bytes sent to each of the others. If not
+    `is_sent`, the channel broke: what an engine has taken may be incomplete."""
 
     lost: dict[str, str]
     num_bytes: int
@@ -33,11 +33,11 @@ class SendReport:
 
 
 class EngineClient:
-    """vLLM's VLLMWeightSyncClient over several engines. One that dies or refuses is left out; raises WeightSyncError
-    when none is left and one refused.
+    """vLLM's VLLMWeightSyncClient over several engines. An engine that dies or refuses is left out; raises
+    WeightSyncError when none is left and one refused.
 
-    `workers_per_engine`: each engine's ranks in an NCCL group, after the sender's rank 0. `abort` is called when one is
-    left out that a broadcast may wait for.
+    `workers_per_engine`: each engine's ranks in an NCCL group, after the sender's rank 0. `abort` is called when an
+    engine is left out that a broadcast may wait for.
     """
 
     def __init__(self, engines: Sequence[Engine], workers_per_engine: int, in_flight: bool, timeout_s: float) -> None:
@@ -93,36 +93,36 @@ def _nothing() -> None:
 
 @dataclass
 class Answers(Generic[R]):
-    """What engines have answered, in their order, and why the others were stopped: they died, did not answer in time,
-    or `refused`: they answered that they cannot."""
+    """The engines' answers, in their order, and why the others were stopped: they died, did not answer in time, or
+    raised an error (`refused`)."""
 
     found: dict[Engine, R] = field(default_factory=dict)
     lost: dict[Engine, str] = field(default_factory=dict)
     refused: list[Engine] = field(default_factory=list)
 
     def add(self, others: Answers[Any]) -> None:
-        """Those of other engines."""
+        """Add the answers of other engines."""
         self.found |= others.found
         self.lost |= others.lost
         self.refused += others.refused
 
     def refuse(self, engine: Engine, reason: str) -> None:
-        """An engine whose answer is not the right one is stopped as well."""
+        """Stop an engine whose answer is wrong."""
         ray.kill(engine.handle)
         self.found.pop(engine, None)
         self.lost[engine] = reason
         self.refused.append(engine)
 
     def check(self, failure: str = "") -> None:
-        """One engine that refuses has a fault of its own, and is replaced. Raises WeightSyncError, `failure` and which
-        and why, when none could do it."""
+        """If some engines refuse, the fault is theirs, and they are replaced. If engines refused and none could do it,
+        raises WeightSyncError with `failure` and the reason of each."""
         if self.refused and not self.found:
             reasons = "; ".join(self.lost[engine] for engine in self.refused)
             raise WeightSyncError(f"{failure}{reasons}; these engines were stopped")
 
 
 def gather(engines: Sequence[Engine], refs: Sequence[Ref[R]], timeout_s: float) -> Answers[R]:
-    """One call of each engine, all of them within `timeout_s`. Engines that died, are stuck, or cannot are killed."""
+    """Wait for one call to each engine, `timeout_s` for all. Engines that died, are stuck, or refused are killed."""
     answers: Answers[R] = Answers()
     is_done = set(ray.wait(list(refs), num_returns=len(refs), timeout=timeout_s)[0]) if refs else set()
     for engine, ref in zip(engines, refs, strict=True):
@@ -151,7 +151,7 @@ class Senders(Protocol):
 
 
 class DirectChannel:
-    """The learner ranks' end of a channel: opened for the engines that there are, again when they have changed."""
+    """The learner ranks' end of a channel. It is opened for the current engines, and again when they have changed."""
 
     def __init__(self, learners: Senders, config: SyncConfig, workers_per_engine: int) -> None:
         self._learners = learners
@@ -160,12 +160,12 @@ class DirectChannel:
         self._connected: list[str] = []
 
     def send(self, version: int, engines: Sequence[Engine]) -> tuple[int, Answers[int], bool]:
-        """The learner's weights as they are now to every engine, as `version`; returns the bytes that went to each,
-        which engines have taken them, and whether the channel held: if not, theirs may not be whole, and it is opened
-        again for the next version.
+        """Send the learner's current weights to every engine, as `version`. Returns the bytes sent to each, which
+        engines have taken them, and whether the channel held. If not, the engines' weights may be incomplete, and the
+        channel is opened again for the next version.
 
-        Raises WeightSyncError when every engine refused; LearnersLostError, after killing the engines that a learner
-        rank was sending to when it died: they would wait for the rest of it.
+        Raises WeightSyncError when every engine refused. Raises LearnersLostError when a learner rank died; the engines
+        that it was sending to are killed first, because they would wait for the rest.
         """
         versions = [engine.handle.played_version.remote() for engine in engines]
         answers = gather(engines, versions, self._config.timeout_s)

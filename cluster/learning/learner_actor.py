@@ -21,7 +21,7 @@ from spag_ray.weights.snapshot import Bucket
 
 @dataclass(frozen=True)
 class Place:
-    """A rank's place in its group; `master` is the host:port on rank 0's node where the group meets."""
+    """A rank's place in its group; `master` is the group's rendezvous, a host:port on rank 0's node."""
 
     rank: int
     size: int
@@ -29,7 +29,7 @@ class Place:
 
 
 class LearnerActor:
-    """Hosts one rank. Made before its group is known, because rank 0 says where the group meets."""
+    """Hosts one rank. It is created before its group is known, because rank 0 chooses the rendezvous."""
 
     def __init__(self, log_path: str) -> None:
         redirect_output(log_path)
@@ -38,11 +38,11 @@ class LearnerActor:
         self._client: EngineClient | None = None
 
     def __repr__(self) -> str:
-        """What Ray's pages and messages call it."""
+        """The name in Ray's dashboard and messages."""
         return self._name
 
     def meeting_place(self) -> str:
-        """host:port on this node that is free now."""
+        """A host:port on this node that is free now."""
         host = ray.util.get_node_ip_address()
         with socket.socket() as probe:
             probe.bind((host, 0))
@@ -64,7 +64,7 @@ class LearnerActor:
         from learners.engine import World
         from learners.learner import Learner
 
-        # Ray shows each rank its own GPU alone, so on every node it is the first.
+        # Ray shows each rank only its own GPU, so its local index is always 0.
         self._learner = Learner(model, config, objective, World(place.rank, place.size, 0, place.master))
         return self._learner.num_buckets, self._learner.num_tensors, self._learner.adapter
 
@@ -132,7 +132,7 @@ class LearnerActor:
 
 
 class LearnerHandle(ActorHandle, Protocol):
-    """A LearnerActor's."""
+    """The handle of a LearnerActor."""
 
     @remote_method
     def meeting_place(self) -> str: ...

@@ -1,4 +1,4 @@
-"""The learner group: DeepSpeed ranks, one actor each, spoken to as one.
+"""The learner group: DeepSpeed ranks, one actor each, called as one.
 
 Every call goes to every rank, in the same order, because DeepSpeed's steps and gathers are collective.
 """
@@ -65,8 +65,8 @@ class LearnerGroup:
             raise
 
     def check_alive(self, wait_s: float = 0.0) -> None:
-        """Raises LearnersLostError for a rank that is dead: found within `wait_s`, or the next time. One that is at
-        work does not answer, and counts as alive."""
+        """Raises LearnersLostError for a dead rank: it is found within `wait_s`, or by a later call. A busy rank does
+        not answer, and counts as alive."""
         if wait_s:
             self._get(ray.wait(self._ready(), num_returns=len(self._ranks), timeout=wait_s)[0])
             return
@@ -83,23 +83,23 @@ class LearnerGroup:
         self._all(lambda rank: rank.begin_stage.remote(method, num_steps, learning_rate, kl_coeff, listening_coeff))
 
     def continue_stage(self, num_steps: int) -> None:
-        """The stage has so many steps in all, whatever was said when it began."""
+        """Set the stage's total number of steps, in place of the number given at its start."""
         self._all(lambda rank: rank.continue_stage.remote(num_steps))
 
     def keep_reference(self) -> None:
-        """The weights as they are now are the reference from here on."""
+        """Make the current weights the reference."""
         self._all(lambda rank: rank.keep_reference.remote())
 
     def load_reference(self, folder: str) -> bool:
-        """Those of a saved model are; False where they are not to be had, and those of now are taken."""
+        """Make a saved model's weights the reference; False if they are not available and the current ones are used."""
         return all(self._all(lambda rank: rank.load_reference.remote(folder)))
 
     def check(self, turns: Sequence[TurnSample]) -> None:
-        """Raises LearnerError, before any step, for samples that the model cannot learn."""
+        """Raises LearnerError, before any step, for samples that the model cannot be trained on."""
         self._get([self._ranks[0].check.remote(list(turns))])
 
     def score_games(self, games: Sequence[GameSample], temperature: float) -> list[GameSample]:
-        """The games with their turns' log-probabilities under the weights as they are now, as the old ones."""
+        """The games, with their turns' log-probabilities under the current weights as the old ones."""
         scored = iter(self._scores(games, lambda rank, turns: rank.score.remote(turns, temperature)))
         return [
             replace(game, turns=tuple(replace(turn, old_logprobs=next(scored)) for turn in game.turns))
@@ -107,7 +107,7 @@ class LearnerGroup:
         ]
 
     def score_reference(self, games: Sequence[GameSample], temperature: float) -> list[GameSample]:
-        """The games with their turns' log-probabilities under the reference that is kept."""
+        """The games, with their turns' log-probabilities under the reference."""
         scored = iter(self._scores(games, lambda rank, turns: rank.score_reference.remote(turns, temperature)))
         return [
             replace(game, turns=tuple(replace(turn, reference_logprobs=next(scored)) for turn in game.turns))
@@ -119,7 +119,7 @@ class LearnerGroup:
         games: Sequence[GameSample],
         score: Callable[[LearnerHandle, list[TurnSample]], Ref[dict[int, tuple[float, ...]]]],
     ) -> list[tuple[float, ...]]:
-        """Of every turn, in order."""
+        """The scores of every turn, in order."""
         turns = [turn for game in games for turn in game.turns]
         merged: dict[int, tuple[float, ...]] = {}
         for share in self._all(lambda rank: score(rank, turns)) if turns else []:
@@ -129,12 +129,12 @@ class LearnerGroup:
     def step(
         self, games: Sequence[GameSample], sft: Sequence[TurnSample], temperature: float, at_start: bool = False
     ) -> StepReport:
-        """One optimiser step; the StepReport of rank 0. `at_start`: turns without old log-probabilities take
-        those of the weights as they are."""
+        """One optimiser step; returns the StepReport of rank 0. `at_start`: turns without old log-probabilities take
+        those of the current weights."""
         return self._all(lambda rank: rank.step.remote(list(games), list(sft), temperature, at_start))[0]
 
     def bucket_refs(self) -> list[Ref[Bucket]]:
-        """The weights as they are now, one object-store reference per bucket."""
+        """The current weights, one object-store reference per bucket."""
         return [self._bucket_ref(index) for index in range(self.num_buckets)]
 
     def _bucket_ref(self, index: int) -> Ref[Bucket]:
@@ -142,7 +142,7 @@ class LearnerGroup:
         return cast(Ref[Bucket], of_rank_0)  # the others have none
 
     def probe_ref(self, prompt_ids: tuple[int, ...], target_ids: tuple[int, ...]) -> Ref[list[float]]:
-        """Reference to the log-probabilities [L] of a turn under the weights as they are now, in the engines' terms."""
+        """Reference to the log-probabilities [L] of a turn under the current weights, computed as engines do."""
         return self._ask(lambda rank: rank.probe.remote(prompt_ids, target_ids))[0]
 
     def save_model(self, folder: str) -> None:
@@ -151,17 +151,17 @@ class LearnerGroup:
     def open_channel(
         self, channel: Channel, engines: Sequence[Engine], workers_per_engine: int, in_flight: bool, timeout_s: float
     ) -> None:
-        """Connect the ranks with these engines; again when they are others."""
+        """Connect the ranks with these engines; call it again when the engines have changed."""
         client = EngineClient(engines, workers_per_engine, in_flight, timeout_s)
         (address,) = self._get([self._ranks[0].meeting_place.remote()])
         self._all(lambda rank: rank.open_channel.remote(channel, client, address))
 
     def send(self, version: int) -> SendReport:
-        """The weights as they are now, as `version`, to the engines of the open channel; what rank 0 reports."""
+        """Send the current weights, as `version`, to the engines of the open channel; returns rank 0's report."""
         return self._all(lambda rank: rank.send.remote(version))[0]
 
     def save_state(self, folder: str) -> None:
-        """All that is needed to go on from here, each rank its part."""
+        """Save all that is needed to resume from here; each rank writes its part."""
         self._all(lambda rank: rank.save_state.remote(folder))
 
     def load_state(self, folder: str) -> None:
@@ -183,7 +183,7 @@ class LearnerGroup:
         return self._get(self._ask(call))
 
     def _ask(self, call: Callable[[LearnerHandle], Ref[R]]) -> list[Ref[R]]:
-        """Of every rank, always: with ZeRO-3 even reading a weight is collective."""
+        """Call every rank, always: with ZeRO-3 even reading a weight is collective."""
         return [call(rank) for rank in self._ranks]
 
     def _get(self, refs: Sequence[Ref[R]]) -> list[R]:

@@ -1,6 +1,7 @@
 """A policy that learns: its learner group, the engines that play it, its version.
 
-One policy plays both seats, or an attacker and a defender learn side by side; each then has all of this of its own.
+Either one policy plays both seats, or an attacker and a defender learn separately, each with its own learner group,
+engines and version.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ShowStep = Callable[[str, int, int, float | None], None]
 
 
 class LearningPolicy:
-    """`name` is what turns are stamped with; `roles` are the seats that it plays."""
+    """`name` stamps its turns; `roles` are the seats that it plays."""
 
     def __init__(
         self,
@@ -57,18 +58,18 @@ class LearningPolicy:
         self._reservation = reservation
         self.waiting: list[Engine] = []
         self._exported: Export | None = None
-        self._is_proved = False  # what was exported last is on the engines, and they were compared with the learner
+        self._is_proved = False  # the last export is on the engines and was compared with the learner
         self._report: SyncReport | None = None
         self._direct: DirectChannel | None = None
         self._begun: str | None = None
-        self._stage_steps: int | None = None  # that the learners' schedule was told; None: not by this object
+        self._stage_steps: int | None = None  # as last given to the learners; None: not by this object
         self._reference_of: Stage | None = None  # the stage whose start the learners keep
         self._saved: Saved | None = None
         self.stage_progress: StageProgress | None = None
 
     @property
     def next_version(self) -> int:
-        """Of the weights that are handed out next."""
+        """The version of the next published weights."""
         return self.version + 1
 
     def start_learners(self) -> None:
@@ -87,19 +88,20 @@ class LearningPolicy:
             self._direct = DirectChannel(self.learners, self._config.sync, workers)
 
     def check_learners(self) -> None:
-        """Raises LearnersLostError for a rank that has died while nothing was asked of it."""
+        """Raises LearnersLostError for a rank that has died while idle."""
         if (learners := self.learners) is not None:
             learners.check_alive()
 
     def learn(self, training_stage: TrainingStage, show: ShowStep) -> None:
-        """Raises LearnerError when too many steps in a row had no finite gradient."""
+        """Train on the policy's part of a stage. Raises LearnerError if too many steps in a row had no finite
+        gradient."""
         assert self.learners is not None
         games = list(training_stage.games) if len(self.roles) == 2 else turns_of(training_stage.games, self.roles[0])
-        games.sort(key=lambda game: not game.turns)  # those that are only listened to come last
+        games.sort(key=lambda game: not game.turns)  # games with only listening turns come last
         stage = self._own(training_stage.stage)
         self._keep_reference(training_stage)
         if not games:
-            return  # this seat has nothing to learn from: the other won every game
+            return  # this seat has nothing to train on: the other won every game
         self.learners.check([*(turn for game in games for turn in game.turns + game.listening), *training_stage.sft])
         # A seat that only listens takes as many steps as the games of both seats would.
         num_leading = sum(bool(game.turns) for game in games) or count_leading(training_stage.games)
@@ -133,7 +135,7 @@ class LearningPolicy:
     def _begin(
         self, training_stage: TrainingStage, stage: str, games: list[GameSample], num_steps: int, show: ShowStep
     ) -> StageProgress:
-        """The stage at its beginning, or where the checkpoint was saved that was loaded last."""
+        """The stage at its start, or as saved in the checkpoint that was loaded last."""
         assert self.learners is not None
         saved, self._saved = self._saved, None
         if saved is not None and saved.stage == stage:
@@ -156,8 +158,8 @@ class LearningPolicy:
         return StageProgress(stage, games)
 
     def _keep_reference(self, training_stage: TrainingStage) -> None:
-        """In a stream the learners keep the weights of the stage's start: those of now before its first part, and those
-        that were saved at the end of the stage before when it is resumed."""
+        """In a stream, make the learners keep the weights of the stage's start: the current ones before its first part,
+        or when it is resumed, those saved at the end of the previous stage."""
         assert self.learners is not None
         if training_stage.part_of is None or not self._config.keeps_stage_start:
             return
@@ -171,8 +173,8 @@ class LearningPolicy:
         self._reference_of = training_stage.stage
 
     def export(self) -> None:
-        """Begin to hand out the learner's weights as the next version. The version before is let go first: the object
-        store need not hold two."""
+        """Start to export the learner's weights as the next version. The previous version is released first, so the
+        object store need not hold two."""
         assert self.learners is not None
         self._exported, self._is_proved = None, False
         self._exported = export(self.learners, self.next_version, self._probe, self._direct)
@@ -180,8 +182,8 @@ class LearningPolicy:
             self._exported.wait()
 
     def publish(self, gate: Gate) -> dict[Engine, str]:
-        """What was exported becomes the version that every engine of this policy plays, those that wait for it too;
-        returns {engine: why} of those that were stopped."""
+        """Give the exported version to every engine of this policy, including those that wait for it; returns
+        {engine: why} of those that were stopped."""
         assert self._exported is not None
         self.engines += self.waiting
         self.waiting = []
@@ -206,13 +208,13 @@ class LearningPolicy:
         return lost
 
     def forget_export(self) -> None:
-        """Learners were lost, and what they exported may be: whoever comes in now waits for the next version."""
+        """Call when learners were lost: their export may be lost too, so new engines wait for the next version."""
         self._is_proved = False
 
     def catch_up(self, engine: Engine) -> bool:
-        """Bring a new engine to the newest published version; it plays only then. Returns False where it has to wait
-        for the next one, because the learner sends its weights itself or has died while it published; and where it was
-        stopped, because it could not take them: then the watch replaces it."""
+        """Give a new engine the newest published version; it plays only then. Returns False if the engine has to wait
+        for the next version, because the learner sends its weights itself or died while publishing. Also returns False
+        if the engine could not load the weights and was stopped: then the watch replaces it."""
         if self._exported is not None:
             if self._exported.direct is not None or not self._is_proved:
                 self.waiting.append(engine)
@@ -221,22 +223,22 @@ class LearningPolicy:
                 if not self._give(self._exported, [engine]):
                     return False
             except LearnersLostError:
-                self.waiting.append(engine)  # the run will see that; and if the engine was stopped, the watch will
+                self.waiting.append(engine)  # the run detects lost learners; the watch detects a stopped engine
                 return False
         self.engines.append(engine)
         return True
 
     def admit(self) -> list[Engine]:
-        """Send the weights as they were published to the engines that wait for them, while the learner does nothing
-        else; returns those that may play from now on.
+        """Send the published weights to the engines that wait for them, while the learner is idle; returns those that
+        may play from now on.
 
-        Raises EngineError where no engine is left and the learner cannot: it sleeps, or has done its work.
+        Raises EngineError if no engine is left and the learner cannot send: it sleeps, or training is done.
         """
         if not self.waiting:
             return []
         if self.learners is None or self._config.placement == "colocated":
             if self.engines:
-                return []  # the others play on until the next version
+                return []  # the others continue to play until the next version
             raise EngineError(
                 f"no engine of {self.name} is left, and with sync.channel: {self._config.sync.channel} a new one has "
                 "to wait for the next version; continue with --resume"
@@ -253,9 +255,9 @@ class LearningPolicy:
         return admitted
 
     def _give(self, exported: Export, engines: Sequence[Engine]) -> list[Engine]:
-        """The version that others play to newcomers; returns those that have it. The rest was stopped.
+        """Give new engines the version that the others play; returns those that have it. The rest were stopped.
 
-        Raises WeightSyncError where no newcomer can take it, and nobody plays it.
+        Raises WeightSyncError if no new engine can load it and no other engine plays it.
         """
         lost: dict[Engine, str] = {}
         try:
@@ -275,8 +277,8 @@ class LearningPolicy:
     def _hand_out(
         self, exported: Export, engines: Sequence[Engine], gate: Gate | None = None
     ) -> tuple[SyncReport, dict[Engine, str]]:
-        """`publish`; and where the channel broke, once more through the object store, which then serves those who come
-        later, too."""
+        """`publish`; if the channel broke, publish again through the object store, which then also serves engines that
+        are added later."""
         report, lost = publish(exported, engines, self._config.sync, gate)
         if not report.broken_channels:
             return report, lost
@@ -291,7 +293,7 @@ class LearningPolicy:
 
     @contextlib.contextmanager
     def _learners_to_blame(self) -> Iterator[None]:
-        """What an engine could not take because a learner rank is gone is that rank's fault: LearnersLostError."""
+        """Turn a WeightSyncError into LearnersLostError if a learner rank has died: that is the cause."""
         try:
             yield
         except WeightSyncError:
@@ -300,12 +302,12 @@ class LearningPolicy:
             raise
 
     def leave(self, engine: Engine) -> None:
-        """An engine is gone."""
+        """Remove an engine."""
         self.engines = [other for other in self.engines if other is not engine]
         self.waiting = [other for other in self.waiting if other is not engine]
 
     def save(self, stage: Stage) -> str:
-        """The learner's weights as a model folder of the run."""
+        """Save the learner's weights as a model folder of the run."""
         return self.save_to(self.saved(stage))
 
     def saved(self, stage: Stage) -> Path:
@@ -313,7 +315,7 @@ class LearningPolicy:
         return self._folder / "models" / self._own(stage)
 
     def _own(self, stage: Stage) -> str:
-        """The name of its part of a stage."""
+        """The name of this policy's part of a stage."""
         return str(stage if len(self.roles) == 2 else stage.of_policy(self.name))
 
     def save_to(self, folder: Path) -> str:
@@ -322,14 +324,14 @@ class LearningPolicy:
         return str(folder)
 
     def save_state(self, folder: Path) -> None:
-        """To go on from: everything of the learner group."""
+        """Save the learner group's whole state, to resume from."""
         assert self.learners is not None
         self.learners.save_state(str(folder / self.name))
         if self.stage_progress is not None:
             self.stage_progress.save(folder / self.name)
 
     def load_state(self, folder: Path, part_of: str | None) -> None:
-        """`part_of`: the stage in parts that it was saved in; its next part continues the same schedule."""
+        """`part_of`: the stream that the state was saved in, if any; its next part continues the same schedule."""
         assert self.learners is not None
         self.learners.load_state(str(folder / self.name))
         self._begun, self._saved, self.stage_progress = part_of, saved_in(folder / self.name), None
@@ -337,7 +339,7 @@ class LearningPolicy:
 
     @property
     def is_in_stage(self) -> bool:
-        """The checkpoint that was loaded last was saved mid-stage, which has not gone on yet."""
+        """The checkpoint loaded last was saved mid-stage, and that stage has not resumed yet."""
         return self._saved is not None
 
     def wake_learners(self) -> None:
@@ -354,12 +356,11 @@ class LearningPolicy:
             self.learners = None
 
     def _scored(self, games: list[GameSample], training_stage: TrainingStage) -> list[GameSample]:
-        """The games with their log-probabilities under the weights that they are taken with, and under those of the
-        stage's start where these are others. Those of the first step are not needed under the former: there the learner
-        is what it was."""
+        """The games with their log-probabilities under the current weights, and under those of the stage's start if
+        they differ. The first step's games need none under the current weights: the learner still has these then."""
         assert self.learners is not None
         if training_stage.method == "imitation" and training_stage.kl_coeff == 0:
-            return games  # nothing is compared with the weights before
+            return games  # nothing is compared with the previous weights
         if self._config.learner.reference != "recompute" and training_stage.method == "self_play":
             return [
                 replace(game, turns=tuple(replace(turn, old_logprobs=turn.behaviour_logprobs) for turn in game.turns))
@@ -371,7 +372,7 @@ class LearningPolicy:
         return first + self.learners.score_games(rest, training_stage.temperature)
 
     def _dump(self, stage: str, batch: Sequence[GameSample], report: StepReport) -> None:
-        """Which episodes made a step that was skipped, and what the step looked like."""
+        """Write the episodes and the report of a skipped step to skipped/."""
         folder = self._folder / "skipped"
         folder.mkdir(exist_ok=True)
         found = {

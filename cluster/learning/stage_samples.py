@@ -1,4 +1,4 @@
-"""What is learned in each stage: samples of judged games, and how a pass over them is to go."""
+"""What each stage trains on: samples of judged games, and the settings of a pass over them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from spag_ray.training_data.unsaid_words import heard_words, merged, unsaid_word
 
 
 class StageSamples:
-    """Of one run. `learning`: names of the policies that self-play trains."""
+    """The samples of one run. `learning`: names of the policies that self-play trains."""
 
     def __init__(
         self, config: RunConfig, tokenizer: Tokenizer, renderer: Renderer, learning: set[str], recorder: Recorder
@@ -37,12 +37,12 @@ class StageSamples:
         self._recorder = recorder
 
     def sft(self) -> list[TurnSample]:
-        """The rows that are learned beside self-play; none without `self_play.sft_file`."""
+        """The rows that are trained on in self-play stages; none without `self_play.sft_file`."""
         path = self._config.self_play.sft_file
         return sft_samples(read_sft(path), self._renderer) if path else []
 
     def imitation(self, played: Sequence[Episode] | None) -> TrainingStage:
-        """The imitated turns of a stronger player's games, or rows of training data, and SFT rows beside them.
+        """The imitated turns of a stronger player's games, or rows of training data, plus SFT rows.
         `played`: the expert's games, where `imitation.source` is `scripted`."""
         config = self._config.imitation
         games: list[GameSample]
@@ -80,8 +80,8 @@ class StageSamples:
         baselines: RoleBaselines | None,
         window: RoleWindow | None = None,
     ) -> TrainingStage:
-        """The learner's own turns. `window`: of a stream, whose versions may come without a decided game; any other
-        stage without one is an InputError that says `what` it was."""
+        """The learner's own turns. `window`: that of a stream, whose versions may have no decided game; any other stage
+        without one raises InputError, which names it `what`."""
         config = self._config
         is_sampled = config.render == "exact"
         episodes = self._rendered(episodes)
@@ -121,7 +121,7 @@ class StageSamples:
         return self._recorded(games, "imitation", len(episodes))
 
     def _rendered(self, played: Sequence[Episode]) -> Sequence[Episode]:
-        """The episodes under the prompts that they were played with, or under others."""
+        """The episodes with the prompts that they were played with, or rendered with other prompts."""
         config = self._config
         if config.render == "exact":
             return played
@@ -148,7 +148,7 @@ class StageSamples:
     def _unsaid(
         self, games: list[GameSample], episodes: Sequence[Episode], learning: set[str] | None = None
     ) -> list[GameSample]:
-        """The games with the words that their turns are not to say, if that is learned."""
+        """The games with the words that their turns are trained not to say, if that is configured."""
         if not self._config.objective.unsaid_coeff:
             return games
         of_attackers = unsaid_words(episodes, self._renderer.spoken, self._longest, learning)

@@ -1,4 +1,4 @@
-"""What a policy learns in one stage, and how far it has come in it."""
+"""What a policy trains on in one stage, and its progress in it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from spag_ray.training_data.samples import GameSample, TurnSample
 
 @dataclass(frozen=True)
 class TrainingStage:
-    """What is learned in one stage, and how: one pass over `games` in the order given, `batch_games` a step. Games that
-    are listened to alone are spread over these steps."""
+    """What one stage trains on, and how: one pass over `games` in the given order, `batch_games` per step. Games with
+    only listening turns are spread over these steps."""
 
     stage: Stage
     method: str
@@ -28,8 +28,8 @@ class TrainingStage:
     kl_coeff: float
     temperature: float = 1.0
     listening_coeff: float = 0.0
-    # Of what comes in parts, a stream: its name, the steps of all of it, how many parts of this stage were learned
-    # before this one, and the stage whose weights this stage began with (None: the model that the run began with).
+    # For a stream, which comes in parts: its name, the steps of all parts, how many parts of this stage were trained on
+    # before this one, and the stage whose weights this stage started with (None: the run's base model).
     part_of: str | None = None
     stage_steps: int | None = None
     part: int = 0
@@ -38,9 +38,9 @@ class TrainingStage:
 
 @dataclass
 class StageProgress:
-    """A stage that is being learned: its games, with the log-probabilities of its start, and the steps that are done.
-    What was scored at the start cannot be scored again later, so it is saved with a checkpoint. A part of a stream is
-    saved before or after it, never inside: so `old` is all that its turns have, and is the reference too."""
+    """A stage under way: its games, with the log-probabilities of its start, and the number of steps done. The scores
+    of the start cannot be computed again later, so a checkpoint saves them. A stream is saved between its parts, never
+    inside one: so saved turns have only old log-probabilities, which are the reference too."""
 
     stage: str
     games: list[GameSample]
@@ -59,7 +59,7 @@ class StageProgress:
 
 @dataclass(frozen=True)
 class Saved:
-    """An StageProgress as `StageProgress.save` left it."""
+    """A StageProgress as `StageProgress.save` wrote it."""
 
     stage: str
     num_steps_done: int

@@ -1,11 +1,11 @@
-"""Weights from the learner group to the engines, and the proof that they arrived.
+"""Sends weights from the learner group to the engines, and checks that they arrived.
 
     learner ranks --bucket i--> object store --> every engine: one session (start, update x N, finish) per version
                   --weights------------------>   or straight to every engine, on the channels of transfer.py
                   --probe-----> log-probabilities of one fixed turn <--- compared ---> the same from every engine
 
-An engine that cannot take a version, or then plays another, is killed and replaced: it would go on playing weights that
-nobody knows. When no engine can, the version is at fault, and the run ends.
+An engine that cannot load a version, or then plays another one, is killed and replaced, because it would play unknown
+weights. When no engine can load it, the version is at fault, and the run ends.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Probe:
 
 @dataclass(frozen=True)
 class Export:
-    """A version on its way: its buckets in the object store (or about to be), or the channel on which the learner will
-    send it itself, and what the learner says of the probe under the same weights. The learner has `learner_timeout_s`
-    for its part."""
+    """A version in transfer: its buckets in the object store (or about to be), or the channel on which the learner will
+    send it itself, and the learner's scores of the probe under the same weights. `learner_timeout_s`: the learner's
+    time limit."""
 
     version: int
     bucket_refs: list[Ref[Bucket]]
@@ -51,7 +51,7 @@ class Export:
     direct: DirectChannel | None = None
 
     def wait(self) -> None:
-        """Until the learner has nothing more to do with it. Raises LearnersLostError when that takes too long."""
+        """Wait until the learner has done its part. Raises LearnersLostError when that takes too long."""
         refs = [*self.bucket_refs, *([self.probe_ref] if self.probe_ref is not None else [])]
         if refs and ray.wait(refs, num_returns=len(refs), timeout=self.learner_timeout_s, fetch_local=False)[1]:
             raise LearnersLostError(
@@ -60,8 +60,8 @@ class Export:
 
 
 def export(learners: LearnerGroup, version: int, probe: Probe | None, direct: DirectChannel | None = None) -> Export:
-    """Ask the learner for its weights as they are now; returns at once. On a direct channel they leave it when they are
-    published: the learner must not step before."""
+    """Request the learner's current weights; returns at once. On a direct channel they are sent by `publish`: the
+    learner must not step before."""
     return Export(
         version,
         learners.bucket_refs() if direct is None else [],
@@ -74,10 +74,10 @@ def export(learners: LearnerGroup, version: int, probe: Probe | None, direct: Di
 
 
 class Gate(Protocol):
-    """Who keeps games away from an engine that takes new weights between games."""
+    """Keeps games away from an engine that loads new weights between games."""
 
     def drain(self, engine: Engine) -> None:
-        """Returns when no game sits there any more."""
+        """Returns when the engine has no game left."""
         ...
 
     def reopen(self, engine: Engine) -> None: ...
@@ -86,16 +86,16 @@ class Gate(Protocol):
 def publish(
     exported: Export, engines: Sequence[Engine], config: SyncConfig, gate: Gate | None = None
 ) -> tuple[SyncReport, dict[Engine, str]]:
-    """Give a version to every engine. Returns the report and {engine: why} of those that were stopped, which nobody
-    counts on any more. Where the report has `broken_channels`, the others may not have all of it.
+    """Give a version to every engine. Returns the report and {engine: why} of those that were stopped. If the report
+    has `broken_channels`, the others' weights may be incomplete.
 
-    Raises WeightSyncError, which and why, when engines refused it and none took it.
+    Raises WeightSyncError, with each engine's reason, when engines refused it and none took it.
     """
     began = time.perf_counter()
     answers: Answers[object] = Answers()
     num_bytes, held = 0, True
     if config.update == "between_games" and gate is not None:
-        # One at a time, so that the others go on playing; those that take the weights together stop together.
+        # One at a time, so that the others continue to play; on a direct channel all stop together.
         groups = [list(engines)] if exported.direct is not None else [[engine] for engine in engines]
         for group in groups:
             for engine in group:
@@ -115,10 +115,10 @@ def publish(
 def verify_weights(
     exported: Export, engines: Sequence[Engine], config: SyncConfig, probe: Probe, report: SyncReport
 ) -> tuple[SyncReport, dict[Engine, str]]:
-    """Compare what the engines and the learner say of the probe: the report with what was found, and {engine: why} of
-    those that were stopped: dead, or with a gap above `sync.max_probe_gap`.
+    """Compare the engines' scores of the probe with the learner's. Returns the report with the result, and
+    {engine: why} of those that were stopped: dead, or with a gap above `sync.max_probe_gap`.
 
-    Raises WeightSyncError, which and why, when every engine that answered has such a gap.
+    Raises WeightSyncError, with each engine's reason, when every engine that answered has such a gap.
     """
     began = time.perf_counter()
     expected = _expected(exported)
@@ -149,7 +149,7 @@ def verify_weights(
 def _load(
     exported: Export, engines: Sequence[Engine], config: SyncConfig, answers: Answers[object]
 ) -> tuple[int, bool]:
-    """All at once; returns the bytes that went to each, and whether the channel held; adds to `answers`."""
+    """Load all engines at once and add to `answers`; returns the bytes sent to each, and whether the channel held."""
     if exported.direct is not None:
         num_bytes, sent, held = exported.direct.send(exported.version, engines)
         answers.add(sent)
@@ -165,7 +165,7 @@ def _load(
         exported.wait()  # engines that wait for the learner's buckets are not late themselves
     except LearnersLostError:
         for engine in engines:
-            ray.kill(engine.handle)  # it has a part of the version
+            ray.kill(engine.handle)  # it has loaded only part of the version
         raise
     loaded = gather(engines, loads, config.timeout_s)
     answers.add(loaded)
@@ -175,7 +175,7 @@ def _load(
 
 
 def _expected(exported: Export) -> Sequence[float]:
-    """What the learner says of the probe."""
+    """The learner's scores of the probe."""
     try:
         return ray.get(exported.probe_ref, timeout=exported.learner_timeout_s)
     except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:

@@ -1,4 +1,4 @@
-"""A run on a terminal: as it goes on, and at its end.
+"""A run on a terminal: during the run, and at its end.
 
 status_board.py and progress.py are the line that `train` shows; tables.py is printed at its end; the rest is
 `spag-ray watch`.

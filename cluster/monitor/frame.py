@@ -185,7 +185,7 @@ def _machine(view: RunView, width: int) -> list[Text]:
 
 
 def _staleness(lags: Mapping[int, int], width: int) -> list[Text]:
-    """Episodes of a stream by how many versions old they were when they were learned."""
+    """Episodes of a stream by their age in versions when they were trained on."""
     if not (total := sum(lags.values())):
         return []
     line = _labelled("staleness")

@@ -1,4 +1,4 @@
-"""What there is to see of a run, from the lines of its metrics.jsonl: for `spag-ray watch`.
+"""The state of a run, computed from the lines of its metrics.jsonl: for `spag-ray watch`.
 
     view = RunView("quickstart", config)
     for line in MetricLines(folder / "metrics.jsonl").new():
@@ -85,7 +85,7 @@ class Waiting:
 
 
 class Learned:
-    """How many rounds, or versions of a stream, were learned and published, and how long each took."""
+    """How many rounds, or versions of a stream, were trained on and published, and how long each took."""
 
     def __init__(self) -> None:
         self.num_done = 0
@@ -193,7 +193,7 @@ class RunView:
         return Shares("self-play", (last - first) or last)
 
     def learned(self) -> tuple[int, int] | None:
-        """(rounds that were learned and published, all of them); of a stream it is versions."""
+        """(rounds that were trained on and published, all rounds); for a stream, versions."""
         config = self.config
         if config is None or not config.self_play.rounds:
             return None
@@ -203,7 +203,7 @@ class RunView:
         return min(self._learned.num_done, total), total
 
     def seconds_left(self, now: float) -> float | None:
-        """By what a round, or a version of a stream, has taken so far; None while nobody can know."""
+        """Estimated from the time of a round, or a version of a stream, so far; None without an estimate."""
         learned = self.learned()
         if learned is None or self._learned.num_timed == 0:
             return None

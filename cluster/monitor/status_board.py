@@ -1,4 +1,4 @@
-"""What a run is doing now: its parts write it here, and whoever watches the run reads it."""
+"""What a run is doing now: its parts write it here, and displays read it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StatusBoard:
         )
 
     def note(self, text: str) -> None:
-        """A line that whoever watches the run is shown once."""
+        """A line that every display of the run shows once."""
         self._notes.append(text)
         self._num_notes += 1
 

@@ -1,4 +1,4 @@
-"""What is printed of a run's matches."""
+"""The printed tables of a run's matches."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def guess_table(lines: Sequence[HeldOutLine]) -> Table:
 
 
 def head_to_head_lines(matches: Sequence[Match]) -> list[str]:
-    """The newest weights' score in each seat against whoever else they met, and its mean over both."""
+    """The newest weights' score in each seat against every other player they met, and its mean over both."""
     met = [match for match in matches if match.attacker != match.defender]
     newest = max((name for match in met for name in (match.attacker, match.defender)), key=order_of, default="")
     scores: dict[str, dict[Role, float]] = {}

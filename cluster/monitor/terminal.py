@@ -1,4 +1,4 @@
-"""What a terminal can show besides words: curves and bars of block characters; and text from elsewhere, made harmless.
+"""Curves and bars of block characters for a terminal, and untrusted text made harmless.
 
 >>> sparkline([1, 2, 3, 8], 10), bar(0.4, 5), duration(3725)
 ('▁▂▃█', '██   ', '1:02:05')

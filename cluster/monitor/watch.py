@@ -1,4 +1,4 @@
-"""`spag-ray watch`: a run as it goes on, from the files of its folder or over Ray Client; it never touches the run.
+"""`spag-ray watch`: a live view of a run, from the files of its folder or over Ray Client; it never changes the run.
 
 folder  metrics.jsonl (its newest lines), evaluations.json, ended.json: beside any run, wherever the folder is seen
 ray://  lines of metrics.jsonl, and the run's own words: where it is in a stage, what it has noted

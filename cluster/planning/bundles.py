@@ -1,4 +1,4 @@
-"""The room that a run needs, in pieces that each have to be on one node; and in words, what of it is not free.
+"""The resources that a run needs, as bundles that each fit on one node; and a text that says what is not free.
 
 >>> [bundle.num_cpus for bundle in bundles_of(RunConfig.model_validate({"learner": {"num_ranks": 3, "num_cpus": 0.5}}))]
 [1.0, 1.0, 0.5]
@@ -31,7 +31,7 @@ class Bundle:
 
 @dataclass(frozen=True)
 class NodeUse:
-    """What a node has, and what of it nobody holds."""
+    """A node's resources, and those that are free."""
 
     has: NodeResources
     free_cpus: float

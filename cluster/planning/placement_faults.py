@@ -1,4 +1,4 @@
-"""What is wrong with a run's placement, in words: of all nodes together, of each node, of each GPU.
+"""Faults of a run's placement as text: of all nodes together, of each node, of each GPU.
 
 fault = placement_fault(config, [NodeResources("10.0.0.1", 16, 8)])      # None, or why it would wait for ever
 """

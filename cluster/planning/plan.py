@@ -30,8 +30,8 @@ WELL_FILLED = 0.9
 
 @dataclass(frozen=True)
 class Schedule:
-    """What is played and learned. Numbers of games are known; steps are at most these, because games that nobody won
-    are not learned. `imitation_steps` is None where a file's rows decide; `permits` are a stream's."""
+    """What is played and trained on. Numbers of games are exact; numbers of steps are upper bounds, because undecided
+    games are not trained on. `imitation_steps` is None if a file's rows decide; `permits` are a stream's."""
 
     imitation_games: int | None
     imitation_steps: int | None
@@ -126,7 +126,7 @@ def make_schedule(config: RunConfig) -> Schedule:
         per_version, max_lag = config.stream.games_per_version, config.stream.max_lag
         versions = games // per_version
         steps = versions * max(1, per_version // self_play.batch_games)
-        fresh = -(-per_version // config.stream.reuse)  # the others were learned before
+        fresh = -(-per_version // config.stream.reuse)  # the others were trained on before
         games, permits = versions * fresh, (max_lag + 1) * fresh
     num_evaluated = 1 + int(imitation.enabled) + self_play.rounds + 2 * len(match_actors(config)[:1])
     num_matches = sum(2 * num_later_stages(config, opponent) for opponent in config.evaluation.against)
@@ -164,7 +164,7 @@ def make_disk(config: RunConfig, size: ModelSize) -> Disk:
 
 
 def plan_faults(plan: Plan) -> list[str]:
-    """What would end a run that has begun, with what to change."""
+    """Faults that would end a run after its start, with what to change."""
     config, faults = plan.config, []
     if plan.sequences == 0:
         faults.append(

@@ -43,8 +43,8 @@ SAY_AGAIN_EVERY_S = 120.0  # when nothing has changed
 
 
 class Reservation:
-    """`name` is the placement group's. `note` is told what is waited for; `check` is called meanwhile, and ends the
-    wait by raising. Any thread may call. One that has reserved nothing lets Ray find room for every actor."""
+    """`name` is the placement group's. During a wait, `note` is called with what it waits for, and `check` may end it
+    by raising. Any thread may call. Without a reservation, Ray finds room for every actor."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ def reservation_of(run_folder: Path) -> str:
 
 
 def free(name: str) -> None:
-    """Gives back what a previous attempt of a run has left reserved under this name: a killed Run leaves it while its
-    driver lives."""
+    """Frees what a previous attempt of a run has left reserved under this name: a killed Run leaves it as long as its
+    driver is alive."""
     with contextlib.suppress(ValueError):
         remove_placement_group(get_placement_group(name))

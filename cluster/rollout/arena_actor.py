@@ -27,8 +27,8 @@ MAX_UNSENT = 64  # episodes; play waits when the buffer is that far behind
 
 
 class ArenaActor:
-    """`turn_timeout_s`: an answer that takes longer is asked of another engine. `join_timeout_s`: how long games wait
-    for an engine where there is none, the wait for room not counted."""
+    """`turn_timeout_s`: after this time a turn is requested from another engine. `join_timeout_s`: how long games wait
+    for an engine when there is none, not counting the wait for room."""
 
     def __init__(
         self,
@@ -55,19 +55,19 @@ class ArenaActor:
         self._may_play.set()
 
     def __repr__(self) -> str:
-        """What Ray's pages and messages call it."""
+        """The name in Ray's dashboard and messages."""
         return self._name
 
     async def heartbeat(self) -> None:
-        """Answers while this process lives and its event loop turns."""
+        """Answers while this process is alive and its event loop runs."""
 
     async def join(self, engine: Engine, policy: str) -> None:
-        """An engine that plays `policy` from now on, also in games that are under way."""
+        """Add an engine that plays `policy` from now on, also in games under way."""
         self._pool(engine.pool, policy).join(engine.name, RemotePolicy(engine.handle, engine.name, pace=self._pace))
         self._pace.num_engines = sum(len(pool.games) for pool in self._pools.values())
 
     async def drop(self, engine: Engine) -> None:
-        """An engine that is gone, or is to go."""
+        """Remove an engine that is dead or will be ended."""
         if engine.pool in self._pools:
             self._pools[engine.pool].drop(engine.name)
 
@@ -79,7 +79,7 @@ class ArenaActor:
         self._pool(pool, policy).found_room(name)
 
     async def drain(self, engine: Engine) -> None:
-        """Give the engine no new game; returns when those that sit there have ended."""
+        """Give the engine no new game; returns when its games have ended."""
         if engine.pool in self._pools:
             await self._pools[engine.pool].drain(engine.name)
 
@@ -91,14 +91,14 @@ class ArenaActor:
         return {name: pool.counts for name, pool in self._pools.items()}
 
     async def pause(self) -> None:
-        """Begin no game until `resume`; those under way are played to their end."""
+        """Start no game until `resume`; those under way are finished."""
         self._may_play.clear()
 
     async def resume(self) -> None:
         self._may_play.set()
 
     async def answer(self, task: GameTask, texts: list[str], seat: Seat) -> tuple[list[str], Verdict | None]:
-        """The seat's next turn in a game that somebody plays against it; see actors.arena.answer."""
+        """The seat's next turn in a game against a user; see actors.arena.answer."""
         return await answer(task, texts, self._player(seat), self._rules)
 
     async def play(self, tasks: Sequence[GameTask], seats: Mapping[str, Seat], games_in_flight: int) -> int:
@@ -112,7 +112,7 @@ class ArenaActor:
         return await self._until_stopped(STAGE, self._play(_Leases(self._buffer, self._name), seats, games_in_flight))
 
     async def stop(self, stage: str) -> None:
-        """Leave the games of a stage that are under way where they are."""
+        """Abandon the games of a stage that are under way."""
         if stage in self._playing:
             self._playing[stage].cancel()
 
@@ -159,7 +159,7 @@ class ArenaActor:
 
 
 class ArenaHandle(ActorHandle, Protocol):
-    """An ArenaActor's."""
+    """The handle of an ArenaActor."""
 
     @remote_method
     def heartbeat(self) -> None: ...
@@ -205,7 +205,7 @@ class ArenaHandle(ActorHandle, Protocol):
 
 
 class _Outbox:
-    """Episodes on their way to the buffer: one call at a time, with all that came meanwhile."""
+    """Sends episodes to the buffer: one call at a time, with all that finished during the call before."""
 
     def __init__(self, buffer: BufferHandle) -> None:
         self._buffer = buffer
@@ -222,7 +222,7 @@ class _Outbox:
             self._sending = asyncio.create_task(self._send())
 
     async def close(self) -> int:
-        """Everything sent; how many the buffer acknowledged."""
+        """Send everything; returns how many the buffer acknowledged."""
         if self._sending is not None:
             await self._sending
         await self._send()
@@ -235,7 +235,7 @@ class _Outbox:
 
 
 class _Pausable:
-    """A TaskSource that gives nothing while it may not."""
+    """A TaskSource that waits while play is paused."""
 
     def __init__(self, source: TaskSource, may_play: asyncio.Event) -> None:
         self._source = source

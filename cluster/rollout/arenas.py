@@ -1,4 +1,4 @@
-"""The arenas of a run, spoken to as one; one that dies or hangs is replaced, and told of every engine."""
+"""The arenas of a run, called as one; an arena that dies or hangs is replaced, and every engine joins the new one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Arenas:
         self.handles: list[ArenaHandle] = [self._start(index) for index in range(count)]
 
     def name(self, index: int) -> str:
-        """What an arena calls itself to the buffer."""
+        """The name of an arena in its calls to the buffer."""
         return f"arena-{index}" if self._lives[index] == 1 else f"arena-{index}.{self._lives[index]}"
 
     def join(self, engine: Engine, policy: str) -> None:
@@ -47,7 +47,7 @@ class Arenas:
 
     @contextlib.contextmanager
     def waiting_for_room(self, pool: str, policy: str, names: Sequence[str]) -> Iterator[None]:
-        """While the block waits for room for these engines of a pool, the time that games wait does not count."""
+        """While the block waits for room for these engines of a pool, the games' own wait for them does not count."""
         self._without_room |= dict.fromkeys(names, (pool, policy))
         for name in names:
             _wait_for([arena.wait_for_room.remote(pool, policy, name) for arena in self.handles])
@@ -66,13 +66,13 @@ class Arenas:
         _wait_for([arena.reopen.remote(engine) for arena in self.handles])
 
     def pause(self, is_paused: bool) -> None:
-        """Begin no game while it is; those under way are played to their end."""
+        """Start no game while paused; those under way are finished."""
         self._is_paused = is_paused
         _wait_for([(arena.pause if is_paused else arena.resume).remote() for arena in self.handles])
 
     def replace(self, index: int, name: str, error: BaseException) -> ArenaHandle:
-        """Another arena in the place of one that is gone; returns its handle. A stream and an evaluation that were
-        played by the same one both come here: there is one replacement."""
+        """Replace a dead arena; returns the handle of the new one. A stream and an evaluation in the same arena both
+        call this: there is one replacement."""
         if self.name(index) != name:
             return self.handles[index]
         self._restarts.count(name, self._watch.reason(name) or error)
@@ -103,8 +103,8 @@ class Arenas:
 
 
 def _wait_for(calls: Sequence[Ref[None]]) -> None:
-    """Returns when these arenas have done it. One that is gone, or is found to hang (actor_watch.py), is replaced by
-    those who wait for its games, and its replacement is told."""
+    """Returns when these arenas have done it. One that is dead, or found to hang (actor_watch.py), is skipped: the code
+    that waits for its games replaces it, and `replace` brings the new one up to date."""
     for call in calls:
         with contextlib.suppress(ray.exceptions.RayActorError):
             get(call)

@@ -47,14 +47,14 @@ class EngineActor:
     def __init__(self, log_path: str) -> None:
         redirect_output(log_path)
         self._name = Path(log_path).stem
-        # Ray pins actors to the threads they reserve; an engine uses the cores that are there.
+        # Ray limits an actor to the threads it reserves; an engine may use every core.
         os.environ.pop("OMP_NUM_THREADS", None)
         self._policy: Policy | None = None
         self._queue: RequestQueue | None = None
         self._num_pauses = 0
 
     def __repr__(self) -> str:
-        """What Ray's pages and messages call it."""
+        """The name in Ray's dashboard and messages."""
         return self._name
 
     async def start(
@@ -80,10 +80,10 @@ class EngineActor:
         return await self._open_queue.exchange(client, requests, cancelled, gather_s)
 
     async def pulse(self) -> None:
-        """Answered on a thread of its own (see Pulse): this process runs, whatever holds up its other calls."""
+        """Answered on a thread of its own (see Pulse): shows that the process runs, even if other calls are held up."""
 
     async def heartbeat(self) -> tuple[int, float]:
-        """(turns under way, seconds since one was answered); while it takes weights nothing is expected."""
+        """(turns under way, seconds since one was answered); (0, 0.0) while the engine loads weights."""
         if self._policy is not None and self._policy.is_dead:
             os._exit(1)
         if self._queue is None or self._num_pauses:
@@ -112,13 +112,13 @@ class EngineActor:
         adapter: Mapping[str, Any] | None = None,
         in_flight: bool = False,
     ) -> tuple[int, int]:
-        """Take the snapshot whose buckets lie behind `refs`; returns (version now played, bytes that came)."""
+        """Load the snapshot whose buckets are `refs`; returns (version now played, bytes received)."""
         snapshot = _FromObjectStore(version, num_tensors, refs, adapter)
         with self._pausing():
             await self._engine.load(snapshot, in_flight)
         return self._engine.version, snapshot.num_bytes
 
-    # How a learner's ranks send weights themselves (learning/direct_channel.py); only a vLLM engine can take them.
+    # For learner ranks that send weights themselves (learning/direct_channel.py); only a vLLM engine can take them.
 
     async def open_channel(self, init_info: Mapping[str, Any]) -> None:
         await self._vllm.open_channel(init_info)
@@ -140,7 +140,7 @@ class EngineActor:
         return self._engine.version
 
     async def load_saved(self, folder: str, version: int) -> int:
-        """Take the weights of a model folder of this engine's shape; returns the version now played."""
+        """Load the weights of a model folder of this engine's shape; returns the version now played."""
         from actors.tensors import saved_snapshot
 
         with self._pausing():
@@ -176,7 +176,7 @@ class EngineActor:
 
 class Pulse:
     """Whether the process of an engine that loads its model still runs. Its actor has the concurrency group `GROUP`.
-    Until the first answer the process itself is being started, which has no deadline here."""
+    The time limit applies from the first answer on: how long the process takes to start is not limited here."""
 
     GROUP = "pulse"
 
@@ -187,7 +187,7 @@ class Pulse:
         self._asked = self._ask()
 
     def is_felt(self) -> bool:
-        """False once it has been silent for `timeout_s`. Raises what Ray says of a process that has ended."""
+        """False after `timeout_s` without an answer. Raises Ray's error if the process has ended."""
         if ray.wait([self._asked], timeout=0)[0]:
             ray.get(self._asked)
             self._felt = time.monotonic()

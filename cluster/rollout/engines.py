@@ -1,4 +1,4 @@
-"""The engines of a run: started, slept and woken together, added, taken out, and replaced when they die or hang."""
+"""The engines of a run: started, slept and woken together, added, removed, and replaced when they die or hang."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from spag_ray.results.lines import EngineJoinedLine, EngineLeftLine, EngineLostL
 
 @dataclass(eq=False)
 class Placed:
-    """An engine, and what another one needs to take its place: `learner` is the policy whose newest weights it plays;
-    others play `model`, or the saved version that their pool was given last."""
+    """An engine, and what its replacement needs. `learner` is the policy whose newest weights it plays; without one it
+    plays `model`, or the saved version that its pool was given last."""
 
     engine: Engine
     model: str
@@ -43,7 +43,7 @@ class Placed:
 
 
 class Engines:
-    """`lock` is held by whoever changes which engines there are, or gives them new weights."""
+    """Hold `lock` to add or remove engines, or to give them new weights."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Engines:
         self._placed: list[Placed] = []
         self._missing: list[Placed] = []
         self._saved: dict[str, tuple[str, int]] = {}  # pool -> the (folder, version) that it was given last
-        self._ended: set[str] = set()  # pools that nobody plays any more
+        self._ended: set[str] = set()  # pools that are no longer used
         self.are_asleep = False
         self._num_added = 0
         self.watch.start()
@@ -78,8 +78,8 @@ class Engines:
         count: int,
         learner: LearningPolicy | None = None,
     ) -> list[Engine]:
-        """`count` engines that play `model` in `pool`, stamped as `policy`; all up and known to every arena when this
-        returns. `learner`: the policy whose newest weights they will play."""
+        """Start `count` engines that play `model` in `pool`, stamped as `policy`; all are up and known to every arena
+        when this returns. `learner`: the policy whose newest weights they will play."""
         engines = self._start(model, pool, [f"engine-{pool}-{index}" for index in range(count)])
         for engine in engines:
             self._arenas.join(engine, policy)
@@ -87,8 +87,8 @@ class Engines:
         return engines
 
     def add(self, policy: LearningPolicy) -> str:
-        """One more engine for a policy that learns, while it plays; returns the engine's name. It plays once it has
-        the newest published weights: at once, or after the next sync where learners send weights themselves."""
+        """Add an engine to a learning policy during play; returns the engine's name. It plays once it has the newest
+        published weights: at once, or after the next sync if learners send weights themselves."""
         self._num_added += 1
         name = f"engine-{policy.name}-added-{self._num_added}"
         (engine,) = self._start(policy.model, policy.name, [name])
@@ -96,8 +96,8 @@ class Engines:
         return engine.name
 
     def remove(self, name: str) -> None:
-        """Take an engine out while it plays: what it was asked is asked of others. Raises InputError for one that is
-        not there."""
+        """Remove an engine during play: its unanswered turns are requested from others. Raises InputError for an
+        unknown one."""
         with self.lock:
             by_name = {placed.engine.name: placed for placed in self._placed}
             if name not in by_name:
@@ -108,7 +108,7 @@ class Engines:
         self._recorder.record(EngineLeftLine(name, placed.policy))
 
     def remove_pool(self, pool: str) -> None:
-        """Take all engines of a pool out that nobody plays any more; one that is being replaced does not come in."""
+        """Remove all engines of a pool that is no longer used; an engine that is being replaced does not come back."""
         with self.lock:
             self._ended.add(pool)
             placed = [each for each in self._placed if each.engine.pool == pool]
@@ -119,11 +119,11 @@ class Engines:
             self._recorder.record(EngineLeftLine(each.engine.name, each.policy))
 
     def of(self, pool: str) -> list[Engine]:
-        """Those that there are of a pool now."""
+        """The current engines of a pool."""
         return [placed.engine for placed in list(self._placed) if placed.engine.pool == pool]
 
     def give(self, pool: str, folder: str, version: int) -> None:
-        """Every engine of a pool plays a saved version once its games have ended, and whoever takes its place does.
+        """Every engine of a pool plays a saved version once its games have ended; so do replacements.
 
         Raises WeightSyncError when none can load it.
         """
@@ -142,15 +142,15 @@ class Engines:
             self.lost(placed[0].policy, answers.lost)
 
     def sleep(self) -> None:
-        """Every engine. One that does not do it within `sync.timeout_s` is stopped, and replaced."""
+        """Put every engine to sleep. One that takes longer than `sync.timeout_s` is stopped and replaced."""
         with self.lock:
             self.are_asleep = True
             placed = list(self._placed)
         self._wait_for("sleep", placed, [each.engine.handle.sleep.remote() for each in placed])
 
     def wake(self, part: WakePart = "all") -> None:
-        """Every engine, in time as with `sleep`; those that died in their sleep are made again when the others are
-        awake. Who is awake is not woken."""
+        """Wake every engine, with the same time limit as `sleep`. Those that died while asleep are replaced when the
+        others are awake. Does nothing if the engines are awake."""
         if not self.are_asleep:
             return
         with self.lock:
@@ -174,7 +174,7 @@ class Engines:
                 self.lost(each.policy, {each.engine: answers.lost[each.engine]})
 
     def lost(self, policy: str, engines: Mapping[Engine, str]) -> None:
-        """{engine: why} of those that were stopped: nobody asks them any more. The watch replaces them."""
+        """`engines`: {engine: why} of those that were stopped. They get no more requests; the watch replaces them."""
         for engine, reason in engines.items():
             self._arenas.drop(engine)
             self._recorder.record(EngineLostLine(engine.name, policy, reason))
@@ -201,7 +201,7 @@ class Engines:
             ray.kill(each.engine.handle)
 
     def _start(self, model: str, pool: str, names: Sequence[str], waits_for: str | None = None) -> list[Engine]:
-        """`waits_for`: the policy whose games wait for these engines meanwhile."""
+        """`waits_for`: the policy whose games wait for these engines."""
         config = self._engine_config()
         actor = ray.remote(concurrency_groups={Pulse.GROUP: 1})(EngineActor)
         engines = []
@@ -233,7 +233,7 @@ class Engines:
         return engines
 
     def _wait_until_up(self, engines: Sequence[Engine], starts: Sequence[Ref[int]]) -> None:
-        """Raises EngineError when that takes too long, an engine stops in the middle of it, or the run ends."""
+        """Raises EngineError when it takes too long, an engine stops answering, or the run ends."""
         start_timeout_s = self._config.engine.start_timeout_s
         silent_s = self._config.supervision.heartbeat_timeout_s
         deadline = time.monotonic() + start_timeout_s
@@ -265,8 +265,8 @@ class Engines:
             placed.learner.leave(placed.engine)
 
     def _replace(self, placed: Placed, fault: BaseException | str) -> None:
-        """Called by the watch: this engine is dead, or is to be."""
-        ray.kill(placed.engine.handle)  # before the lock: whoever has it may wait for this very engine
+        """Called by the watch: this engine is dead or hangs."""
+        ray.kill(placed.engine.handle)  # before taking the lock: its holder may wait for this engine
         with self.lock:
             if placed not in self._placed:
                 return
@@ -278,8 +278,7 @@ class Engines:
         self._bring_back(placed)
 
     def _bring_back(self, placed: Placed) -> None:
-        """Another engine in its place; one that does not get as far as playing is tried again, as often as restarts
-        may be."""
+        """Start a replacement; if it fails before it plays, try again as long as the restart budget allows."""
         pool = placed.engine.pool
         while pool not in self._ended and not self.watch.is_stopped:
             lives = placed.lives + 1
@@ -299,7 +298,7 @@ class Engines:
             return
 
     def _load_saved(self, engine: Engine) -> tuple[str, int]:
-        """What the pool was given last, also if that changes meanwhile."""
+        """Load what the pool was given last, even if that changes during the load; returns it."""
         while True:
             saved = self._saved[engine.pool]
             try:
@@ -307,18 +306,18 @@ class Engines:
             except (ray.exceptions.RayTaskError, SpagError):
                 if self._saved[engine.pool] == saved:
                     raise
-                continue  # its folder may be gone: the next one is there
+                continue  # its folder may have been removed: load the newer one
             return saved
 
     def _comes_in(self, placed: Placed, saved: tuple[str, int] | None = None) -> bool:
-        """It may play from now on. Returns False where its pool plays another saved version than it has loaded."""
+        """Let the engine play from now on. Returns False if its pool plays another saved version than it has loaded."""
         with self.lock:
             if self._saved.get(placed.engine.pool) != saved:
                 return False
             if placed.engine.pool in self._ended or self.are_asleep:
                 self._forsake(placed, placed.engine.name)
                 if self.are_asleep:
-                    self._missing.append(placed)  # it comes when the others wake
+                    self._missing.append(placed)  # it is replaced when the others wake
                 return True
             self._place(placed)
             if placed.learner is None:
@@ -328,7 +327,7 @@ class Engines:
             return True
 
     def _forsake(self, placed: Placed, name: str) -> None:
-        """An engine that did not come in leaves no trace."""
+        """Remove an engine that never played."""
         if placed.engine.name == name:
             ray.kill(placed.engine.handle)
         self._reservation.leave(name)

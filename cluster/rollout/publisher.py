@@ -1,4 +1,4 @@
-"""The learners' weights to the engines; and where both use the same devices, who sleeps while the other works."""
+"""Sends the learners' weights to the engines. When both use the same devices, one sleeps while the other works."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spag_ray.host.folder_lease import FolderLease
 
 
 class Publisher:
-    """Of one run. Where `placement` is not `colocated`, nobody sleeps."""
+    """The publisher of one run. If `placement` is not `colocated`, nothing sleeps."""
 
     def __init__(
         self,
@@ -33,32 +33,32 @@ class Publisher:
         self._arenas = arenas
 
     def start_learners(self) -> None:
-        """Colocated, they sleep when this returns, and the engines are awake."""
+        """If colocated, learners sleep and engines are awake when this returns."""
         if self._takes_turns:
             self._engines.sleep()
         for policy in self._policies:
             policy.start_learners()
             if self._takes_turns:
-                policy.sleep_learners()  # before the next one's need the room
+                policy.sleep_learners()  # to free the memory for the next policy's learners
         self.wake_engines()
 
     def wake_engines(self) -> None:
-        """Colocated, learners sleep meanwhile."""
+        """If colocated, put the learners to sleep and wake the engines."""
         if self._takes_turns:
             for policy in self._policies:
                 policy.sleep_learners()
             self._engines.wake()
 
     def wake_learners(self) -> None:
-        """Colocated, engines sleep meanwhile, until `publish` or `wake_engines`."""
+        """If colocated, put the engines to sleep, until `publish` or `wake_engines`, and wake the learners."""
         if self._takes_turns:
             self._engines.sleep()
             for policy in self._policies:
                 policy.wake_learners()
 
     def publish(self) -> None:
-        """The learners' weights to the engines. Colocated, weights leave the learners before they sleep, and engines
-        are awake before they take them; where learners send weights themselves, both have to hold weights meanwhile."""
+        """Send the learners' weights to the engines. If colocated, learners export before they sleep, and engines wake
+        before they load; if learners send weights themselves, both hold weights during the transfer."""
         self._note({policy.name: policy.next_version for policy in self._policies})
         with self._engines.lock:
             for policy in self._policies:
@@ -80,18 +80,18 @@ class Publisher:
                 self._engines.lost(policy.name, policy.verify_weights())
 
     def admit(self) -> None:
-        """Engines that wait for weights get them, where the learner can send them now."""
+        """Send weights to engines that wait for them, if the learner can send now."""
         with self._engines.lock:
             for policy in self._policies:
                 for engine in policy.admit():
                     self._engines.joined(policy, engine)
 
     def published(self) -> dict[str, int]:
-        """{policy: the newest version that engines were given, or were about to be}, in any life of the run."""
+        """{policy: the newest version that engines were given, or were about to be}, in any attempt of the run."""
         found: dict[str, int] = json.loads(self._path.read_text(encoding="utf-8")) if self._path.exists() else {}
         return found
 
     def _note(self, versions: Mapping[str, int]) -> None:
-        """Engines are about to be given these: none of them is used again, whatever happens."""
+        """Record versions before engines get them, so that no version number is used twice."""
         self._lease.check(now=True)
         write_atomically(self._path, json.dumps(dict(versions)))

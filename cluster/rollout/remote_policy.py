@@ -1,11 +1,11 @@
-"""A policy whose engine lives in another actor.
+"""A policy whose engine runs in another actor.
 
     RemotePolicy (in an arena)                                EngineActor (owns the engine)
-      generate ──> what all games ask ── exchange(requests) ──>  one task per request -> policy.generate
+      generate ──> all games' turns ──── exchange(requests) ──>  one task per request -> policy.generate
                <── futures ──────────── everything that has finished since the last exchange
 
-One exchange is under way at a time and takes at most TICK_S: requests travel together and come back in the order in
-which they finish, so a request waits for nobody but itself, and a thousand turns a second are a few dozen calls.
+One exchange is under way at a time and takes at most TICK_S. Requests travel together and come back in the order in
+which they finish. So no request waits for another, and a thousand turns a second are a few dozen calls.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from spag_ray.weights.snapshot import Snapshot
 
 @dataclass
 class Pace:
-    """How long an exchange gathers answers: the more engines one arena talks to, the longer, because each call costs
-    it (and the engine) a quarter of a millisecond of CPU; a turn takes a second or more."""
+    """How long an exchange gathers answers: longer for an arena with more engines, because each call costs it (and the
+    engine) a quarter of a millisecond of CPU; a turn takes a second or more."""
 
     num_engines: int = 1
 
@@ -79,7 +79,7 @@ class RemotePolicy:
             raise
 
     async def _exchange(self) -> None:
-        await asyncio.sleep(0)  # what other games ask in this tick of the loop goes along
+        await asyncio.sleep(0)  # requests of other games in this tick of the loop are sent too
         try:
             while self._pending:
                 requests, self._unsent = [pack_request(request) for request in self._unsent], []
@@ -95,12 +95,12 @@ class RemotePolicy:
                         future.set_exception(EngineError(f"engine {self.name}: {answer[0]}"))
                     else:
                         future.set_result(Completion(request_id, *answer))
-                await asyncio.sleep(0)  # games that got their answer ask for their next turn now: it goes along
+                await asyncio.sleep(0)  # games that got their answer now request their next turn: it is sent too
         except ray.exceptions.RayError as error:
             self._fail(self._fault(error))
 
     def _fault(self, error: ray.exceptions.RayError) -> EngineError:
-        """What Ray says of a call to the engine, as this policy's error."""
+        """Ray's error of a call to the engine, as this policy's error."""
         first_line = str(error).splitlines()[0]
         if isinstance(error, ray.exceptions.RayActorError):
             return EngineGoneError(f"engine {self.name} is gone: {first_line}")

@@ -1,4 +1,4 @@
-"""An engine's requests: where they come in, and where its answers wait to be fetched."""
+"""An engine's queue: requests come in, and answers wait to be fetched."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from functools import partial
 from actors.policy import Completion, Policy, Request, Sampling, Score
 from cluster.handles import Packed
 
-TICK_S = 0.06  # an exchange returns after this, also with nothing
+TICK_S = 0.06  # an exchange returns after this, even with no answers
 
 
 def pack_request(request: Request) -> Packed:
-    """What an engine needs of a request; not `view`, which is for players in the arena's own process."""
+    """The part of a request that an engine needs; not `view`, which is for players in the arena's own process."""
     sampling = request.sampling
     fields = (
         sampling.temperature,
@@ -45,7 +45,7 @@ def pack_completion(completion: Completion) -> Packed:
 
 
 class RequestQueue:
-    """Where a policy's requests come in and its answers wait to be fetched, each client's apart."""
+    """Requests to a policy, and its answers until they are fetched, separate for each client."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -61,18 +61,18 @@ class RequestQueue:
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the last answer, or since something was first asked after a silence."""
+        """Seconds since the last answer, or since the first request after an idle time."""
         return time.monotonic() - self._answered
 
     def touch(self) -> None:
-        """Nothing could be answered until now."""
+        """Restart the idle time: nothing could be answered until now."""
         self._answered = time.monotonic()
 
     async def exchange(
         self, client: str, requests: list[Packed], cancelled: list[str], gather_s: float
     ) -> list[Packed]:
-        """Begin to answer `requests`, stop answering `cancelled`; all answers since the last exchange. Returns
-        `gather_s` after the first of them has come, with what has come by then."""
+        """Start to answer `requests`, stop answering `cancelled`; returns all answers since the last exchange, at
+        `gather_s` after the first of them."""
         for request_id in cancelled:
             if (task := self._tasks.get(request_id)) is not None:
                 task.cancel()
@@ -94,7 +94,7 @@ class RequestQueue:
         return self._finished.pop(client, [])
 
     async def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float) -> list[Score]:
-        """What the policy says; until then one thing more is pending."""
+        """The policy's scores; the call counts as one pending request."""
         if not self.num_pending:
             self.touch()
         self._num_scores += 1
@@ -108,7 +108,7 @@ class RequestQueue:
             self.touch()
 
     def _end_if_dead(self) -> None:
-        """Of a process that has lost the one behind it: it will answer nobody any more."""
+        """End this process if the engine process behind it has died: it can answer no more requests."""
         if self._policy.is_dead:
             os._exit(1)
 

@@ -1,7 +1,7 @@
-"""The Run, which owns every other actor; the loop it trains by; how it is saved and goes on.
+"""The Run, which owns every other actor; its training loop; how it is saved and resumed.
 
-training.py is the loop, training_verbs.py what each of its verbs does; recovery.py saves and resumes, in the files of
-checkpoint.py.
+training.py is the loop, training_verbs.py implements its steps. recovery.py saves and resumes; checkpoint.py writes the
+files.
 
 Tests of other names: health, run, training_verbs in test_end_to_end.py; run_handle in test_handles.py.
 """

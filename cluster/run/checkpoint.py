@@ -1,12 +1,12 @@
-"""Checkpoints: everything a run needs to go on, written so that one is there whole or not at all.
+"""Checkpoints: everything a run needs to resume, written atomically.
 
     checkpoints/NAME/   state.json    the loop's place, words, league, baselines, results (RunState)
                         POLICY/       DeepSpeed's own files, one folder a policy
                         COMPLETE      last: the size of every other file, and the seconds that writing took
 
-One is written under another name, synced, renamed, and then marked; one without its mark, or with a file that is not
-as long as the mark says, does not count. One that is written again stays, as .NAME.replaced, until the new one is
-marked: there is never less than one complete.
+A checkpoint is written under a temporary name, synced, renamed, and then marked. One without its mark, or with a file
+whose size differs from the mark, is ignored. A checkpoint that is written again is kept as .NAME.replaced until the new
+one is marked, so one complete checkpoint always remains.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _REPLACED = ".replaced"
 
 @dataclass
 class RunState:
-    """Where the loop is, as plain JSON. `order` counts checkpoints; `stage` is the last stage that was learned ("" for
-    none), `rounds` and `parts` how many rounds, or versions of a stream, are behind it. `role_wins`: RoleWindow's."""
+    """Where the loop is, as plain JSON. `order` counts checkpoints. `stage` is the last stage that was trained on (""
+    for none). `rounds` and `parts` count finished rounds and versions of a stream. `role_wins`: RoleWindow's text."""
 
     order: int = 0
     stage: str = ""
@@ -53,8 +53,8 @@ class RunState:
 
 
 class Checkpoints:
-    """Those of one run folder. `check` raises LeaseLostError when the folder is another run's by now; nothing is
-    marked or removed then."""
+    """The checkpoints of one run folder. `check` raises LeaseLostError when another run has taken the folder; then
+    nothing is marked or removed."""
 
     def __init__(self, folder: Path, config: CheckpointConfig, check: Callable[[], None] = lambda: None) -> None:
         self._folder = folder / "checkpoints"
@@ -82,12 +82,12 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def writing(self, name: str, state: RunState) -> Iterator[Path]:
-        """A folder for the block to write its files into; complete under `name` when the block has ended.
+        """A folder for the block to write into; when the block ends, it becomes the checkpoint `name`.
 
-        Raises RunFolderError when the disk or the budget has no room; those written before are left as they were.
+        Raises RunFolderError when the disk or the budget has no room; earlier checkpoints are kept.
         """
         self._check()
-        partial = self._folder / f".{name}.{uuid.uuid4().hex[:8]}.partial"  # whoever lost the folder may still write
+        partial = self._folder / f".{name}.{uuid.uuid4().hex[:8]}.partial"  # a run that lost the folder may still write
         target = self._folder / name
         began = time.perf_counter()
         try:
@@ -116,7 +116,7 @@ class Checkpoints:
         except LeaseLostError:
             raise
         except (OSError, RunFolderError) as error:
-            self._check()  # if it is lost, that is why
+            self._check()  # a lost lease is the real cause
             self.settle()
             reason = getattr(error, "strerror", None) or str(error)
             raise RunFolderError(self._no_room(name, reason)) from error
@@ -128,8 +128,8 @@ class Checkpoints:
         self._prune(keep=target)
 
     def settle(self) -> None:
-        """What a writer that was killed, or has failed, left: a complete one gets its name back if the one that was to
-        replace it is not complete; what is not complete goes."""
+        """Clean up after a writer that was killed or failed. A replaced checkpoint gets its name back if the new one
+        is not complete; incomplete checkpoints are removed."""
         complete = {path for path, _ in self._complete()}
         for path in sorted(complete):
             if path.name.endswith(_REPLACED):
@@ -153,7 +153,7 @@ class Checkpoints:
         )
 
     def _make_room(self) -> None:
-        """Refuse before writing what the disk cannot take; the last one's size says how much it will be."""
+        """Fail before writing if the disk has less space left than the newest checkpoint takes."""
         free, needed = shutil.disk_usage(self._folder).free, self.newest_bytes()
         if free < needed:
             raise OSError(28, f"it needs {needed / 2**30:.2f} GiB, the disk has {free / 2**30:.2f} GiB left")
@@ -166,7 +166,7 @@ class Checkpoints:
             )
 
     def _prune(self, keep: Path) -> None:
-        """Old ones beyond `keep_last` and the budget go."""
+        """Remove old checkpoints beyond `keep_last` and the budget."""
         self.settle()
         complete = sorted(self._complete(), key=lambda each: -each[1].order)
         total = 0
@@ -191,8 +191,8 @@ class Checkpoints:
 
 
 def set_aside(episodes: Path, state: RunState, config: RunConfig) -> list[str]:
-    """Rename the logs of stages that `state` knows nothing of, but for the one that comes next: their games were played
-    by weights of a life of the run that is given up. Returns their names."""
+    """Rename the logs of stages after `state`, except the next one: their games were played by weights of an abandoned
+    attempt. Returns their names."""
     moved = []
     for path in sorted(episodes.glob("*.log")) if episodes.is_dir() else []:
         if not belongs(stage_of(path), state, config):
@@ -203,8 +203,8 @@ def set_aside(episodes: Path, state: RunState, config: RunConfig) -> list[str]:
 
 
 def keep_matches(path: Path, state: RunState, config: RunConfig) -> None:
-    """In a run's matches.json, those of players that a run at `state` still has: its own stages until then, and guests.
-    Raises InputError for a file that is none."""
+    """Remove from a run's matches.json the matches of stages after `state`; those of guests stay. Raises InputError for
+    an invalid file."""
     matches = read_matches(path) if path.exists() else []
     kept = [
         match
@@ -216,7 +216,7 @@ def keep_matches(path: Path, state: RunState, config: RunConfig) -> None:
 
 
 def belongs(stage: Stage, state: RunState, config: RunConfig) -> bool:
-    """Whether a run that is at `state` has been where games of this stage are played, or comes there next."""
+    """Whether a run at `state` has played the games of this stage, or plays them next."""
     match stage.kind:
         case StageKind.MATCH:
             return all(has_weights_of(player, state, config) for player in stage.players)
@@ -228,7 +228,7 @@ def belongs(stage: Stage, state: RunState, config: RunConfig) -> bool:
 
 
 def has_weights_of(player: str, state: RunState, config: RunConfig) -> bool:
-    """Whether a run that is at `state` has learned the weights that this player plays with, or has them of others."""
+    """Whether a run at `state` has trained this player's weights, or got them from elsewhere."""
     stage = Stage.parse(player)
     match stage.kind:
         case StageKind.ROUND:
@@ -239,7 +239,7 @@ def has_weights_of(player: str, state: RunState, config: RunConfig) -> bool:
 
 
 def _remove(path: Path) -> None:
-    (path / _MARK).unlink()  # from here on it does not count
+    (path / _MARK).unlink()  # from here on it is incomplete
     shutil.rmtree(path, ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""Whether a run is to pause or to stop, and whether its folder is still its own."""
+"""Whether a run is to pause or to stop, and whether it still owns its folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spag_ray.host.folder_lease import FolderLease
 
 
 class RunControl:
-    """Of one run; sessions change it while the loop asks it."""
+    """The requests to one run: sessions set them, the loop checks them."""
 
     def __init__(self, lease: FolderLease) -> None:
         self.lease = lease
@@ -17,7 +17,7 @@ class RunControl:
         self._stop_at: float | None = None
 
     def stop_soon(self, seconds: float) -> None:
-        """Stop at the next place where nothing is lost by it; `seconds` are left until the end of this process."""
+        """Stop at the next point where nothing is lost; this process ends in `seconds`."""
         self._stop_at = time.monotonic() + seconds
 
     @property
@@ -26,17 +26,17 @@ class RunControl:
 
     @property
     def is_waiting(self) -> bool:
-        """Paused, and nobody has asked for the end meanwhile."""
+        """Paused, and no stop is requested."""
         return self.is_paused and not self.is_to_stop
 
     @property
     def seconds_left(self) -> float:
-        """Until the end of this process, once the run is to stop; 0 before that, and after it."""
+        """Until this process ends, once a stop is requested; 0 before the request and after the end."""
         return 0.0 if self._stop_at is None else max(0.0, self._stop_at - time.monotonic())
 
     def check_stop(self) -> None:
-        """Waits while the run is paused. Raises StopRequestedError once somebody has asked for it, and LeaseLostError
-        when the folder is another run's by now."""
+        """Wait while the run is paused. Raises StopRequestedError once a stop is requested, and LeaseLostError when
+        another run has taken the folder."""
         self.lease.check()
         while self.is_waiting:
             time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Whether everything that a run owns is well: checked while waiting for games."""
+"""Health checks of everything that a run owns, made while it waits for games."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spag_ray.results.lines import LogDamageLine
 
 
 class Health:
-    """Of one run. `watch`: of its arenas and its buffer; engines have one of their own."""
+    """The health checks of one run. `watch` covers its arenas and its buffer; engines have their own watch."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class Health:
         self._last: BufferHealth | None = None
 
     def poll(self) -> None:
-        """Raises what the watches could not mend, LearnersLostError, and StopRequestedError; engines that wait for
-        weights may get them."""
+        """Raises what the watches could not repair, LearnersLostError, and StopRequestedError. Also sends weights to
+        engines that wait for them, where it can."""
         self._control.check_stop()
         self._engines.watch.check()
         self._watch.check()
@@ -56,7 +56,7 @@ class Health:
         self._publisher.admit()
 
     def _poll_buffer(self) -> None:
-        """Ray starts it again by itself, and it reads its logs by itself: what came of that is counted here."""
+        """Ray restarts the buffer, and the buffer rereads its logs; the restart and any damage are recorded here."""
         before, health = self._last, get(self._buffer.health.remote())
         self._last = health
         if before is not None and before.pid != health.pid:

@@ -1,4 +1,4 @@
-"""What a run writes down to be resumed, and how it goes on: checkpoints, and other learners for lost ones."""
+"""How a run is saved and resumed: checkpoints, and new learners for lost ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from spag_ray.stages import STREAM
 
 
 class Recovery:
-    """Of one run: `words`, `league`, `matches`, `tasks` and the policies are saved, and go back to what was saved."""
+    """Saves and restores `words`, `league`, `matches`, `tasks` and the policies of one run."""
 
     def __init__(
         self,
@@ -59,12 +59,12 @@ class Recovery:
         self._status = status
         self._checkpoints = Checkpoints(self._folder, config.checkpoint, lambda: control.lease.check(now=True))
         self._save_seconds = 0.0
-        self._last = RunState()  # as it was saved, or restored
+        self._last = RunState()  # as last saved or restored
         self._saved_at = time.monotonic()
-        self.is_wanted = False  # by somebody who asked for one
+        self.is_wanted = False  # a session has asked for a checkpoint
 
     def measure_checkpoint(self) -> None:
-        """At the start, so that a notice to stop finds it measured."""
+        """Write a checkpoint at the start, so that its duration is known when a stop is requested."""
         if not self._config.checkpoint.enabled:
             return
         self._publisher.wake_learners()
@@ -78,15 +78,15 @@ class Recovery:
         )
 
     def checkpoint(self, name: str, state: RunState) -> RunState:
-        """`state` and all that it does not say itself, on disk; returns it as it was written."""
+        """Write `state`, completed with words and league; returns it as written."""
         if not self._config.checkpoint.enabled:
             return state
         words, league = self._words.state(), self._league.league.as_json()
         return self._write(name, replace(state, words=words, league=league))
 
     def between_steps(self, stage: TrainingStage) -> None:
-        """In a stage, steps are saved every `checkpoint.every_s` seconds, and when the run is to stop and time is left;
-        a stream comes first to where it is saved anyway. Raises StopRequestedError."""
+        """Save a stage every `checkpoint.every_s` seconds, and before a stop if time is left. A stream is saved only
+        between its versions, so with enough time left it first finishes this one. Raises StopRequestedError."""
         control = self._control
         if stage.part_of is not None:
             if not self.time_to_save():
@@ -98,15 +98,15 @@ class Recovery:
                 time.sleep(0.1)
                 if self.is_wanted:
                     self._save_in_stage(stage)
-            self._save_in_stage(stage)  # told to stop meanwhile, perhaps
+            self._save_in_stage(stage)  # a stop may have been requested during the pause
         control.check_stop()
 
     def _save_in_stage(self, stage: TrainingStage) -> None:
-        """If somebody wants it, or it is due, or the run is to stop and time is left."""
+        """Save if requested, if due, or if the run is to stop and time is left."""
         num_done = sum(policy.stage_progress.num_steps_done for policy in self._policies if policy.stage_progress)
         is_due = self.is_wanted or time.monotonic() - self._saved_at > self._config.checkpoint.every_s
         if self._config.checkpoint.enabled and num_done and (is_due or self.time_to_save()):
-            # Words and league as they were when the stage began: it is restarted, and comes to the same games.
+            # Words and league as at the stage's start: when resumed, the stage starts there and gets the same games.
             self._write(f"{stage.stage}-step-{num_done}", self._last)
 
     def _write(self, name: str, state: RunState) -> RunState:
@@ -122,12 +122,12 @@ class Recovery:
         return state
 
     def time_to_save(self) -> bool:
-        """Whether the run is to stop, and a checkpoint fits into the time that is left, by what the last one took."""
+        """Whether the run is to stop and a checkpoint fits into the time left, judged by the last one."""
         return 0 < 1.5 * self._save_seconds < self._control.seconds_left
 
     def restore(self) -> RunState:
-        """Where to go on: at the newest checkpoint, which is then what learners hold and engines play; or at the
-        beginning. Logs of games that were played beyond it, by weights that are not there any more, are set aside."""
+        """Go back to the newest checkpoint, or to the beginning: learners load it, and engines play it. Logs of later
+        games, played by weights that are lost, are set aside."""
         self._control.lease.check(now=True)
         published = self._publisher.published()
         for policy in self._policies:
@@ -145,11 +145,11 @@ class Recovery:
         self._tasks.keep(lambda stage: has_weights_of(stage, state, self._config))
         self._league.restore(state.league)
         is_new = found is None and not any(policy.version for policy in self._policies)
-        if is_new:  # engines play what learners begin with
+        if is_new:  # engines already play the learners' first weights
             return state
         self._publisher.wake_learners()
         if found is not None:
-            self._status.set_status(f"going on from {state.stage or 'the beginning'}")
+            self._status.set_status(f"resuming from {state.stage or 'the beginning'}")
             for policy in self._policies:
                 policy.load_state(found[0], str(STREAM) if state.parts else None)
             version = self._policies[0].version
@@ -158,9 +158,9 @@ class Recovery:
         return state
 
     def restart_learners(self, error: LearnersLostError) -> None:
-        """Other ranks in the place of a group that lost one; `restore` then says where to go on."""
+        """Start new ranks for a group that lost one; `restore` then says where to resume."""
         self._restarts.count("learners", error)
-        self._status.set_status("starting the learners again")
+        self._status.set_status("restarting the learners")
         for policy in self._policies:
             policy.close_learners()
             policy.forget_export()

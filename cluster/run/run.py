@@ -3,7 +3,7 @@
 Run ── engines (EngineActor)   play ──> arenas (ArenaActor) ──> buffer (ReplayBuffer)
     └─ learners (LearnerActor) learn <── buffer;  publish ──> engines
 
-What is done with them: training.py (the loop), training_verbs.py (its verbs), recovery.py, ../schedules/ (play).
+They are used by training.py (the loop), training_verbs.py (its steps), recovery.py, ../schedules/ (play).
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ from spag_ray.results.matches import Match
 from spag_ray.stages import LEARN, PLAY
 from spag_ray.training_data.samples import GameSample, TurnSample
 
-# A turn that no game played: what learner and engines say of it is compared after every sync.
+# A fixed turn that is not from a game: learner and engines score it after every sync, and the scores are compared.
 PROBE = "It is something that most people have seen, though few could say when they last looked at it closely."
 
 
 class Run:
-    """`lease`: of the run folder, held by this process from here on. `words` are trained on, `held_out` only evaluated
-    on; `model` is a folder."""
+    """`lease`: of the run folder; this process adopts it. `words` are trained on, `held_out` only evaluated on; `model`
+    is a folder."""
 
     def __init__(
         self,
@@ -164,10 +164,10 @@ class Run:
         )
 
     def __repr__(self) -> str:
-        """What Ray's pages and messages call it."""
+        """The name in Ray's dashboard and messages."""
         return f"run-{self._folder.name}"
 
-    # What commands ask for.
+    # For commands.
 
     def train(self) -> list[Match]:
         """The whole of SPAG; see training.py."""
@@ -175,11 +175,11 @@ class Run:
             return train(self._trainer)
 
     def train_alone(self) -> None:
-        """Of a Run that nobody waits for (console.launch): it ends itself, and with it all that it owns."""
+        """Train detached (console.launch): the Run ends itself and every actor that it owns."""
         try:
             self.train()
         finally:
-            with contextlib.suppress(OSError):  # on a full disk: it is dead with this process
+            with contextlib.suppress(OSError):  # disk full: the lease ends with this process
                 self._lease.release()
             ray.actor.exit_actor()
 
@@ -199,11 +199,11 @@ class Run:
             return [episode.as_published() for episode in episodes]
 
     def match_only(self, entrants: Sequence[Entrant], against: str | None, played: Sequence[Match]) -> list[Match]:
-        """Matches between players that do not learn, beside those that were `played` already."""
+        """Matches between players that do not learn, in addition to those already `played`."""
         with self._ending():
             self._matches.results = list(played)
             if any(entrant.folder for entrant in entrants):
-                self._reserve_engines(2 * self._config.engine.num_engines)  # of either seat
+                self._reserve_engines(2 * self._config.engine.num_engines)  # for both seats
             tournament = Tournament(self._config, self._matches, self._engines, self._seating, self._status)
             return tournament.play(entrants, against)
 
@@ -224,7 +224,7 @@ class Run:
             policy.save_to(Path(out))
 
     def evaluate_only(self, model: str, stage: str) -> list[Evaluation]:
-        """The configured tasks, of a model folder; `stage` is what its rows are called."""
+        """Evaluate a model folder on the configured tasks; its rows are labelled `stage`."""
         with self._ending():
             self._reserve_engines(self._config.engine.num_engines)
             self._status.set_status("starting engines")
@@ -232,7 +232,7 @@ class Run:
             self._tasks.evaluate(stage, "evaluated", model, lambda: self._engines.of("evaluated"))
             return self._tasks.rows
 
-    # What sessions ask for while it goes on, and whoever shows or stops it.
+    # For sessions, displays and signals during the run.
 
     def status(self) -> Progress:
         return self._status.progress(self._control.is_paused)
@@ -246,7 +246,7 @@ class Run:
         return last_episodes(self._folder, count, outcome, stage)
 
     def metrics(self, kind: str | None, count: int) -> list[dict[str, Any]]:
-        """The last `count` lines of metrics.jsonl; of one kind."""
+        """The last `count` lines of metrics.jsonl, of one kind if given."""
         return self._recorder.last(kind, min(count, MAX_ASKED))
 
     def play_turn(self, word: str, texts: list[str], human: str) -> dict[str, Any]:
@@ -254,7 +254,7 @@ class Run:
         return GameWithUser(self._config, self._engines, self._arenas, self._seating).turn(word, texts, human)
 
     def pause(self) -> None:
-        """Begin no game and no learner step until `resume`; what is under way comes to its end."""
+        """Start no game and no learner step until `resume`; those under way are finished."""
         self._control.is_paused = True
         self._arenas.pause(True)
 
@@ -263,15 +263,15 @@ class Run:
         self._arenas.pause(False)
 
     def save_soon(self) -> None:
-        """Write a checkpoint at the next place where one can be written."""
+        """Write a checkpoint at the next point where one can be written."""
         self._recovery.is_wanted = True
 
     def stop_soon(self, seconds: float) -> None:
-        """Stop at the next place where nothing is lost by it; `seconds` are left until the end of this process."""
+        """Stop at the next point where nothing is lost; this process ends in `seconds`."""
         self._control.stop_soon(seconds)
 
     def add_engine(self, policy_name: str = "policy") -> str:
-        """One more engine for a policy that learns, while it plays; see Engines.add. Raises InputError for another."""
+        """Add an engine to a learning policy during play; see Engines.add. Raises InputError for any other policy."""
         by_name = {policy.name: policy for policy in self._policies}
         if policy_name not in by_name:
             raise InputError(f"no policy {policy_name!r} learns; there are {', '.join(by_name)}")
@@ -293,8 +293,8 @@ class Run:
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
-        """After the block everything is closed, and ended.json says how it ended; unless the folder is another run's by
-        now."""
+        """After the block, close everything and write to ended.json how it ended, unless another run has taken the
+        folder."""
         end = {"ended": "finished"}
         try:
             yield
@@ -304,7 +304,7 @@ class Run:
             raise
         finally:
             self.close()
-            with contextlib.suppress(OSError):  # on a full disk, which is then what is raised
+            with contextlib.suppress(OSError):  # disk full: the block has raised that already
                 if self._lease.is_ours():
                     write_atomically(self._folder / "ended.json", json.dumps(end, indent=1) + "\n")
 

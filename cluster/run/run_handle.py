@@ -1,4 +1,4 @@
-"""What commands and sessions ask of a Run in its actor: the Protocol of its handle."""
+"""The Protocol of a Run's actor handle, for commands and sessions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spag_ray.training_data.samples import GameSample, TurnSample
 
 
 class RunHandle(ActorHandle, Protocol):
-    """A Run's (run.py)."""
+    """The handle of a Run (run.py)."""
 
     @remote_method
     def train(self) -> list[Match]: ...

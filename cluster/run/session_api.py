@@ -1,4 +1,4 @@
-"""What a session asks of a run while it goes on (console.py): plain values out, nothing that a client has to import."""
+"""What a session can request of a run (console.py): it returns plain values, so a client needs no imports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_ASKED = 1000  # episodes or records in one answer
 
 
 class GameWithUser:
-    """One game after another between the newest weights and whoever sits at the session."""
+    """Games between the newest weights and the user of a session."""
 
     def __init__(self, config: RunConfig, engines: Engines, arenas: Arenas, seating: Seating) -> None:
         self._config = config
@@ -32,14 +32,14 @@ class GameWithUser:
         self._seating = seating
 
     def turn(self, word: str, texts: list[str], human: str) -> dict[str, Any]:
-        """A game on `word`, `texts` its turns so far: the same with their next turn, how the game ended if it has, and
-        the version that played."""
+        """The next turn of a game on `word`, whose turns so far are `texts`. Returns all turns, the verdict if the game
+        has ended, and the version that played."""
         if self._engines.are_asleep:
             raise InputError("the engines sleep while the learner learns on their devices; ask again when it plays")
         role = Role(human).other
         task = GameTask(0, word, "visit", self._config.seed)
         seat = self._seating.newest(role, self._config.sampling.temperature)
-        engine = self._config.engine  # a turn is tried three times, perhaps after a wait for an engine
+        engine = self._config.engine  # a turn has three attempts, perhaps after a wait for an engine
         timeout_s = 3 * engine.turn_timeout_s + engine.start_timeout_s
         answered, verdict = get(self._arenas.handles[0].answer.remote(task, texts, seat), timeout_s)
         over = None if verdict is None else {"outcome": str(verdict.outcome), "reason": verdict.reason}
@@ -47,14 +47,14 @@ class GameWithUser:
 
 
 def last_episodes(folder: Path, count: int, outcome: str | None, stage: str | None) -> list[dict[str, Any]]:
-    """The last `count` judged episodes of a run in the published format with `stage` and `number`, the newest last; of
-    one outcome, of one stage. Raises InputError for an outcome that there is not."""
+    """The last `count` judged episodes in the published format plus `stage` and `number`, the newest last; of one
+    outcome or one stage if given. Raises InputError for an unknown outcome."""
     known = [str(each) for each in Outcome]
     if outcome is not None and outcome not in known:
         raise InputError(f"outcome {outcome!r}: there are {', '.join(known)}")
     count = min(count, MAX_ASKED)
     found: list[dict[str, Any]] = []
-    # Segment by segment, the newest first: those that are older than what was asked for are not read.
+    # The newest segment first: older ones are read only if more episodes are needed.
     segments = (folder / "episodes").glob("*.log")
     for path in sorted(segments, key=lambda path: path.stat().st_mtime, reverse=True):
         if len(found) < count and (stage is None or stage_of(path) == Stage.parse(stage)):

@@ -8,21 +8,21 @@
                         ^                                              │
                         └──── weights v(n+1), every engine <──── learner, one pass                evaluate
 
-    last, the newest weights against the imitated model, in both seats.
+    at the end: the newest weights against the imitated model, in both seats.
 
-To evaluate is to play on held-out words: a stage against itself and the frozen opponents (evaluation.against). There a
-collapse is seen (self_play.on_collapse); frozen opponents then play in the rounds that come, or the run stops.
+Evaluation plays on held-out words: a stage against itself and the frozen opponents (evaluation.against). It detects a
+collapse (self_play.on_collapse): then frozen opponents play in the following rounds, or the run stops.
 
-Every stage ends with a checkpoint, before its weights are played: what is on disk is then enough to go on from there
-(RunState says where), and games that were played since are in the log and are not played again.
+Every stage ends with a checkpoint, before its weights are played. A run resumes from there (RunState says where); games
+played since then are in the log and are not played again.
 
-What waits for what, in schedule `rounds`: play waits for the weights of the round before to be on every engine; the
+What waits for what: in schedule `rounds`, play waits until every engine has the weights of the previous round, and the
 learner waits for the round's last game. In schedule `stream` a round is several versions long:
 
         ┌─ play, as far as permits go ──> judged episodes ──> buffer ──> games_per_version of them, none too old ─┐
         └─ weights, each engine when sync.update lets it <── learner, one pass <─────────────────────────────────┘
 
-play waits for permits alone (cluster/buffer/stream.py), the learner for a version's games. Nothing else blocks.
+Play waits only for permits (cluster/buffer/stream.py), the learner only for a version's games. Nothing else blocks.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ MAX_UNDECIDED = 5  # versions of a stream in a row without a decided game
 
 
 class Training(Protocol):
-    """What the loop asks for; training_verbs.py does it with a run's parts."""
+    """The steps of the loop; training_verbs.py implements them with a run's parts."""
 
     config: RunConfig
     samples: StageSamples
 
     def start(self) -> None:
-        """Engines and learners, once there is room for all of them."""
+        """Start engines and learners, once there is room for all of them."""
 
     def restore(self) -> RunState:
-        """Where to go on; learners and engines are there when this returns."""
+        """Where to resume; learners and engines are up when this returns."""
         ...
 
     def restart_learners(self, error: LearnersLostError) -> None: ...
     def measure_checkpoint(self) -> None: ...
     def checkpoint(self, name: str, state: RunState) -> RunState: ...
     def checkpoint_is_due(self, num_versions: int) -> bool:
-        """Of a stream that has published so many versions."""
+        """Whether a stream that has published so many versions is to be saved."""
         ...
 
     def time_to_save(self) -> bool:
@@ -83,13 +83,13 @@ class Training(Protocol):
     def publish(self) -> None: ...
     def start_league(self) -> None: ...
     def new_version(self) -> None:
-        """Published weights: the league may keep them, and gives its engines others."""
+        """Call after a publish: the league may keep the version, and draws past versions for its engines."""
 
     def record_opponents(self, episodes: list[Episode]) -> None:
         """Who won against whom."""
 
     def evaluate(self, stage: Stage) -> None:
-        """Play it on held-out words. Raises CollapseError where it plays worse than before, and the run is to stop."""
+        """Play the stage on held-out words. Raises CollapseError if the run has collapsed and is to stop."""
 
     def match_with(self, stage: Stage) -> None:
         """The newest weights against those of an earlier stage, in both seats."""
@@ -111,7 +111,7 @@ def train(run: Training) -> list[Match]:
 
 
 def go_on(run: Training, state: RunState) -> list[Match]:
-    """From where `state` says to the end."""
+    """Train from `state` to the end."""
     config = run.config
     if not state.order:
         run.measure_checkpoint()
@@ -140,7 +140,7 @@ def go_on(run: Training, state: RunState) -> list[Match]:
 
 
 def imitate(run: Training, state: RunState) -> RunState:
-    """Learn the winner's turns of a stronger player's games, or rows of training data, and SFT rows beside them."""
+    """Train on the winner's turns of a stronger player's games, or on rows of training data, and on SFT rows."""
     is_scripted = run.config.imitation.source == "scripted"
     run.learn(run.samples.imitation(run.play_expert() if is_scripted else None))
     run.save(IMITATED)
@@ -152,7 +152,7 @@ def imitate(run: Training, state: RunState) -> RunState:
 def spag_round(
     run: Training, number: int, state: RunState, sft: list[TurnSample], baselines: RoleBaselines | None
 ) -> RunState:
-    """Self-play with the newest weights, then one pass over what was decided."""
+    """Self-play with the newest weights, then one training pass over the decided games."""
     stage = Stage.of_round(number)
     episodes = run.self_play(stage)
     run.record_opponents(episodes)
@@ -162,7 +162,7 @@ def spag_round(
 
 
 def stream_rounds(run: Training, state: RunState, sft: list[TurnSample], baselines: RoleBaselines | None) -> RunState:
-    """All rounds while play goes on: a version of the weights for every `games_per_version` games."""
+    """All rounds, while play continues: a new version of the weights for every `games_per_version` games."""
     config = run.config
     per_version = config.stream.games_per_version
     steps_per_version = max(1, per_version // config.self_play.batch_games)
@@ -176,7 +176,7 @@ def stream_rounds(run: Training, state: RunState, sft: list[TurnSample], baselin
             stage = Stage.of_round(round_number)
             try:
                 episodes = stream.next_batch(f"{stage}, version {place} of {versions_per_round}: play")
-            except StopRequestedError:  # here the learner is where `state` says
+            except StopRequestedError:  # the learner's weights are those of `state`
                 if run.time_to_save():
                     run.checkpoint(f"version-{part}", state)
                 raise

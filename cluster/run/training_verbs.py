@@ -1,4 +1,4 @@
-"""The verbs of the loop (training.py), done with the parts of a run."""
+"""The steps of the loop (training.py), implemented with the parts of a run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from spag_ray.stages import BASE, EXPERT, IMITATED, Stage
 
 
 class Trainer:
-    """Of one run, which owns what is given here."""
+    """The steps of one run, which owns the given parts."""
 
     def __init__(
         self,
@@ -115,8 +115,8 @@ class Trainer:
         return play_round(self._ground, str(EXPERT), played, seats, Opponents(self.config.seed))
 
     def self_play(self, stage: Stage) -> list[Episode]:
-        """One game a word by the newest weights, against themselves, whom the league has drawn, and while they mix, the
-        frozen opponents."""
+        """One game per word: the newest weights against themselves, the league's opponents, and after a collapse the
+        frozen opponents (self_play.on_collapse: mix)."""
         leases = [self._words.lease() for _ in range(self.config.self_play.games_per_round)]
         opponents, others = self._league.opponents(), dict(self._league.seats)
         if share := self._collapse.mix_share:
@@ -133,7 +133,7 @@ class Trainer:
         return streaming(self._ground, self._words, seats, opponents, self._watch, state.stream)
 
     def learn(self, stage: TrainingStage) -> None:
-        """Every policy learns its part."""
+        """Train every policy on its part."""
         self._publisher.wake_learners()
 
         def show(name: str, done: int, total: int, loss: float | None) -> None:
@@ -156,7 +156,7 @@ class Trainer:
 
     def start_league(self) -> None:
         self._league.start()
-        # Weights on the way from one version to the next are nobody's opponents.
+        # Weights from the middle of a stage never become opponents.
         if not any(policy.is_in_stage for policy in self._policies):
             self._league.new_version()
 
@@ -167,8 +167,8 @@ class Trainer:
         self._league.record(episodes)
 
     def evaluate(self, stage: Stage) -> None:
-        """The stage's policies, each in its seat, on held-out words, against themselves and frozen opponents; and on
-        tasks of lm-evaluation-harness."""
+        """Evaluate the stage's policies: on held-out words against themselves and frozen opponents, and on tasks of
+        lm-evaluation-harness."""
         if self.config.evaluation.games:
             attacker, defender = (self._seating.newest(role, self.config.evaluation.temperature) for role in Role)
             self._matches.play(attacker, defender, Stage.evaluation(str(stage)))
@@ -182,7 +182,7 @@ class Trainer:
         self._frozen.meet(last, stage, self.config.evaluation.games)
 
     def end_learning(self) -> None:
-        """Everything is learned: engines may have the learners' places."""
+        """Training is done: engines may take the learners' places."""
         for policy in self._policies:
             policy.close_learners()
         self._reservation.learners_are_done()
@@ -193,8 +193,8 @@ class Trainer:
 
 
 def asks_tasks(config: RunConfig, stage: Stage) -> bool:
-    """Whether tasks are evaluated after it. `evaluation.task_stages: ends` means the model that self-play starts from
-    and the last one."""
+    """Whether tasks are evaluated after a stage. `evaluation.task_stages: ends` means the model that self-play starts
+    from and the last one."""
     if config.evaluation.task_stages == "all":
         return True
     first = IMITATED if config.imitation.enabled else BASE

@@ -1,4 +1,4 @@
-"""What Ray says of its nodes."""
+"""Ray's view of its nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that a command writes: none is written over."""
+"""Files that a command writes, without overwriting any."""
 
 from __future__ import annotations
 

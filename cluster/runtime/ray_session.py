@@ -132,8 +132,8 @@ def use_own_interface(address: str) -> None:
 
 
 def is_gone(error: BaseException) -> bool:
-    """Whether an actor that was asked has died or does not answer. A method that failed because of another actor's
-    death comes as a RayActorError too, but is a RayTaskError as well: the one that was asked lives."""
+    """Whether the called actor has died or does not answer. A method that failed because of another actor's death also
+    raises a RayActorError, but that is a RayTaskError too: the called actor is alive."""
     is_late = isinstance(error, ray.exceptions.GetTimeoutError)
     is_dead = isinstance(error, ray.exceptions.RayActorError) and not isinstance(error, ray.exceptions.RayTaskError)
     return is_late or is_dead

@@ -22,7 +22,7 @@ ANSWER_WITHIN_S = 10.0
 
 
 class ClusterError(SpagError):
-    """Ray could not be reached or has not what the run needs."""
+    """Ray could not be reached, or lacks something that the run needs."""
 
 
 def no_token(address: str) -> ClusterError:

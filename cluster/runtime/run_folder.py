@@ -1,4 +1,4 @@
-"""A run's folder: made once, never written over, opened again to go on."""
+"""A run's folder: created once, never overwritten, reopened to resume."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PACKAGES = (
     "datasets",
 )
 
-# Where and how fast a run runs, and how long: what has been learned so far stays right whatever these are.
+# Settings of where, how fast and how long a run runs: changing them does not invalidate what was trained so far.
 _MAY_CHANGE: Any = {
     "name": True,
     "model_shape": True,
@@ -68,9 +68,9 @@ def make_run_folder(folder: Path, config: RunConfig) -> Path:
 
 
 def reopen_run_folder(folder: Path, config: RunConfig) -> Path:
-    """The folder of a run that is to go on.
+    """The folder of a run that is to be resumed.
 
-    Raises RunFolderError when it is another run's: when its config.yaml differs in what decides what is learned.
+    Raises RunFolderError when it is another run's: its config.yaml differs in a key that affects training.
     """
     before = _config_of(folder)
     then, now = (each.model_dump(exclude=_MAY_CHANGE) for each in (before, config))

@@ -1,4 +1,4 @@
-"""Who plays when: rounds, a stream, a league, a tournament, tasks of lm-evaluation-harness.
+"""The schedules of play: rounds, a stream, a league, a tournament, tasks of lm-evaluation-harness.
 
 Tests of other names: frozen in test_collapse.py; held_out, playground, rounds in test_end_to_end.py; task_evaluation in
 test_evaluation.py.

@@ -1,7 +1,7 @@
-"""Whether a run collapses, and what is done about it: self_play.on_collapse.
+"""Detects that a run collapses, and acts on it: self_play.on_collapse.
 
-What is looked at lies in the results of matches, which every checkpoint holds, and in metrics.jsonl. So a run that is
-resumed comes to the same alarms.
+It reads the results of matches, which are in every checkpoint, and metrics.jsonl. So a resumed run raises the same
+alarms.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spag_ray.stages import BASE, IMITATED, Stage
 
 
 class CollapseWatch:
-    """Of one run. `mix_share`: of the next round's games, for frozen opponents."""
+    """The watch of one run. `mix_share`: the share of the next round's games that frozen opponents play."""
 
     def __init__(
         self, config: RunConfig, folder: Path, matches: HeldOutMatches, recorder: Recorder, status: StatusBoard
@@ -32,8 +32,8 @@ class CollapseWatch:
         self._status = status
 
     def look(self, stage: Stage) -> None:
-        """At a stage that has been evaluated, and those before it. Raises CollapseError for a new alarm where the run
-        is to stop, unless it has no round left."""
+        """Judge a stage that has been evaluated, with those before it. Raises CollapseError for a new alarm if the run
+        is to stop and has a round left."""
         action = self._config.self_play.on_collapse
         stages = self._stages(stage)
         if action == "off" or not stages:
@@ -41,7 +41,7 @@ class CollapseWatch:
         learned, said = read_learned(self._metrics)
         history = []
         for each in stages:
-            # Imitation's steps are on an expert's words: their entropy is another figure.
+            # Imitation trains on an expert's words: its entropy cannot be compared.
             entropies = learned.get(str(each), {}) if each.round else {}
             against = self._config.evaluation.against
             history.append((str(each), figures_of(str(each), self._matches.results, against, entropies)))
@@ -60,7 +60,7 @@ class CollapseWatch:
             )
 
     def _stages(self, stage: Stage) -> list[Stage]:
-        """Those that are compared: the one that self-play begins with, and its rounds until `stage`."""
+        """The stages that are compared: the one that self-play starts from, and its rounds up to `stage`."""
         first = IMITATED if self._config.imitation.enabled else BASE
         if not stage.round and stage != first:
             return []

@@ -1,7 +1,7 @@
 """Frozen opponents: models of a run's early stages, which every later stage meets in both seats.
 
-frozen.evaluate(Stage.of_round(2))     the newest weights meet all of evaluation.against; never twice
-frozen.seats(temperature)              where these sit in self-play
+frozen.evaluate(Stage.of_round(2))     the newest weights meet all of evaluation.against, once each
+frozen.seats(temperature)              their seats in self-play
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spag_ray.stages import BASE, Stage
 
 
 class FrozenOpponents:
-    """Of one run. The engines of an opponent, one for each policy, are started when it first plays, and stay."""
+    """The frozen opponents of one run. Each has one engine per policy, started when it first plays and then kept."""
 
     def __init__(
         self,
@@ -37,11 +37,11 @@ class FrozenOpponents:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Whom every later stage meets."""
+        """The opponents of every later stage."""
         return self._config.against
 
     def evaluate(self, stage: Stage) -> None:
-        """The newest weights, those of `stage`, against all who are frozen by then."""
+        """The newest weights, those of `stage`, against every opponent of an earlier stage."""
         for name in self.names:
             if (opponent := Stage.parse(name)).order < stage.order:
                 self.meet(stage, opponent, self._config.num_against_games)
@@ -57,7 +57,7 @@ class FrozenOpponents:
                 self._matches.play(attacker, defender, match, num_games)
 
     def seats(self, temperature: float) -> dict[str, Seat]:
-        """Of all, as an arena knows them."""
+        """The seats of all opponents, by the names that an arena uses."""
         return {
             seat_of(name, role): self._frozen(role, Stage.parse(name), temperature)
             for name in self.names

@@ -18,7 +18,7 @@ from spag_ray.stages import BASE, Stage
 
 
 class HeldOutMatches:
-    """Of one run; `results` are those that it knows of."""
+    """The matches of one run; `results` are those played so far."""
 
     def __init__(self, ground: Playground, lease: FolderLease, held_out: Sequence[str]) -> None:
         self.results: list[Match] = []
@@ -27,12 +27,12 @@ class HeldOutMatches:
         self._held_out = list(held_out)
 
     def of(self, stage: Stage) -> Match | None:
-        """Its result, if it has been played."""
+        """The match's result, if it has been played."""
         return next((done for done in self.results if (done.attacker, done.defender) == stage.seats), None)
 
     def play(self, attacker: Seat, defender: Seat, stage: Stage, num_games: int | None = None) -> Match:
-        """`num_games` (if empty `evaluation.games`, `base_games` of the base model), each word equally often; the
-        result is kept and written down. What a previous attempt of this run has played is not played again."""
+        """Play `num_games` (default: `evaluation.games`, for the base model `base_games`), each word equally often, and
+        write the result to matches.json. Games that a previous attempt has played are not played again."""
         if (done := self.of(stage)) is not None:
             return done
         config = self._ground.config
@@ -57,5 +57,5 @@ class HeldOutMatches:
         return [match.as_json() for match in self.results]
 
     def go_back_to(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """What has been played is this."""
+        """Set the results to those of a checkpoint."""
         self.results = [Match.from_json(row) for row in rows]

@@ -1,4 +1,4 @@
-"""The league of a run: engines for its opponents, the versions they play, and what is written down of it."""
+"""The league of a run: engines for its opponents, the versions they play, and its records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spag_ray.results.lines import OpponentLine
 
 
 class LeaguePlay:
-    """Opponents are started by `start`; `seats` are then what an arena knows them as."""
+    """`start` starts the opponents; `seats` are then their seats, by the names that an arena uses."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class LeaguePlay:
         return self.league.opponents(self._num_past)
 
     def start(self) -> None:
-        """Engines for everybody that the configuration names."""
+        """Start engines for every opponent in the configuration."""
         if not self.league.is_open or self.seats:
             return
         temperature, seat = self._temperature, self._seating.engines_of
@@ -60,7 +60,7 @@ class LeaguePlay:
             for number in range(self._num_past):
                 pool = f"{policy.name}-past-{number}"
                 if pool not in self._past_pools:
-                    # Under the policy's own name its turns would be learned.
+                    # Under the policy's own name its turns would be trained on.
                     self._engines.start(policy.model, pool, PAST + policy.name, 1)
                     self._past_pools.add(pool)
                 past = seat(pool, PAST + policy.name, policy.model, temperature)
@@ -72,12 +72,12 @@ class LeaguePlay:
                 self.seats[seat_of(pool, role)] = seat(pool, fixed.model, model, temperature)
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Be as a checkpoint says; None is the beginning."""
+        """Go back to a checkpoint's state; None is the beginning."""
         empty: dict[str, Any] = {"kept": [], "games": [], "draws": 0}
         self.league.restore(state or empty, lambda past: all(Path(folder).is_dir() for folder in past.folders.values()))
 
     def new_version(self) -> None:
-        """Keep the newest version if it is wanted, and give the engines of past versions others to play."""
+        """Keep the newest version if the league wants it, and draw new versions for the engines of past versions."""
         if not self.league.is_open:
             return
         self._lease.check(now=True)
@@ -90,7 +90,7 @@ class LeaguePlay:
             for policy in self._policies:
                 self._engines.give(f"{policy.name}-past-{number}", past.folders[policy.name], past.version)
             self._recorder.record(OpponentLine(f"past-{number}", past.version))
-        for old in dropped:  # nobody is to load it any more
+        for old in dropped:  # no engine will load it again
             shutil.rmtree(folder / f"v{old.version}")
         found = json.dumps(self.league.as_json(), indent=1) + "\n"
         (self._folder / "league.json").write_text(found, encoding="utf-8")

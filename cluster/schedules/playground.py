@@ -1,4 +1,4 @@
-"""What play needs, whatever its schedule."""
+"""What every schedule needs to play."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ class Playground:
 
     @property
     def version(self) -> int:
-        """Of the first policy: what lines of metrics.jsonl are stamped with."""
+        """The first policy's version, which stamps the lines of metrics.jsonl."""
         return next(iter(self.versions().values()), 0)

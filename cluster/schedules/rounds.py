@@ -1,4 +1,4 @@
-"""Play in turns with learning: a round of games, every one of them played and in the log before it is trained on."""
+"""Play and training alternate: every game of a round is played and logged before the round is trained on."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def play_round(
     opponents: Opponents,
     could_have_known: bool = False,
 ) -> list[Episode]:
-    """One game a word; the judged episodes, in the order of the words. Games that a previous attempt of this run played
-    are taken from the log. `opponents`: who sits where in each game; `could_have_known` as in GameTask. Raises
+    """Play one game per word; returns the judged episodes in the order of the words. Games that a previous attempt
+    played are taken from the log. `opponents`: the seats of each game; `could_have_known` as in GameTask. Raises
     RunFolderError when words have changed."""
     all_tasks = [
         GameTask(number, word, stage, ground.config.seed, *opponents(number), could_have_known)
@@ -39,8 +39,8 @@ def play_round(
         if there.get(task.number, task.target_word) != task.target_word:
             raise RunFolderError(
                 f"{ground.folder}: game {task.number} of {stage} was played with the word "
-                f"{there[task.number]!r}, now it would be {task.target_word!r}: the words are others; continue with "
-                "those that the run was begun with, or begin another"
+                f"{there[task.number]!r}, now it would be {task.target_word!r}: the words have changed; continue with "
+                "those that the run was started with, or start another run"
             )
     tasks = [task for task in all_tasks if task.number not in there]
     began = time.perf_counter()
@@ -65,7 +65,7 @@ def play_round(
 
 
 def _play_all(ground: Playground, stage: str, total: int, tasks: Sequence[GameTask], seats: Mapping[str, Seat]) -> None:
-    """Every game played and in the log, whichever arenas that takes."""
+    """Play and log every game; arenas that die are replaced."""
     games_in_flight = ground.config.self_play.games_in_flight
     handles = ground.arenas.handles
     shares = [tasks[index :: len(handles)] for index in range(len(handles))]
@@ -89,7 +89,7 @@ def _play_all(ground: Playground, stage: str, total: int, tasks: Sequence[GameTa
                     left = [task for task in shares[index] if task.number not in there]
                     plays[arena.play.remote(left, seats, games_in_flight)] = index, ground.arenas.name(index)
     except BaseException:
-        for play, (index, _) in plays.items():  # or they would go on with games that are given out again
+        for play, (index, _) in plays.items():  # else they would keep playing games that are given out again
             with contextlib.suppress(ray.exceptions.RayActorError):
                 get(ground.arenas.handles[index].stop.remote(stage))
                 get(play)

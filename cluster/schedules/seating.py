@@ -1,4 +1,4 @@
-"""Who sits where: every Seat of a run is made here."""
+"""Makes every Seat of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spag_ray.game.rules import Role
 
 
 class Seating:
-    """`model`: the folder of the tokenizer of those who have no model; `cards`: what the scripted expert knows."""
+    """`model`: the folder whose tokenizer serves players without a model; `cards`: the deck of the scripted expert."""
 
     def __init__(self, config: RunConfig, policies: Sequence[LearningPolicy], model: str, cards: Deck) -> None:
         self._config = config
@@ -23,7 +23,7 @@ class Seating:
         self._cards = cards
 
     def policy_of(self, role: Role) -> LearningPolicy:
-        """That learns to play `role`."""
+        """The policy that learns to play `role`."""
         return next(policy for policy in self._policies if role in policy.roles)
 
     def engines_of(self, pool: str, policy: str, model: str, temperature: float) -> Seat:
@@ -37,12 +37,12 @@ class Seating:
         return self.engines_of(policy.name, policy.name, policy.model, temperature)
 
     def self_play(self, opponents: Mapping[str, Seat]) -> dict[str, Seat]:
-        """The newest weights in both seats, and whom else the league may draw."""
+        """The newest weights in both seats, and the opponents that may be drawn."""
         temperature = self._config.sampling.temperature
         return {str(role): self.newest(role, temperature) for role in Role} | dict(opponents)
 
     def expert(self) -> Seat:
-        """The scripted one, as imitation plays it."""
+        """The scripted expert, as imitation uses it."""
         return Seat("expert", "scripted", Sampling(), self._model, self._cards)
 
     def guest(self, name: str, endpoint: Endpoint | None) -> Seat:

@@ -1,4 +1,4 @@
-"""Play that goes on beside the learner, as the loop (training.py) sees it."""
+"""Play that runs in parallel with the learner, as the loop (training.py) uses it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ def streaming(
     watch: ActorWatch,
     cursor: Mapping[str, Any] | None = None,
 ) -> Iterator[Stream]:
-    """Arenas that play without end, as far as permits go, while the block learns. `cursor`: of a stream that goes
-    on."""
+    """Arenas play while the block trains, as far as permits allow. `cursor`: that of a stream to resume."""
     config, versions = ground.config, ground.versions()
     spec = StreamSpec(words, config.stream, config.seed, opponents, versions)
     with watch.patience("buffer"):  # it reads the stream's log
@@ -43,25 +42,25 @@ def streaming(
     try:
         yield stream
     finally:
-        with contextlib.suppress(ray.exceptions.RayActorError):  # gone for good: then that is what is raised
+        with contextlib.suppress(ray.exceptions.RayActorError):  # dead for good: the block has raised that already
             get(ground.buffer.close_stream.remote())
         stream.stop()
 
 
 class Stream:
-    """What the learner sees of play that goes on beside it."""
+    """The learner's side of play that runs in parallel with it."""
 
     def __init__(self, ground: Playground, seats: Mapping[str, Seat]) -> None:
         self._ground = ground
         self._buffer = ground.buffer
         self._seats = seats
         self._began = time.perf_counter()
-        self._plays: dict[Ref[int], tuple[int, str]] = {}  # of which arena, and what it is called
+        self._plays: dict[Ref[int], tuple[int, str]] = {}  # (index, name) of the arena
         for index in range(len(ground.arenas.handles)):
             self._play(index)
 
     def next_batch(self, what: str) -> list[Episode]:
-        """The episodes that the next version learns from. Raises what ended an arena, and
+        """The episodes that the next version trains on. Raises the error of an arena that failed, and
         StopRequestedError."""
         self._ground.poll_health()
         waited = time.perf_counter()
@@ -91,11 +90,11 @@ class Stream:
         return [decode(data) for data in records]
 
     def learned(self) -> dict[str, Any]:
-        """The batch has been learned and the new weights are published; returns the buffer's cursor."""
+        """Call when the batch is trained on and the new weights are published; returns the buffer's cursor."""
         return get(self._buffer.advance.remote(self._ground.versions()))
 
     def stop(self) -> None:
-        """Arenas leave the games that are under way; one that is gone has left them."""
+        """Make arenas abandon the games under way; dead arenas are skipped."""
         for play, (index, _) in self._plays.items():
             with contextlib.suppress(ray.exceptions.RayActorError):
                 get(self._ground.arenas.handles[index].stop.remote(STAGE))
@@ -107,7 +106,7 @@ class Stream:
         self._plays[play] = index, self._ground.arenas.name(index)
 
     def _look_after_arenas(self) -> None:
-        """One that is gone leaves its games to others and is replaced; what else ended one is raised."""
+        """Replace dead arenas and give their games to others; any other error of an arena is raised."""
         for ended in ray.wait(list(self._plays), num_returns=len(self._plays), timeout=0)[0]:
             index, name = self._plays.pop(ended)
             try:

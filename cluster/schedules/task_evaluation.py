@@ -1,10 +1,10 @@
-"""Tasks of lm-evaluation-harness after each stage, asked of the engines that a run has anyway.
+"""Tasks of lm-evaluation-harness after each stage, evaluated on the run's own engines.
 
     Run ── TaskEvaluation ──> EvaluationActor: the harness ──> the policy's engines: score, generate
                  └── rows ──> evaluations.json, metrics
 
-The harness lives in an actor of its own while a stage is evaluated: its memory is gone before the learner's need comes,
-and what it does to a process (seeds, caches, threads) happens elsewhere.
+The harness runs in an actor of its own, only while a stage is evaluated. So its memory is free again before the learner
+needs it, and its side effects on a process (seeds, caches, threads) do not reach the Run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class EvaluationActor:
-    """Hosts the harness; asks engines itself. `progress` may be called meanwhile."""
+    """Hosts the harness, which calls the engines. `progress` may be called during `evaluate`."""
 
     def __init__(self, log_path: str, model: str, config: RunConfig) -> None:
         redirect_output(log_path)
@@ -50,7 +50,7 @@ class EvaluationActor:
         self._model: PolicyModel | None = None
 
     def __repr__(self) -> str:
-        """What Ray's pages and messages call it."""
+        """The name in Ray's dashboard and messages."""
         return "evaluation"
 
     def evaluate(self, task: str, stage: str, engines: Sequence[Engine]) -> tuple[list[Evaluation], int]:
@@ -69,12 +69,12 @@ class EvaluationActor:
         return rows, model.num_cut
 
     def progress(self) -> tuple[int, int]:
-        """(answers that have come, answers asked for) of the task that is evaluated."""
+        """(answers received, answers requested) of the current task."""
         return (0, 0) if self._model is None else (self._model.num_done, self._model.num_asked)
 
 
 class EvaluationHandle(ActorHandle, Protocol):
-    """An EvaluationActor's."""
+    """The handle of an EvaluationActor."""
 
     @remote_method
     def evaluate(self, task: str, stage: str, engines: Sequence[Engine]) -> tuple[list[Evaluation], int]: ...
@@ -84,11 +84,11 @@ class EvaluationHandle(ActorHandle, Protocol):
 
 
 class HarnessStuckError(EngineError):
-    """The harness's process is there, and does not answer."""
+    """The harness's process is alive but does not answer."""
 
 
 class TaskEvaluation:
-    """Of one run. What a previous attempt of the run has evaluated is not evaluated again."""
+    """The tasks of one run. Those that a previous attempt has evaluated are not evaluated again."""
 
     def __init__(
         self,
@@ -112,14 +112,14 @@ class TaskEvaluation:
         self.rows = read_evaluations(self._path) if self._path.exists() else []
 
     def stage(self, stage: Stage) -> None:
-        """The newest weights of every policy; where two learn side by side, a row's stage names the policy too."""
+        """Evaluate the newest weights of every policy; with two policies, a row's stage names the policy too."""
         for policy in self._policies:
             own = stage if len(self._policies) == 1 else stage.of_policy(policy.name)
             self.evaluate(str(own), policy.name, policy.model, partial(getattr, policy, "engines"))
 
     def evaluate(self, stage: str, policy: str, model: str, engines: Callable[[], Sequence[Engine]]) -> None:
-        """On every task that there are no rows of. `engines`: those that there are now; `model` has their tokenizer. A
-        task is restarted when the harness dies or hangs, or every engine that it asks dies."""
+        """Evaluate every task that has no rows yet. `engines` returns the current ones; `model` has their tokenizer. A
+        task is restarted when the harness dies or hangs, or all of its engines die."""
         actor = None
         try:
             for name in self.missing(stage):
@@ -144,14 +144,14 @@ class TaskEvaluation:
         return [name for name in task_names(self._config.evaluation.tasks) if name not in done]
 
     def keep(self, belongs: Callable[[str], bool]) -> None:
-        """Only rows of these stages: others are of a life of the run that is given up."""
+        """Keep only rows of these stages; the others are from an abandoned attempt."""
         kept = [row for row in self.rows if belongs(row.stage)]
         if kept != self.rows:
             self.rows = kept
             write_evaluations(self._path, kept)
 
     def _start(self, model: str) -> EvaluationHandle:
-        """On this node: data sets were looked for here."""
+        """Start on this node, because the data sets were checked here."""
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         handle: EvaluationHandle = (
             ray.remote(EvaluationActor)
@@ -171,7 +171,7 @@ class TaskEvaluation:
     ) -> list[Evaluation]:
         asked = actor.evaluate.remote(name, stage, self._wait_for(engines))
         progress, found = actor.progress.remote(), (0, 0)
-        # It takes its time while the harness is imported; after that it answers whatever it does.
+        # Importing the harness takes long; after that the actor always answers.
         answered, patience_s = time.monotonic(), self._config.engine.start_timeout_s
         while not ray.wait([asked], timeout=0.5)[0]:
             self._status.show_answers(f"{Stage.evaluation(stage)}: {name}", *found)
@@ -190,7 +190,7 @@ class TaskEvaluation:
         return rows
 
     def _wait_for(self, engines: Callable[[], Sequence[Engine]]) -> list[Engine]:
-        """There is none while one that died is being replaced."""
+        """Wait for an engine: there may be none while a dead one is replaced."""
         deadline = time.monotonic() + self._config.engine.start_timeout_s
         while not (found := list(engines())):
             if time.monotonic() > deadline:
@@ -200,7 +200,7 @@ class TaskEvaluation:
         return found
 
     def _take(self, rows: Sequence[Evaluation], policy: str) -> None:
-        """A tag's tasks may be there already, of a life before: their rows are replaced."""
+        """Keep and record new rows. A tag's tasks may have rows from a previous attempt: these are replaced."""
         new = {(row.stage, row.task) for row in rows}
         self.rows = [*(row for row in self.rows if (row.stage, row.task) not in new), *rows]
         self._lease.check(now=True)

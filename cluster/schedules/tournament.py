@@ -1,7 +1,7 @@
 """Every attacker against every defender on the same words: `spag-ray match`.
 
-Each seat has engines of its own. From match to match they are given other weights where the next player is of the same
-shape, and are started anew where it is not, so two models are in memory at a time, however many players there are.
+Each seat has engines of its own. For the next player they load other weights if its model has the same shape, and are
+restarted if not. So two models are in memory at a time, whatever the number of players.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spag_ray.results.matches import Match
 from spag_ray.stages import BASE, PLAYER_NAME, Stage, order_of
 
 SCRIPTED = "scripted"
-# What a model's config.json says of where it came from, not of its shape.
+# Keys of a model's config.json that describe its origin, not its shape.
 _NOT_SHAPE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")
 
 
@@ -72,7 +72,7 @@ def entrants_of_run(folder: Path, base: str) -> list[Entrant]:
 
 
 def check_entrants(entrants: Sequence[Entrant], against: str | None) -> None:
-    """Raises ConfigError where nobody plays, two have one name, or `against` is nobody's."""
+    """Raises ConfigError if there is no player, two have the same name, or no player is called `against`."""
     names = [entrant.name for entrant in entrants]
     twice = [name for name in names if names.count(name) > 1]
     if not names:
@@ -84,8 +84,8 @@ def check_entrants(entrants: Sequence[Entrant], against: str | None) -> None:
 
 
 def pairings(names: Sequence[str], against: str | None = None) -> Iterator[tuple[str, str]]:
-    """(attacker, defender): all, each seat's next differing from its last as seldom as can be; or those alone in which
-    `against` plays another, in both seats.
+    """(attacker, defender) of every match, ordered so that seats change players as rarely as possible. With `against`:
+    only the matches of that player with others, in both seats.
 
     >>> list(pairings("ab"))
     [('a', 'a'), ('a', 'b'), ('b', 'b'), ('b', 'a')]
@@ -125,7 +125,7 @@ class Tournament:
 
 
 class _SeatOfMany:
-    """One seat, and the engines that play it for whoever's turn it is."""
+    """One seat, and the engines that play it for the current player."""
 
     def __init__(self, role: Role, config: RunConfig, engines: Engines, seating: Seating) -> None:
         self._role = str(role)
@@ -157,6 +157,6 @@ class _SeatOfMany:
 
 
 def shape_of(folder: str) -> str:
-    """What engines of two models have to share for one to take the other's weights."""
+    """What two models must have in common for an engine of one to load the other's weights."""
     config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
     return json.dumps({key: value for key, value in config.items() if key not in _NOT_SHAPE}, sort_keys=True)

@@ -1,5 +1,5 @@
-"""Who has died or hangs, and how often something may be started again.
+"""Detects actors that died or hang, and limits how often they may be restarted.
 
-Whoever is found here is replaced elsewhere: engines and arenas in rollout/engines.py and rollout/arenas.py, learners in
+They are replaced elsewhere: engines and arenas in rollout/engines.py and rollout/arenas.py, learners in
 run/recovery.py, the buffer by Ray itself.
 """

@@ -1,4 +1,4 @@
-"""Finds arenas and a buffer that hang, and kills them. What waits for one then finds it dead, and replaces it:
+"""Finds arenas and a buffer that hang, and kills them. The code that waits for one then finds it dead and replaces it:
 
     arena     its unfinished calls fail; play starts another one (arenas.py)
     buffer    Ray restarts it and makes the unfinished calls again (buffer_actor.py)
@@ -25,14 +25,14 @@ READ_WITHIN_S = 900.0  # a log of several million episodes
 
 
 class WatchedHandle(ActorHandle, Protocol):
-    """Of an actor that answers while its event loop turns."""
+    """The handle of an actor that answers while its event loop runs."""
 
     @remote_method
     def heartbeat(self) -> None: ...
 
 
 class RestartedHandle(WatchedHandle, Protocol):
-    """Of one that Ray restarts: `live` never returns."""
+    """The handle of an actor that Ray restarts: `live` never returns."""
 
     @remote_method
     def live(self) -> None: ...
@@ -40,9 +40,9 @@ class RestartedHandle(WatchedHandle, Protocol):
 
 @dataclass(eq=False)
 class _Watched:
-    """`beat` is waited for since `asked`. `is_up`: it has answered since it was started last. `life` is a call that
-    only the end of the process ends: a heartbeat that is asked for once Ray has begun a restart does not fail, but
-    waits for the new process, and alone would not tell a slow restart from a hang."""
+    """`beat` is the pending heartbeat, called at `asked`. `is_up`: it has answered since its last start. `life` is a
+    call that ends only with the process. It is needed because a heartbeat that is called after Ray has started a
+    restart does not fail but waits for the new process: alone it could not tell a slow restart from a hang."""
 
     name: str
     handle: WatchedHandle
@@ -62,7 +62,7 @@ class _Watched:
 
 
 class ActorWatch:
-    """A thread that asks every actor for one heartbeat after another; who has not answered for `timeout_s` hangs."""
+    """A thread that calls every actor's heartbeat again and again; an actor without an answer for `timeout_s` hangs."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -82,8 +82,8 @@ class ActorWatch:
             self._thread.join(timeout=5)
 
     def watch(self, name: str, handle: WatchedHandle, is_restarted: bool = False) -> None:
-        """`is_restarted`: by Ray, when it dies. Reading its logs may take it long, and it has a method `live` that
-        never returns."""
+        """`is_restarted`: Ray restarts it when it dies. It may then take long to read its logs, and it has a method
+        `live` that never returns."""
         start_within_s = max(READ_WITHIN_S if is_restarted else START_WITHIN_S, self._timeout_s)
         with self._lock:
             self._watched.append(_Watched(name, handle, start_within_s, is_restarted))
@@ -94,7 +94,7 @@ class ActorWatch:
 
     @contextlib.contextmanager
     def patience(self, name: str) -> Iterator[None]:
-        """While the block lasts the actor may be as long without an answer as when it starts."""
+        """During the block the actor has the longer time limit of its start."""
         with self._lock:
             (watched,) = (each for each in self._watched if each.name == name)
             watched.is_busy = True
@@ -105,11 +105,11 @@ class ActorWatch:
                 watched.is_busy, watched.asked = False, time.monotonic()
 
     def reason(self, name: str) -> str | None:
-        """Why the actor was killed, said once; None if nobody here has killed it."""
+        """Why this watch killed the actor, returned once; None if it did not."""
         return self._killed.pop(name, None)
 
     def check(self) -> None:
-        """Raises what has ended the watch."""
+        """Raises the error that ended the watch, if any."""
         if self._failure is not None:
             raise self._failure
 

@@ -18,7 +18,7 @@ BEAT_S = 1.0
 
 
 class HasEngine(Protocol):
-    """What is watched: an engine, and whatever its owner knows of it."""
+    """What is watched: an engine, and its owner's data about it."""
 
     engine: Engine
 
@@ -27,8 +27,8 @@ Watched = TypeVar("Watched", bound=HasEngine)
 
 
 class EngineWatch(Generic[Watched]):
-    """A thread that looks at every engine's heartbeat. Those that are dead or stuck are given to `replace`, each in a
-    thread of its own: a new engine takes minutes to come up, and the others are watched meanwhile."""
+    """A thread that checks every engine's heartbeat. It passes dead or stuck engines to `replace`, each in a thread of
+    its own, because a new engine takes minutes to start and the others must still be watched."""
 
     def __init__(self, config: SupervisionConfig, replace: Callable[[Watched, BaseException | str], None]) -> None:
         self._config = config
@@ -44,7 +44,7 @@ class EngineWatch(Generic[Watched]):
         self._in_thread("engine-watch", self._run)
 
     def stop(self) -> None:
-        """Nothing more is replaced; what is being replaced sees `is_stopped`."""
+        """Replace no more engines; a replacement under way sees `is_stopped`."""
         self._stopped.set()
         deadline = time.monotonic() + 5
         for thread in list(self._threads):
@@ -63,7 +63,7 @@ class EngineWatch(Generic[Watched]):
             self._placed = [placed for placed in self._placed if placed.engine is not engine]
 
     def check(self) -> None:
-        """Raises what the watch could not mend."""
+        """Raises what the watch could not repair."""
         if self.failure is not None:
             raise self.failure
 
@@ -78,7 +78,7 @@ class EngineWatch(Generic[Watched]):
                     self._in_thread(f"replace-{each.engine.name}", partial(self._replace, each, fault))
 
     def _in_thread(self, name: str, work: Callable[[], None]) -> None:
-        """What it raises ends the run (`check`), unless the run ends anyway."""
+        """Run `work` in a thread. Its error ends the run (`check`), unless the watch is stopped."""
 
         def run() -> None:
             try:

@@ -1,11 +1,11 @@
-"""Who died or hangs, what is restarted, from what.
+"""Counts and limits restarts. How each kind of failure is found, and where the restart resumes:
 
     engine    found by its heartbeat: dead, or silent, or with turns to answer and none answered for too long.
-              A new one takes the newest published weights, then plays; lost turns are asked of others meanwhile.
-              One that is starting has a heartbeat too, on a thread that loading a model does not hold up.
-    arena     found by its unfinished call, or killed for its silence (actor_watch.py); a new one plays what the log has
-              not got.
-    buffer    Ray starts it again, also when it was killed for its silence; it reads its log, cursor and leases.
+              A new one loads the newest published weights, then plays; other engines play the lost turns.
+              An engine that starts has a heartbeat too, on a thread that loading a model does not hold up.
+    arena     found by its unfinished call, or killed for its silence (actor_watch.py); a new one plays the games that
+              are not in the log.
+    buffer    Ray restarts it, also when it was killed for its silence; it reads its log, cursor and leases.
     learner   found by its unfinished call or its deadline; the group restarts from the newest checkpoint.
 
 All of it is bounded: more than `max_restarts` within `within_s` end the run, with the reasons.
@@ -29,11 +29,11 @@ from spag_ray.results.lines import RestartLine
 
 
 class TooManyRestartsError(SpagError):
-    """What ran kept dying."""
+    """More restarts than supervision.max_restarts allows."""
 
 
 class RestartBudget:
-    """Counts them, writes each down with its cause, and says it."""
+    """Counts restarts; records and reports each with its cause."""
 
     def __init__(
         self, config: SupervisionConfig, recorder: Recorder, note: Callable[[str], None] = lambda text: None
@@ -46,7 +46,7 @@ class RestartBudget:
         self._oom_kills = oom_kills()
 
     def count(self, what: str, error: BaseException | str) -> None:
-        """`what` is about to be restarted. Raises TooManyRestartsError when that happened too often."""
+        """Call before `what` is restarted. Raises TooManyRestartsError if there were too many restarts."""
         with self._lock:
             cause = self._cause(error)
         reason = first_line(error)
@@ -65,7 +65,7 @@ class RestartBudget:
                 )
 
     def _cause(self, error: BaseException | str) -> str:
-        """out of memory, stuck, or crash: by what Ray says, and by the kernel's count of processes it has killed."""
+        """out of memory, stuck, or crash: judged by Ray's error and by the kernel's count of OOM kills."""
         before, self._oom_kills = self._oom_kills, oom_kills()
         text = str(error).lower()
         if isinstance(error, ray.exceptions.OutOfMemoryError) or "out of memory" in text or "outofmemory" in text:
@@ -77,7 +77,7 @@ class RestartBudget:
 
 
 def oom_kills() -> int:
-    """Processes that this machine's kernel has killed for memory since it was started; 0 where it does not say."""
+    """Processes that this machine's kernel has killed for memory since boot; 0 if it does not report them."""
     try:
         lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What a line of metrics.jsonl draws: values of some curves, all at one place of an axis that a reader understands.
+"""The points that a line of metrics.jsonl draws: values of some curves, all at one x-value that a reader understands.
 
 >>> from spag_ray.results.lines import CheckpointLine
 >>> curves = Curves()

@@ -22,8 +22,8 @@ def rays(metric: Metric) -> Any:
 
 
 class Exporter:
-    """The registry's metrics as Ray's, with the label `run`. A sum that has fallen was begun anew by somebody who lost
-    count: it goes on from there."""
+    """The registry's metrics as Ray's, with the label `run`. A sum that has fallen was restarted by its
+    source: counting continues from the new value."""
 
     def __init__(self, run: str, make: Callable[[Metric], Any] = rays) -> None:
         self._run = run

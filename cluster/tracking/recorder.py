@@ -24,7 +24,7 @@ from spag_ray.errors import RunFolderError
 from spag_ray.results.lines import Line, parse_line
 from spag_ray.results.metric_lines import MetricLines
 
-MAX_KEPT = 1000  # lines of each kind, for who asks for the last ones
+MAX_KEPT = 1000  # lines of each kind, for queries of the last ones
 
 
 class Recorder:
@@ -62,8 +62,8 @@ class Recorder:
         self._end_torn_line()
 
     def record(self, line: Line) -> None:
-        """A number that is not finite is written as null: JSON has no word for it. Raises RunFolderError when the disk
-        takes no more."""
+        """A number that is not finite is written as null, because JSON cannot express it. Raises RunFolderError when
+        the disk is full."""
         now = round(time.time(), 3)
         values = {name: _finite(value) for name, value in line.values().items()}
         text = json.dumps({"time": now, "kind": line.kind, **values})
@@ -111,7 +111,7 @@ class Recorder:
                 self._given_to(name, lambda drawer: drawer.write(points))
 
     def _given_to(self, name: str, give: Callable[[Drawer], None]) -> None:
-        """Curves can be drawn again from metrics.jsonl: who cannot take them is left out, and the run goes on."""
+        """Drop a drawer that fails; the run continues, because curves can be drawn again from metrics.jsonl."""
         try:
             give(self._drawers[name])
         except OSError as error:
@@ -119,7 +119,7 @@ class Recorder:
             self._note(f"{name} is given nothing more: {error}; metrics.jsonl has all of it")
 
     def _end_torn_line(self) -> None:
-        """What a crash left of a line is not to spoil the next."""
+        """End a partial line that a crash has left, so that it does not damage the next."""
         with self._path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - 1))

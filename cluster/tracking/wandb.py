@@ -1,4 +1,4 @@
-"""A run on Weights & Biases, for who asks for it: `tracking.wandb` in the configuration, and wandb installed.
+"""A run on Weights & Biases, if configured: needs `tracking.wandb` in the configuration, and wandb installed.
 
     tracking: {wandb: {project: taboo}}                    # offline: RUN_DIR/wandb, sent by hand with `wandb sync`
     tracking: {wandb: {project: taboo, mode: online}}      # sent as it is drawn
@@ -92,7 +92,7 @@ class WandbRun:
 
 
 def _id(folder: Path) -> str:
-    """The same in every life of a run: a project may have runs of many folders of one name."""
+    """The same in every attempt of a run; unique, because a project may have runs of many folders of one name."""
     path = folder / "wandb" / "id.txt"
     path.parent.mkdir(exist_ok=True)
     if not path.exists():
