@@ -90,7 +90,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
     ),
     "Tasks": (Panel("Scores", ("task_score",)),),
     "Faults and checkpoints": (
-        Panel("RestartBudget", ("restarts_total",), rare=True),
+        Panel("Restarts", ("restarts_total",), rare=True),
         Panel("Engines", ("engines_joined_total", "engines_lost_total", "engines_left_total"), rare=True),
         Panel("Went on from a checkpoint", ("resumes_total",), rare=True),
         Panel("Logs damaged", ("log_damage_total",), rare=True),
