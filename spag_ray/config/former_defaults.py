@@ -1,6 +1,6 @@
 """Defaults that have changed: a run folder made with a former default keeps it.
 
->>> from spag_ray.config.run import parse_config
+>>> from spag_ray.config.loading import parse_config
 >>> before = parse_config({"objective": {"role_weight_cap": None}})     # all keys are written out in a run folder
 >>> kept, changed = keep_former_defaults(parse_config({}), before)
 >>> kept.objective.role_weight_cap, changed

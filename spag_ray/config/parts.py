@@ -199,9 +199,7 @@ class ObjectiveConfig(Part):
         0.0, ge=0, description="weight of the word's log-likelihood at the defender's turns, once a game has ended"
     )
     listening_turns: ListeningTurns = Field("all", description="all of these turns, or only a game's last one")
-    claiming_coeff: float = Field(
-        0.0, ge=0, description="weight of the term that moves p(claim) to p(word)"
-    )
+    claiming_coeff: float = Field(0.0, ge=0, description="weight of the term that moves p(claim) to p(word)")
     claiming_words: float = Field(
         0.25, gt=0, lt=1, description="share of the words that train this term; the listening term leaves them out"
     )
