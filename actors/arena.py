@@ -1,10 +1,10 @@
-"""Many games at once over any policies; judged episodes come out as they finish.
+"""Many games at once over any policies; judged episodes are yielded as they finish.
 
     TaskSource --> GameTask --> [prompt -> pool.ask -> Turn -> referee]* --> Episode
-                    ^ one coroutine per game; `games_in_flight` of them, a finished one's place is taken at once
+                    ^ one coroutine per game; `games_in_flight` of them, a finished one is replaced at once
 
-An arena knows the Policy protocol, not where a policy runs. Who answers a turn is the pool's business (pool.py); what
-all games ask of a remote policy at one time travels as one call (cluster/rollout/remote_policy.py).
+An arena knows the Policy protocol, not where a policy runs. The pool selects the engine for a turn (pool.py). Requests
+of all games to a remote policy at the same time are sent as one call (cluster/rollout/remote_policy.py).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class GameTask:
-    """A game to be played. `number` orders games and, with `seed`, decides every random draw in it; `attacker` and
-    `defender` name the players of an arena that sit down to it. `could_have_known`: once it is over, the defender's
-    engine scores the word at each of its turns (Turn.word_logprob)."""
+    """A game to be played. `number` orders games and, with `seed`, determines every random draw in it; `attacker` and
+    `defender` name players of the arena. `could_have_known`: after the game the defender's engine scores the word at
+    each of its turns (Turn.word_logprob)."""
 
     number: int
     target_word: str
@@ -53,15 +53,15 @@ class GameTask:
 
 
 class TaskSource(Protocol):
-    """Where games come from."""
+    """A source of games."""
 
     async def take(self, count: int) -> list[GameTask]:
-        """Up to `count` games, at least one; waits until there is one; none at the end of all."""
+        """Up to `count` games; waits until there is at least one. Empty after the last game."""
         ...
 
 
 class TaskList:
-    """Games that are known beforehand."""
+    """A fixed list of games."""
 
     def __init__(self, tasks: Sequence[GameTask]) -> None:
         self._tasks = list(reversed(tasks))
@@ -72,7 +72,7 @@ class TaskList:
 
 @dataclass(frozen=True)
 class Player:
-    """Who may sit in a seat: the engines of a policy, how it is prompted, how it samples; whether it can score."""
+    """A player of a seat: the engines of a policy, how it is prompted, how it samples, whether it can score."""
 
     pool: EnginePool
     renderer: Renderer
@@ -82,14 +82,14 @@ class Player:
 
 @dataclass(frozen=True)
 class Rules:
-    """The part of the game that does not change from game to game."""
+    """The settings that are the same for all games."""
 
     max_turns: int
     referee: str = "strict"
 
 
 class _Seats:
-    """Where one game sits: one engine per policy; both seats of a policy that plays itself are the same one."""
+    """The engines of one game: one per policy; a policy that plays itself uses one engine for both seats."""
 
     def __init__(self) -> None:
         self._members: dict[EnginePool, Member] = {}
@@ -108,8 +108,8 @@ class _Seats:
 
 
 async def play_game(task: GameTask, players: Mapping[str, Player], rules: Rules) -> Episode:
-    """One game, to its verdict. A reply that the context had no room for ends it: a tie. Raises EngineError when a turn
-    was lost for good."""
+    """Play one game to its verdict. If the context is full before a reply ends, the game is a tie. Raises EngineError
+    when all tries of a turn failed."""
     turns: list[Turn] = []
     seats = _Seats()
     try:
@@ -143,8 +143,8 @@ async def play_game(task: GameTask, players: Mapping[str, Player], rules: Rules)
 async def answer(
     task: GameTask, texts: Sequence[str], player: Player, rules: Rules
 ) -> tuple[list[str], Verdict | None]:
-    """A game against somebody who is no policy. `texts` are its turns so far, of which the last is not the player's;
-    with the player's next turn, if the game is not over by then, and the verdict, if it is over."""
+    """The player's answer in a game against a person or other outsider. `texts` are the turns so far; the last is not
+    the player's. Returns them with the player's next turn, unless the game was over, and the verdict if it is over."""
     turns = []
     for index, text in enumerate(texts):
         ids = player.renderer.reply_ids(text)
@@ -167,11 +167,11 @@ async def answer(
 async def play_games(
     source: TaskSource, players: Mapping[str, Player], rules: Rules, games_in_flight: int, max_tries: int = 2
 ) -> AsyncIterator[Episode]:
-    """Play all that `source` gives, at most `games_in_flight` at once, and yield episodes as they finish.
+    """Play all games of `source`, at most `games_in_flight` at once, and yield episodes as they finish.
 
-    Who consumes episodes slowly slows play down: a place is given to a new game when its episode is taken. A game that
-    a lost turn ended is restarted, at most `max_tries` times; then, and on any other exception, the other games are
-    cancelled and it is raised.
+    A slow consumer slows play down: a new game starts only when a finished episode is taken. A game that failed with
+    EngineError is restarted until it was tried `max_tries` times. After that, and on any other exception, the other
+    games are cancelled and the exception is raised.
     """
     finished: asyncio.Queue[tuple[GameTask, asyncio.Task[Episode]]] = asyncio.Queue()
     running: set[asyncio.Task[Episode]] = set()
@@ -227,7 +227,7 @@ async def play_games(
 async def _play_turn(
     task: GameTask, turns: Sequence[Turn], role: Role, player: Player, rules: Rules, seats: _Seats
 ) -> Turn | None:
-    """The player's next turn; None where the context was full before it had ended."""
+    """The player's next turn; None if the context was full before the turn ended."""
     prompt_ids = player.renderer.prompt(turns, role, task.target_word)
     request = Request(
         request_id=f"{task.episode_id}/{len(turns)}",
@@ -261,7 +261,7 @@ async def _play_turn(
 
 
 async def _with_word_scored(turns: list[Turn], task: GameTask, defender: Player, seats: _Seats) -> list[Turn]:
-    """The turns, each of the defender's with its `word_logprob`. No game is lost by what cannot be scored."""
+    """The turns, the defender's with `word_logprob`. If scoring fails, the game is kept without it."""
     places = [place for place, turn in enumerate(turns) if turn.role is Role.DEFENDER]
     if not (places and defender.can_score):
         return turns
@@ -281,7 +281,7 @@ async def _with_word_scored(turns: list[Turn], task: GameTask, defender: Player,
 
 
 def _verdict(turns: Sequence[Turn], task: GameTask, rules: Rules) -> Verdict | None:
-    """On the last turn; None while the game goes on."""
+    """The verdict after the last turn; None if the game continues."""
     verdict = judge_turn(turns[-1].text, len(turns) - 1, task.target_word, rules.referee)
     if verdict is None and _ends_undecided(turns, rules):
         return tied(len(turns))
@@ -291,12 +291,12 @@ def _verdict(turns: Sequence[Turn], task: GameTask, rules: Rules) -> Verdict | N
 def _ends_undecided(turns: Sequence[Turn], rules: Rules) -> bool:
     if len(turns) == 2 * rules.max_turns:
         return True
-    # The published player stops at any claim of a guess, also one that its referee then does not read as a guess.
+    # The published player stops at any claim of a guess, even if the published referee does not count it as a guess.
     last = turns[-1]
     return rules.referee == "published" and last.role is Role.DEFENDER and "i know the word" in last.text.lower()
 
 
 def _turn_seed(task: GameTask, turn: int) -> int:
-    """A 63-bit seed of its own for every turn of every game of a run."""
+    """A separate 63-bit seed for every turn of every game of a run."""
     digest = hashlib.blake2b(f"{task.seed}/{task.episode_id}/{turn}".encode(), digest_size=8).digest()
     return int.from_bytes(digest) >> 1

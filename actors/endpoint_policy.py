@@ -1,9 +1,9 @@
-"""A frozen outside opponent: any server that speaks the OpenAI chat API, asked turn by turn.
+"""A frozen external opponent: any server with the OpenAI chat API, called once per turn.
 
-It reads the same rules as every other player, as chat messages: what it said is the assistant's, what it heard the
-user's. It knows no token ids, so its replies are tokenised with the tokenizer of the policy that it plays against, and
-their log-probabilities are 0: its turns are judged, never trained on. What goes beyond `max_new_tokens` of these is
-cut off: the server counts in tokens of its own, or not at all.
+It reads the same rules as every other player, as chat messages: its own turns are the assistant's, the other player's
+are the user's. The API returns no token ids, so replies are tokenised with the tokenizer of the opposing policy and
+their log-probabilities are 0: its turns are judged, never trained on. Replies are cut at `max_new_tokens` of these
+tokens, because the server counts its own tokens or ignores the limit.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from spag_ray.game.prompts import chat_messages
 from spag_ray.weights.snapshot import Snapshot
 
 MAX_ASKED_AT_ONCE = 64
-MAX_CHARACTERS_PER_TOKEN = 64  # of a reply that is tokenised: without a bound a reply of gigabytes holds up every game
+MAX_CHARACTERS_PER_TOKEN = 64  # cut before tokenising: a reply of gigabytes would block every game
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """`url` up to and with /v1; `model` as the server calls it. The key, if it needs one, is read from OPENAI_API_KEY
-    where the arena runs."""
+    """`url` up to and with /v1; `model`: its name on the server. If the server needs a key, it is read from
+    OPENAI_API_KEY in the arena's process."""
 
     url: str
     model: str
 
 
 def check_endpoint(endpoint: Endpoint, timeout_s: float = 20.0) -> None:
-    """Raises ModelError where nobody answers, the key is refused, or the server has no such model."""
+    """Raises ModelError if the server does not answer, refuses the key, or has no such model."""
     from openai import NotFoundError, OpenAI, OpenAIError
 
     try:
         with OpenAI(base_url=endpoint.url, api_key=_key(), timeout=timeout_s, max_retries=0) as client:
             served = [model.id for model in client.models.list()]
     except NotFoundError:
-        return  # it lists none; the first turn will tell
+        return  # the server does not list models; the first turn will show whether it has this one
     except OpenAIError as error:
         reason = f"{error} {error.__cause__ or ''}".strip()
         raise ModelError(
@@ -111,13 +111,13 @@ class EndpointPolicy:
         return self._said(answer)
 
     def _said(self, answer: Any) -> tuple[str, str]:
-        """(text, finish reason) of an answer, of which nobody has checked that it is one."""
+        """(text, finish reason) of an answer whose form is not yet checked."""
         choice = next(iter(getattr(answer, "choices", None) or ()), None)
         message = getattr(choice, "message", None)
         text = getattr(message, "content", None) or ""
         if message is None or not isinstance(text, str):
             raise EngineError(f"{self._endpoint.url}: {self._endpoint.model} gave an answer without a text in it")
-        # JSON can carry half of a surrogate pair, which is no character to a tokenizer.
+        # JSON can carry half of a surrogate pair, which tokenizers reject.
         text = text.strip().encode("utf-8", errors="replace").decode("utf-8")
         return text, "length" if getattr(choice, "finish_reason", None) == "length" else "stop"
 
@@ -130,7 +130,7 @@ class EndpointPolicy:
         raise EngineError("an endpoint's weights are its own")
 
     async def sleep(self) -> None:
-        """It holds nothing here."""
+        """Does nothing: it holds no memory here."""
 
     async def wake(self, part: WakePart = "all") -> None:
         """See `sleep`."""

@@ -1,5 +1,5 @@
-"""The sentences of the scripted expert (scripted_policy.py): short, so that most of what a model is taught in a turn is
-the clue. {a} and {b} are clues, {A} and {B} the same with a capital, {w} and {W} the word."""
+"""The sentences of the scripted expert (scripted_policy.py). They are short, so the clue is most of a trained turn.
+{a} and {b} are clues, {A} and {B} the same with a capital, {w} and {W} the word."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ TWO_CLUES = (
     "I see {a} and {b}.",
     "Not only {a}, also {b}.",
 )
-# Questions whose natural answer is the word, for words whose card has no trap left.
+# Questions whose natural answer is the word, for cards without an unused trap.
 CLUE_QUESTIONS = (
     "What goes with {a} and {b}?",
     "What has {a} and {b}?",

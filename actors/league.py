@@ -1,11 +1,11 @@
-"""Who plays whom: the policy that learns against itself, its own past, and models that stay as they are.
+"""The league: the trained policy plays against itself, its earlier versions, and fixed models.
 
-    self        both seats are the newest weights, and both seats' turns are learned
+    self        both seats are the newest weights, and both seats' turns are trained on
     past        a snapshot of an earlier version: drawn uniformly, or the harder it is the more often
     fixed       a model folder that never changes
 
-Against another player the learner sits in each seat equally often, on the same words, and only its own turns are
-learned. Everything drawn is a function of the seed and of the games played so far.
+Against another player the learner plays each seat equally often, on the same words, and only its own turns are
+trained on. All random draws are a function of the seed and of the games played so far.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Role
 from spag_ray.results.ratings import WinMatrix
 
-PAST = "past "  # before a policy's name, on the turns that an earlier version of it played
-PRIOR_GAMES = 4  # an opponent's hardness begins as if so many games had been even
+PAST = "past "  # prefix of the policy name on turns played by an earlier version
+PRIOR_GAMES = 4  # an opponent's hardness starts as if this many games had been even
 
 
 @dataclass(frozen=True)
 class Opponents:
-    """Game number -> names of the players of its seats. `shares` are of games against each opponent; what is left is
-    self-play. Numbers 2k and 2k + 1 meet the same opponent, in both seats."""
+    """Game number -> names of the players of its seats. `shares`: the share of games against each opponent; the rest is
+    self-play. Games 2k and 2k + 1 have the same opponent, once in each seat."""
 
     seed: int
     shares: tuple[tuple[str, float], ...] = ()
 
     def mixed_with(self, names: Sequence[str], share: float) -> Opponents:
-        """These as well: together they get `share` of the games, the same each."""
+        """Add these opponents: together they get `share` of the games, divided equally."""
         return replace(self, shares=tuple((name, share / len(names)) for name in names) + self.shares)
 
     def __call__(self, number: int) -> tuple[str, str]:
@@ -54,13 +54,13 @@ class Opponents:
 
 
 def seat_of(opponent: str, role: Role) -> str:
-    """The player of an arena that an opponent is in one of the seats."""
+    """The arena's name of an opponent's player in this seat."""
     return f"{opponent}/{role}"
 
 
 @dataclass(frozen=True)
 class PastVersion:
-    """A version of the learner that is kept: the model folder of each policy that learns."""
+    """A kept version of the learner: the model folder of each trained policy."""
 
     version: int
     folders: Mapping[str, str]
@@ -68,7 +68,7 @@ class PastVersion:
 
 @dataclass
 class League:
-    """What a run knows of its players: versions kept, and who won against whom."""
+    """A run's record of its players: kept versions, and results of every pair."""
 
     config: LeagueConfig
     seed: int
@@ -78,11 +78,11 @@ class League:
 
     @property
     def is_open(self) -> bool:
-        """Whether anybody but the learner itself is to be played."""
+        """Whether there are opponents other than the learner itself."""
         return self.config.past_share > 0 or bool(self.config.fixed)
 
     def opponents(self, past: int) -> Opponents:
-        """With `past` engines that hold a past version each."""
+        """The opponents, with `past` engines that hold one past version each."""
         shares = [(f"past-{number}", self.config.past_share / past) for number in range(past)]
         shares += [(f"fixed-{number}", fixed.share) for number, fixed in enumerate(self.config.fixed)]
         return Opponents(self.seed, tuple(shares))
@@ -92,8 +92,8 @@ class League:
         return self.config.past_share > 0 and version % self.config.snapshot_every == 0
 
     def keep(self, past: PastVersion) -> list[PastVersion]:
-        """Keep a version; returns those that the budget has no room for. They are chosen so that what stays is spread
-        over the run: never the oldest or the newest, but the one whose neighbours are closest to each other."""
+        """Keep a version; returns the versions dropped to stay within max_snapshots. The kept versions stay spread over
+        the run: the oldest and the newest are kept, and the version whose neighbours are closest to each other goes."""
         self.kept.append(past)
         dropped = []
         while len(self.kept) > self.config.max_snapshots:
@@ -105,7 +105,7 @@ class League:
         return dropped
 
     def draw(self, count: int) -> list[PastVersion]:
-        """`count` of the versions kept, for the games that come next; the same one twice only if there are fewer."""
+        """`count` of the kept versions, for the next games; a version is repeated only if there are fewer."""
         self.draws += 1
         chance = random.Random(f"{self.seed}/past/{self.draws}")
         left = list(self.kept)
@@ -116,7 +116,7 @@ class League:
         return [drawn[number % len(drawn)] for number in range(count)] if drawn else []
 
     def hardness(self, past: PastVersion) -> float:
-        """The learner's losses against this version as a share of their games, begun at one half; at least 0.02."""
+        """The learner's losses against this version as a share of their games; starts at one half, at least 0.02."""
         points, games = 0.5 * PRIOR_GAMES, float(PRIOR_GAMES)
         for policy in past.folders:
             lost, played = self.matrix.losses_against(f"{policy}@{past.version}")
@@ -124,12 +124,12 @@ class League:
         return max(points / games, 0.02)
 
     def record(self, episodes: Iterable[Episode]) -> None:
-        """Games as they finish."""
+        """Add finished games."""
         for episode in episodes:
             self.matrix.add(*players_of(episode), episode.verdict.outcome)
 
     def restore(self, state: Mapping[str, Any], is_there: Callable[[PastVersion], bool]) -> None:
-        """What `as_json` said, less the versions that are not there any more."""
+        """The inverse of `as_json`, without versions that no longer exist."""
         kept = [PastVersion(past["version"], past["folders"]) for past in state["kept"]]
         self.kept = [past for past in kept if is_there(past)]
         self.matrix = WinMatrix.from_json(state["games"])
@@ -145,7 +145,7 @@ class League:
 
 
 def players_of(episode: Episode) -> tuple[str, str]:
-    """(attacker, defender) as policy@version; a player whose weights changed during the game by its oldest turn."""
+    """(attacker, defender) as policy@version; if weights changed during the game, the version of the oldest turn."""
     names = {}
     for role in Role:
         turns = [turn for turn in episode.turns if turn.role is role]

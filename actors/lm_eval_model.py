@@ -1,12 +1,12 @@
-"""A policy's engines as a model of lm-evaluation-harness: its tasks are asked of engines that are there anyway.
+"""A policy's engines as a model of lm-evaluation-harness: tasks are evaluated on the run's own engines.
 
-The way of a task:
+How a task is evaluated:
 
     with asyncio.Runner() as runner:
         model = PolicyModel([policy], tokenizer, max_model_len=1024, at_once=64, run=runner.run)
         lm_eval.evaluator.evaluate(model, tasks)
 
-    loglikelihood   text -> token ids, cut from the left -> chunks -> Policy.score of whichever engine is free
+    loglikelihood   text -> token ids, cut from the left -> chunks -> Policy.score of any free engine
     generate_until  text -> token ids, cut from the left -> Policy.generate, SLICE tokens at a time, until a stop string
                     is in the text: engines know stop tokens, no stop strings
 """
@@ -29,8 +29,8 @@ from lm_eval.api.model import TemplateLM
 from actors.policy import Policy, Request, Sampling, Score
 from spag_ray.errors import ConfigError, EngineGoneError, InputError, ModelError
 
-SLICE = 48  # tokens; what is sampled beyond a stop string is lost, and each slice costs one more request
-MAX_NEW_TOKENS = 256  # where a task does not say how many; the harness's own number
+SLICE = 48  # tokens; those sampled beyond a stop string are discarded, and each slice costs one more request
+MAX_NEW_TOKENS = 256  # if a task does not set it; the harness's own default
 _LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # all mean the same
 _KNOWN = {*_LENGTHS, "until", "do_sample", "temperature", "top_k", "top_p"}
 
@@ -41,7 +41,7 @@ Pair = tuple[list[int], list[int]]
 
 class PolicyModel(TemplateLM):
     """`policies`: engines that play the same weights and share the work, `at_once` sequences each at a time.
-    `max_length` is what the harness means by it: the longest input of which the next token is still scored."""
+    `max_length` as the harness defines it: the longest input whose next token can still be scored."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class PolicyModel(TemplateLM):
 
     @property
     def prefix_token_id(self) -> int:
-        """What stands before a text that has no context."""
+        """The token before a text without context."""
         first: int | None = self.tokenizer.bos_token_id
         return self.eot_token_id if first is None else first
 
@@ -82,12 +82,12 @@ class PolicyModel(TemplateLM):
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
         if add_special_tokens is None:
             first = self.tokenizer.decode([self.prefix_token_id])
-            add_special_tokens = not (first and string.startswith(first))  # it may be there, of a chat template
+            add_special_tokens = not (first and string.startswith(first))  # a chat template may already have added it
         ids: list[int] = self.tokenizer.encode(string, add_special_tokens=add_special_tokens)
         return ids
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Without the system's message where the template knows none."""
+        """Leaves out the system message if the template does not support one."""
         try:
             return self._chat_text(chat_history, add_generation_prompt)
         except TemplateError:
@@ -113,7 +113,7 @@ class PolicyModel(TemplateLM):
         return [(sum(score.logprobs), score.is_greedy) for scores in scored for score in scores]
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """A text longer than the context is read in windows that do not overlap in what is scored."""
+        """A text longer than the context is read in windows; no token is scored twice."""
         windows: list[tuple[Any, list[int], list[int]]] = []
         counts = []
         for (text,) in (request.args for request in requests):
@@ -130,7 +130,7 @@ class PolicyModel(TemplateLM):
         return self._ask(self._generate, asked, 2 * self._at_once, len(asked))
 
     def _fitted(self, context: list[int], continuation: list[int]) -> Pair:
-        """With as much of the context as there is room for, the end of it."""
+        """The pair with its context cut from the left to fit."""
         room = self.max_length + 1 - len(continuation)
         if room < 1:
             raise ConfigError(
@@ -187,8 +187,8 @@ async def share(
     each: int,
     done: Callable[[Answer], None] = lambda answer: None,
 ) -> list[Answer]:
-    """`work` on every item by any policy, `each` at a time with every one; the answers in the order of the items. What
-    a policy had that is gone is given to others, and it leaves the list.
+    """Run `work` on every item with any of the policies, at most `each` items per policy at a time. The answers are in
+    the order of the items. If a policy's engine dies, it is removed from the list and others take over its items.
 
     Raises EngineGoneError when none is left.
     """

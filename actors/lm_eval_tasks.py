@@ -4,8 +4,8 @@
     task = shelf.load("spag_reasoning", num_fewshot=None)
     rows = evaluate(model, task, "spag-1", limit=None, apply_chat_template=False)
 
-Names are looked for in configs/tasks/, in a folder of the user's, and in the harness itself (13,000 files: some
-seconds). Nothing here is imported before it is used: the harness is an extra, and takes a second and 0.1 GiB.
+Names are searched in configs/tasks/, in a folder of the user's, and in the harness itself (13,000 files: some
+seconds). The harness is imported only when used, because it is an extra and takes a second and 0.1 GiB.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from spag_ray.config.shipped import config_root
 from spag_ray.errors import ConfigError, InputError
 from spag_ray.results.evaluations import Evaluation
 
-NUMPY_SEED = FEWSHOT_SEED = 1234  # those of the harness's command line
-MIN_CONTEXT = 64  # tokens; less is no question
+NUMPY_SEED = FEWSHOT_SEED = 1234  # the same as on the harness's command line
+MIN_CONTEXT = 64  # tokens; a question needs at least this many
 _HUB_SWITCHES = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_EVALUATE_OFFLINE")
 
 
 def harness_environment(download: bool) -> dict[str, str]:
-    """For a process that will load tasks, before it imports anything; `download`: data sets may come from the hub."""
+    """Environment of a process that loads tasks, set before imports; `download`: data sets may come from the hub."""
     hub = dict.fromkeys(_HUB_SWITCHES, "0" if download else "1")
     return {**hub, "TQDM_DISABLE": "1", "LMEVAL_DISABLE_MULTIPROC": "1"}
 
@@ -44,14 +44,14 @@ class LoadedTask:
 
     @property
     def row_names(self) -> list[str]:
-        """What is reported: the group, if it has a score of its own, else the tasks."""
+        """Names of the reported rows: the group, if it has a score of its own, else the tasks."""
         groups, tasks = self.loaded.get("groups", {}), self.loaded["tasks"]
         if self.name in groups and groups[self.name].has_aggregation:
             return [self.name]
         return sorted(tasks)
 
     def check(self, tokenizer: Any, max_model_len: int) -> None:
-        """Refuse generation that engines cannot do as the task wants it."""
+        """Refuse tasks with generation options that engines do not support."""
         from actors.lm_eval_model import sampling_of
 
         for task in self.loaded["tasks"].values():
@@ -66,8 +66,8 @@ class LoadedTask:
 
 
 class Shelf:
-    """Where tasks are found. `include_path`: a folder with tasks in the harness's YAML format; files of data that they
-    name by a relative path lie beside them."""
+    """Finds tasks. `include_path`: a folder with tasks in the harness's YAML format; relative paths of data files are
+    relative to the task's file."""
 
     def __init__(self, include_path: str | None) -> None:
         try:
@@ -100,8 +100,8 @@ class Shelf:
         raise ConfigError(f"evaluation.tasks: unknown task {name!r}; the nearest known one is {nearest[0]!r}")
 
     def load(self, name: str, num_fewshot: int | None = None) -> LoadedTask:
-        """With its data sets. Raises ConfigError for a name that there is not, InputError for one that cannot be
-        loaded here, and says how its data can be got."""
+        """The task with its data sets. Raises ConfigError for an unknown name, InputError if the task cannot be loaded
+        here; the message says how to get its data."""
         import numpy as np
 
         index = self.find(name)
@@ -109,7 +109,7 @@ class Shelf:
         np.random.seed(NUMPY_SEED)
         try:
             loaded = index.load([self._spec(index.task_index[name])])
-        except Exception as error:  # of the harness, of data sets, of a task's own code: all say it their own way
+        except Exception as error:  # the harness, data sets and a task's own code each raise their own types
             raise InputError(_cannot_be_loaded(name, error)) from error
         for task in loaded["tasks"].values():
             if getattr(task, "UNSAFE_CODE", False):
@@ -120,8 +120,8 @@ class Shelf:
         return LoadedTask(name, loaded)
 
     def _spec(self, entry: Any) -> str | dict[str, Any]:
-        """What the harness is asked for: a name; or, of a task with files of data beside it, a group of that task alone
-        with their whole paths, and a folder for what is made of them that goes with this object."""
+        """The harness's specification of a task: its name. For a task with data files beside it, a group of only that
+        task, with absolute paths and a cache folder that is deleted with this object."""
         name: str = entry.name
         options = (entry.cfg or {}).get("dataset_kwargs") or {}
         is_ours = entry.yaml_path is not None and any(entry.yaml_path.is_relative_to(each) for each in self._folders)
@@ -163,12 +163,12 @@ def _rows(stage: str, task: str, found: Mapping[str, Any], num_fewshot: int) -> 
 
 
 def _number(value: Any) -> float | None:
-    """The harness says "N/A" where it has none."""
+    """None for the harness's "N/A"."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _set_fewshot(task: Any, num_fewshot: int | None) -> None:
-    """As the harness's command line does it: a task that says 0 stays at 0."""
+    """As on the harness's command line: a task with 0 keeps 0."""
     own = task.get_config("num_fewshot")
     if own is None or (num_fewshot is not None and own != 0):
         task.set_config(key="num_fewshot", value=num_fewshot or 0)
@@ -176,7 +176,7 @@ def _set_fewshot(task: Any, num_fewshot: int | None) -> None:
 
 
 def _beside(folder: Path, files: Any) -> Any:
-    """Paths of data files made absolute, in whatever shape they are given: a path, several, by split."""
+    """Absolute paths of data files, given as one path, several, or a mapping by split."""
     if isinstance(files, Mapping):
         return {split: _beside(folder, each) for split, each in files.items()}
     if isinstance(files, str):

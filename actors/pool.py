@@ -1,11 +1,11 @@
-"""The engines that play one policy, as an arena sees them: who takes the next game, who is asked again.
+"""The engines that play one policy, as an arena sees them: which engine takes the next game or a retried turn.
 
-    member = await pool.seat()            # the engine with the fewest games; waits while there is none
+    member = await pool.seat()            # the engine with the fewest games; waits if there is none
     completion = await pool.ask(member, request)
     pool.leave(member)
 
-A game stays with its engine, whose prefix cache holds what was said. Only when a turn is lost (an engine that is gone,
-refuses, or does not answer in time) is it asked again, elsewhere. Engines join and leave while games run.
+A game stays with its engine, whose prefix cache holds the dialogue. If a turn fails (the engine died, refused or timed
+out), it is retried on another engine. Engines join and leave while games run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Member:
-    """An engine of a pool. `is_open` says whether it takes new games; `games` are those that sit there now."""
+    """An engine of a pool. `is_open`: whether it takes new games; `games`: the number assigned to it now."""
 
     name: str
     policy: Policy
@@ -42,8 +42,8 @@ class PoolCounts:
 
 
 class EnginePool:
-    """`policy_name` is what turns are stamped with; `turn_timeout_s` bounds one answer, `join_timeout_s` the wait for
-    an engine when there is none, except while one waits for room; a turn is tried `max_tries` times."""
+    """`policy_name`: recorded in turns. `turn_timeout_s`: limit for one answer. `join_timeout_s`: limit for the wait
+    for an engine when there is none; time in which one waits for resources does not count. `max_tries`: per turn."""
 
     def __init__(
         self, policy_name: str, turn_timeout_s: float = 600.0, join_timeout_s: float = 600.0, max_tries: int = 3
@@ -59,20 +59,19 @@ class EnginePool:
         self._empty: dict[str, asyncio.Event] = {}
 
     def join(self, name: str, policy: Policy) -> None:
-        """An engine that plays from now on; one of the same name is replaced."""
+        """Add an engine; one of the same name is replaced."""
         self._members[name] = Member(name, policy)
         self._changed.set()
 
     def drop(self, name: str) -> None:
-        """An engine is gone, or is to go: it is asked nothing more. Games that sit there move on at their next turn."""
+        """Remove an engine: it gets no more requests. Its games move to another engine at their next turn."""
         member = self._members.pop(name, None)
         if member is not None:
             member.is_open = False
             self._tell(member)
 
     def wait_for_room(self, name: str) -> None:
-        """An engine has been asked for, and the cluster has no room for it yet: until `found_room` the time that games
-        wait does not count."""
+        """A requested engine waits for cluster resources. Until `found_room`, waiting time of games does not count."""
         self._without_room.add(name)
         self._changed.set()
 
@@ -81,7 +80,7 @@ class EnginePool:
         self._changed.set()
 
     async def drain(self, name: str) -> None:
-        """Give the engine no new game, and wait until those that sit there have ended."""
+        """Give the engine no new games, and wait until its games have ended."""
         member = self._members.get(name)
         if member is None:
             return
@@ -98,11 +97,11 @@ class EnginePool:
 
     @property
     def games(self) -> dict[str, int]:
-        """Games that sit with each engine now."""
+        """{engine: its number of games now}"""
         return {name: member.games for name, member in self._members.items()}
 
     async def seat(self, avoid: Member | None = None) -> Member:
-        """The open engine with the fewest games, one game more from now on; `avoid` only if there is no other.
+        """The open engine with the fewest games, which is counted one game more; `avoid` only if there is no other.
 
         Raises EngineError when no engine joined in time.
         """
@@ -114,7 +113,7 @@ class EnginePool:
         return chosen
 
     async def _wait_for_change(self, left_s: float) -> float:
-        """Until engines join or are waited for, at most `left_s`; returns the seconds that count."""
+        """Wait until engines join or start to wait for resources, at most `left_s`; returns the seconds that count."""
         self._changed.clear()
         counts, began = not self._without_room, time.monotonic()
         try:
@@ -127,14 +126,14 @@ class EnginePool:
         return time.monotonic() - began if counts else 0.0
 
     def leave(self, member: Member) -> None:
-        """A game that sat there has ended or moved on."""
+        """A game of this engine has ended or moved."""
         member.games -= 1
         self._tell(member)
 
     async def ask(self, member: Member, request: Request, moved: Callable[[Member], None]) -> Completion:
-        """The answer; `moved` is told when the game has to sit elsewhere.
+        """The answer; `moved` is called with the new engine when the game moves.
 
-        Raises EngineError when nobody answered in `max_tries` tries.
+        Raises EngineError when `max_tries` tries failed.
         """
         for attempt in range(1, self._max_tries + 1):
             if self._members.get(member.name) is not member:
@@ -161,7 +160,7 @@ class EnginePool:
         raise error
 
     async def score(self, member: Member, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Score]:
-        """What an engine says of given tokens (see Policy). Raises EngineError; nobody else is asked."""
+        """An engine's scores of given tokens (see Policy). Raises EngineError without a retry on another engine."""
         try:
             async with asyncio.timeout(self._turn_timeout_s):
                 return await member.policy.score(sequences)
@@ -174,7 +173,7 @@ class EnginePool:
         try:
             new = await self.seat(avoid=member)
         except BaseException:
-            member.games += 1  # the game still sits there, for whoever takes it off
+            member.games += 1  # the game still counts here until the caller's `leave`
             raise
         moved(new)
         return new

@@ -1,12 +1,11 @@
-"""An expert that plays from the cards of a deck: what imitation learns from, and an
-opponent that needs no model.
+"""An expert that plays from the cards of a deck: the source of imitation, and an opponent that needs no model.
 
     expert = ScriptedPolicy(load_deck("everyday"), encode=renderer.reply_ids)
     expert.reply(view)                                    # "It goes with toast and bread."
 
-The attacker hints with one or two clues of the word's card, and now and then asks a question whose natural answer is
-the word. The defender asks, or comments on what it heard, sometimes walks into such a question, and claims a word when
-the clues that it heard single out one card. docs/self_play.md has a table of how its games end.
+The attacker hints with one or two clues of the word's card, and sometimes asks a question whose natural answer is the
+word. The defender asks questions or comments, sometimes falls for such a question, and claims a word when the clues so
+far fit only one card. docs/self_play.md has a table of how its games end.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from spag_ray.game.rules import Role
 from spag_ray.weights.snapshot import Snapshot
 
 _LONGEST_CLUE = 3  # words
-_MOST_TELLING = 4  # a card has its most telling clues first: hints are drawn from so many of those not yet given
+_MOST_TELLING = 4  # a card lists its best clues first: hints are drawn from this many of the unused ones
 
 
 @dataclass(frozen=True)
 class Habits:
-    """How often the expert does what, as probabilities of a turn.
+    """The expert's habits, as probabilities per turn.
 
     `asks`: the attacker asks a question that leads to the word, from its second turn on. `pairs`: it gives two clues
-    instead of one. `walks_in`: the defender answers such a question with the word. `waits`: it asks on although one
-    card is singled out. `last_guess`: on its last turn it claims one of the cards that fit best. `min_clues`: clues
-    of that card heard before any claim, or all that it has; half as many on its last turn.
+    instead of one. `walks_in`: the defender answers such a question with the word. `waits`: it asks again although only
+    one card fits. `last_guess`: on its last turn it claims one of the cards that fit best. `min_clues`: clues of that
+    card heard before any claim, or all that it has; half as many on its last turn.
     """
 
     asks: float = 0.25
@@ -86,7 +85,7 @@ class ScriptedPolicy:
         return Completion(request.request_id, tokens, (0.0,) * len(tokens), 0, 0, "stop")
 
     def reply(self, view: GameView, request_id: str = "") -> str:
-        """What it says; a function of the game, the request's id and the seed."""
+        """Its reply, a function of the game, the request's id and the seed."""
         rng = random.Random(f"{self._seed}/{request_id}/{len(view.history)}")
         return self._attack(view, rng) if view.role is Role.ATTACKER else self._defend(view, rng)
 
@@ -134,7 +133,7 @@ class ScriptedPolicy:
         return rng.choice(lines.QUESTIONS)
 
     def _trap_answer(self, asked: str, best: Sequence[str], rng: random.Random) -> str | None:
-        """What somebody says to a question who does not notice where it leads; None to what is no such question."""
+        """The reply of a player who falls for the question; None if the text is no such question."""
         if asked in self._answers:
             return self._answers[asked]
         if best and _CLUE_QUESTION.fullmatch(asked):
@@ -151,7 +150,7 @@ class ScriptedPolicy:
         raise EngineError("a scripted policy has no weights to load")
 
     async def sleep(self) -> None:
-        """It holds nothing."""
+        """Does nothing: it holds no memory."""
 
     async def wake(self, part: WakePart = "all") -> None:
         """See `sleep`."""
@@ -168,7 +167,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _phrases(text: str) -> Iterator[tuple[str, ...]]:
-    """Every run of words in it that may be a clue, in order, the longer first."""
+    """Every run of words in it that may be a clue, in order, longer ones first."""
     words = _words(text)
     for start in range(len(words)):
         for length in range(_LONGEST_CLUE, 0, -1):

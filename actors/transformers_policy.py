@@ -1,7 +1,7 @@
 """transformers' own forward pass behind Policy: slow, portable, and the reference in the contract tests.
 
-Sequences are decoded one at a time, so greedy play does not depend on what else is asked: the same prompt gives the
-same tokens and log-probabilities, always.
+Sequences are decoded one at a time, so greedy play does not depend on other requests: the same prompt always gives the
+same tokens and log-probabilities.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class TransformersPolicy:
             self._version = snapshot.version
 
     async def sleep(self) -> None:
-        """Nothing to give back: there is no cache between calls."""
+        """Does nothing: there is no cache between calls."""
 
     async def wake(self, part: WakePart = "all") -> None:
         """See `sleep`."""

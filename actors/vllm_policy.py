@@ -20,12 +20,12 @@ from spag_ray.errors import EngineError, WeightSyncError
 from spag_ray.weights.shared_memory import in_shared_memory, shared_memory
 from spag_ray.weights.snapshot import Snapshot
 
-_SLEEPERS = frozenset({"weights", "kv_cache"})  # what vLLM puts to sleep, and wakes each for itself
+_SLEEPERS = frozenset({"weights", "kv_cache"})  # the parts that vLLM puts to sleep and wakes separately
 
 
 @dataclass(eq=False)
 class Adapter:
-    """Low-rank weights of one version that the engine holds, and how many requests under way name them."""
+    """The engine's adapter of one version, and the number of running requests that use it."""
 
     lora: Any  # vLLM's LoRARequest
     version: int
@@ -122,7 +122,7 @@ class VllmPolicy:
         reason = str(completion.finish_reason)
         if reason == "length" and room < request.sampling.max_new_tokens:
             reason = "context"
-        # An adapter is a turn's to its end; whole weights may have changed under it.
+        # A turn keeps its adapter to the end; whole weights may change during the turn.
         last_version = adapter.version if adapter is not None else self._base_version
         return Completion(
             request.request_id, tuple(completion.token_ids), logprobs, first_version, last_version, reason
@@ -168,7 +168,7 @@ class VllmPolicy:
                 skip_reading_prefix_cache=skips_cache,
             )
             output = await self._run(f"score-{self._num_scores}", whole, params)
-            # Of tokens found in the prefix cache nothing is computed: none of the target's may be among them.
+            # vLLM computes no log-probabilities for cached tokens, so no target token may be in the prefix cache.
             if output.num_cached_tokens < len(prompt):
                 break
         steps = output.prompt_logprobs[len(prompt) :]
@@ -178,7 +178,7 @@ class VllmPolicy:
 
     async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
         if snapshot.adapter is not None:
-            # Nothing is paused: what is under way is played to its end with the adapter that it began with.
+            # Nothing is paused: running requests finish with the adapter that they started with.
             await self._load_adapter(snapshot, snapshot.adapter)
             return
         await self.begin_update(in_flight)
@@ -192,7 +192,7 @@ class VllmPolicy:
         await self.end_update(snapshot.version)
 
     async def open_channel(self, init_info: Mapping[str, Any]) -> None:
-        """Meet the sender of a learner (learners/channel_senders.py); again when it has changed. `load` needs none."""
+        """Connect to a learner's sender (learners/channel_senders.py); again when it changed. `load` needs none."""
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
         with self._taking("open a channel for new weights"):
@@ -200,29 +200,29 @@ class VllmPolicy:
             await self._engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info=dict(init_info)))
 
     async def begin_update(self, in_flight: bool) -> None:
-        """Pause: at once (`in_flight`) or when the turns under way have ended. Then the parts of a version may come."""
+        """Pause at once (`in_flight`) or after the current turns, then accept the parts of a version."""
         await self._engine.pause_generation(mode="keep" if in_flight else "wait", clear_cache=False)
         with self._taking("begin to take new weights"):
             await self._engine.start_weight_update()
 
     async def take_update(self, update: Mapping[str, Any]) -> None:
-        """One part of a version, in the terms of the engine's channel. Raises WeightSyncError."""
+        """Load one part of a version, in the format of the engine's channel. Raises WeightSyncError."""
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         with self._taking("take new weights"):
             await self._engine.update_weights(WeightTransferUpdateRequest(update_info=dict(update)))
 
     async def end_update(self, version: int) -> None:
-        """All parts have come: from here on turns are of `version`."""
+        """All parts have arrived: following turns are of `version`."""
         with self._taking(f"finish version {version}"):
             await self._engine.finish_weight_update(weight_version=str(version))
         await self._play_on(version)
 
     async def _play_on(self, version: int) -> None:
-        # What paused requests have computed so far is thrown away with the rest and computed again when they go on.
+        # The caches of paused requests are discarded with the rest and computed again when the requests resume.
         await self._engine.reset_prefix_cache(reset_running_requests=True)
         self._version = self._base_version = version
-        if not self._asleep:  # else `wake` resumes, once there is a cache to play with
+        if not self._asleep:  # else `wake` resumes, when there is a KV cache again
             await self._engine.resume_generation()
 
     @contextlib.contextmanager
@@ -233,8 +233,8 @@ class VllmPolicy:
             raise WeightSyncError(f"engine {self.name} could not {what}: {_last_line(error)}") from error
 
     async def _load_adapter(self, snapshot: Snapshot, config: Mapping[str, Any]) -> None:
-        """Under a name of its own: vLLM keeps what it knows of an adapter by name, its prefix cache too. The adapter
-        before is kept for the requests that name it; vLLM has room for two, so the one before that leaves first."""
+        """Load an adapter under a new name, because vLLM caches adapters and their prefixes by name. The previous
+        adapter is kept for the requests that use it. vLLM has room for two, so the one before it is removed first."""
         import torch
         from safetensors.torch import save_file
         from vllm.lora.request import LoRARequest
@@ -276,7 +276,7 @@ class VllmPolicy:
         woken = self._asleep if part == "all" else self._asleep & {part}
         if not woken:
             return
-        await self._engine.wake_up(sorted(woken))  # resumes play when nothing sleeps any more
+        await self._engine.wake_up(sorted(woken))  # resumes play when no part sleeps
         self._asleep -= woken
 
     async def close(self) -> None:
@@ -292,25 +292,25 @@ def _engine_arguments(model: str, config: EngineConfig, seed: int, channel: Chan
     if on_cpu:
         arguments |= {
             "kv_cache_memory_bytes": int(config.kv_cache_gib * 2**30),
-            # A seeded request whose prompt is cut into chunks kills vLLM's CPU worker: it winds its random
-            # generator back for the part that sampled nothing, which CPU generators cannot do.
+            # A seeded request whose prompt is cut into chunks kills vLLM's CPU worker: it resets its random
+            # generator for the part that sampled nothing, which CPU generators cannot do.
             "enable_chunked_prefill": False,
-            # A turn's prompt is the game so far and a little more. Only whole blocks of it are found in the cache;
-            # of vLLM's 128 tokens a block half would be computed again each turn (self-play: 20% slower).
+            # A turn's prompt is the game so far and a few more tokens. Only whole blocks are cached. With vLLM's 128
+            # tokens per block, half a block would be computed again each turn (self-play: 20% slower).
             "block_size": 32,
             "max_num_batched_tokens": max(2048, config.max_model_len),
         }
     else:
         arguments |= {"gpu_memory_utilization": config.gpu_memory_utilization, "enable_sleep_mode": True}
     if config.max_lora_rank is not None:
-        # On a CPU vLLM gives turns without an adapter the last slot's (index -1): that one has to stay empty.
+        # On a CPU vLLM gives turns without an adapter the last slot (index -1), so that slot has to stay empty.
         num_slots = 3 if on_cpu else 2
         arguments |= {
             "enable_lora": True,
             "max_lora_rank": config.max_lora_rank,
             "max_loras": num_slots,
-            # With room for an adapter on the head, `score` beside other requests kills vLLM's CPU worker: it takes the
-            # prompt's positions for requests. Learners put no adapter there.
+            # If the head may have an adapter, `score` together with other requests kills vLLM's CPU worker: it takes
+            # the prompt's positions for requests. Learners put no adapter there.
             "lora_target_modules": inner_linear_layers(model),
         }
     backend = channel if channel in ("nccl", "ipc") else "shared_memory"
@@ -327,7 +327,7 @@ def _engine_arguments(model: str, config: EngineConfig, seed: int, channel: Chan
         max_model_len=config.max_model_len,
         max_num_seqs=config.max_num_seqs,
         tensor_parallel_size=config.tensor_parallel_size,
-        # In a placement group vLLM would place its workers as actors of its own, in bundles that are not there.
+        # In a placement group vLLM would start its workers as Ray actors, in bundles that do not exist.
         distributed_executor_backend="mp" if config.tensor_parallel_size > 1 else None,
         logprobs_mode="processed_logprobs",
         generation_config="vllm",

@@ -29,12 +29,12 @@ BACKEND = "shared_memory"
 
 @dataclass
 class SharedMemoryInit(WeightTransferInitInfo):
-    """Nothing to agree on: each update names its file."""
+    """Empty, because each update names its file."""
 
 
 @dataclass
 class SharedMemoryUpdate(WeightTransferUpdateInfo):
-    """One bucket: `path` of a file with its bytes, the tensors in it as (name, dtype, shape, offset, num_bytes)."""
+    """One bucket: `path` of the file with its bytes, its tensors as (name, dtype, shape, offset, num_bytes)."""
 
     path: str
     index: int
@@ -60,15 +60,15 @@ class SharedMemoryWeightTransfer(WeightTransferEngine[SharedMemoryInit, SharedMe
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
         finalize_layerwise_reload(self.model, self.model_config)
-        # A head tied to the embedding gets no tensor of its own, so the reload leaves it alone; but on CPU it computes
-        # with a packed copy of the shared weight, which is now old.
+        # A head tied to the embedding gets no tensor of its own, so the reload skips it. But on CPU it computes with a
+        # packed copy of the shared weight, which is now outdated.
         for module in self.model.modules():
             if isinstance(module, ParallelLMHead):
                 module.quant_method.process_weights_after_loading(module)
         release_freed_memory()
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        # The base class synchronises torch.accelerator, which a CPU build does not have.
+        # The base class synchronises torch.accelerator, which CPU builds lack.
         self.receive_weights(self.parse_update_info(update_info))
         if torch.accelerator.is_available():
             torch.accelerator.synchronize()
@@ -76,8 +76,8 @@ class SharedMemoryWeightTransfer(WeightTransferEngine[SharedMemoryInit, SharedMe
     def receive_weights(self, update_info: SharedMemoryUpdate) -> None:
         specs = tuple(TensorSpec(*tensor) for tensor in update_info.tensors)
         num_bytes = max(spec.offset + spec.num_bytes for spec in specs)
-        # Mapped, not copied: layer-wise loading keeps tensors until their layer is whole, and a file that the sender
-        # deletes stays in memory for as long as something maps it.
+        # Mapped, not copied: layer-wise loading keeps tensors until their layer is complete, and a deleted file stays
+        # in memory while it is mapped.
         payload = torch.from_file(update_info.path, shared=False, size=num_bytes, dtype=torch.uint8)
         Bucket(update_info.index, specs, payload.numpy(), update_info.checksum).verify()
         self.model.load_weights((name, tensor.to(self.device)) for name, tensor in tensors_of(payload, specs))
@@ -87,12 +87,12 @@ class SharedMemoryWeightTransfer(WeightTransferEngine[SharedMemoryInit, SharedMe
 
 
 class WorkerExtension:
-    """What vLLM adds to its worker class by this name; `collective_rpc` calls its methods."""
+    """vLLM adds these methods to its worker class; `collective_rpc` calls them."""
 
     model_runner: Any
 
     def release_host_memory(self) -> None:
-        """A sleeping CPU worker gives back what it freed and the pages of its KV cache; the cache must be empty."""
+        """Release a sleeping CPU worker's freed memory and the pages of its KV cache, which must be empty."""
         for cache in self.model_runner.kv_caches:
             drop_contents(cache.untyped_storage().data_ptr(), cache.untyped_storage().nbytes())
         release_freed_memory()

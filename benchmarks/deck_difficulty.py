@@ -7,9 +7,9 @@ The listener is SmolLM2-135M-Instruct. It reads four clues of a word, drawn by a
     What goes with king, head, gold, jewels? A crown
     What goes with oak, squirrel, nut, forest? A
 
-and names one of the deck's words: not the most probable one, since a few common words lead whatever the clues are, but
-the one whose probability the clues raise most above its mean over all clues of the deck. It never names a word that
-the clues hold. Of a word its first token counts; words that share it are told apart by nobody and count as one.
+and names one of the deck's words. It does not name the most probable word, because a few common words lead for any
+clues, but the word whose probability the clues raise most above its mean over all clues of the deck. It never names a
+word that is in the clues. Only a word's first token counts; words that share it count as one.
 
     difficulty = 1 - share of the draws from which the listener names the word
 

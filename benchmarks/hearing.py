@@ -84,7 +84,7 @@ def _others(dialogues: Sequence[Heard]) -> list[Heard]:
 
 
 def _pairs_by_word(listener: Measure, first: Sequence[Heard], second: Sequence[Heard]) -> list[Gain]:
-    """Means over the dialogues of a word, of words that both have."""
+    """Means over the dialogues of each word that both have."""
     means: list[dict[str, float]] = []
     for dialogues in (first, second):
         by_word = defaultdict(list)
@@ -117,7 +117,7 @@ def _mean(gains: Iterable[Gain]) -> float | None:
 
 
 def interval(gains: Sequence[Gain]) -> tuple[float, float] | None:
-    """Of the mean, 95 %: words are drawn again, with all that belongs to them."""
+    """The 95 % interval of the mean: words are resampled with all their values."""
     by_word = defaultdict(list)
     for gain in gains:
         by_word[gain.word].append(gain)

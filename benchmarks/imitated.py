@@ -2,12 +2,12 @@
 
     python -m benchmarks.imitated RUN_DIR [RUN_DIR ...] [--games-a-word 1] [--unseen textarena]    2 to 4 minutes a run
 
-Of the imitated model's games against itself (episodes/eval-imitated.log): right guesses, the share of guesses that are
-right, rule violations, ties, and traps. Of the model, on the run's held-out words: how often its first choice (greedy
-decoding) for the claim is the word after four hints of the expert, and after four hints of its own (games in which it
-kept the rules); by how many nats the word is more probable after its own hints than after another word's. On a deck
-that nobody trained on: its first choice after four clues. The replies between hints are the expert's questions. One row
-a run, and JSON as the last line.
+From the imitated model's games against itself (episodes/eval-imitated.log): right guesses, the share of guesses that
+are right, rule violations, ties, and traps. On the run's held-out words: how often the model's first choice (greedy
+decoding) for the claim is the word after four hints of the expert, and after four hints of its own (games without a
+breach); by how many nats the word is more probable after its own hints than after another word's. On a deck that was
+never trained on: its first choice after four clues. The replies between hints are the expert's questions. One row per
+run, and JSON as the last line.
 """
 
 from __future__ import annotations

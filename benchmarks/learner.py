@@ -9,9 +9,9 @@ optimisation) and the same token ids:
     baseline   one padded sequence per winner's turn, two in a batch, every logit, a second model for the reference
     ours       learners.Learner: one scoring pass, token trees, DeepSpeed ZeRO-1
 
-Time runs from the samples to the last weight update, old and reference log-probabilities included; ours trains on all
-games in steps of 16, the baseline, whose cost per game is the same for any number, on the first 16. The last line
-is JSON: flat_speedup, chat_speedup, gradient_cosine, busy_share and what they stand on.
+Time runs from the samples to the last weight update, including old and reference log-probabilities. Ours trains on all
+games in steps of 16; the baseline only on the first 16, because its cost per game does not depend on their number. The
+last line is JSON: flat_speedup, chat_speedup, gradient_cosine, busy_share and the values they are computed from.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class Ours:
 
 def listening_cost(ours: Ours, model: str, num_games: int, tied: float, repeats: int) -> dict[str, float]:
     """{what: learner time with listening / without}, in turn on the same games; `tied` of them are games that nobody
-    won, which are listened to alone. Time is that of the process on its cores: others may use the machine meanwhile."""
+    won, which train only by listening. Time is the process's CPU time, so other processes may use the machine."""
     ratios = {}
     num_won = num_games - round(num_games * tied)
     for deciding, style in itertools.product((True, False), ("chat", "flat")):

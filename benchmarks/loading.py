@@ -1,13 +1,12 @@
-"""What loading a model takes of a host's memory: each rank its part of every weight (ZeRO-3), against all of it.
+"""Host memory for loading a model: each rank loads its part of every weight (ZeRO-3), or all of it.
 
     python -m benchmarks.loading [--ranks 4] [--layers 22] [--stored float32]      1.1e9 random weights; some minutes
 
-A folder is written, then read by as many processes at a time as there are ranks, in bfloat16 and before there is an
-optimiser: by ranks that divide the weights, and, in the same way, by ranks that each read all of it, as they did
-before. Of each rank the anonymous resident memory above what it had when it had joined the group: at the end, and the
-most that was seen meanwhile, as shares of a full copy. Whole weights that are stored in the dtype that they are wanted
-in are used where they lie in their file, so those take nothing here until they are copied, to a GPU then. JSON as the
-last line.
+A folder is written, then read by one process per rank at the same time, in bfloat16 and without an optimiser: first by
+ranks that divide the weights, then by ranks that each read all of them, as before. The figures are each rank's
+anonymous resident memory above its value after joining the group, at the end and at most, as shares of a full copy.
+Whole weights stored in the wanted dtype are mapped from their file, so they take no memory here until they are copied
+to a GPU. JSON as the last line.
 """
 
 from __future__ import annotations

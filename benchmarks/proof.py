@@ -1,22 +1,23 @@
 """The proof run: does self-play make the imitated model better, and better than its baselines do at equal tokens?
 
-    python benchmarks/proof.py run --seed 1 --out runs/proof     # one seed; called again, it goes on where it was
-    python benchmarks/proof.py tables --out runs/proof           # Markdown tables of all seeds that are there
-    python benchmarks/proof.py tables --out docs/proof           # of those that the documentation speaks of; and
-    python benchmarks/proof.py tables --out docs/proof-everyday  # of today's configuration, as far as they were run
+    python benchmarks/proof.py run --seed 1 --out runs/proof     # one seed; called again, it resumes
+    python benchmarks/proof.py tables --out runs/proof           # Markdown tables of all seeds that exist
+    python benchmarks/proof.py tables --out docs/proof           # of the seeds in the documentation
+    python benchmarks/proof.py tables --out docs/proof-everyday  # of the seeds run so far with today's configuration
 
 A seed is these steps, each a command of the command line:
 
     spag             imitate, then SPAG rounds (configs/cpu_proof.yaml)
-    published        the same imitated model, as many rounds, the published objective, with as many games as let it
-                     learn as many tokens as `spag` did, since of games it learns winners' turns alone (and breaches)
+    published        the published objective from the same imitated model, with as many rounds. It trains only winners'
+                     turns (and breaches), so it plays enough games to train on as many tokens as `spag`
     imitation-only   one imitation from the base model, of as many tokens as imitation and SPAG rounds together
-    listening-only   as `spag` from the same imitated model, but no end of a game pays: listening and its like
+    listening-only   as `spag` from the same imitated model, but no end of a game has a payoff: only listening and the
+                     related terms train
     match            spag's last stage against the base model, the imitated one and the others' last, both seats
 
-Tokens are those with a loss, the words that are listened to among them. Held-out words are the same for all players of
-a seed; between seeds they differ, as training words do. All that the tables are made of is in a seed's matches.json,
-held_out.json and costs.json. `python -m benchmarks.hearing runs/proof/seed-*/spag` measures what was heard.
+Tokens are those with a loss, including the words of listened turns. All players of a seed have the same held-out words;
+held-out and training words differ between seeds. The tables are made from each seed's matches.json, held_out.json and
+costs.json. `python -m benchmarks.hearing runs/proof/seed-*/spag` measures how well models hear and hint.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def main() -> None:
 
 
 def run_seed(folder: Path, seed: int, overrides: Sequence[str]) -> None:
-    """All of a seed that is not there yet."""
+    """Run all steps of a seed that are not finished yet."""
     folder.mkdir(parents=True, exist_ok=True)
     common = [f"seed={seed}", *overrides]
     config = load_config(CONFIG, common)
@@ -123,8 +124,8 @@ def match(spag: Path, name: str, arguments: Sequence[str], overrides: Sequence[s
 
 
 def step(folder: Path, arguments: Sequence[str]) -> None:
-    """A command of spag-ray, unless it has come to its end before; how long it took is kept beside its folder, over all
-    the times that it was begun."""
+    """Run a command of spag-ray unless it has already finished; its total time over all starts is kept beside its
+    folder."""
     done = folder.with_name(f"{folder.name}.done.json")
     seconds_file = folder.with_name(f"{folder.name}.seconds")
     if done.exists():
@@ -158,7 +159,7 @@ def target_tokens(run: Path) -> dict[str, int]:
 
 
 def published_tokens(spag: Path, config: RunConfig) -> int:
-    """What the published objective would have learned of the first round's games: winners' turns, and words."""
+    """Tokens that the published objective would train on in the first round's games: winners' turns, and words."""
     episodes = list(read_log(spag / "episodes" / f"{Stage.of_round(1)}.log"))
     of_winners = sum(
         turn.num_tokens
@@ -260,7 +261,7 @@ def gain_lines(runs: Sequence[Sequence[Match]], last: str) -> Iterator[str]:
 
 
 def gains_by_word(run: Sequence[Match], last: str, role: Role) -> list[float]:
-    """Of each word: mean score of the last stage's games in this seat, minus mean score of the imitated model's."""
+    """For each word: mean score of the last stage's games in this seat, minus mean score of the imitated model's."""
     means: list[dict[str, float]] = []
     for player in (last, "imitated"):
         pair = (player, "imitated") if role is Role.ATTACKER else ("imitated", player)

@@ -1,11 +1,11 @@
-"""How far the control plane carries: everything but the models is real.
+"""How many engines the control plane can drive: everything but the models is real.
 
     python -m benchmarks.scale [--engines 1 4 16 32 64 256] [--seconds 15] [--arenas 2]       about 5 minutes
 
 Engines only sleep: a turn is 64 tokens at 50 tokens a second, with a seeded spread of 30 %; 16 of them share a process.
 Arenas, prompts, SmolLM2's tokenizer, the strict referee, the buffer with its log on disk, rewards, and every Ray call
-are those of a run; each engine has 64 games. The ideal is what the sleeping alone allows: 50 turns a second per engine.
-Ray's processes share the cores with all of it.
+are those of a run; each engine has 64 games. The ideal is the rate of the sleeping alone: 50 turns a second per engine.
+Ray's processes run on the same cores.
 
     overlap    the schedule `stream` with simulated play and learning: games learned per second against the slower of
                what engines can play and what the learner can learn
@@ -64,7 +64,7 @@ TALK = (
 
 
 class SleepingPolicy:
-    """Says the same thing after as long as an engine would take; the n-th turn's duration is a function of the seed."""
+    """Gives the same reply after the time an engine would take; the n-th turn's duration is a function of the seed."""
 
     def __init__(self, reply: tuple[int, ...], seed: str, turn_s: float) -> None:
         self.version = 0
@@ -121,7 +121,7 @@ class EngineHandle:
 
 
 class Plane:
-    """A control plane over `num_engines` simulated engines; closed, nothing of it is left."""
+    """A control plane over `num_engines` simulated engines; closing it removes everything."""
 
     def __init__(self, num_engines: int, num_arenas: int, config: StreamConfig, games: int, turn_s: float) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="spag_ray-scale-")
@@ -166,7 +166,7 @@ class Plane:
         return sum(ray.get([process.turns.remote() for process in self.processes]))
 
     def learned(self, version: int) -> None:
-        """What was taken has been learned; every engine plays the new version."""
+        """Mark the taken games as trained on; every engine plays the new version."""
         ray.get([process.load.remote(version) for process in self.processes])
         ray.get(self.buffer.advance.remote({"policy": version}))
 
@@ -207,7 +207,7 @@ def learn(batch: list[bytes]) -> int:
 def run_scale(num_engines: int, seconds: float, num_arenas: int) -> dict[str, Any]:
     """Turns a second over a window that begins when every game has had its first turns."""
     games = num_engines * GAMES_PER_ENGINE
-    # So many permits that none is waited for.
+    # Enough permits that nothing waits for one.
     config = StreamConfig(games_per_version=max(games // 4, 1), max_lag=40)
     turn_s = TOKENS_PER_TURN / TOKENS_PER_S
     plane = Plane(num_engines, min(num_arenas, num_engines), config, games, turn_s)

@@ -1,9 +1,9 @@
-"""Attention over a token tree, computed only where there is something to see.
+"""Attention over a token tree, computed only for keys that a query attends to.
 
 A dense mask over a tree of many games costs more than the sharing saves: every token is multiplied with every
-other, then masked. In depth-first order, what a run of consecutive nodes looks at is the path to its first node and
-the run itself; so queries are cut into blocks, and each block gets its own few keys. The cost of attention then grows
-with the number of games, not with its square.
+other, then masked. In depth-first order, a run of consecutive nodes attends only to the path to its first node and
+to the run itself. So queries are cut into blocks, and each block gets only its own keys. The cost of attention then
+grows with the number of games, not with its square.
 
     plan = plan_attention(tree.parents, tree.subtree_ends, device, dtype)
     model(input_ids=..., position_ids=..., tree_attention=plan)        a model loaded with attn_implementation=TREE
@@ -25,7 +25,7 @@ from transformers import AttentionInterface, PreTrainedConfig
 from spag_ray.errors import LearnerError
 
 TREE = "token_tree"
-# Smaller blocks look at fewer keys in vain, larger ones call the kernel less often; 256 is best on CPUs measured.
+# Smaller blocks read fewer masked keys, larger ones call the kernel less often; 256 was fastest on the CPUs measured.
 BLOCK_TOKENS = 256
 
 
@@ -49,7 +49,7 @@ class TreeAttention:
 
 
 def ancestor_mask(subtree_ends: Tensor) -> Tensor:
-    """[T, T] bool: may token i (row) look at token j (column)? Only at its ancestors and itself."""
+    """[T, T] bool: may token i (row) attend to token j (column)? Only to its ancestors and itself."""
     nodes = torch.arange(len(subtree_ends), device=subtree_ends.device)
     return (nodes[None, :] <= nodes[:, None]) & (nodes[:, None] < subtree_ends[None, :])
 
@@ -64,12 +64,12 @@ def plan_attention(parents: Tensor, subtree_ends: Tensor, device: torch.device, 
 def query_blocks(
     parents: Tensor, subtree_ends: Tensor, dtype: torch.dtype, block_tokens: int = BLOCK_TOKENS
 ) -> QueryBlocks:
-    """Every query in one block, with all the keys it may look at."""
+    """Blocks that hold every query once, each with all keys that its queries may attend to."""
     above = parents.tolist()
     sizes, keys, masks = [], [], []
     for start in range(0, len(above), block_tokens):
         end = min(start + block_tokens, len(above))
-        path = []  # what other nodes of the block see before `start` lies on the path to `start` too
+        path = []  # nodes before `start` that the block attends to are all on the path to `start`
         node = above[start]
         while node >= 0:
             path.append(node)
@@ -84,7 +84,7 @@ def query_blocks(
 
 
 def flex_block_mask(subtree_ends: Tensor) -> Any:
-    """`ancestor_mask` as FlexAttention's BlockMask; can be made on any device, is worth it on a GPU."""
+    """`ancestor_mask` as FlexAttention's BlockMask; it can be made on any device but is faster only on a GPU."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -147,9 +147,9 @@ def _compiled_flex_attention() -> Any:
 
 
 def check_compiles(config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> None:
-    """Compile a GPU's attention for a model of this shape, forward and backward, before there is anything to lose.
+    """Compile a GPU's attention for a model of this shape, forward and backward, before any work is done.
 
-    Raises LearnerError where this machine cannot.
+    Raises LearnerError if this machine cannot compile it.
     """
     num_heads = config.num_attention_heads
     num_key_heads = getattr(config, "num_key_value_heads", None) or num_heads

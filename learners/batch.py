@@ -1,7 +1,7 @@
 """The global batch of one optimiser step and the loss of a part of it.
 
-A learner runs a few turns at a time: `BatchLoss` turns their log-probabilities into their share of the loss of the
-whole batch, whatever else is computed where, so micro-batches and ranks add up to one gradient.
+A learner runs a few turns at a time. `BatchLoss` turns their log-probabilities into their share of the whole batch's
+loss, independent of the other micro-batches and ranks, so the gradients of all of them add up to one gradient.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Batch:
 
     @property
     def items(self) -> list[Item]:
-        """Everything that is learned, games first."""
+        """Everything that is trained on, games first."""
         turns = [Item(turn, game.weight, len(game.turns)) for game in self.games for turn in game.turns]
         words = [
             Item(word, num_turns=len(game.listening), kind="listening")
@@ -61,29 +61,29 @@ class Batch:
 
     @cached_property
     def num_decided(self) -> int:
-        """Games with learned turns, N of the loss."""
+        """Games with trained turns, N of the loss."""
         return sum(bool(game.turns) for game in self.games)
 
     @cached_property
     def num_listened(self) -> int:
-        """Games with listened turns that teach the word, K of the loss."""
+        """Games with listened turns that train the word, K of the loss."""
         return sum(bool(game.listening) and not game.teaches_when for game in self.games)
 
     @cached_property
     def num_heard(self) -> int:
-        """Games with listened turns, those that teach when to claim among them."""
+        """Games with listened turns, including those that train when to claim."""
         return sum(bool(game.listening) for game in self.games)
 
     @cached_property
     def num_unsaid(self) -> Counter[Role | None]:
-        """Games with turns of a seat that are not to say some words."""
+        """{seat: games with turns of it that must not say some words}"""
         return Counter(role for game in self.games for role in {turn[0].role for turn in game.unsaid})
 
 
 @dataclass(frozen=True)
 class Item:
-    """A turn of a game of `num_turns` learned turns, an SFT row, one of a game's `num_turns` listened turns, or a place
-    in one of its `num_turns` attacker's turns where the word is not to be said."""
+    """One of a game's `num_turns` trained turns, an SFT row, one of a game's `num_turns` listened turns, or a place in
+    one of a seat's `num_turns` turns where a word must not be said."""
 
     turn: TurnSample
     weight: float = 1.0
@@ -91,7 +91,7 @@ class Item:
     kind: Kind = "turn"
 
     def temperature(self, of_turns: float) -> float:
-        """Of the softmax that it is learned with: that of play for what was sampled and for claims, else 1."""
+        """Temperature of the softmax in training: that of play for sampled turns and for claims, else 1."""
         if self.turn.claiming is not None:
             return self.turn.claiming.temperature
         return of_turns if self.kind == "turn" else 1.0
@@ -99,7 +99,7 @@ class Item:
 
 @dataclass
 class BatchSums:
-    """What a rank adds up over its micro-steps for the report: loss terms; statistics, one addend per turn; counts."""
+    """A rank's sums over its micro-steps for the report: loss terms; statistics, one addend per turn; counts."""
 
     policy: float = 0.0
     kl: float = 0.0
@@ -134,8 +134,8 @@ class BatchMaxima:
 
 @dataclass
 class BatchLoss:
-    """The loss of `batch`, in parts; `sums` and `maxima` take in every part. With `at_start` the weights are those
-    that the games were taken with, so turns need not bring their old log-probabilities."""
+    """The loss of `batch`, in parts; `sums` and `maxima` include every part. With `at_start` the weights are those
+    with which the games were taken, so turns need no old log-probabilities."""
 
     batch: Batch
     method: Method
@@ -147,8 +147,7 @@ class BatchLoss:
     maxima: BatchMaxima = field(default_factory=BatchMaxima)
 
     def of(self, items: Sequence[Item], logprobs: Sequence[Tensor], entropies: Sequence[Tensor]) -> Tensor:
-        """These items' share of the batch's loss, 0-d; `logprobs`, `entropies` [L] each under the weights as they are
-        now."""
+        """These items' share of the batch's loss, 0-d; `logprobs`, `entropies` [L] each under the current weights."""
         num_turns = sum(len(game.turns) for game in self.batch.games)
         total = logprobs[0].new_zeros(())
         for item, theta, entropy in zip(items, logprobs, entropies, strict=True):

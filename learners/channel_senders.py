@@ -2,11 +2,11 @@
 
     every rank: sender = open_sender(channel, exporter, client, ...)      once for a set of engines
                 sender.send_weights()                                     once a version; collective
-    meanwhile:  sender.abort()                                            when an engine is gone, from another thread
+    other thread: sender.abort()                                          when an engine died during a send
 
-vLLM's trainer twins do the sending: rank 0 drives the engines through `client` (start, update x N, finish) and every
-rank takes part in what is collective. `nccl` and `ipc` are vLLM's own twins; `shared_memory`, for one machine, is the
-twin of the engine in actors/vllm_weights.py. This is the one file of this floor that imports vllm.
+vLLM's trainer twins send the weights: rank 0 drives the engines through `client` (start, update x N, finish) and every
+rank takes part in collective calls. `nccl` and `ipc` are vLLM's own twins; `shared_memory`, for one machine, is the
+twin of the engine in actors/vllm_weights.py. No other file of this floor imports vllm.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from spag_ray.weights.snapshot import plan_buckets
 
 
 class LearnerWeights(WeightSource):
-    """What a learner publishes, as vLLM's twins want it: declared by `metadata`, handed over tensor by tensor."""
+    """A learner's published weights as vLLM's twins need them: described by `metadata`, iterated tensor by tensor."""
 
     def __init__(self, exporter: Exporter) -> None:
         self._exporter = exporter
@@ -45,7 +45,7 @@ class LearnerWeights(WeightSource):
         return [ParamMeta(name, self._exporter.dtype, shape) for name, shape in self._exporter.shapes().items()]
 
     def begin(self) -> None:
-        """The next pass is a new one."""
+        """Start a new pass over the weights."""
         self._walk = self._exporter.each()
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
@@ -53,7 +53,7 @@ class LearnerWeights(WeightSource):
         return self._walk
 
     def walk_to_the_end(self) -> None:
-        """After an interrupted pass: the other ranks are still gathering, and wait for this one."""
+        """Finish an interrupted pass, because the other ranks are still gathering and wait for this one."""
         for _ in self._walk:
             pass
 
@@ -67,11 +67,11 @@ class Sender:
         self._is_aborted = False
 
     def send_weights(self) -> bool:
-        """The weights as they are now; collective. False where `abort` broke it off."""
+        """Send the current weights; collective. False if `abort` interrupted it."""
         self._weights.begin()
         try:
             self._twin.send_weights()
-        except WeightSyncError:  # no engine takes them
+        except WeightSyncError:  # no engine accepts them
             self._weights.walk_to_the_end()
             raise
         except Exception:
@@ -82,8 +82,8 @@ class Sender:
         return not self._is_aborted
 
     def abort(self) -> None:
-        """An engine is gone that a broadcast waits for, without an end: its group is given up, and of no use any more.
-        Nothing to do on channels that serve each engine by itself."""
+        """Called when an engine died and the broadcast would wait for it forever: destroys the group, which cannot be
+        used again. Does nothing on channels that send to each engine separately."""
         group = getattr(self._twin, "model_update_group", None)
         if group is not None:
             self._is_aborted = True
@@ -169,11 +169,11 @@ def open_sender(
     world_size: int,
     bucket_bytes: int,
 ) -> Sender:
-    """Every rank calls it; rank 0 and the engines meet here. Raises LearnerError where the channel needs a GPU."""
+    """Called by every rank; connects rank 0 and the engines. Raises LearnerError if the channel needs a missing GPU."""
     if channel != "shared_memory" and not torch.cuda.is_available():
         raise LearnerError(f"sync.channel: {channel} needs a GPU under every learner rank; this rank has none")
     weights = LearnerWeights(exporter)
-    if channel != "shared_memory":  # whose plan gives a larger tensor a bucket of its own
+    if channel != "shared_memory":  # its plan gives a larger tensor a bucket of its own
         bucket_bytes = max(bucket_bytes, largest_tensor(weights))
     told = init_info(channel, rank, address, world_size, bucket_bytes)
     return Sender(WeightTransferTrainerFactory.trainer_init(told, client=client, source=weights), weights)

@@ -1,8 +1,8 @@
 """DeepSpeed's JSON, filled in from a run's learner section.
 
-A file is what DeepSpeed's users know: "auto" stands for what the run says, other values are DeepSpeed's own. A value
-that both the file and the run set, differently, is refused with both named; what the run does not speak of
-(offload, buckets, communication) is the file's alone.
+A file has DeepSpeed's usual format. "auto" is replaced by the run's value; other values are passed on. If the file and
+the run set a value differently, the error names both. Settings that the run does not have (offload, buckets,
+communication) come only from the file.
 
     config = deepspeed_config(LearnerConfig(deepspeed="zero3_offload"))
 """
@@ -23,9 +23,9 @@ SMALL_BUCKET = 20_000_000
 
 
 def deepspeed_config(config: LearnerConfig, on_gpu: bool = False) -> dict[str, Any]:
-    """The dict that DeepSpeed is given; an optimiser offloaded from a GPU is DeepSpeed's own CPU Adam.
+    """DeepSpeed's configuration dict; an optimiser offloaded from a GPU is DeepSpeed's own CPU Adam.
 
-    Raises ConfigError for a file that is not there, is not JSON, or contradicts the run.
+    Raises ConfigError for a file that is missing, is not JSON, or contradicts the run.
     """
     path = find_config(config.deepspeed, "deepspeed") if config.deepspeed else None
     given = _read(path) if path else {}
@@ -46,10 +46,10 @@ def deepspeed_config(config: LearnerConfig, on_gpu: bool = False) -> dict[str, A
 
 
 def sleep_fault(settings: Mapping[str, Any]) -> str | None:
-    """Why a learner with these settings cannot leave its GPU to engines, if it cannot (`placement: colocated`).
+    """Why a learner with these settings cannot free its GPU for engines (`placement: colocated`); None if it can.
 
-    What DeepSpeed's optimisers offer: `offload_states` is of ZeRO-1 to 3, but not of the optimiser that ZeRO-1 has with
-    bfloat16; under ZeRO-3 it asserts DeepSpeed's FusedAdam, and refuses parameters that lie on the host already.
+    DeepSpeed's optimisers have `offload_states` with ZeRO-1 to 3, except the optimiser of ZeRO-1 with bfloat16. Under
+    ZeRO-3 it asserts DeepSpeed's FusedAdam, and refuses parameters that are already on the host.
     """
     zero = settings["zero_optimization"]
     stage, on_host = zero["stage"], is_offloaded(zero, "offload_optimizer")
@@ -65,8 +65,8 @@ def sleep_fault(settings: Mapping[str, Any]) -> str | None:
 
 
 def loads_in_parts(zero: Mapping[str, Any]) -> bool:
-    """Whether each rank reads its part of every weight alone (`zero` is DeepSpeed's zero_optimization): with ZeRO-3,
-    where a part is a run of a weight's own numbers, in memory."""
+    """Whether each rank reads only its part of every weight (`zero` is DeepSpeed's zero_optimization): with ZeRO-3, if
+    a part is a contiguous range of the weight's own numbers, in memory."""
     quantized = zero.get("zero_quantized_weights") or zero.get("zero_quantized_nontrainable_weights")
     on_disk = is_offloaded(zero, "offload_param") and zero["offload_param"]["device"] == "nvme"
     return zero["stage"] == 3 and not on_disk and not quantized and zero.get("zero_hpz_partition_size", 1) == 1
@@ -109,7 +109,7 @@ def _wanted(config: LearnerConfig) -> dict[str, Any]:
 
 
 def _keys_of_the_run(config: LearnerConfig) -> dict[str, str]:
-    """DeepSpeed's key -> the run's, for what the run decides. What was left at its default gives way to the file."""
+    """DeepSpeed's key -> the run's key, for values that the run sets. The file overrides values left at a default."""
     keys = {
         "gradient_clipping": "max_grad_norm",
         "bf16.enabled": "dtype",
@@ -117,7 +117,7 @@ def _keys_of_the_run(config: LearnerConfig) -> dict[str, str]:
         "optimizer.params.weight_decay": "weight_decay",
     }
     said = {key: f"learner.{name}" for key, name in keys.items() if name in config.model_fields_set}
-    # These are ours by construction: one micro-batch is one call, and the schedule sets the rate.
+    # This program fixes these: one micro-batch is one call, and the schedule sets the rate.
     return said | {
         "train_micro_batch_size_per_gpu": "learner.max_tokens_per_microbatch (micro-batches are cut by tokens)",
         "gradient_accumulation_steps": "learner.max_tokens_per_microbatch (micro-batches are cut by tokens)",

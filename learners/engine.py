@@ -6,8 +6,8 @@
         engine.backward(loss, last=index == len(micro_batches) - 1)
     grad_norm = engine.step(learning_rate)
 
-DeepSpeed is told one micro-batch per step; where a global batch is cut into several, `backward` marks the last.
-Gradients are summed over ranks, not averaged: a loss already carries the numbers of the global batch.
+DeepSpeed is configured for one micro-batch per step; if a global batch has several, `backward` marks the last.
+Gradients are summed over ranks, not averaged, because a loss is already divided by the counts of the global batch.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class World:
 
 
 class TrainingEngine:
-    """One rank. Making it joins the process group, so every rank of the group has to make it."""
+    """One rank. The constructor joins the process group, so every rank of the group has to call it."""
 
     def __init__(self, model: nn.Module, config: LearnerConfig, world: World) -> None:
         self.world = world
@@ -62,13 +62,13 @@ class TrainingEngine:
         except (ValueError, TypeError, AssertionError, DeepSpeedConfigError) as error:
             where = config.deepspeed or "the learner section"
             raise LearnerError(f"DeepSpeed refuses its configuration (from {where}): {error}") from error
-        # DeepSpeed looks for gradients that are not finite with bfloat16 and with ZeRO-3; float32 may have them too.
+        # DeepSpeed checks for non-finite gradients only with bfloat16 and with ZeRO-3; float32 may have them too.
         if hasattr(self._optimizer, "check_grad_overflow"):
             self._optimizer.check_grad_overflow = True
 
     @property
     def module(self) -> nn.Module:
-        """What computes logits: the engine itself, so that its hooks run."""
+        """The module that computes logits: the engine itself, so that its hooks run."""
         return self._engine
 
     @property
@@ -78,11 +78,11 @@ class TrainingEngine:
 
     @property
     def is_partitioned(self) -> bool:
-        """Whether a parameter lies in parts over the ranks (ZeRO-3)."""
+        """Whether each parameter is divided over the ranks (ZeRO-3)."""
         return self._zero_stage == 3
 
     def backward(self, loss: Tensor, last: bool) -> None:
-        """Add this micro-step's gradient; `last` closes the global batch. Every rank has the same number of them."""
+        """Add this micro-step's gradient; `last` ends the global batch. All ranks have the same number of these."""
         self._engine.set_gradient_accumulation_boundary(last)
         # DeepSpeed averages over ranks; the loss is this rank's share of a sum.
         self._engine.backward(loss * self.world.size, scale_wrt_gas=False)
@@ -92,7 +92,7 @@ class TrainingEngine:
         not finite and nothing was updated."""
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        if self._zero_stage == 0:  # there DeepSpeed neither looks nor tells the norm
+        if self._zero_stage == 0:  # here DeepSpeed neither checks nor reports the norm
             gradients = [parameter.grad for parameter in self.inner_module.parameters() if parameter.grad is not None]
             norm = float(torch.nn.utils.get_total_norm(gradients))
             if not math.isfinite(norm):
@@ -104,7 +104,7 @@ class TrainingEngine:
         return None if self._optimizer.overflow else float(self._engine.get_global_grad_norm())
 
     def forget_moments(self) -> None:
-        """Adam's moments and step counts back to zero: each stage is a training run of its own.
+        """Reset Adam's moments and step counts to zero: each stage is a training run of its own.
 
         torch counts steps in a tensor per parameter, DeepSpeed's CPU Adam in an int, its fused one in a group too.
         """
@@ -125,7 +125,7 @@ class TrainingEngine:
         if torch.cuda.is_available():
             kept = {OffloadStateTypeEnum.lp_params} if keep_weights else set()
             self._engine.offload_states(include=set(OffloadStateTypeEnum) - kept, pin_memory=True)
-            if not keep_weights:  # DeepSpeed knows what it trains; with adapters that is not the model
+            if not keep_weights:  # DeepSpeed only moves what it trains; with adapters that is not the whole model
                 move_frozen(self.inner_module, torch.device("cpu"))
             torch.cuda.empty_cache()
 
@@ -135,19 +135,19 @@ class TrainingEngine:
             move_frozen(self.inner_module, torch.device("cuda", torch.cuda.current_device()))
 
     def save(self, folder: str, extra: dict[str, Any]) -> None:
-        """DeepSpeed's checkpoint, and `extra` with it. Every rank calls it and writes its part.
+        """Write DeepSpeed's checkpoint with `extra`. Every rank calls it and writes its part.
 
-        Raises RunFolderError when the disk does not take it.
+        Raises RunFolderError when it cannot be written to the disk.
         """
         try:
             self._engine.save_checkpoint(folder, tag=_TAG, client_state=extra, save_latest=False)
-        except (OSError, RuntimeError) as error:  # torch says it in its own words when a disk is full
+        except (OSError, RuntimeError) as error:  # torch raises its own error when a disk is full
             raise RunFolderError(f"rank {self.world.rank} could not write its part: {error}") from error
 
     def load(self, folder: str) -> dict[str, Any]:
-        """The inverse; returns `extra`. The files are pickles: only ever those of the run's own folder.
+        """The inverse of `save`; returns `extra`. The files are pickles, so only load files of the run's own folder.
 
-        Raises LearnerError when they are not there, or not of this group's shape.
+        Raises LearnerError when they are missing, or written by a group of another shape.
         """
         try:
             path, extra = self._engine.load_checkpoint(folder, tag=_TAG)
@@ -161,10 +161,10 @@ class TrainingEngine:
         yield from self._engine.module.named_parameters()
 
     def own_weights(self) -> dict[str, Tensor]:
-        """{name: this rank's memory of a trained weight}, to be read and written where it is: the weight itself, its
-        part of it under ZeRO-3.
+        """{name: this rank's memory of a trained weight}, to be read and written in place: the whole weight, or this
+        rank's part of it under ZeRO-3.
 
-        Raises LearnerError where a part is not in memory.
+        Raises LearnerError if a part is not in memory.
         """
         trained: dict[str, Any] = {name: each for name, each in self.named_parameters() if each.requires_grad}
         if not self.is_partitioned:
@@ -175,17 +175,17 @@ class TrainingEngine:
                     f"{name} is on an NVMe disk (offload_param), where the weights of a stage's start cannot be put in "
                     "its place; offload to the cpu, or set objective.kl_coeff: 0"
                 )
-            parameter.partition()  # what is still whole here is gathered anew
+            parameter.partition()  # weights that are still whole here are gathered again
         self._optimizer.invalidate_secondary_tensor()
         return {name: parameter.ds_tensor for name, parameter in trained.items()}
 
     def own_part(self, name: str, whole: Tensor) -> Tensor:
-        """Of a whole weight what this rank has of the parameter `name`, as `own_weights` has it."""
+        """This rank's part of `whole`, the weight called `name`, in the layout of `own_weights`."""
         return _part_of(self._engine.module.get_parameter(name), whole, self.world) if self.is_partitioned else whole
 
     @contextlib.contextmanager
     def gathered(self, parameters: list[nn.Parameter]) -> Iterator[None]:
-        """The parameters whole on this rank meanwhile (ZeRO-3 gathers them: every rank has to ask for the same)."""
+        """In this block the parameters are whole on this rank (ZeRO-3 gathers them: all ranks must name the same)."""
         if not self.is_partitioned:
             yield
             return
@@ -195,7 +195,7 @@ class TrainingEngine:
 
 @torch.no_grad()
 def move_frozen(module: nn.Module, device: torch.device) -> None:
-    """The weights that are not trained, to `device`; under ZeRO-3 this rank's part of each."""
+    """Move the weights that are not trained to `device`; under ZeRO-3 this rank's part of each."""
     for parameter in module.parameters():
         if not parameter.requires_grad:
             held: Any = getattr(parameter, "ds_tensor", parameter)
@@ -205,8 +205,8 @@ def move_frozen(module: nn.Module, device: torch.device) -> None:
 
 
 class Partition:
-    """How the ranks of a group divide the weights of a model that is made and read in parts, with ZeRO-3, so that no
-    rank holds all of it. Making it joins the process group."""
+    """Divides the weights of a model over the ranks while it is created and read (ZeRO-3), so that no rank holds all of
+    it. The constructor joins the process group."""
 
     def __init__(self, config: LearnerConfig, world: World) -> None:
         self._settings = deepspeed_config(config, on_gpu=torch.cuda.is_available())
@@ -215,10 +215,10 @@ class Partition:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Modules that are made in this block have their weights divided at once; other tensors stay as they are, the
-        float32 frequencies of rotary positions too, which DeepSpeed by itself would round.
+        """Weights of modules created in this block are divided at once. Other tensors are left unchanged, including the
+        float32 frequencies of rotary positions, which DeepSpeed would round by default.
 
-        Nothing is sent: DeepSpeed would hand rank 0's weights to everybody, which are not read yet.
+        Nothing is sent: by default DeepSpeed would broadcast rank 0's weights, which are not read yet.
         """
         divided = deepspeed.zero.Init(
             config_dict_or_path=self._settings, tensor_overrides=[DeepSpeedTensorOverride.device]
@@ -232,7 +232,7 @@ class Partition:
             deepspeed.comm.broadcast = broadcast
 
     def take(self, parameter: nn.Parameter, whole: Tensor) -> None:
-        """Of a whole weight, this rank's part."""
+        """This rank's part of a whole weight."""
         divided: Any = parameter
         divided.ds_tensor.data.copy_(_part_of(divided, whole, self._world))
 
@@ -249,7 +249,7 @@ def sum_over_ranks(values: list[float]) -> list[float]:
 
 
 def max_over_ranks(values: list[float]) -> list[float]:
-    """Each value's largest in the learner group."""
+    """Each value's maximum over the learner group."""
     return _reduced(values, torch.distributed.ReduceOp.MAX)
 
 
@@ -261,7 +261,7 @@ def _reduced(values: list[float], operation: torch.distributed.ReduceOp) -> list
 
 
 def _find_ninja() -> None:
-    """DeepSpeed compiles its own optimisers with the `ninja` on the PATH; ours lies beside the running Python."""
+    """DeepSpeed compiles its optimisers with the `ninja` on the PATH; ours is in the folder of the running Python."""
     beside, path = os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)
     if beside not in path.split(os.pathsep):
         os.environ["PATH"] = os.pathsep.join([path, beside])
@@ -277,21 +277,21 @@ def _join(world: World) -> None:
         LOCAL_RANK=str(world.local_rank),
     )
     if not torch.distributed.is_initialized():
-        # Both on a GPU machine: gradients travel over NCCL, the few numbers of a report over gloo.
+        # Both on a GPU machine: NCCL carries the gradients, gloo the few numbers of a report.
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         store = _store(world, host, int(port))
         torch.distributed.init_process_group(backend, store=store, rank=world.rank, world_size=world.size)
-    # Its shared-memory all-reduce would be compiled on first use; gloo's serves, and needs no compiler.
+    # Its shared-memory all-reduce would be compiled on first use; gloo's is sufficient and needs no compiler.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     main_backend = "nccl" if torch.cuda.is_available() else "gloo"
     deepspeed.init_distributed(dist_backend=main_backend, dist_init_required=False, verbose=False)
 
 
 def _store(world: World, host: str, port: int) -> torch.distributed.TCPStore:
-    """Where the ranks meet. Left to itself it listens on every address of rank 0's node; it is given a socket that
-    listens on `host` alone.
+    """The store through which the ranks connect. By default it would listen on every address of rank 0's node, so it is
+    given a socket that listens only on `host`.
 
-    Raises LearnerError where rank 0 cannot listen there.
+    Raises LearnerError if rank 0 cannot listen there.
     """
     descriptor = None
     if world.rank == 0:

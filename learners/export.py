@@ -1,4 +1,4 @@
-"""A learner's weights as buckets of bytes; every rank walks the same plan (ZeRO-3 gathers are collective)."""
+"""A learner's weights as buckets of bytes; every rank follows the same plan (ZeRO-3 gathers are collective)."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from learners.engine import TrainingEngine
 from spag_ray.config.parts import LoraConfig
 from spag_ray.weights.snapshot import Bucket, TensorSpec, checksum, plan_buckets
 
-# Name of a weight -> the parameters it is made of, and what computes it while they are gathered.
+# Name of a weight -> its parameters, and the function that computes it while they are gathered.
 Weights = Mapping[str, tuple[list[nn.Parameter], Callable[[], Tensor]]]
 
 
 class StagingBuffer:
-    """Where weights lie on the host on their way out: as large as the largest bucket so far, and used again for each.
+    """Host memory for outgoing weights: as large as the largest bucket so far, and reused for each.
 
-    On a GPU's machine it is page-locked, so that the GPU writes it at the speed of its bus.
+    On a machine with a GPU it is page-locked, so that the GPU writes it at the speed of its bus.
     """
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
 
     def bucket(self, index: int, dtype: torch.dtype, tensors: Iterable[tuple[str, Tensor]], num_bytes: int) -> Bucket:
-        """The tensors as a bucket of `dtype`, `num_bytes` in all, wherever they are. Its payload is this buffer: valid
+        """The tensors, on any device, as a bucket of `dtype`, `num_bytes` in all. Its payload is this buffer and valid
         until the next call."""
         if len(self._memory) < num_bytes:
             self._memory = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
@@ -66,12 +66,12 @@ class Exporter:
         return self._dtype
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of every weight, by name, in the order of `each`; nothing is gathered."""
+        """The shape of every weight by name, in the order of `each`; nothing is gathered."""
         return {name: _shape(parts[0]) for name, (parts, _) in self._weights.items()}
 
     @torch.no_grad()
     def each(self) -> Iterator[tuple[str, Tensor]]:
-        """Every weight by name, whole on every rank and where the model is; every rank has to walk through it."""
+        """Every weight by name, whole on every rank and on the model's device; every rank has to iterate to the end."""
         copy = self._engine.is_partitioned
         for names in self.plan:
             with self._gathered(names):
@@ -84,7 +84,8 @@ class Exporter:
 
     @torch.no_grad()
     def bucket(self, index: int) -> Bucket | None:
-        """Bucket `index` on rank 0, None elsewhere; every rank has to call it. Its payload is valid until the next."""
+        """Bucket `index` on rank 0, None elsewhere; every rank has to call it. Its payload is valid until the next
+        call."""
         names = self.plan[index]
         with self._gathered(names):
             if self._engine.world.rank != 0:
@@ -97,7 +98,7 @@ class Exporter:
         """The weights of bucket `index` by name, on the CPU, on rank 0; None elsewhere; every rank has to call it. They
         may be the learner's own memory: valid until its next step."""
         names = self.plan[index]
-        # A gathered weight is gone when the gathering ends.
+        # A gathered weight is freed when the gathering ends.
         copy = self._engine.is_partitioned
         with self._gathered(names):
             if self._engine.world.rank != 0:

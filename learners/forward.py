@@ -49,7 +49,7 @@ def _tree(model: Any, tree: TokenTree, temperature: Temperature, with_entropies:
     device, dtype = model.device, model.dtype
     nodes, rows = torch.cat(tree.predictors).unique(return_inverse=True)
     of_rows = _of_targets(tree, temperature)
-    if isinstance(of_rows, Tensor):  # a node has a row for each temperature that it predicts at
+    if isinstance(of_rows, Tensor):  # a node has one row for each temperature at which it predicts
         wanted = torch.stack([torch.cat(tree.predictors).double(), of_rows], dim=1)
         pairs, rows = wanted.unique(dim=0, return_inverse=True)
         nodes, of_rows = pairs[:, 0].long(), pairs[:, 1]
@@ -80,7 +80,7 @@ def _padded(model: Any, batch: PaddedRows, temperature: Temperature) -> tuple[Te
 
 
 def _of_targets(micro_batch: MicroBatch, temperature: Temperature) -> float | Tensor:
-    """The temperature of every target token; one number where it is the same for all."""
+    """The temperature of every target token; one number if it is the same for all."""
     if isinstance(temperature, int | float):
         return float(temperature)
     if len(set(temperature)) == 1:

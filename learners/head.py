@@ -1,9 +1,9 @@
-"""The model's head, asked for the log-probabilities of given tokens instead of for logits.
+"""The model's head, which computes the log-probabilities of given tokens instead of logits.
 
 Logits of a few hundred targets over a vocabulary of 50,000 are hundreds of megabytes, written and read again by every
-operation of a softmax. Here a few rows at a time are turned into log-probabilities and entropies, on a CPU while they
-are in the cache, and computed once more in the backward pass: nothing of the size of the vocabulary is kept between the
-two. Which targets are in which rows is known on the host before the first of them, so a GPU is never waited for.
+operation of a softmax. Here a few rows at a time are turned into log-probabilities and entropies (on a CPU while they
+are in the cache) and computed again in the backward pass. No tensor of the vocabulary's size is kept between the two
+passes. The host knows the rows of all targets in advance, so it never waits for a GPU.
 
     head = TargetHead.install(model)
     with head.asked_for(rows, target_ids, temperature):
@@ -20,17 +20,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-# Logits that go through a softmax at a time, in float32: on a CPU what its cache holds (16 rows of 50,000 words); on a
+# Number of logits per softmax, in float32: on a CPU what its cache holds (16 rows of 50,000 words); on a
 # GPU few large kernels are better than many small ones.
 CPU_SOFTMAX_BYTES = 3 * 2**20
 GPU_SOFTMAX_BYTES = 64 * 2**20
-# Rows multiplied at a time on a CPU: the whole weight is read for each multiplication.
+# Rows per multiplication on a CPU: each multiplication reads the whole weight.
 MATMUL_ROWS = 256
 
 
 class _Targets(NamedTuple):
-    """What the rows of a call are asked for, sorted by row. `rows`, `ids` [K] where the model is; `places` [K]: where
-    each of the K that were asked for has come to lie; `counts` [n + 1], on the host: how many lie before each row."""
+    """The targets of a call, sorted by row. `rows`, `ids` [K] on the model's device; `places` [K]: the index of each
+    requested target after sorting; `counts` [n + 1], on the host: how many targets precede each row."""
 
     rows: Tensor
     ids: Tensor
@@ -45,12 +45,12 @@ class _Targets(NamedTuple):
         return cls(rows.to(device), ids[order].to(device), order.argsort().to(device), counts.tolist())
 
     def within(self, start: int, end: int) -> slice:
-        """Of the targets, those in rows [start, end)."""
+        """The targets in rows [start, end)."""
         return slice(self.counts[start], self.counts[end])
 
 
 class TargetHead:
-    """Stands in for the forward of a model's output layer, a linear map to the vocabulary."""
+    """Replaces the forward of a model's output layer, a linear map to the vocabulary."""
 
     def __init__(self, layer: nn.Linear) -> None:
         self._layer = layer
@@ -60,7 +60,7 @@ class TargetHead:
 
     @classmethod
     def install(cls, model: Any) -> TargetHead:
-        """Put one into `model`; asked for nothing, it gives logits as before."""
+        """Put one into `model`. Outside of `asked_for` it returns logits as before."""
         layer = model.get_output_embeddings()
         head = cls(layer)
         layer.forward = head.forward
@@ -71,8 +71,8 @@ class TargetHead:
     def asked_for(
         self, rows: Tensor, targets: Tensor, temperature: float | Tensor, with_entropies: bool = True
     ) -> Iterator[None]:
-        """Inside, the layer's output for hidden states [1, n, d] is [1, K]: the log-probability of targets[k] in row
-        rows[k] (both on the host), at `temperature`, one for all rows or [n]."""
+        """In this block, the layer's output for hidden states [1, n, d] is [1, K]: the log-probability of targets[k] in
+        row rows[k] (both on the host), at `temperature`, one for all rows or [n]."""
         self._asked = (rows, targets, temperature, with_entropies)
         try:
             yield
@@ -120,7 +120,7 @@ class _TargetLogprobs(torch.autograd.Function):
             if with_entropies:
                 entropies[start:end] = -torch.linalg.vecdot(normalised.exp(), normalised)
         ctx.save_for_backward(hidden)
-        # Not saved as tensors: under ZeRO-3 their data is gathered anew for the backward pass.
+        # Not saved as tensors: under ZeRO-3 their data is gathered again for the backward pass.
         ctx.weight, ctx.bias, ctx.targets, ctx.temperature = weight, bias, targets, temperature
         ctx.mark_non_differentiable(entropies)
         return logprobs, entropies

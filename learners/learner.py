@@ -7,7 +7,7 @@
     for index in range(learner.num_buckets):
         learner.bucket(index)                                    # weights as bytes, valid until the next
 
-Every rank is given the whole global batch and takes its share; all ranks make the same calls in the same order.
+Every rank receives the whole global batch and takes its share. All ranks make the same calls in the same order.
 """
 
 from __future__ import annotations
@@ -101,8 +101,7 @@ class Learner:
         return self._published.num_buckets
 
     def bucket(self, index: int) -> Bucket | None:
-        """Bucket `index` of what is published of the weights as they are now, on rank 0; a collective call. Valid until
-        the next."""
+        """Bucket `index` of the published current weights, on rank 0; a collective call. Valid until the next call."""
         return self._published.bucket(index)
 
     @property
@@ -122,16 +121,16 @@ class Learner:
         self._stage = _Stage(method, num_steps, learning_rate, kl_coeff, listening_coeff=listening_coeff)
 
     def continue_stage(self, num_steps: int) -> None:
-        """The stage has so many steps in all: more, or fewer, than when it began."""
+        """Change the stage's total number of steps, up or down."""
         self._stage.num_steps = num_steps
 
     def keep_reference(self) -> None:
-        """The weights as they are now are what `score_reference` scores with from here on."""
+        """Make the current weights those of `score_reference`."""
         self._stage_start.take()
 
     def load_reference(self, folder: str) -> bool:
-        """The same of a saved model. Adapters are those of the checkpoint that was loaded, since a saved model holds
-        them merged; without any there the weights of now are kept, and False is returned."""
+        """Make a saved model's weights those of `score_reference`. A saved model has its adapters merged, so adapters
+        come from the loaded checkpoint. If it has none, the current ones are used and False is returned."""
         if self._config.lora is None:
             stored = StoredWeights.of(folder)
             if stored is not None and stored.are_those_of(self._whole.shapes()):
@@ -152,8 +151,8 @@ class Learner:
 
     @torch.no_grad()
     def score(self, turns: Sequence[TurnSample], temperature: float = 1.0) -> dict[int, tuple[float, ...]]:
-        """Log-probabilities of each turn's tokens under the weights as they are now: {index: [L]} of this rank's
-        share. Every rank runs the same number of forward passes.
+        """Log-probabilities of each turn's tokens under the current weights: {index: [L]} of this rank's share. Every
+        rank runs the same number of forward passes.
 
         Raises LearnerError for tokens beyond the vocabulary and for a turn that no micro-batch can hold.
         """
@@ -173,7 +172,7 @@ class Learner:
         return scores
 
     def score_reference(self, turns: Sequence[TurnSample], temperature: float = 1.0) -> dict[int, tuple[float, ...]]:
-        """`score` under the weights that `keep_reference` or `load_reference` kept."""
+        """`score` under the weights of `keep_reference` or `load_reference`."""
         with self._stage_start.in_place():
             return self.score(turns, temperature)
 
@@ -188,12 +187,12 @@ class Learner:
         return [float(value) for value in logprobs]
 
     def step(self, batch: Batch, temperature: float = 1.0, at_start: bool = False) -> StepReport:
-        """One optimiser step on the global batch; where loss or gradient is not finite the weights stay as they were
-        and the report says `skipped`. With `at_start` turns need no old log-probabilities: they are those of the
-        weights as they are. `temperature` is of the games' turns: what nobody sampled (SFT rows, the words of
-        listened turns and unsaid words) is learned at 1; claims bring their own.
+        """One optimiser step on the global batch. If the loss or gradient is not finite, the weights do not change and
+        the report has `skipped`. With `at_start`, turns need no old log-probabilities: the current weights' are used.
+        `temperature` applies to the games' turns. Tokens that were not sampled (SFT rows, the words of listened turns,
+        unsaid words) are trained at 1; claims have their own temperature.
 
-        Raises LearnerError when there is nothing to learn from.
+        Raises LearnerError when the batch is empty.
         """
         began = time.perf_counter()
         everything = batch.items
@@ -211,13 +210,13 @@ class Learner:
         for micro_step in range(num_micro_steps):
             compute_began = time.perf_counter()
             micro_batch = micro_batches[min(micro_step, len(micro_batches) - 1)]
-            # A rank without items computes a stand-in, at any temperature.
+            # A rank without items computes a placeholder, at any temperature.
             at = [temperatures[index] for index in micro_batch.sample_indices] if items else temperature
             logprobs, entropies = token_logprobs_and_entropies(self._engine.module, micro_batch, at)
             if micro_step < len(micro_batches) and items:
                 chosen = [items[index] for index in micro_batch.sample_indices]
                 loss = batch_loss.of(chosen, logprobs, entropies)
-                if not bool(torch.isfinite(loss)):  # clipping would hide it from the gradient
+                if not bool(torch.isfinite(loss)):  # gradient clipping would hide it
                     loss = torch.cat(logprobs).sum() * math.nan
                 sums.unique_tokens += micro_batch.num_tokens
                 sums.flat_tokens += micro_batch.num_flat_tokens
@@ -295,8 +294,8 @@ class Learner:
         release_freed_memory()
 
     def open_channel(self, channel: Channel, client: Any, address: str, world_size: int) -> None:
-        """Be ready to send what is published to the engines behind `client`, again when they have changed; see
-        learners/channel_senders.py. Every rank calls it."""
+        """Prepare to send the published weights to the engines behind `client`. Called by every rank, and again after
+        the engines have changed; see learners/channel_senders.py."""
         from learners.channel_senders import open_sender
 
         if self._sender is not None:
@@ -306,25 +305,25 @@ class Learner:
         )
 
     def send(self) -> bool:
-        """The weights as they are now, to the engines of the open channel; a collective call. False where
-        `abort_sending` broke it off."""
+        """Send the current weights to the engines of the open channel; a collective call. False if `abort_sending`
+        interrupted it."""
         assert self._sender is not None
         is_sent: bool = self._sender.send_weights()
         return is_sent
 
     def abort_sending(self) -> None:
-        """An engine is gone, which `send` may wait for; from another thread."""
+        """Called from another thread when an engine died for which `send` may be waiting."""
         if self._sender is not None:
             self._sender.abort()
 
     @property
     def num_bytes(self) -> int:
-        """Of what is published."""
+        """Bytes of the published weights."""
         return self._published.num_bytes
 
     def save_state(self, folder: str) -> None:
-        """Weights, optimiser, the stage's place and the adapters of its start, to resume from; a collective call, every
-        rank writes its part."""
+        """Write weights, optimiser, the stage's progress and the adapters of its start, to resume from. A collective
+        call; every rank writes its part."""
         self._engine.save(folder, {"stage": asdict(self._stage), "num_ranks": self._world.size})
         if self._config.lora is not None and self._stage_start.is_held:
             self._stage_start.save(self._reference_file(folder))
@@ -346,8 +345,8 @@ class Learner:
         return Path(folder) / f"stage-start-{self._world.rank}.safetensors"
 
     def sleep(self, keep_weights: bool = False) -> None:
-        """Give a GPU's memory, and on the host what is free, to whoever shares the machine; `wake` before any work.
-        With `keep_weights` they can still be sent."""
+        """Free the GPU's memory, and unused host memory, for other processes. Call `wake` before any other work. With
+        `keep_weights` the weights can still be sent."""
         self._engine.offload(keep_weights)
         self._is_asleep = True
         release_freed_memory()
@@ -358,8 +357,8 @@ class Learner:
         self._is_asleep = False
 
     def _micro_batches(self, turns: Sequence[TurnSample], stand_in: TurnSample) -> tuple[list[MicroBatch], int]:
-        """This rank's micro-batches, and how many forward passes every rank makes; a rank without turns gets one of
-        `stand_in` to take part with."""
+        """This rank's micro-batches, and the number of forward passes of every rank. A rank without turns gets one
+        micro-batch of `stand_in`, to take part in collective calls."""
         samples = [TokenSample(turn.prompt_ids, turn.target_ids) for turn in turns or [stand_in]]
         budget = self._config.max_tokens_per_microbatch
         cut: list[MicroBatch] = [*(pack if self._config.packing == "trees" else pad)(samples, budget)]
@@ -373,12 +372,12 @@ def _load(folder: str, config: LearnerConfig, world: World) -> torch.nn.Module:
         return load_model(folder, dtype, attention)
     partition = Partition(config, world)
     module = load_model_in_parts(folder, dtype, attention, partition.applied, partition.take)
-    release_freed_memory()  # of whole weights, each for a moment
+    release_freed_memory()  # of whole weights, each held briefly
     return module
 
 
 def share_of(sizes: Sequence[int], world: World) -> list[int]:
-    """The indices one rank takes, in order: largest first, each to the rank with the least so far."""
+    """The indices of one rank, in order. Items are given out largest first, each to the rank with the least so far."""
     loads = [0] * world.size
     mine = []
     for index in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):

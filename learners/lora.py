@@ -1,4 +1,4 @@
-"""Low-rank adapters (peft) on a model that a learner trains; they leave it merged into whole weights, or alone.
+"""Low-rank adapters (peft) on a trained model, exported merged into whole weights or alone.
 
 model = with_adapters(model, LoraConfig(rank=16))
 weights = merged_weights(model)         # {the base model's name of a weight: (its parameters, how to compute it)}
@@ -22,7 +22,7 @@ _PREFIX = "base_model.model."
 
 
 def with_adapters(model: Any, config: LoraConfig) -> Any:
-    """The model with fresh adapters; they alone are trained. Raises ModelError for targets that it does not have."""
+    """The model with new adapters; only they are trained. Raises ModelError for targets that the model lacks."""
     settings = peft.LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,
@@ -37,8 +37,8 @@ def with_adapters(model: Any, config: LoraConfig) -> Any:
 
 
 def merged_weights(model: Any) -> dict[str, tuple[list[nn.Parameter], Callable[[], Tensor]]]:
-    """Every weight of the base model under its own name: the parameters it is made of, and what computes it from them
-    (W + alpha / rank * B A where a layer has an adapter)."""
+    """Every weight of the base model under its own name: its parameters, and the function that computes it from them
+    (W + alpha / rank * B A if the layer has an adapter)."""
     layers = {
         f"{name}.base_layer.weight": module for name, module in model.named_modules() if isinstance(module, LoraLayer)
     }

@@ -19,7 +19,7 @@ from spag_ray.errors import ModelError
 def load_model(folder: str, dtype: torch.dtype, attention: str) -> torch.nn.Module:
     """A model folder as transformers reads it, complete.
 
-    Raises ModelError when there is none, it cannot be loaded, or its weights are not those its config.json describes.
+    Raises ModelError when it is missing, cannot be loaded, or its weights do not match its config.json.
     """
     if not Path(folder).is_dir():
         raise ModelError(f"{folder}: no such model folder")
@@ -50,9 +50,9 @@ def load_model_in_parts(
     partitioned: Callable[[], AbstractContextManager[Any]],
     take_part: Callable[[torch.nn.Parameter, Tensor], None],
 ) -> torch.nn.Module:
-    """The same in a process that keeps a part of each weight: `partitioned` is the context in which a module's weights
-    are divided as it is made, `take_part` copies this rank's part of a whole weight, which is read where it lies in its
-    file. A folder whose weights have other names or shapes than the model's (what transformers converts while it loads)
+    """The same in a process that keeps a part of each weight. `partitioned` is the context in which a module's weights
+    are divided when it is created. `take_part` copies this rank's part of a whole weight, which is mapped from its
+    file. A folder whose weights differ from the model's in names or shapes (transformers converts them while loading)
     is loaded whole.
 
     Raises ModelError as `load_model` does.
@@ -81,14 +81,14 @@ def load_model_in_parts(
 
 
 class StoredWeights(Mapping[str, Tensor]):
-    """The weights of a folder's safetensors files by name; each is read where it lies in its file when it is used."""
+    """The weights of a folder's safetensors files by name; each is mapped from its file and read when used."""
 
     def __init__(self, files: Mapping[str, Any]) -> None:
         self._files = files
 
     @classmethod
     def of(cls, folder: str) -> StoredWeights | None:
-        """None where the folder has no such files. Raises ModelError for a damaged one."""
+        """None if the folder has no such files. Raises ModelError for a damaged one."""
         files: dict[str, Any] = {}
         for path in sorted(Path(folder).glob("*.safetensors")):
             try:

@@ -4,10 +4,10 @@ Two families. `published_*` are the losses of the paper's public code, on one me
 sample. `spag_*` is the paper's objective without that code's artefacts, token by token under four policies:
 
     mu      sampled the tokens (the engine, at the sampling temperature)   theta   the learner now
-    old     the learner when the round began                               ref     frozen at the stage's start
+    old     the learner at the round's start                               ref     frozen at the stage's start
 
-Every loss is a sum of pieces that are already divided by the numbers of the global batch (`num_*`), so a
-learner runs the pieces of one micro-batch backward at a time and adds gradients. Only theta carries one.
+Every loss is a sum of pieces that are already divided by the counts of the global batch (`num_*`), so a
+learner runs the pieces of one micro-batch backward at a time and adds gradients. Only theta has a gradient.
 
     >>> logprobs = [-1.0, -2.0]
     >>> turn = TurnLogprobs(theta=logprobs, old=logprobs, ref=logprobs, mu=logprobs, advantage=1.0)
@@ -28,15 +28,15 @@ from torch import Tensor
 LengthNorm = Literal["mean", "constant"]
 Logprobs: TypeAlias = Tensor | Sequence[float]
 IGNORED_LABEL = -100
-# exp of a larger log-ratio teaches nothing and float32 overflows at 88: past it the gradient is zero.
+# exp of a larger log-ratio is no useful signal, and float32 overflows at 88: beyond this the gradient is zero.
 MAX_LOG_RATIO = 20.0
 MIN_ASKED = 1e-6  # below it, the gradient of log(1 - q) is zero
-MAX_SAID = 0.999  # past it, the gradient of log(1 - p) is zero
+MAX_SAID = 0.999  # above it, the gradient of log(1 - p) is zero
 
 
 @dataclass(frozen=True)
 class TurnLogprobs:
-    """One learned turn: [len] log-probabilities of its tokens under four policies, and its advantage A_t.
+    """One trained turn: [len] log-probabilities of its tokens under four policies, and its advantage A_t.
 
     Lists become float64 tensors. Raises ValueError when the four differ in length or are empty.
     """
@@ -57,7 +57,7 @@ class TurnLogprobs:
 
 @dataclass(frozen=True)
 class GameLogprobs:
-    """The learned turns of one decided game and the weight of the role that played them."""
+    """The trained turns of one decided game and the weight of the role that played them."""
 
     role: str
     weight: float
@@ -66,7 +66,7 @@ class GameLogprobs:
 
 @dataclass(frozen=True)
 class TurnStats:
-    """What a turn looked like, for metrics: 0-d tensors without gradient.
+    """Statistics of a turn, for metrics: 0-d tensors without gradient.
 
     `clip_fraction`: share of tokens on the clipped branch; `ratio_*`: exp(theta - old); `kl`: k3 of ref and theta;
     `mismatch_mean`: exp(old - mu), not capped; `gap_*`: |old - mu| and its k3, engine against learner.
@@ -188,10 +188,10 @@ def claiming_piece(
         -p log q - (1 - p) log(1 - q),      q = exp(sum(deciding)), p = exp(sum(word)), without gradient
         form = mean(-rest)
 
-    deciding [D], rest [R], word [W]: log-probabilities of what makes a reply a claim ("I know the word"), of what
-    stands between it and the word ("! It is"; may be empty), and of the word. At the minimum q = p: the model claims as
-    often as it would be right. K = `num_games` of the batch with listened turns of either kind, T_g = `num_positions`
-    of this game.
+    deciding [D], rest [R], word [W]: log-probabilities of the tokens that make a reply a claim ("I know the word"), of
+    those between them and the word ("! It is"; may be empty), and of the word. At the minimum q = p: the model claims
+    as often as it would be right. K = `num_games` of the batch with listened turns of either kind, T_g =
+    `num_positions` of this game.
     """
     right = _at_least_float32(word.detach()).sum().exp()
     log_claims = _at_least_float32(deciding).sum()

@@ -2,8 +2,8 @@
 
 The turns of a game repeat everything said before, so most tokens of a batch are copies. A tree holds each
 distinct prefix once, in depth-first order; a token attends to its ancestors and itself, and its position is
-its depth. A sample's last token predicts nothing, so it is not read. Log-probabilities and gradients are those
-of the samples one at a time (a test holds it to 1e-9).
+its depth. A sample's last token predicts nothing, so it is not read. Log-probabilities and gradients equal those
+of the samples one at a time (a test checks it to 1e-9).
 
     >>> samples = [TokenSample([1, 2], [3]), TokenSample([1, 2, 3, 4], [5, 6]), TokenSample([9], [1])]
     >>> (tree,) = pack(samples, max_tokens=16)
@@ -33,7 +33,7 @@ MASKED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 
 @dataclass(frozen=True)
 class TokenSample:
-    """What was read and what was said, as token ids. Raises LearnerError when either is empty."""
+    """Token ids of a prompt and its target. Raises LearnerError when either is empty."""
 
     prompt_ids: Sequence[int]
     target_ids: Sequence[int]
@@ -50,7 +50,7 @@ class TokenSample:
 
     @property
     def read_ids(self) -> tuple[int, ...]:
-        """What a model has to read to predict every target: all but the last."""
+        """The ids that a model has to read to predict every target: all but the last."""
         return self.token_ids[:-1]
 
 
@@ -82,8 +82,8 @@ class TokenTree:
 def pack(samples: Sequence[TokenSample], max_tokens: int) -> list[TokenTree]:
     """Trees of at most `max_tokens` distinct tokens that hold every sample once, cut where least is shared.
 
-    Sorted by their ids, samples of one game and seat are neighbours; what one shares with any earlier sample
-    it shares with its neighbour. Raises LearnerError for a sample longer than `max_tokens`.
+    Sorted by their ids, samples of one game and seat are neighbours; a prefix shared with any earlier sample is shared
+    with the neighbour. Raises LearnerError for a sample longer than `max_tokens`.
     """
     ids = [sample.read_ids for sample in samples]
     check_lengths([len(sample.token_ids) for sample in samples], max_tokens)
@@ -94,7 +94,7 @@ def pack(samples: Sequence[TokenSample], max_tokens: int) -> list[TokenTree]:
 
 
 def check_packable(config: PreTrainedConfig, max_tokens: int) -> None:
-    """Raises LearnerError when this model cannot read a tree of `max_tokens` exactly, with the trait."""
+    """Raises LearnerError, with the reason, when this model cannot read a tree of `max_tokens` exactly."""
     trait = _unpackable_trait(config, max_tokens)
     if trait:
         raise LearnerError(
@@ -215,7 +215,7 @@ def _unpackable_trait(config: PreTrainedConfig, max_tokens: int) -> str | None:
 
 
 def _length_dependent_rotation(config: PreTrainedConfig, max_tokens: int) -> str | None:
-    """`dynamic` and `longrope` turn all tokens by the longest sample among them, past the trained length."""
+    """Beyond the trained length, `dynamic` and `longrope` rotate all tokens by the length of the longest sample."""
     rotation = getattr(config, "rope_parameters", None) or {}
     if rotation.get("rope_type") not in ("dynamic", "longrope"):
         return None

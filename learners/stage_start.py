@@ -1,7 +1,7 @@
-"""The weights that a stage began with, kept on the host to score turns with: the reference of a stream's KL term.
+"""The weights of a stage's start, kept on the host to score turns: the reference of a stream's KL term.
 
     start = StageStart(engine)
-    start.take()                            # the weights as they are now
+    start.take()                            # the current weights
     with start.in_place():                  # on every rank: the model is that of the stage's start in the block
         logprobs = token_logprobs(engine.module, micro_batch)
 
@@ -39,18 +39,18 @@ class StageStart:
         self._held = {}
 
     def take(self) -> None:
-        """Keep the weights as they are now. Calls nothing collective."""
+        """Keep the current weights. Makes no collective call."""
         self._held = {name: own.to("cpu", copy=True) for name, own in self._engine.own_weights().items()}
 
     def read(self, whole: Mapping[str, Tensor]) -> None:
-        """Keep these: {name of a parameter: all of it}."""
+        """Keep these weights: {name of a parameter: the whole weight}."""
         self._held = {
             name: self._engine.own_part(name, whole[name]).to(own.dtype, copy=True)
             for name, own in self._engine.own_weights().items()
         }
 
     def save(self, file: Path) -> None:
-        """This rank's share, for `load`. Raises RunFolderError when the disk does not take it."""
+        """Write this rank's share, for `load`. Raises RunFolderError when it cannot be written."""
         try:
             save_file({name: held.contiguous() for name, held in self._held.items()}, file)
         except (OSError, SafetensorError) as error:
@@ -61,8 +61,8 @@ class StageStart:
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """In the block the model has the weights of the stage's start, and those of now lie on the host. Every rank has
-        to enter it: passes through the model are collective."""
+        """In this block the model has the weights of the stage's start, and the current ones are on the host. Every
+        rank has to enter it: passes through the model are collective."""
         assert self._held, "there is no stage's start to go back to"
         self._swap()
         try:

@@ -1,4 +1,4 @@
-"""What goes wrong in a way that a user can mend: each message says what was wrong, where, and what to do."""
+"""Errors that a user can fix: each message says what was wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class RunFolderError(SpagError):
 
 
 class LeaseLostError(SpagError):
-    """The run folder is another run's by now: this one writes nothing more into it, and removes nothing."""
+    """Another run has taken the run folder: this run no longer writes to it or removes files from it."""
 
 
 class StopRequestedError(SpagError):
-    """Somebody asked the run to stop; it can be resumed."""
+    """The run was asked to stop; it can be resumed."""
 
     exit_code = 0
 
 
 class CollapseError(SpagError):
-    """A run plays worse than it did, and is to stop then; it can be resumed."""
+    """A run plays worse than before and is configured to stop then; it can be resumed."""
 
 
 class EngineError(SpagError):
@@ -48,7 +48,7 @@ class EngineGoneError(EngineError):
 
 
 class WeightSyncError(SpagError):
-    """New weights did not arrive whole."""
+    """New weights arrived incomplete or damaged."""
 
 
 class LearnerError(SpagError):
@@ -56,4 +56,4 @@ class LearnerError(SpagError):
 
 
 class LearnersLostError(LearnerError):
-    """A rank of a learner group died or hangs: the group is of no use any more."""
+    """A rank of a learner group died or hangs: the group cannot be used any more."""

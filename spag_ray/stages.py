@@ -1,4 +1,4 @@
-"""Stages, the parts of a run, and their names: names are made and read here alone.
+"""Stages, the parts of a run, and their names. Only this file builds and parses names.
 
 >>> str(Stage.of_round(3)), str(Stage.of_round(3).of_policy("attacker")), str(Stage.evaluation("spag-3"))
 ('spag-3', 'spag-3-attacker', 'eval-spag-3')
@@ -65,12 +65,13 @@ class Stage:
 
     of a MATCH       (attacker, defender)
     of an EVALUATION (the stage whose weights play both seats,)
-    of a stage that is trained on (the policy,), where each seat's learns alone; else ()
+    of a training stage (the policy,) if each seat has its own policy; else ()
     of OTHER         (its name,)
 
-    The log of a stage is a file of its name. So a match's name parts its players by @, which no player's name holds,
-    and writes their dots as +, or "a.1" would be a segment of the log of "a". Former versions parted them by a hyphen:
-    such a name is read where both players are a run's own stages. Of others `players` is one text, as it stands.
+    The log of a stage is a file of its name. So a match's name separates its players by @, which is not allowed in
+    player names, and writes their dots as +; otherwise "a.1" would be a segment of the log of "a". Former versions
+    separated them by a hyphen: such a name is parsed if both players are a run's own stages. Otherwise `players` is the
+    unparsed text.
 
     Raises InputError when its name would be read as another stage.
     """
@@ -88,7 +89,7 @@ class Stage:
 
     @classmethod
     def parse(cls, name: str) -> Stage:
-        """Any text is the name of a stage, if only of OTHER."""
+        """The stage of this name. Every text is valid; unknown names give OTHER."""
         return _parsed(name)
 
     @classmethod
@@ -97,16 +98,16 @@ class Stage:
 
     @classmethod
     def evaluation(cls, name: str) -> Stage:
-        """On held-out words, of the weights that the stage `name` has learned."""
+        """The evaluation on held-out words of the weights that the stage `name` trained."""
         return cls(StageKind.EVALUATION, players=(name,))
 
     @classmethod
     def match(cls, attacker: str, defender: str) -> Stage:
-        """On held-out words."""
+        """A match on held-out words."""
         return cls(StageKind.MATCH, players=(attacker, defender))
 
     def of_policy(self, policy: str) -> Stage:
-        """What one of two policies that learn side by side learns of it."""
+        """The part of this stage that trains one of two separate policies."""
         return Stage.parse(f"{self}-{policy}")
 
     @property
@@ -123,7 +124,7 @@ class Stage:
 
     @property
     def former_name(self) -> str:
-        """What former versions called it: logs of theirs have this name."""
+        """Its name in former versions and in their logs."""
         return "-".join([self.kind, *self.players]) if self.kind is StageKind.MATCH else str(self)
 
     @property

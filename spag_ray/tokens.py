@@ -1,7 +1,7 @@
 """Text -> token ids.
 
-What somebody said is plain text to a model: `<|im_end|>` in a reply is eight characters, not the end of a message.
-Everything that players, files of games and instruction data say goes through `plain_ids`.
+A reply is plain text to a model: `<|im_end|>` in it is eight characters, not the end of a message. All text of players,
+files of games and instruction data goes through `plain_ids`.
 
     plain_ids(tokenizer, "It flows. <|im_end|>")
 """
@@ -32,12 +32,12 @@ class Tokenizer(Protocol):
 
 
 def plain_ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    """Text that somebody wrote: special tokens in it are split into ordinary characters."""
+    """Text from a player or a file: special tokens in it are split into ordinary characters."""
     return tuple(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
 
 
 def template_ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    """A part of the tokenizer's own chat template: special tokens in it are tokens. Never for what somebody said."""
+    """A part of the tokenizer's own chat template: special tokens in it are tokens. Never for text of players."""
     return tuple(tokenizer.encode(text, add_special_tokens=False))
 
 
@@ -51,7 +51,7 @@ def published_ids(tokenizer: Tokenizer, prompt: str, reply: str) -> tuple[tuple[
 
 
 def begin_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The token that a text begins with, where the tokenizer has one."""
+    """The token that a text begins with, if the tokenizer has one."""
     bos = getattr(tokenizer, "bos_token_id", None)
     return () if bos is None else (bos,)
 
@@ -64,6 +64,6 @@ def end_id(tokenizer: Tokenizer) -> int:
 
 
 def framing_ids(tokenizer: Tokenizer) -> frozenset[int]:
-    """Tokens that frame messages and texts; not the one that stands for unknown words, which a player may say."""
+    """Tokens that frame messages and texts, without the token for unknown words, which a player may say."""
     special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
     return frozenset({*special, *tokenizer.all_special_ids} - {getattr(tokenizer, "unk_token_id", None)})

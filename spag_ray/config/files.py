@@ -13,22 +13,22 @@ from spag_ray.config.run import RunConfig
 
 
 def write_config(path: Path, config: RunConfig) -> None:
-    """As YAML, whole: a run is resumed from it. Values of environment variables may be secrets, so a file that holds
-    any is its owner's alone; any other can be read by whoever may read the folder.
+    """Write all keys as YAML; a run is resumed from this file. Values of environment variables may be secrets, so a
+    file with any is readable by its owner only; any other file is as readable as the folder.
 
-    Raises OSError where it cannot be written.
+    Raises OSError when it cannot be written.
     """
     is_private = bool(config.engine.env or config.learner.env)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if is_private else 0o666)
     with open(descriptor, "w", encoding="utf-8") as file:
         if is_private:
-            os.fchmod(descriptor, 0o600)  # of a file that was there, too
+            os.fchmod(descriptor, 0o600)  # also when the file existed before
         file.write(to_yaml(config))
 
 
 def shown_config(folder: Path) -> dict[str, Any]:
-    """config.yaml of a run's folder as it is given to TensorBoard and W&B: without the values of environment
-    variables. Empty where there is none."""
+    """config.yaml of a run's folder as sent to TensorBoard and W&B: without the values of environment variables.
+    Empty if there is no such file."""
     path = folder / "config.yaml"
     if not path.exists():
         return {}
@@ -36,8 +36,8 @@ def shown_config(folder: Path) -> dict[str, Any]:
 
 
 def named_paths(config: RunConfig) -> dict[str, str]:
-    """{key: path} of what a run of this configuration reads; names of what is shipped (`quickstart`, `everyday`, a
-    prompt template) are not among them unless there is such a file."""
+    """{key: path} of the files and folders that a run of this configuration reads. Names of shipped files
+    (`quickstart`, `everyday`, a prompt template) are left out unless a file of that name exists."""
     named: dict[str, str | None] = {"model": config.model, "self_play.sft_file": config.self_play.sft_file}
     named["evaluation.include_path"] = config.evaluation.include_path if config.evaluation.tasks else None
     named |= {f"league.fixed.{number}.model": fixed.model for number, fixed in enumerate(config.league.fixed)}

@@ -1,6 +1,6 @@
-"""Defaults that have changed: a run folder that was made under a former default keeps it.
+"""Defaults that have changed: a run folder made with a former default keeps it.
 
->>> from spag_ray.config.run import parse_config
+>>> from spag_ray.config.loading import parse_config
 >>> before = parse_config({"objective": {"role_weight_cap": None}})     # all keys are written out in a run folder
 >>> kept, changed = keep_former_defaults(parse_config({}), before)
 >>> kept.objective.role_weight_cap, changed
@@ -14,18 +14,18 @@ from typing import Any
 
 from spag_ray.config.run import RunConfig
 
-# {key: what its default was in earlier versions}
+# {key: its defaults in earlier versions}
 FORMER_DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "objective.role_weight_cap": (None,),
     "words.source": ("textarena",),
     "words.deck": ("textarena",),
 }
-# {key that earlier versions did not have: the value that does what they did}
+# {key that earlier versions lacked: the value that keeps their behaviour}
 FORMER_BEHAVIOUR: Mapping[str, Any] = {"words.deck": "textarena"}
 
 
 def with_former_behaviour(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a run folder holds, which are whole, with the keys that there were not when it was made.
+    """A run folder's settings (which have every key of their version) with the keys that were added since.
 
     >>> with_former_behaviour({"words": {"source": "textarena"}})
     {'words': {'source': 'textarena', 'deck': 'textarena'}}
@@ -42,11 +42,10 @@ def with_former_behaviour(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def keep_former_defaults(config: RunConfig, before: RunConfig) -> tuple[RunConfig, list[str]]:
-    """`config` with the values of `before` where both merely hold a default, the one of today and a former one; and the
-    keys of these values.
+    """`config` with the value of `before` wherever `config` has today's default and `before` a former one; and the keys
+    of these values.
 
-    A value that equals today's default counts as one that was not chosen: files that are sent as a job write out
-    every key.
+    A value equal to today's default counts as not chosen, because files that are sent as a job write out every key.
     """
     settings = config.model_dump(mode="json")
     then = before.model_dump(mode="json")

@@ -1,4 +1,4 @@
-"""Keys of earlier versions, translated into today's, so that files and run folders with them can be read.
+"""Keys of earlier versions, translated into today's, so that old files and run folders can be read.
 
 >>> translated({"game": {"breach": "penalise"}, "objective": {"breach_penalty": 1.0, "ties": "discard"}})
 {'game': {'payoffs': {'attacker_breach': [-1.0, None], 'defender_breach': [None, -1.0]}}, 'objective': {}}
@@ -16,7 +16,7 @@ _FORMER = ("game.breach", "objective.ties", "objective.loser_coeff", "objective.
 def translated(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with `game.payoffs` in place of `game.breach`, `objective.ties`, `loser_coeff`, `breach_penalty`.
 
-    Raises ValueError if `game.payoffs` is set too, or if a value is not one that these keys allowed.
+    Raises ValueError if `game.payoffs` is set too, or if these keys did not allow a value.
     """
     parts = {name: part for name in ("game", "objective") if isinstance(part := settings.get(name), Mapping)}
     places = {key: key.split(".") for key in _FORMER}
@@ -34,7 +34,7 @@ def translated(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _payoffs(former: Mapping[str, Any], losers_learn: bool) -> dict[str, Any]:
-    """The entries that differ from the paper's. `loser_coeff` had no effect unless losers learned."""
+    """The entries that differ from the paper's. `loser_coeff` had no effect unless losers were trained."""
     _check_choice(former, "game.breach", ("discard", "penalise"))
     _check_choice(former, "objective.ties", ("discard", "learn"))
     loss, penalty = (

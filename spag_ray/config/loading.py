@@ -36,7 +36,7 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def parse_config(data: Mapping[str, Any], where: str = "config") -> RunConfig:
-    """A mapping -> RunConfig; the first fault becomes one line of ConfigError."""
+    """A mapping -> RunConfig; ConfigError reports the first fault in one line."""
     try:
         return RunConfig.model_validate(data)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""The parts of a RunConfig that say who is played: in self-play, and on held-out words."""
+"""The parts of a RunConfig that name opponents: in self-play, and on held-out words."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from pydantic import Field, model_validator
 
 from spag_ray.config.parts import Part
 
-# Stages whose models stay opponents of all later ones.
+# Stages whose models are opponents of all later stages.
 FrozenOpponent = Literal["base", "imitated"]
 
 
 class FixedOpponent(Part):
     model: str = Field(description="a model folder, or `smollm2-135m-instruct`")
-    share: float = Field(gt=0, le=1, description="of the games")
+    share: float = Field(gt=0, le=1, description="share of the games")
 
 
 class LeagueConfig(Part):
-    """Who else is played in self-play; without shares the learner plays itself alone."""
+    """Opponents in self-play; without shares the learner plays only itself."""
 
     past_share: float = Field(0.0, ge=0, le=1, description="share of games against earlier versions of itself")
-    choose: Literal["uniform", "hard"] = Field("uniform", description="which earlier versions: any, or hard ones more")
-    fixed: tuple[FixedOpponent, ...] = Field((), description="models that never change, each with engines of its own")
+    choose: Literal["uniform", "hard"] = Field("uniform", description="earlier versions: any, or hard ones more often")
+    fixed: tuple[FixedOpponent, ...] = Field((), description="models that never change, each with its own engines")
     num_engines: int = Field(1, ge=1, description="engines for earlier versions, one version each at a time")
-    snapshot_every: int = Field(1, ge=1, description="versions from one that is kept to the next")
+    snapshot_every: int = Field(1, ge=1, description="versions between two that are kept")
     max_snapshots: int = Field(8, ge=1, description="versions kept on disk")
 
     @property
     def share(self) -> float:
-        """Of the games against anybody but the learner itself."""
+        """Share of games against other opponents than the learner itself."""
         return self.past_share + sum(opponent.share for opponent in self.fixed)
 
     @model_validator(mode="after")
@@ -50,23 +50,23 @@ class EvaluationConfig(Part):
     )
     temperature: float = Field(1.0, ge=0)
     could_have_known: bool = Field(
-        True, description="score at each turn of the defender how probable the word was to it (docs/evaluation.md)"
+        True, description="score how probable the word was to the defender at each of its turns (docs/evaluation.md)"
     )
     tasks: tuple[str, ...] = Field(
         (), description="tasks of lm-evaluation-harness, evaluated after stages; `paper` stands for the paper's"
     )
     task_stages: Literal["all", "ends"] = Field(
-        "all", description="`ends`: tasks are evaluated after the first training stage and after the last one only"
+        "all", description="`ends`: evaluate tasks only after the first and the last training stage"
     )
     task_limit: int | None = Field(None, ge=1, description="samples of each task (all if empty)")
     num_fewshot: int | None = Field(None, ge=0, description="examples before a question (the task's own if empty)")
-    apply_chat_template: bool = Field(False, description="ask in the form of the model's chats")
+    apply_chat_template: bool = Field(False, description="format questions with the model's chat template")
     include_path: str | None = Field(None, description="a folder with tasks of your own in the harness's YAML format")
     download: bool = Field(False, description="data sets may be fetched from the Hugging Face hub")
 
     @property
     def num_against_games(self) -> int:
-        """Against each frozen opponent in each seat."""
+        """Games against each frozen opponent in each seat."""
         return self.games if self.against_games is None else self.against_games
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The parts of a RunConfig: what each room of the program is told."""
+"""The parts of a RunConfig: the settings of each room of the program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RulesName = Literal["strict", "published"]
 ReplayOrder = Literal["fifo", "recent", "prioritized"]
 
 
-# Whose turns are imitated: the winner's, both seats' but for mistakes, or both seats' with walking into traps.
+# Whose turns are imitated: the winner's; both seats' without mistakes; both seats' with replies that fall into traps.
 ImitatedSides = Literal["winners", "both", "all"]
 
 
@@ -37,22 +37,22 @@ SeatPayoffs = tuple[Payoff, Payoff]
 
 
 class Payoffs(Part):
-    """What the end of a game is worth to learning, `[attacker, defender]`; null: nothing is learned. The defaults are
-    the paper's. Scores and ratings are always the paper's: 1 a win, 0.5 a tie, 0 a loss."""
+    """Rewards of each end of a game, `[attacker, defender]`; null: the seat is not trained on it. The defaults are the
+    paper's. Scores and ratings always use the paper's values: 1 for a win, 0.5 for a tie, 0 for a loss."""
 
-    trap: SeatPayoffs = Field((1.0, -1.0), description="the defender said the word unawares")
+    trap: SeatPayoffs = Field((1.0, -1.0), description="the defender said the word without guessing it")
     wrong_guess: SeatPayoffs = Field((1.0, -1.0), description="the defender claimed another word")
     right_guess: SeatPayoffs = Field((-1.0, 1.0), description="the defender named the word")
     tie: SeatPayoffs = Field((None, None), description="nobody won before the turns ran out")
     attacker_breach: SeatPayoffs = Field(
-        (None, None), description="the attacker broke the rules; its value goes to the turn that did"
+        (None, None), description="the attacker broke the rules; its reward goes to the turn that broke them"
     )
-    defender_breach: SeatPayoffs = Field((None, None), description="the same of the defender")
+    defender_breach: SeatPayoffs = Field((None, None), description="the same for the defender")
 
     @model_validator(mode="after")
     def _helping_does_not_pay(self) -> Payoffs:
         if all(getattr(self, end)[0] is None for end in type(self).model_fields):
-            return self  # the attacker learns from no end of a game
+            return self  # the attacker is not trained on any end of a game
         guessed, tied = self.right_guess[0] or 0.0, self.tie[0] or 0.0
         if guessed >= tied:
             raise ValueError(
@@ -72,7 +72,7 @@ class WordsConfig(Part):
     source: str = Field(
         "deck", description="`deck`: the deck's words; a words file (one word a line); or `textarena`: its Taboo cards"
     )
-    deck: str = Field("everyday", description="what the scripted expert plays from: a shipped deck, or a file")
+    deck: str = Field("everyday", description="cards of the scripted expert: a shipped deck, or a file")
     max_difficulty: float | None = Field(
         None, ge=0, le=1, description="only cards whose measured difficulty is at most this (all if empty)"
     )
@@ -86,14 +86,14 @@ class WordsConfig(Part):
 
     @property
     def cards_from(self) -> str:
-        """The deck whose cards are played from, by the name that `load_deck` takes."""
+        """The deck that the cards come from, by the name that `load_deck` takes."""
         return "textarena" if self.source == "textarena" else self.deck
 
 
 class SamplingConfig(Part):
     temperature: float = Field(1.0, ge=0.0, description="0 is greedy")
-    top_k: int | None = Field(None, ge=1, description="refused for learning under the objective `spag`")
-    top_p: float | None = Field(None, gt=0.0, le=1.0, description="refused for learning under the objective `spag`")
+    top_k: int | None = Field(None, ge=1, description="refused for training with the objective `spag`")
+    top_p: float | None = Field(None, gt=0.0, le=1.0, description="refused for training with the objective `spag`")
     max_new_tokens: int = Field(256, ge=1, description="tokens of one turn")
 
 
@@ -106,19 +106,19 @@ class EngineConfig(Part):
     kv_cache_gib: float = Field(1.0, gt=0, description="GiB of KV cache (CPU)")
     gpu_memory_utilization: float = Field(0.85, gt=0, lt=1, description="share of a GPU's memory (GPU)")
     tensor_parallel_size: int = Field(1, ge=1, description="GPUs of one engine")
-    max_lora_rank: int | None = Field(None, ge=1, description="room for adapters; a run with lora sets it")
+    max_lora_rank: int | None = Field(None, ge=1, description="largest adapter rank; set by a run with lora")
     num_gpus: float = Field(0, ge=0, description="GPUs Ray reserves for one engine")
     num_cpus: float = Field(1, ge=0, description="CPU cores Ray reserves for one engine")
     env: dict[str, str] = Field(
         {},
         description="environment of every engine, set before it loads its libraries (NCCL_SOCKET_IFNAME, ...)",
     )
-    turn_timeout_s: float = Field(600, gt=0, description="a turn that takes longer is asked of another engine")
+    turn_timeout_s: float = Field(600, gt=0, description="a turn that takes longer is retried on another engine")
     start_timeout_s: float = Field(
-        600, gt=0, description="an engine that is not up by then is an error; games wait as long where there is none"
+        600, gt=0, description="deadline for an engine to start; also how long games wait when there is no engine"
     )
     vllm: dict[str, Any] = Field(
-        {}, description="further arguments of vLLM's engine, by their own names (quantization: fp8, ...)"
+        {}, description="further arguments of vLLM's engine, by vLLM's names (quantization: fp8, ...)"
     )
 
     @model_validator(mode="after")
@@ -132,10 +132,10 @@ class EngineConfig(Part):
 
 class LoraConfig(Part):
     rank: int = Field(16, ge=1)
-    alpha: int = Field(32, ge=1, description="adapters count alpha / rank")
-    targets: tuple[str, ...] = Field((), description="names of the layers that get one (all linear layers if empty)")
+    alpha: int = Field(32, ge=1, description="adapters are scaled by alpha / rank")
+    targets: tuple[str, ...] = Field((), description="names of the layers with adapters (all linear layers if empty)")
     export: Literal["merged", "adapter"] = Field(
-        "merged", description="what engines are sent: whole weights with the adapters in them, or the adapters alone"
+        "merged", description="what is sent to engines: whole weights with the adapters merged, or the adapters alone"
     )
 
 
@@ -144,16 +144,16 @@ class LearnerConfig(Part):
     zero_stage: int = Field(1, ge=0, le=3, description="DeepSpeed ZeRO stage; bfloat16 needs at least 1")
     deepspeed: str | None = Field(None, description="a DeepSpeed JSON of your own, or one of configs/deepspeed/")
     dtype: Literal["bfloat16", "float32"] = Field("bfloat16", description="bfloat16 keeps float32 master weights")
-    packing: Literal["trees", "none"] = Field("trees", description="`none`: a row per sample, for any causal LM")
+    packing: Literal["trees", "none"] = Field("trees", description="`none`: one row per sample, for any causal LM")
     max_tokens_per_microbatch: int = Field(2048, ge=16, description="distinct tokens of one packed token tree")
     gradient_checkpointing: bool = Field(False, description="less memory for a third more time")
     reference: Literal["recompute", "engine", "none"] = Field(
         "recompute",
-        description="log-probabilities at a stage's start: recomputed by the learner; `engine`: those that came with "
-        "self-play's turns (not in a stream with a KL term); `none`: the same, and no KL term (kl_coeff: 0)",
+        description="log-probabilities at a stage's start: recomputed by the learner; `engine`: those sampled with "
+        "self-play's turns (not in a stream with a KL term); `none`: as `engine`, and no KL term (kl_coeff: 0)",
     )
     lora: LoraConfig | None = Field(None, description="train low-rank adapters (peft) instead of all weights")
-    max_skipped_steps: int = Field(3, ge=1, description="steps in a row without a finite gradient that end a run")
+    max_skipped_steps: int = Field(3, ge=1, description="consecutive steps without a finite gradient that end a run")
     max_grad_norm: float = Field(1.0, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     warmup_share: float = Field(0.03, ge=0, le=1, description="share of a stage's steps with a rising learning rate")
@@ -174,48 +174,49 @@ class ObjectiveConfig(Part):
     sft_coeff: float = Field(0.5, ge=0)
     clip_range: float = Field(0.2, gt=0, lt=1)
     mismatch_cap: float = Field(2.0, gt=0, description="cap of the engine/learner importance weight")
-    length_norm: Literal["mean", "constant"] = Field("mean", description="a turn's tokens are divided by their number")
-    constant_length: int | None = Field(None, ge=1, description="or by this, with length_norm: constant")
+    length_norm: Literal["mean", "constant"] = Field(
+        "mean", description="a turn's loss is divided by its number of tokens, or by constant_length"
+    )
+    constant_length: int | None = Field(None, ge=1, description="the divisor with length_norm: constant")
     learn_from: Literal["winners", "both"] = Field(
-        "winners", description="`both`: losers learn too, and both seats of a tie that has payoffs"
+        "winners", description="`both`: losers are trained too, and both seats of a tie that has payoffs"
     )
     loser_turns: Literal["all", "deciding"] = Field(
         "all",
-        description="with learn_from: both: a loser's payoff goes to all its turns by their shares, or to the turn "
-        "alone that lost the game (a wrong guess, the word said), if one did",
+        description="with learn_from: both: a loser's payoff is shared over all its turns, or goes to the one turn "
+        "that lost the game (a wrong guess, the word said), if there is one",
     )
     trap_credit: Literal["all", "trap"] = Field(
         "all",
-        description="whose the attacker's payoff of a trap is: of all its turns by their shares, or of the turn alone "
-        "after which the word was said",
+        description="the attacker's payoff of a trap is shared over all its turns, or goes to the one turn after which "
+        "the word was said",
     )
     baseline: Literal["none", "moving", "mean"] = Field(
-        "none", description="taken from a result: the role's moving average, or its mean over the games learned with it"
+        "none", description="subtracted from a result: the role's moving average, or its mean over these games"
     )
-    baseline_decay: float = Field(0.95, gt=0, lt=1, description="of that average, per decided game")
+    baseline_decay: float = Field(0.95, gt=0, lt=1, description="decay of that average, per decided game")
     listening_coeff: float = Field(
         0.0, ge=0, description="weight of the word's log-likelihood at the defender's turns, once a game has ended"
     )
-    listening_turns: ListeningTurns = Field("all", description="at each of these turns, or at a game's last one alone")
-    claiming_coeff: float = Field(
-        0.0, ge=0, description="weight of claiming as often as the word is known: p(claim) is to be p(word)"
-    )
+    listening_turns: ListeningTurns = Field("all", description="all of these turns, or only a game's last one")
+    claiming_coeff: float = Field(0.0, ge=0, description="weight of the term that moves p(claim) to p(word)")
     claiming_words: float = Field(
-        0.25, gt=0, lt=1, description="share of the words that teach this; listening does not learn them"
+        0.25, gt=0, lt=1, description="share of the words that train this term; the listening term leaves them out"
     )
     unsaid_coeff: float = Field(
         0.0,
         ge=0,
-        description="weight of keeping from words that cannot be said: an attacker's turn from the target word, a "
-        "defender's claim from words that were said before",
+        description="weight of the term against words that must not be said: the target word in an attacker's turn, "
+        "words said before in a defender's claim",
     )
     role_weights: Literal["balanced", "none"] = Field(
-        "balanced", description="`none`: every game counts 1, for results whose mean a baseline takes out"
+        "balanced", description="`none`: every game has weight 1; for results with a baseline subtracted"
     )
     role_weight_cap: float | None = Field(
         4.0,
         gt=0,
-        description="cap of a role's weight when wins are lopsided (none if empty, as with name: published by default)",
+        description="cap of a role's weight when one role rarely wins (no cap if empty; empty by default with "
+        "name: published)",
     )
 
     @model_validator(mode="before")
@@ -243,7 +244,7 @@ class ImitationConfig(Part):
     games: int = Field(120, ge=1, description="games the scripted expert plays")
     learn_from: ImitatedSides = Field(
         "winners",
-        description="`both`: the loser's turns too, but not the turn that lost the game; `all`: also the reply of a "
+        description="`both`: also the loser's turns, except the turn that lost the game; `all`: also the reply of a "
         "defender that was led to say the word",
     )
     batch_games: int = Field(6, ge=1, description="games of one optimiser step")
@@ -256,7 +257,7 @@ class ImitationConfig(Part):
         None,
         ge=0,
         description="objective.claiming_coeff of imitation (the objective's own if empty); 0: the expert's claims are "
-        "imitated, and listening still leaves the words out that teach when to claim",
+        "imitated, and the listening term still leaves out the claiming words",
     )
 
 
@@ -267,26 +268,26 @@ class SelfPlayConfig(Part):
     num_arenas: int = Field(1, ge=1)
     batch_games: int = Field(16, ge=1, description="decided games of one optimiser step")
     learning_rate: float = Field(2e-6, gt=0)
-    sft_file: str | None = Field(None, description="instruction/input/output JSON learned beside the games")
+    sft_file: str | None = Field(None, description="instruction/input/output JSON trained on together with the games")
     sft_rows_per_step: int = Field(8, ge=1)
     on_collapse: Literal["off", "warn", "mix", "stop"] = Field(
         "off",
         description="when held-out ties, breaches, right guesses, entropy or the score against evaluation.against are "
-        "outside the interval of an earlier stage for two stages: `warn` says so, `mix` also lets the frozen opponents "
-        "play until it is over, `stop` ends the run",
+        "outside the interval of an earlier stage for two stages: `warn` reports it, `mix` also adds games against the "
+        "frozen opponents until the figure recovers, `stop` ends the run",
     )
-    mix_share: float = Field(0.25, gt=0, le=1, description="of a round's games against them, with on_collapse: mix")
+    mix_share: float = Field(0.25, gt=0, le=1, description="share of these games in a round, with on_collapse: mix")
 
 
 class StreamConfig(Part):
-    """Of `schedule: stream`: play and learning at the same time."""
+    """Settings of `schedule: stream`: play and learning at the same time."""
 
-    games_per_version: int = Field(32, ge=1, description="games that a version of the weights learns from")
-    max_lag: int = Field(2, ge=0, description="versions that an episode may be older than what learns it")
-    replay: ReplayOrder = Field("fifo", description="which of the waiting episodes come first")
-    reuse: int = Field(1, ge=1, description="how often each episode is learned")
+    games_per_version: int = Field(32, ge=1, description="games trained on per version of the weights")
+    max_lag: int = Field(2, ge=0, description="how many versions older than the learner an episode may be")
+    replay: ReplayOrder = Field("fifo", description="which waiting episodes are taken first")
+    reuse: int = Field(1, ge=1, description="how often each episode is trained on")
     role_weight_window: int = Field(
-        512, ge=1, description="last decided games over which the weights of the roles are counted"
+        512, ge=1, description="number of recent decided games from which role weights are computed"
     )
 
     @model_validator(mode="after")
@@ -307,16 +308,16 @@ class SyncConfig(Part):
     )
     update: Literal["between_games", "between_turns", "in_flight"] = Field(
         "between_turns",
-        description="when an engine that plays takes new weights: once its games have ended, once the turns under way "
-        "have, or at once (they are paused, and go on under the new weights); adapters come at once, for new turns",
+        description="when a playing engine loads new weights: after its games, after its current turns, or at once "
+        "(turns are paused and continue with the new weights); adapters load at once, for new turns",
     )
     max_probe_gap: float = Field(
         0.3,
         ge=0,
-        description="mean gap of a fixed turn's log-probabilities, engine to learner, above which an engine is "
-        "replaced (the run ends when no engine is below it); nats",
+        description="an engine is replaced when the mean gap of a fixed turn's log-probabilities to the learner's is "
+        "above this (the run ends when no engine is below it); nats",
     )
-    timeout_s: float = Field(300, gt=0, description="an engine that has not taken a version by then is stopped")
+    timeout_s: float = Field(300, gt=0, description="an engine that has not loaded a version by then is stopped")
 
 
 class SupervisionConfig(Part):
@@ -325,26 +326,26 @@ class SupervisionConfig(Part):
     max_restarts: int = Field(10, ge=0, description="restarts within `within_s`; one more ends the run")
     within_s: float = Field(3600, gt=0)
     heartbeat_timeout_s: float = Field(
-        120, gt=0, description="an engine, an arena or a buffer that says nothing for so long is stuck"
+        120, gt=0, description="an engine, an arena or a buffer without a heartbeat for this long is stuck"
     )
     engine_stall_s: float = Field(
-        600, gt=0, description="an engine with turns to answer that answers none for so long is stuck"
+        600, gt=0, description="an engine with turns to answer that answers none for this long is stuck"
     )
 
 
 class CheckpointConfig(Part):
-    """What a run goes on from with --resume: one at the end of every stage, and more often on the way."""
+    """What --resume starts from: one checkpoint at the end of every stage, and more within stages."""
 
     enabled: bool = True
     keep_last: int = Field(2, ge=1, description="complete checkpoints kept")
     max_gib: float | None = Field(
-        None, gt=0, description="disk that they may take; one alone that is larger is an error"
+        None, gt=0, description="disk space for all of them; a single larger checkpoint is an error"
     )
-    every_versions: int = Field(4, ge=1, description="versions of a stream from one checkpoint to the next")
+    every_versions: int = Field(4, ge=1, description="versions between two checkpoints of a stream")
     every_s: float = Field(
         1800,
         gt=0,
-        description="seconds after which one is saved mid-stage, between two steps",
+        description="seconds between checkpoints mid-stage; saved between two steps",
     )
     stop_within_s: float = Field(
         30, gt=0, description="time between a notice to stop (SIGTERM) and the end; a checkpoint is saved if it fits"
@@ -368,28 +369,28 @@ class ModelShape(Part):
 class WandbConfig(Part):
     project: str = Field(min_length=1)
     mode: Literal["offline", "online"] = Field(
-        "offline", description="in the run's folder, to be sent with `wandb sync`; or sent as it goes"
+        "offline", description="written to the run's folder for `wandb sync`; or sent during the run"
     )
 
 
 class TrackingConfig(Part):
-    """Who draws what metrics.jsonl says."""
+    """Where metrics.jsonl is also sent."""
 
     tensorboard: bool = Field(True, description="TensorBoard's event files in the run's folder")
     wandb: WandbConfig | None = Field(None, description="a project on Weights & Biases, if wandb is installed")
 
 
 class ClusterConfig(Part):
-    address: str | None = Field(None, description="a running Ray cluster; empty starts one here, on loopback only")
+    address: str | None = Field(None, description="a running Ray cluster; if empty, one is started on loopback")
     num_cpus: int | None = Field(None, ge=1, description="cores of a local Ray (all if empty)")
     object_store_gib: float = Field(1.0, gt=0, description="object store of a local Ray")
     metrics_port: int | None = Field(
-        None, ge=1024, le=65535, description="port on 127.0.0.1 where a local Ray has metrics for Prometheus"
+        None, ge=1024, le=65535, description="port on 127.0.0.1 for a local Ray's Prometheus metrics"
     )
     strategy: Literal["pack", "spread"] = Field(
-        "pack", description="engines and learner ranks on as few nodes as hold them, or on as many as there are"
+        "pack", description="engines and learner ranks on as few nodes as possible, or on as many"
     )
     placement_timeout_s: float = Field(
-        1800, gt=0, description="how long a run waits for room that others hold, before it gives up"
+        1800, gt=0, description="how long a run waits for resources that others hold, before it fails"
     )
     gpu_gib: float = Field(79, gt=0, description="memory of one GPU, for plans; a card of 80 GB has about 79 GiB")

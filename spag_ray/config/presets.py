@@ -1,4 +1,4 @@
-"""What `preset: published` sets, and how a run adds to it."""
+"""The settings of `preset: published`, and how a run's own settings override them."""
 
 from __future__ import annotations
 

@@ -31,31 +31,31 @@ from spag_ray.config.presets import PUBLISHED, merged
 
 
 class RunConfig(Part):
-    """Everything a run needs. `preset: published` sets referee, sampling and objective as the published code has
-    them, wherever the file itself says nothing."""
+    """Everything a run needs. `preset: published` sets referee, sampling and objective to the published code's values
+    for keys that the file does not set."""
 
     name: str = "run"
     seed: int = 0
     preset: Literal["published"] | None = None
     model: str = Field("smollm2-135m-instruct", description="a model folder, or `smollm2-135m-instruct` (from PyPI)")
     model_shape: ModelShape | None = Field(
-        None, description="what the model's config.json says, for `train --dry-run` where the model is not there"
+        None, description="the model's config.json, for `train --dry-run` on a machine without the model"
     )
     prompts: str = Field("chat", description="`chat`, `flat`, or a prompt file of your own")
     render: Literal["exact", "varied"] = Field(
-        "exact", description="what is learned: the sampled token ids, or the turns under prompts drawn at random"
+        "exact", description="what is trained on: the sampled token ids, or the turns under prompts drawn at random"
     )
     varied_prompts: str = Field("varied", description="what `render: varied` draws from: the shipped file or your own")
     policies: Literal["shared", "separate"] = Field(
         "shared", description="one policy plays both seats, or an attacker and a defender learn side by side"
     )
     schedule: Literal["rounds", "stream"] = Field(
-        "rounds", description="play a round, learn it, play the next; or play and learn at the same time"
+        "rounds", description="play a round, train on it, play the next; or play and train at the same time"
     )
     placement: Literal["separate", "colocated"] = Field(
         "separate",
-        description="engines and learners each on their own devices, or in turns on the same: one sleeps while the "
-        "other works",
+        description="engines and learners on their own devices, or in turns on the same: one sleeps while the other "
+        "works",
     )
     game: GameConfig = GameConfig()
     words: WordsConfig = WordsConfig()
@@ -106,7 +106,7 @@ class RunConfig(Part):
         return self
 
     def _check_ties(self) -> None:
-        """Refuse payoffs of ties from which nothing would follow."""
+        """Refuse payoffs of ties that have no effect."""
         tie = [value for value in self.game.payoffs.tie if value is not None]
         if tie and self.objective.learn_from == "winners":
             raise ValueError("game.payoffs.tie: nobody wins a tie; learn from ties with objective.learn_from: both")
@@ -117,7 +117,7 @@ class RunConfig(Part):
             )
 
     def _check_collapse(self) -> None:
-        """Refuse frozen opponents that there are not, and an alarm that could neither see nor act."""
+        """Refuse frozen opponents that do not exist, and an alarm that has no figures to check or no action to take."""
         if "imitated" in self.evaluation.against and not self.imitation.enabled:
             raise ValueError(
                 "evaluation.against: imitated: nothing is imitated with imitation.enabled: false; use base"
@@ -146,8 +146,8 @@ class RunConfig(Part):
 
     @property
     def keeps_stage_start(self) -> bool:
-        """Whether learners keep the weights of a stage's start: only in a stream do games come that later weights take,
-        and only the KL term of `spag` compares with the start."""
+        """Whether learners keep the weights of a stage's start. Only in a stream do games arrive after the weights have
+        changed, and only the KL term of `spag` compares with the start."""
         return self.schedule == "stream" and self.objective.name == "spag" and self.objective.kl_coeff > 0
 
     @property
@@ -164,18 +164,18 @@ class RunConfig(Part):
 
     @property
     def imitation_claiming(self) -> float:
-        """The share of `objective.claiming_coeff` that imitation has: all, unless it has a weight of its own."""
+        """The share of `objective.claiming_coeff` that imitation uses: 1, unless imitation has its own coefficient."""
         own, whole = self.imitation.claiming_coeff, self.objective.claiming_coeff
         return 1.0 if own is None or not whole else own / whole
 
     @property
     def imitates_claims(self) -> bool:
-        """Whether imitation trains the turns in which the expert names the word; `objective.claiming_coeff` teaches
-        when to, where it listens."""
+        """Whether imitation trains the turns in which the expert names the word. It does not where the claiming term
+        trains when to name it."""
         return not (self.objective.claiming_coeff and self.imitation_claiming and self.imitation_listening_coeff)
 
     def _check_channel(self) -> None:
-        """Refuse a channel on which these weights cannot travel between these processes."""
+        """Refuse a channel that cannot carry these weights between these processes."""
         channel = self.sync.channel
         if channel == "object_store":
             return
@@ -193,7 +193,7 @@ class RunConfig(Part):
             raise ValueError(f"sync.channel: {channel}: {reason}; or set sync.channel: object_store")
 
     def _check_reference(self) -> None:
-        """Refuse a source of reference log-probabilities that would not be those of the learner's own weights."""
+        """Refuse reference log-probabilities that are not those of the learner's own weights."""
         if self.learner.reference == "none" and (self.objective.name == "published" or self.objective.kl_coeff > 0):
             raise ValueError(
                 "learner.reference: none leaves nothing to stay close to; set objective.kl_coeff: 0 (with the "

@@ -1,4 +1,4 @@
-"""Where the shipped configuration files are: beside the packages in a checkout, inside `spag_ray` when installed."""
+"""Finds the shipped configuration files: beside the packages in a checkout, inside `spag_ray` when installed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Which arguments of vLLM's engine a run may set by their own names (`engine.vllm`), and which not."""
+"""Which arguments of vLLM's engine a run may set by vLLM's names (`engine.vllm`), and which not."""
 
 from __future__ import annotations
 
-# Those that this program's own keys set, and those that it relies on.
+# Arguments that this program's own keys set, and arguments whose values it relies on.
 _OURS = {
     "model": "model",
     "seed": "seed",

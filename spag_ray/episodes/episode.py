@@ -1,8 +1,9 @@
 """A judged game.
 
-Made by an arena (actors/arena.py), carried by wire.py, kept by the replay buffer; samples.py says what is learned
-from it.
+Made by an arena (actors/arena.py), serialised by wire.py, stored in the replay buffer; samples.py turns it into
+training samples.
 
+    >>> from spag_ray.game.rules import Role
     >>> turn = Turn(Role.ATTACKER, "It purrs.", (1, 5), token_ids=(7, 2), logprobs=(-0.5, -0.1), policy="base")
     >>> turn.num_tokens
     2
@@ -21,8 +22,8 @@ from spag_ray.game.turn import Turn
 
 @dataclass(frozen=True)
 class Episode:
-    """A finished game with its verdict. `stage` names the part of the run that played it; `number` is its place in
-    the order in which words were given out, so a set of episodes sorts the same whatever finished first."""
+    """A finished game with its verdict. `stage` names the part of the run that played it. `number` is its place in the
+    order in which words were given out, so sorting episodes does not depend on which finished first."""
 
     episode_id: str
     number: int

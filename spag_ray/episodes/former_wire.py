@@ -1,7 +1,7 @@
 """Episode records of wire versions 2 and 3.
 
-Version 2 gives the reason of a verdict in words only; version 3 carries it as a value. Here alone it is found from
-words, those that both referees used; they are never changed, since they stand in logs. Version 4 adds to a turn how
+Version 2 has the reason of a verdict only in words; version 3 has it as a value. Only this file derives the value from
+the words of both referees. These words never change, because they are in old logs. Version 4 adds to a turn how
 probable the target word was to the defender.
 
 >>> end_reason_of("the attacker said 'cats' (target word 'cat')")
@@ -15,7 +15,7 @@ from typing import Any
 
 from spag_ray.game.end_reason import EndReason
 
-# What the words have in them -> the end reason; the first that fits.
+# Text that the words contain -> the end reason; the first match counts.
 _WORDS = {
     "reply is empty": EndReason.EMPTY_REPLY,
     "spoke for the": EndReason.SPOKE_FOR_OTHER,
@@ -29,7 +29,7 @@ _WORDS = {
 
 
 def end_reason_of(words: str) -> EndReason:
-    """Words that no referee used give OTHER, as they were counted before."""
+    """The end reason; OTHER for words that no referee used, as they were counted before."""
     return next((reason for part, reason in _WORDS.items() if part in words), EndReason.OTHER)
 
 

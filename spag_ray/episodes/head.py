@@ -1,4 +1,4 @@
-"""What a buffer needs of an episode: everything but what was read and said."""
+"""The part of an episode that a buffer needs: everything except prompts and replies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spag_ray.game.rules import Verdict
 
 
 class Counted(Protocol):
-    """What is counted of a game (game_count.py): an Episode has it, and its head."""
+    """The attributes that game_count.py counts: an Episode and its head have them."""
 
     @property
     def verdict(self) -> Verdict: ...
@@ -21,7 +21,7 @@ class Counted(Protocol):
 
 
 class Played(Counted, Protocol):
-    """What a stream asks of a game: an Episode has it, and its head."""
+    """The attributes that a stream needs: an Episode and its head have them."""
 
     @property
     def number(self) -> int: ...

@@ -1,10 +1,10 @@
-"""The episode log: what was judged, on disk before it is acknowledged.
+"""The episode log: judged games, written to disk before they are acknowledged.
 
 A log is a run of segments, `NAME.log`, `NAME.1.log`, `NAME.2.log` ..., each a run of records: 4 bytes of mark, 4 of
 length, 4 of CRC-32 of what follows (big-endian), then that many bytes of msgpack (wire.py).
 
-What a crash or a disk leaves behind: a torn tail, without a whole record after it, is cut when the log is opened to
-write; damage with whole records after it is skipped, counted and said. Reading holds one record at a time.
+After a crash or disk fault: an incomplete tail, without a whole record after it, is cut when the log is opened for
+writing; damage followed by whole records is skipped, counted and logged. Reading holds one record at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import MAX_RECORD_BYTES, decode
 
-MARK = b"\xf0SPG"  # 0xf0 begins a character of four bytes, which "SPG" does not go on with: no text holds this
+MARK = b"\xf0SPG"  # 0xf0 starts a UTF-8 character of four bytes, which "SPG" does not continue: no text contains this
 SEGMENT_BYTES = 256 * 2**20
 _HEADER = struct.Struct(">4sII")
 _say = logging.getLogger("spag_ray")
@@ -31,7 +31,7 @@ _say = logging.getLogger("spag_ray")
 
 @dataclass
 class LogFaults:
-    """What a log holds besides whole records: damage between them, and bytes after the last one."""
+    """Faults of a log: damage between whole records, and bytes after the last one."""
 
     num_gaps: int = 0
     gap_bytes: int = 0
@@ -64,8 +64,8 @@ LOG_START = LogPlace(0, 0)
 
 
 class EpisodeLog:
-    """A log open to write, at its end; `faults` is what opening it found. A segment that has reached `segment_bytes` is
-    closed, and a new one begun."""
+    """A log open for appending; `faults`: found when it was opened. When a segment reaches `segment_bytes`, a new one
+    is started."""
 
     def __init__(self, path: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
         self.path = path
@@ -87,8 +87,8 @@ class EpisodeLog:
         return LogPlace(self._number, self._file.tell())
 
     def append(self, *records: bytes) -> list[LogPlace]:
-        """The records are on the disk when this returns; where each begins. One that could not be written whole is cut
-        again."""
+        """The records are on the disk when this returns. Returns where each begins. A partly written record is
+        removed again."""
         if self._file.tell() >= self._segment_bytes:
             self._file.close()
             self._number += 1
@@ -218,7 +218,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """A small file that is there whole or not at all."""
+    """Write a small file so that it exists completely or not at all."""
     partial = path.with_name(f".{path.name}.partial")
     partial.write_text(text, encoding="utf-8")
     sync_file(partial)

@@ -17,9 +17,9 @@ def stage_of(segment: Path) -> Stage:
 
 
 def name_in(folder: Path, stage: Stage) -> str:
-    """The name that a stage's games have in this folder: a former version's, where that has begun to play it.
+    """The name of a stage's log in this folder: the former version's name if only that log exists.
 
-    Not where the former name may be another match's: only a run's own stages are told apart in it.
+    The former name is not used if it may be another match's, because it is unique only for a run's own stages.
     """
     former, name = stage.former_name, str(stage)
     is_former = Stage.parse(former) == stage and (folder / f"{former}.log").exists()

@@ -1,6 +1,6 @@
 """Episode <-> msgpack.
 
-`decode` takes bytes from anywhere: their size, depth and types are checked, and what they would grow to.
+`decode` accepts untrusted bytes: it checks their size, depth, types and decoded size.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from spag_ray.game.turn import Turn
 
 WIRE_VERSION = 4
 MAX_RECORD_BYTES = 16 * 2**20
-MAX_PROMPT_TOKENS = 2**22  # of an episode's prompts together: what is small may grow, as each turn may name another
+MAX_PROMPT_TOKENS = 2**22  # of all prompts of an episode: small records may decode to large ones
 _SEATS = tuple(Role)
 _IDS = "I"  # of the array module: 4 bytes, unsigned
 assert sys.byteorder == "little", "records are written in the machine's byte order, which has to be little-endian"
 
 
 def encode(episode: Episode) -> bytes:
-    """An episode as msgpack. Token ids are packed as 4 bytes each, log-probabilities as 8; of a prompt that begins with
-    all that its seat read and said before, only the rest is written."""
+    """An episode as msgpack. Token ids are packed as 4 bytes each, log-probabilities as 8. If a prompt begins with an
+    earlier prompt and reply of its seat, only the rest is written."""
     verdict = episode.verdict
-    # What a later prompt of the same seat may begin with: (index of the turn, its prompt and reply).
+    # Possible prefix of a later prompt of the same seat: (index of the turn, its prompt and reply).
     read: dict[Role, tuple[int, tuple[int, ...]]] = {}
     turns = []
     for index, turn in enumerate(episode.turns):
@@ -81,7 +81,7 @@ def encode(episode: Episode) -> bytes:
 
 
 def read_head(data: bytes) -> EpisodeHead:
-    """What a record says but for its tokens and texts, which only `decode` unpacks and checks. Raises InputError."""
+    """A record without its tokens and texts, which only `decode` unpacks and checks. Raises InputError."""
     with _faults_named():
         record = _record(data)
         versions: dict[str, int] = {}
@@ -143,7 +143,7 @@ def decode(data: bytes) -> Episode:
 
 @contextlib.contextmanager
 def _faults_named() -> Iterator[None]:
-    """Whatever a record that is none leads to is an InputError."""
+    """Raise InputError instead of any error that an invalid record causes."""
     try:
         yield
     except InputError:

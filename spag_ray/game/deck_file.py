@@ -73,8 +73,8 @@ class Entry:
 def read_deck(text: str) -> tuple[list[Entry], list[Fault]]:
     """The entries in the file's order, and the faults of its form. With a fault the entries may be incomplete.
 
-    What the clues and traps say is not looked at here (deck_check.py). Values are read as they are written: a clue
-    `on` is the word, not true.
+    The text of clues and traps is not checked here (see deck_check.py). Values are read as text: a clue `on` is the
+    word, not true.
     """
     try:
         root = yaml.compose(text, Loader=_Loader)

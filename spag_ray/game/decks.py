@@ -3,7 +3,7 @@
 >>> load_deck("everyday")["butter"].clues[:2]    # doctest: +SKIP
 ('toast', 'bread')
 
-Of textarena only the data file is read; the package is not imported, since that would import far more.
+Only the data file of textarena is read; the package is not imported, because that would import far more.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def load_deck(name: str, max_difficulty: float | None = None) -> Deck:
     """The deck of this name: `textarena`, a shipped one, or a file. With `max_difficulty` only the cards whose measured
     difficulty is at most that.
 
-    Raises InputError for the first fault of its form, and where no card is left; what its clues and traps say is
-    checked by `spag-ray words check` alone.
+    Raises InputError for the first fault of its form, and if no card is left. Only `spag-ray words check` checks the
+    text of its clues and traps.
     """
     deck = taboo_cards() if name == TEXTARENA else _read_deck_file(name)
     if max_difficulty is None:
@@ -66,8 +66,8 @@ def read_text(path: Path) -> str:
 def taboo_cards() -> Deck:
     """textarena's Taboo cards: those whose word is one English word, lower-cased.
 
-    Of the 1,414 cards those for names of several words, years and accented words are left out. A card without
-    a related word that can be said (one that does not contain the target) is left out too.
+    Of the 1,414 cards, those for names of several words, years and accented words are left out. Cards without any
+    allowed related word (one that does not contain the target) are left out too.
     """
     cards: dict[str, list[str]] = {}
     for group in _read_data().values():

@@ -1,4 +1,4 @@
-"""Why a game ended, as a value to count and to compare. What a referee says in words is for people.
+"""Why a game ended, as a value to count and to compare. A referee's reason in words is for people.
 
 >>> EndReason("said the word"), str(EndReason.CONTEXT_FULL)
 (<EndReason.SAID_WORD: 'said the word'>, 'context full')
@@ -10,14 +10,14 @@ from enum import StrEnum
 
 
 class EndReason(StrEnum):
-    """Its values are labels of metrics and stand in episode logs: renaming one breaks dashboards and old logs."""
+    """Its values are metric labels and are stored in episode logs: renaming one breaks dashboards and old logs."""
 
     EMPTY_REPLY = "empty reply"
     SPOKE_FOR_OTHER = "spoke for the other"
-    GUESSED = "guessed"  # the attacker, whose part it is not
+    GUESSED = "guessed"  # by the attacker, who must not guess
     WRONG_GUESS = "wrong guess"
     RIGHT_GUESS = "right guess"
     SAID_WORD = "said the word"
     UNDECIDED = "undecided"
     CONTEXT_FULL = "context full"
-    OTHER = "other"  # of a log of wire version 2 whose words no referee uses
+    OTHER = "other"  # in a log of wire version 2 with a reason that no referee writes

@@ -27,8 +27,8 @@ class Wording(BaseModel):
 
 
 class PromptTemplate(BaseModel):
-    """A prompt file (configs/prompts/*.yaml). The fields after `wordings` lay out the styles `flat` and `lines`; the
-    latter has no instructions: a player goes on after its name."""
+    """A prompt file (configs/prompts/*.yaml). The fields after `wordings` are the layout of the styles `flat` and
+    `lines`. `lines` has no instructions: a player continues the text after its name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     style: Literal["chat", "flat", "lines"]
@@ -42,12 +42,12 @@ class PromptTemplate(BaseModel):
     claim: str = Field("I know the word! It is `{word}`", pattern=r"^[^{}]+\{word\}[^{}]*$")
 
     def rules(self, role: Role, target_word: str, max_turns: int, wording: int = 0) -> str:
-        """The rules one seat reads; the target word is in the attacker's alone."""
+        """The rules one seat reads; only the attacker's contain the target word."""
         text = getattr(self.wordings[wording], role)
         return _fill(text, target_word if role is Role.ATTACKER else None, max_turns)
 
     def spoken_line(self, role: Role, text: str) -> str:
-        """A turn as one line of the style `lines`, or how it begins where nothing was said yet."""
+        """A turn as one line of the style `lines`, or the line's beginning if the turn has no text yet."""
         return self.line.format(speaker=self.speakers[role], text=one_line(text)).rstrip()
 
     def instruction(self, role: Role, target_word: str, max_turns: int) -> str:

@@ -1,10 +1,10 @@
 """What a player reads: a prompt file (prompt_file.py) and the dialogue, rendered to token ids.
 
 Three styles. `chat` extends a seat's last prompt token-exactly: previous prompt ids + sampled ids + the tokenised glue
-of the tokenizer's chat template. `lines` does so without a template: rules, then a line a turn, as running text has
-them. `flat` lays rules, dialogue and an instruction out as one text. In all, pieces are tokenised one by one, so that
-prompts which share text share token ids, and a player's own words are encoded as plain text: `<|im_end|>` in a reply
-is eight characters to the model, not the end of a message.
+of the tokenizer's chat template. `lines` does the same without a template: rules, then one line per turn. `flat` has
+rules, dialogue and an instruction as one text. All styles tokenise pieces one by one, so prompts that share text share
+token ids. A player's own words are encoded as plain text: `<|im_end|>` in a reply is eight characters to the model, not
+the end of a message.
 
     renderer = make_renderer(load_template("chat"), tokenizer, max_turns=5)
     ids = renderer.prompt(turns, Role.ATTACKER, "river")
@@ -53,8 +53,8 @@ class Spoken:
 
 
 class Renderer(Protocol):
-    """Dialogue -> token ids of the next prompt; a pure function of the turns so far. `end_ids` end a reply as a player
-    means to end it; at any of `stop_ids` sampling has to stop: a player may end its message, never open another."""
+    """Dialogue -> token ids of the next prompt; a pure function of the turns so far. `end_ids` are the regular end of a
+    reply. Sampling stops at any of `stop_ids`, so a player cannot open another message."""
 
     @property
     def end_ids(self) -> tuple[int, ...]: ...
@@ -77,7 +77,7 @@ def chat_messages(
     target_word: str,
     max_turns: int,
 ) -> list[dict[str, str]]:
-    """What ChatRenderer renders, as messages: for a player behind a chat API. Other templates give one message."""
+    """The prompt of ChatRenderer as messages, for a player behind a chat API. Other templates give one message."""
     if template.style == "flat":
         text = "".join(_flat_pieces(template, said, role, target_word, max_turns, wording=0))
         return [{"role": "user", "content": text}]
@@ -125,8 +125,8 @@ class _BaseRenderer:
         return self.template.rules(role, target_word, self.max_turns, self.wording)
 
     def claim(self, word: str) -> Claim:
-        """The claim that names this word, in pieces. Raises ModelError where the pieces are not the whole: no player
-        would sample the tokens that are scored then."""
+        """The claim that names this word, in pieces. Raises ModelError if the pieces' tokens differ from those of the
+        whole claim, because no player would sample the scored tokens then."""
         opening, closing = f"{self.lead}{self.template.claim}".split("{word}")
         before = " " * (len(opening) - len(opening.rstrip(" ")))  # a space is of the word's first token
         opening_ids = self._plain(opening.rstrip(" "))
@@ -153,20 +153,19 @@ class _BaseRenderer:
         return (*self._plain(text), self.end_ids[0])
 
     def answer_ids(self, text: str) -> tuple[int, ...]:
-        """What answers a query outside the game (an SFT row), with the token that ends it."""
+        """The answer to a query outside the game (an SFT row), with the token that ends it."""
         return self.reply_ids(text)
 
     def text_of(self, token_ids: Sequence[int]) -> str:
-        """What was said: special tokens and outer white space taken off."""
+        """The text of a reply, without special tokens and outer white space."""
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=True).strip()
 
 
 class ChatRenderer(_BaseRenderer):
     """The tokenizer's chat template; each seat sees its own lines as the assistant's.
 
-    The template is taken apart once, with marks in place of the contents. A template that rewrites what came
-    before (drops or rewords earlier messages) would make the next prompt another text than the one that was
-    played, and is refused.
+    The template is split once, with marks in place of the contents. A template that changes earlier messages (drops or
+    rewords them) is refused, because the next prompt would differ from the text that was played.
     """
 
     def __init__(self, template: PromptTemplate, tokenizer: Tokenizer, max_turns: int, wording: int = 0) -> None:
@@ -199,7 +198,7 @@ class ChatRenderer(_BaseRenderer):
 
 
 class FlatRenderer(_BaseRenderer):
-    """Rules + dialogue + instruction as one text, begun with the tokenizer's BOS token where it has one."""
+    """Rules + dialogue + instruction as one text, after the tokenizer's BOS token if it has one."""
 
     def __init__(self, template: PromptTemplate, tokenizer: Tokenizer, max_turns: int, wording: int = 0) -> None:
         super().__init__(template, tokenizer, max_turns, wording)

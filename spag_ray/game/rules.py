@@ -72,10 +72,10 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """A referee's word on a game: how it ended and why, once to count (`end_reason`) and once in words (`reason`).
+    """A referee's verdict on a game: how it ended and why, as a value (`end_reason`) and in words (`reason`).
 
-    `length` turns were read. `turn` is the index of the turn that decided and `span` the characters
-    [start, end) of its content that did; both are None when nothing decided.
+    `length` turns were read. `turn` is the index of the deciding turn and `span` the deciding characters [start, end)
+    of its content; both are None when nothing decided.
     """
 
     outcome: Outcome

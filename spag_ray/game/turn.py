@@ -16,8 +16,7 @@ class Turn:
     `prompt_ids` [P] is what the policy read, `token_ids` [L] what it sampled (with the end token, if it sampled
     one), `logprobs` [L] their log-probabilities under the sampling distribution, temperature included.
     `first_version` and `last_version` are the weights that sampled the first and the last token. `word_logprob` (nats):
-    had the defender begun a claim here, how probable the target word and the mark that closes it would have been; None
-    where nobody asked.
+    log-probability of the target word and its closing mark if the defender had begun a claim here; None if not scored.
     """
 
     role: Role

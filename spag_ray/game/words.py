@@ -158,16 +158,16 @@ class WordStream:
         return stream
 
     def resumed(self, next_index: int, unfinished: Sequence[int]) -> WordStream:
-        """This stream as it is when leases below `next_index` were given out and all but `unfinished` came back."""
+        """This stream in the state where leases below `next_index` were given out and all but `unfinished` returned."""
         return WordStream.from_state(self.state() | {"next_index": next_index, "unfinished": list(unfinished)})
 
     def go_back_to(self, state: Mapping[str, Any] | None) -> None:
-        """Be the stream that `state` was taken of; None: this one at its beginning."""
+        """Restore the stream to `state`; None: to its beginning."""
         vars(self).update(vars(self.resumed(0, []) if state is None else WordStream.from_state(state)))
 
     def played(self, index: int) -> None:
-        """A game came in whose lease is not known to be out: its word is not given out again, nor those before it that
-        nobody brings lost."""
+        """Record a game whose lease is not known to be out. Its word is not given out again; words of lower indices
+        that were not given out yet count as given back."""
         if index in self._returned:
             self._returned.remove(index)
         elif index >= self._next_index:
@@ -175,7 +175,7 @@ class WordStream:
             self._next_index = index + 1
 
     def lease_again(self, index: int) -> Lease:
-        """A lease that was out when the stream ended that this one resumes: it is out here too."""
+        """Mark a lease as out that was out when the resumed stream ended."""
         self.played(index)
         lease = Lease(self._word_at(index), index)
         self._out[index] = lease.word

@@ -1,4 +1,4 @@
-"""What the machine gives: memory, processes, the lock of a run folder.
+"""Resources of the machine: memory, processes, the lock of a run folder.
 
 Tests of other names: processes in test_folder_lease.py.
 """

@@ -1,4 +1,4 @@
-"""The lease of a run folder: one run at a time writes into it, and whoever comes next sees which.
+"""The lease of a run folder: only one run at a time writes into it, and other runs see which.
 
     lease = FolderLease.take(folder)   raises RunFolderError when a run is alive in it
     Heartbeat(lease, note)             in the process that it names
@@ -9,9 +9,9 @@
     FOLDER/lease/TOKEN.M.beat who holds it now, and a count that every heartbeat raises; replaced as one. M rises when
                               another process of the same run adopts the lease; each writes its own, the highest holds
 
-It needs no locks and no common clock, so any shared file system will do. A file N is made exclusively, with the number
-after the highest: of several takers one succeeds. Nobody writes to a file of another's. A holder is dead at once if
-its process has ended on this host, and else when its count stood still for DEAD_AFTER_S of the taker's own clock.
+It needs no locks and no common clock, so it works on any shared file system. A file N is created exclusively, with the
+number after the highest, so only one of several takers succeeds. No process writes to another's files. A holder counts
+as dead if its process has ended on this host, or if its count has not changed for DEAD_AFTER_S by the taker's clock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HEARTBEAT_S = 5.0
 DEAD_AFTER_S = 60.0
 LOOK_EVERY_S = 0.25
 CHECK_EVERY_S = 1.0  # `check` without `now` reads the folder at most so often
-END_WITHIN_S = 5.0  # a process that was killed is waited for so long
+END_WITHIN_S = 5.0  # how long to wait for a killed process to end
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Holder:
 
 
 class FolderLease:
-    """One that was taken. It may be sent to other processes of the run; any of them may check it."""
+    """A lease that was taken. It may be sent to other processes of the run; any of them may check it."""
 
     def __init__(self, folder: Path, number: int, token: str) -> None:
         self.folder = folder
@@ -78,9 +78,9 @@ class FolderLease:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> FolderLease:
-        """The lease of a folder that exists. `say` is told what is waited for.
+        """Take the lease of an existing folder. `say` is called with a message while it waits.
 
-        Raises RunFolderError when somebody alive holds it, or the folder takes no files.
+        Raises RunFolderError when a live run holds it, or the folder is not writable.
         """
         folder = folder.resolve()
         place = folder / "lease"
@@ -89,7 +89,7 @@ class FolderLease:
                 place.mkdir(exist_ok=True)
                 before = _newest(place)
                 if before and not _is_free(place, before, say, clock, sleep):
-                    continue  # another has taken it meanwhile
+                    continue  # another run has taken it in between
                 lease = cls(folder, before + 1, secrets.token_hex(8))
                 if lease._make():
                     return lease
@@ -97,7 +97,7 @@ class FolderLease:
             raise RunFolderError(f"{place}: the lease cannot be taken: {error.strerror}") from error
 
     def adopt(self) -> None:
-        """From here on it names this process: of the same run, which goes on when the other ends."""
+        """Make this process the holder: it belongs to the same run and continues when the previous holder ends."""
         self.check(now=True)
         try:
             with self._writing:
@@ -107,7 +107,7 @@ class FolderLease:
             raise RunFolderError(f"{self._place}: the lease cannot be written: {error.strerror}") from error
 
     def renew(self) -> bool:
-        """A heartbeat; False, and nothing is written, when it names another process by now, or was released."""
+        """Write a heartbeat. Returns False and writes nothing if another process holds the lease or it was released."""
         self.check(now=True)
         with self._writing:
             holder = self._holder()
@@ -117,7 +117,7 @@ class FolderLease:
         return True
 
     def check(self, now: bool = False) -> None:
-        """Raises LeaseLostError when it is another's; looks at most every CHECK_EVERY_S, or `now`."""
+        """Raises LeaseLostError if another run holds it; reads the folder at most every CHECK_EVERY_S, or `now`."""
         if not now and self._checked_at is not None and time.monotonic() - self._checked_at < CHECK_EVERY_S:
             return
         if not self.is_ours():
@@ -132,7 +132,8 @@ class FolderLease:
         return _newest(self._place) == self._number and _token_of(self._place / str(self._number)) == self._token
 
     def release(self) -> None:
-        """The next one has it at once. A process of the run that was killed is waited for. Nothing if it is lost."""
+        """Release the lease, so the next run can take it at once. Waits for a killed process of this run to end. Does
+        nothing if the lease is lost."""
         if not self.is_ours():
             return
         holder = self._holder()
@@ -148,7 +149,7 @@ class FolderLease:
         return self.folder / "lease"
 
     def _make(self) -> bool:
-        """False when another was quicker."""
+        """Create the lease's files; False if another process created them first."""
         holder = Holder(self._token, self.folder.name, this_process())
         path = self._place / str(self._number)
         try:
@@ -156,7 +157,7 @@ class FolderLease:
                 file.write(_as_text(holder))
         except FileExistsError:
             return False
-        if _newest(self._place) != self._number:  # this number was free because it is long over
+        if _newest(self._place) != self._number:  # the number was free because a newer lease removed it
             path.unlink(missing_ok=True)
             return False
         self._write(holder)
@@ -164,7 +165,7 @@ class FolderLease:
         return True
 
     def _remove_older(self) -> None:
-        """Nothing else: whoever sleeps in here for long may wake up with a newer one beside it."""
+        """Remove only older leases: during a long pause in here, another run may have taken a newer one."""
         for old in self._place.iterdir():
             if old.name.isdecimal() and int(old.name) < self._number:
                 for file in self._place.glob(f"{_token_in(_read(old)) or old.name}.*"):
@@ -182,8 +183,8 @@ class FolderLease:
 
 
 class Heartbeat:
-    """Renews a lease from a thread of its own, until it is stopped or the lease names another process. A folder that
-    cannot be written is tried again; `note` is told once."""
+    """Renews a lease in a thread until it is stopped or another process holds the lease. Retries if the folder cannot
+    be written; `note` is called once."""
 
     def __init__(self, lease: FolderLease, note: Callable[[str], None], every_s: float = HEARTBEAT_S) -> None:
         self._lease = lease
@@ -204,7 +205,7 @@ class Heartbeat:
                 if not self._lease.renew():
                     return
             except LeaseLostError:
-                return  # whoever writes next finds it out
+                return  # the next write raises it
             except OSError as error:
                 if not said:
                     self._note(f"the lease of the run folder could not be renewed ({error}); it is tried again")
@@ -213,7 +214,7 @@ class Heartbeat:
 
 @contextlib.contextmanager
 def held(folder: Path, say: Callable[[str], None] = lambda text: None) -> Iterator[FolderLease]:
-    """The lease for the time of the block. Raises as `FolderLease.take` does."""
+    """Hold the lease during the block. Raises as `FolderLease.take` does."""
     lease = FolderLease.take(folder, say)
     heartbeat = Heartbeat(lease, say)
     try:
@@ -222,7 +223,7 @@ def held(folder: Path, say: Callable[[str], None] = lambda text: None) -> Iterat
         heartbeat.stop()
         try:
             lease.release()
-        except OSError as error:  # of a full disk, say; what the block raised is not to be lost by it
+        except OSError as error:  # for example on a full disk; it must not hide an exception of the block
             say(f"the lease of {folder} could not be released ({error}); it is taken for dead {DEAD_AFTER_S:g} s later")
 
 
@@ -233,9 +234,9 @@ def _is_free(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> bool:
-    """Whether lease `number` was released or its holder is dead; False when it is not the newest any more.
+    """Whether lease `number` was released or its holder is dead; False if it is no longer the newest.
 
-    Raises RunFolderError as soon as its holder is seen alive.
+    Raises RunFolderError as soon as its holder proves to be alive.
     """
     first, since, said = _texts(place, number), clock(), False
     while _newest(place) == number:
@@ -267,7 +268,7 @@ def _newest(place: Path) -> int:
 
 
 def _texts(place: Path, number: int) -> tuple[str, str]:
-    """What a lease's two files hold; empty for one that is not there."""
+    """The text of a lease's two files; empty for a missing one."""
     taken = _read(place / str(number))
     token = _token_in(taken)
     return taken, _read(_beat_of(place, token, _newest_term(place, token))) if token else ""

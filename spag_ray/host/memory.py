@@ -1,4 +1,4 @@
-"""How a process that computes with large tensors holds its memory. glibc only; other C libraries are left alone."""
+"""Memory settings of a process with large tensors. glibc only; does nothing with other C libraries."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _MADV_DONTNEED = 4  # of <sys/mman.h>
 
 
 def keep_freed_memory() -> None:
-    """Let freed tensors' memory be used again instead of going back to the machine: every page of a new mapping is
-    cleared first, which took a seventh of a learner's time. `release_freed_memory` gives it back when wanted."""
+    """Reuse freed tensors' memory instead of returning it to the system: the kernel clears every page of a new mapping,
+    which took a seventh of a learner's time. `release_freed_memory` returns it on request."""
     libc = _glibc()
     if libc is not None:
         libc.mallopt(_MMAP_MAX, 0)
@@ -20,15 +20,15 @@ def keep_freed_memory() -> None:
 
 
 def release_freed_memory() -> None:
-    """Give back what is free now, after batches of changing size often gigabytes. Takes about 20 ms."""
+    """Return free memory to the system; after batches of changing size often gigabytes. Takes about 20 ms."""
     libc = _glibc()
     if libc is not None:
         libc.malloc_trim(0)
 
 
 def drop_contents(address: int, num_bytes: int) -> None:
-    """Give back the whole pages of [address, address + num_bytes), which then read as zeros; the range stays mapped
-    and is filled again as it is written. For private memory whose contents nobody needs any more."""
+    """Return the whole pages of [address, address + num_bytes) to the system. They then read as zeros; the range stays
+    mapped and is filled again when written. For private memory whose contents are no longer needed."""
     libc = _glibc()
     if libc is None:
         return

@@ -1,4 +1,4 @@
-"""Processes named so that another one can tell later, on the same machine, whether they have ended."""
+"""Names of processes with which another process on the same machine can check later whether they have ended."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class Process:
-    """`machine` is the running kernel and the process numbers that hold there (a container has its own); None where
-    that cannot be told. `started`: in the kernel's ticks since it started, so that a number that was given again is
-    noticed."""
+    """`machine` identifies the running kernel and its process-number namespace (a container has its own); None if
+    unknown. `started`: in the kernel's ticks since boot, to detect a reused process number."""
 
     host: str
     machine: str | None
@@ -32,7 +31,7 @@ def this_process() -> Process:
 
 
 def has_ended(process: Process) -> bool:
-    """Whether it has, for sure: False for one of another machine, or where nothing can be said."""
+    """Whether it has certainly ended: False for a process of another machine, or if unknown."""
     if process.machine is None or process.machine != _machine():
         return False
     try:

@@ -9,9 +9,9 @@
 >>> judge([*history, ("spag-3", ties(12))]).alarms
 ()
 
-A figure leaves when it is worse than the interval that it had at the stage before. While it stays outside, later stages
-are held against that same interval. The second stage outside is the alarm; the first one inside ends it. So a jump is
-seen, too: a stage that is no worse than the one before it, but as far outside.
+A figure is outside when it is worse than its interval at the previous stage. While it stays outside, later stages are
+compared with that same interval. The second stage outside raises the alarm; the first one inside ends it. So a single
+jump raises it too: the next stage is no worse than the one before it, but still outside.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spag_ray.results.ratings import wilson_interval
 from spag_ray.stages import Stage
 
 MIN_STEPS = 3  # of a stage, for its entropy to have an interval
-NUM_STAGES = 2  # outside in a row are an alarm
+NUM_STAGES = 2  # consecutive stages outside that raise an alarm
 
 # {policy: the entropy of each of its steps, nats per target token}
 Entropies = Mapping[str, Sequence[float]]
@@ -47,7 +47,7 @@ class Figure:
 
     @classmethod
     def of_share(cls, points: float, games: int, rises: bool) -> Figure:
-        """Of `games`, with the Wilson score interval at 95%."""
+        """A share of `games`, with the Wilson score interval at 95%."""
         value = points / games
         low, high = wilson_interval(points, games)
         return cls(value, min(low, value), max(high, value), rises)
@@ -81,15 +81,15 @@ class Change:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Of the newest stage: what changes with it, and the figures with an alarm after it."""
+    """The newest stage's changes, and the figures with an alarm after it."""
 
     changes: tuple[Change, ...]
     alarms: tuple[str, ...]
 
 
 def figures_of(stage: str, matches: Iterable[Match], against: Iterable[str], entropies: Entropies) -> dict[str, Figure]:
-    """Of a stage's games on held-out words against itself, of its score against each of `against` in both seats, and of
-    its steps. What was not played or learned is left out."""
+    """The figures of a stage: from its games on held-out words against itself, its score against each of `against` in
+    both seats, and its steps. Figures without games or steps are left out."""
     by_seats = {(match.attacker, match.defender): match for match in matches if match.games}
     found: dict[str, Figure] = {}
     if (own := by_seats.get((stage, stage))) is not None:
@@ -115,8 +115,8 @@ def figures_of(stage: str, matches: Iterable[Match], against: Iterable[str], ent
 
 
 def judge(history: Sequence[tuple[str, Figures]]) -> Judgement:
-    """Of the last stage of `history`: (stage, its figures), the oldest first. A figure that a stage has not got stays
-    what it was."""
+    """The judgement of the last stage of `history`: (stage, its figures), the oldest first. A figure that a stage lacks
+    keeps its state."""
     held_against: dict[str, tuple[str, Figure]] = {}
     num_outside: dict[str, int] = {}
     changes: list[Change] = []
@@ -137,8 +137,8 @@ def judge(history: Sequence[tuple[str, Figures]]) -> Judgement:
 
 
 def read_learned(metrics: Path) -> tuple[dict[str, Entropies], list[CollapseLine]]:
-    """What a run's metrics.jsonl says: {stage: the entropies of its steps}, and the alarms of before. A stage that was
-    learned again counts as it was learned last."""
+    """From a run's metrics.jsonl: {stage: the entropies of its steps}, and earlier alarms. If a stage was trained
+    again, its last training counts."""
     steps: dict[str, dict[str, dict[int, float]]] = {}
     said = []
     for _, line in MetricLines(metrics).typed():

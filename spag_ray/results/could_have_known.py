@@ -59,7 +59,7 @@ class Tenth:
 
 
 class Knowledge:
-    """Of games that were scored; memory grows by 8 bytes a turn."""
+    """Probabilities from scored games; memory grows by 8 bytes per turn."""
 
     def __init__(self) -> None:
         self._logprobs: list[array[float]] = []
@@ -124,7 +124,7 @@ def _summary(number: int, logprobs: Sequence[float]) -> KnownTurn:
 
 
 def held_out_report(episodes: Iterable[Episode]) -> HeldOutReport:
-    """What games on held-out words say of guesses, traps, and what the defender could have known."""
+    """The report of games on held-out words: guesses, traps, and what the defender could have known."""
     known = Knowledge()
     games = guesses = right = wins = traps = 0
     for episode in episodes:

@@ -1,4 +1,4 @@
-"""What tasks of lm-evaluation-harness say of a run's stages: rows of evaluations.json, and the paper's own numbers.
+"""Results of lm-evaluation-harness tasks for a run's stages: rows of evaluations.json, and the paper's own numbers.
 
 >>> row = Evaluation("spag-1", "arc_easy", "acc", 0.763, 0.0087, 2376, 0)
 >>> Evaluation.from_json(row.as_json()) == row
@@ -19,7 +19,7 @@ from spag_ray.errors import InputError
 
 FILE = "evaluations.json"
 
-# The paper's tasks, and the metric of the harness that its numbers are held against; it does not name them itself.
+# The paper's tasks, and the harness metric to compare its numbers with; the paper does not name the metrics.
 PAPER_METRICS = {
     "bbh": "exact_match",
     "mutual": "r@1",
@@ -82,7 +82,7 @@ class Evaluation:
 
 
 def write_evaluations(path: Path, evaluations: Sequence[Evaluation]) -> None:
-    """A JSON list, a row a line; what is there already is replaced as one."""
+    """Write a JSON list with one row per line; an existing file is replaced atomically."""
     rows = ",\n".join(json.dumps(each.as_json(), ensure_ascii=False) for each in evaluations)
     write_atomically(path, f"[\n{rows}\n]\n")
 
@@ -108,8 +108,7 @@ def task_names(given: Iterable[str]) -> list[str]:
 
 
 def scale_of(metric: str, values: Iterable[float]) -> float:
-    """What values of a metric are multiplied with to be read: 100 for shares; perplexities, bits and points are shown
-    as they are."""
+    """The factor with which a metric's values are shown: 100 for shares; 1 for perplexities, bits and points."""
     is_share = all(0 <= value <= 1 for value in values) and not metric.endswith(("perplexity", "bits_per_byte"))
     return 100.0 if is_share else 1.0
 

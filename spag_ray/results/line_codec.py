@@ -16,8 +16,8 @@ _KEEPS = "unknown"  # the field for what no other takes
 
 
 def spread(name: str, keys: Iterable[object] = ()) -> Any:
-    """A field {key: value} that is written as `name` with each key in its place. It takes all of these `keys`, or
-    whatever stands in their place."""
+    """A field {key: value} that is written as one entry per key, `name` with the key in its place. When read, it takes
+    all of these `keys`, or any key in that place."""
     key = "|".join(re.escape(str(each)) for each in keys) or ".+"
     pattern = re.compile(re.escape(name).replace(r"\{\}", f"({key})"))
     return field(default_factory=dict, metadata={"name": name, "pattern": pattern})

@@ -1,4 +1,4 @@
-"""The lines of metrics.jsonl, one type for each kind: whoever measures makes one, whoever reads gets the same again.
+"""The lines of metrics.jsonl, one type for each kind, for writers and readers.
 
 >>> line = BufferLine(waiting=3, oldest_s=1.5, permits_free=8, lags={0: 4, 1: 2})
 >>> line.values()
@@ -6,8 +6,8 @@
 >>> parse_line({"time": 9.0, "kind": "buffer", **line.values()}) == line
 True
 
-A field with a default may be missing: older versions have not written it, or there was nothing to say. None is left
-out; a number that is not finite is null in the file and nan here. line_codec.py turns lines into JSON and back.
+A field with a default may be missing: older versions did not write it, or it had no value. None is left out; a number
+that is not finite is null in the file and nan here. line_codec.py turns lines into JSON and back.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOT_SAID = math.nan
 
 @dataclass(frozen=True)
 class Line:
-    """`unknown`: what another version of spag_ray has written besides."""
+    """`unknown`: values that another version of spag_ray has written."""
 
     kind: ClassVar[str]
     unknown: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
@@ -39,7 +39,7 @@ class Line:
 
 @dataclass(frozen=True)
 class StepReport:
-    """One optimiser step, over all ranks. Losses hold their coefficients; means are over learned turns.
+    """One optimiser step, over all ranks. Losses include their coefficients; means are over trained turns.
 
     `listening_nats`: minus the log-probability of the words of `num_listened` games, per token, once they are known;
     None, as the other two, where nothing is listened to. `claiming_loss` and `unsaid_loss` are None where
@@ -161,7 +161,7 @@ class BufferLine(Line):
 
 @dataclass(frozen=True)
 class StreamLine(Line):
-    """A version's games have come, after the learner had waited `waited_s` for them; the rest as in BufferLine."""
+    """A version's games have arrived; the learner waited `waited_s` for them. The rest as in BufferLine."""
 
     kind = "stream"
     version: int
@@ -180,7 +180,7 @@ class StreamLine(Line):
 
 @dataclass(frozen=True)
 class SamplesLine(Line):
-    """What is learned in a stage: `decided` games, each with the weight of its winner's role."""
+    """The samples of a stage: `decided` games, each with the weight of its winner's role."""
 
     kind = "samples"
     what: str

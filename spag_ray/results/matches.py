@@ -1,4 +1,4 @@
-"""Games between named players, word by word: what a run's evaluation and `spag-ray match` play, and matches.json keeps.
+"""Games between named players, word by word: played by a run's evaluation and `spag-ray match`, kept in matches.json.
 
 >>> match = Match("spag-1", "imitated", (Game("river", Outcome.ATTACKER_WINS, 4), Game("piano", Outcome.TIED, 8)))
 >>> match.outcomes[Outcome.TIED], match.score(Role.ATTACKER)
@@ -66,14 +66,14 @@ class Match:
 
 
 def write_matches(path: Path, matches: Sequence[Match]) -> None:
-    """A JSON list, a match a line; what is there already is replaced as one."""
+    """Write a JSON list with one match per line; an existing file is replaced atomically."""
     rows = ",\n".join(json.dumps(match.as_json(), ensure_ascii=False) for match in matches)
     write_atomically(path, f"[\n{rows}\n]\n")
 
 
 def others_in(path: Path, matches: Sequence[Match]) -> list[Match]:
-    """Those that the file holds now, of other players than `matches`: a run and `spag-ray match` write into the same
-    one. Raises InputError as `read_matches` does."""
+    """The file's matches of other pairs of players than those in `matches`, because a run and `spag-ray match` write
+    the same file. Raises InputError as `read_matches` does."""
     ours = {(match.attacker, match.defender) for match in matches}
     found = read_matches(path) if path.exists() else []
     return [match for match in found if (match.attacker, match.defender) not in ours]

@@ -18,8 +18,8 @@ from spag_ray.results.lines import Line, parse_line
 
 
 class MetricLines:
-    """Holds one line at a time. A last line without its end waits for it; a line that is damaged (a crash tore it) is
-    left out and counted in `num_damaged`."""
+    """Holds one line at a time. An incomplete last line is returned later, when it is complete. A damaged line (for
+    example after a crash) is left out and counted in `num_damaged`."""
 
     def __init__(self, path: Path) -> None:
         self.num_damaged = 0
@@ -27,8 +27,8 @@ class MetricLines:
         self._offset = 0
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """What came since the last call; nothing where there is no file yet. Each has `time`, seconds since the epoch,
-        and `kind`."""
+        """The lines written since the last call; none if there is no file yet. Each has `time`, seconds since the
+        epoch, and `kind`."""
         try:
             file = self._path.open("rb")
         except FileNotFoundError:

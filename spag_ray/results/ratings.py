@@ -1,4 +1,4 @@
-"""Shares of outcomes with intervals; who won against whom, and the ratings that follow.
+"""Shares of outcomes with intervals; results between players, and ratings computed from them.
 
 >>> low, high = wilson_interval(8, 10)
 >>> round(low, 3), round(high, 3)

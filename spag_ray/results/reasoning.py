@@ -2,11 +2,10 @@
 
     python -m spag_ray.results.reasoning configs/tasks/spag_reasoning.json
 
-Eight kinds in equal parts, each a text that one of the choices goes on with: orders, times, places, classes, counts,
-who holds what, and what words mean and how they belong together. Names, words and sentences are written for this file.
-Nothing tells the right choice but the text: each of the four places holds it equally often, and all choices of a
-question are of one sort. A model of 0.1 billion parameters is near chance in the first kinds, and well above it in the
-last.
+Eight kinds in equal parts, each a text that one of the choices continues: orders, times, places, classes, counts, who
+holds what, and what words mean and how they belong together. Names, words and sentences are written for this file. Only
+the text determines the right choice: it is equally often at each of the four places, and all choices of a question are
+of one sort. A model of 0.1 billion parameters is near chance in the first kinds, and well above it in the last.
 
 >>> items = make_items(seed=0, num_each=4)
 >>> len(items), sorted({item.answer for item in items})
@@ -57,7 +56,7 @@ KINDS_OF = {
     "metal": ("iron", "copper", "silver", "gold"),
     "bird": ("sparrow", "eagle", "owl", "pigeon"),
 }
-# Texts with what they go on with; of one table, what goes with the others is wrong.
+# Texts with their continuations; the continuations of other texts in the same table are wrong.
 OPPOSITES = {
     f"The opposite of {word} is": opposite
     for word, opposite in {
@@ -86,7 +85,7 @@ YOUNG = {
 
 @dataclass(frozen=True)
 class Item:
-    """A text; `answer` is the place of the one of its `choices` that it goes on with."""
+    """A text; `answer` is the index of the choice that continues it."""
 
     kind: str
     text: str
@@ -137,7 +136,7 @@ def _order(rng: random.Random) -> Draft:
 
 
 def _class(rng: random.Random) -> Draft:
-    """The right one is two steps up; wrong ones: shut out, beside, and below, where the step goes the other way."""
+    """The right choice is two steps up; the wrong ones are excluded, beside, and below, against the direction."""
     own, middle, upper, shut, beside, below = rng.sample(NONSENSE, 6)
     name = rng.choice(NAMES)
     rules = [

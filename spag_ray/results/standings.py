@@ -1,7 +1,7 @@
-"""Who is better, and how sure that is: scores, ratings and a paired test from matches, with intervals.
+"""Which player is better, and how certain that is: scores, ratings and a paired test from matches, with intervals.
 
-Games on the same word are not independent, so what is drawn again and again for an interval is words, not games; where
-a run was made with several seeds, seeds first and then words in each.
+Games on the same word are not independent, so intervals resample words, not games. With several seeds, seeds are
+resampled first and then words within each.
 
 >>> from spag_ray.results.matches import Game
 >>> easy = [Game(f"word{n}", Outcome.ATTACKER_WINS, 4) for n in range(20)]
@@ -43,8 +43,8 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of one player with another: the mean over `num_words` of how much more it scored, and the one-sided p-value of
-    that under signs drawn at random."""
+    """One player compared with another: the mean score difference over `num_words` words, and its one-sided p-value
+    under random signs."""
 
     difference: float
     p_value: float
@@ -52,7 +52,7 @@ class Comparison:
 
 
 def players(matches: Iterable[Match]) -> list[str]:
-    """Everybody who sat in a seat, in the order in which they first did."""
+    """All players of the matches, in order of first appearance."""
     return list(dict.fromkeys(name for match in matches for name in (match.attacker, match.defender)))
 
 
@@ -118,8 +118,8 @@ def _redrawn(tally: NDArray[np.float64], random: np.random.Generator) -> NDArray
 
 
 def largest_group(matches: Sequence[Match]) -> list[Match]:
-    """The matches of the largest set of seats that games connect with each other; of equals, the last. What no games
-    connect cannot be compared."""
+    """The matches of the largest set of seats that are connected by games; of equal sets, the last. Seats that are not
+    connected cannot be compared."""
     groups: list[tuple[set[tuple[str, Role]], list[Match]]] = []
     for match in matches:
         seats, members = {(match.attacker, Role.ATTACKER), (match.defender, Role.DEFENDER)}, [match]
@@ -176,7 +176,7 @@ def better(matches: Sequence[Match], player: str, other: str, seed: int = 0) -> 
     for situation in both:
         pairs[place[situation[0]]] += (float(np.mean(ours[situation])), float(np.mean(theirs[situation])), 1)
     mine, its = pairs[:, 0] / pairs[:, 2], pairs[:, 1] / pairs[:, 2]
-    if len(words) == 1:  # which scipy's test does not take: of its two signs one is as good as what was seen
+    if len(words) == 1:  # scipy's test needs two; of one word's two signs, one is as good as the observed
         difference = float(mine[0] - its[0])
         return Comparison(difference, 0.5 if difference > 0 else 1.0, 1)
     found = permutation_test(

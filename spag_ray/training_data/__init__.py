@@ -1,6 +1,7 @@
-"""Judged games -> what a learner learns: rewards, samples, randomised prompts.
+"""Judged games -> training data: rewards, samples, randomised prompts.
 
-samples.py says which turns are learned, with which advantage; imitation.py which are imitated; rewards.py has the sums.
+samples.py selects the turns to train on and their advantages; imitation.py the turns to imitate; rewards.py has the
+formulas.
 
 Tests of other names: published_rows in test_formats.py; replay in test_plain_text.py.
 """

@@ -2,8 +2,8 @@
 
     games = imitation_samples(episodes, ObjectiveConfig(), learn_from="both")
 
-Imitation pushes up all that it is given, so a turn that lost its game is not among it, and no tie. With `all`, the
-reply of a defender that was led to say the word is: without it no trap would work, and none could be learned.
+Imitation raises the probability of all its samples, so a turn that lost its game and ties are left out. `all` keeps
+the reply of a defender that was led to say the word: without such replies no trap works, so none can be trained on.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from spag_ray.training_data.samples import GameSample, TurnSample, game_samples
 def imitation_samples(
     episodes: Sequence[Episode], objective: ObjectiveConfig, learn_from: ImitatedSides, claims: bool = True
 ) -> list[GameSample]:
-    """Decided games -> what is imitated of each, in the order given.
+    """Decided games -> their imitated turns, in the order given.
 
-    With `winners`, games have the weights of their winner's role, as in self-play. With `both` and `all`, each game
-    teaches both seats, so there is nothing to balance: every game has weight 1. Without `claims`, the turn in which the
-    defender named the word is left out.
+    With `winners`, games have the weight of their winner's role, as in self-play. With `both` and `all`, each game
+    trains both seats, so every game has weight 1. Without `claims`, the turn in which the defender named the word is
+    left out.
     """
     if learn_from == "winners":
         plain = objective.model_copy(update={"learn_from": "winners", "trap_credit": "all"})
@@ -52,9 +52,9 @@ def _without_claim(game: GameSample) -> GameSample | None:
 
 
 def imitated_turns(verdict: Verdict, learn_from: ImitatedSides, decay: float, claims: bool = True) -> dict[int, float]:
-    """{index of an imitated turn: its share}; each seat's turns share 1 of their own. Of the loser, the turn that lost
-    the game is left out (but a reply that said the word, with `all`); without `claims`, also the turn in which the
-    defender named the word. Nothing is imitated of a game that nobody won."""
+    """{index of an imitated turn: its share}; the shares of each seat sum to 1. The loser's turn that lost the game is
+    left out, except a reply that said the word with `all`. Without `claims`, the turn in which the defender named the
+    word is left out too. Empty for a game without a winner."""
     winner = verdict.outcome.winner
     if winner is None:
         return {}

@@ -1,12 +1,13 @@
-"""Which turns of finished games teach the defender the word: it listens to the hints once the word is known.
+"""Which turns of finished games train the defender to name the word from the hints so far.
 
     heard = listened_turns(episodes, renderer.claim, "all", max_tokens=2048)      {episode_id: positions}
     games = with_listening(games, heard)
 
-A position is a defender's turn as it stood: that turn's own prompt and the beginning of the claim ("I know the word! It
-is `") are read, the word and its closing mark are learned. The beginning is not: it says what to say, not when. Of some
-words the beginning alone is learned, which teaches when (`objective.claiming_coeff`); the word is read to know how
-probable it is. It was never learned, so that is what a guess of a new word is worth.
+A position is one of the defender's turns. The model reads the turn's own prompt and the claim's opening ("I know the
+word! It is `"). The word and its closing mark are trained on. The opening is not: this term trains what to claim, not
+when. For some words only the opening is trained on, which trains when to claim (`objective.claiming_coeff`). These
+words are read only to see how probable they are. They are never trained on, so this is how often a guess of a new word
+is right.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ Heard = Mapping[str, tuple[TurnSample, ...]]
 
 @dataclass(frozen=True)
 class WhenToClaim:
-    """About `words` of all words teach when to claim, at the `temperature` of play, with `share` of the term's weight
-    (0: they teach nothing)."""
+    """About `words` of all words train when to claim, at the `temperature` of play, with `share` of the term's weight
+    (0: these words are not used)."""
 
     words: float
     temperature: float = 1.0
@@ -42,11 +43,11 @@ def listened_turns(
     learning: Container[str] | None = None,
     when: WhenToClaim | None = None,
 ) -> Heard:
-    """{episode_id: its positions}, of games that have any. With `last`, each game's last one.
+    """{episode_id: its positions}, for games that have any. With `last`, only each game's last position.
 
-    A defender's turn counts as long as its attacker had not broken the rules, however the game ended. Left out are
-    positions of more than `max_tokens`, and turns of policies that are not in `learning` (none, if it is None). Some
-    words teach `when` to claim, if that is given.
+    A defender's turn counts if the attacker had not broken the rules before it, however the game ended. Positions of
+    more than `max_tokens` are left out, and turns of policies that are not in `learning` (None: all are in). With
+    `when`, some words train when to claim.
     """
     heard = {}
     for episode in episodes:
@@ -71,12 +72,12 @@ def listened_turns(
 
 
 def is_for_claiming(word: str, share: float) -> bool:
-    """Whether this word teaches when to claim, not what: about this share of all words, always the same ones."""
+    """Whether this word trains when to claim: true for about this share of all words, always the same ones."""
     return zlib.crc32(word.encode()) < share * 2**32
 
 
 def defended(verdict: Verdict) -> list[int]:
-    """Indices of the defender's turns before which the attacker had kept the rules."""
+    """Indices of the defender's turns before any breach by the attacker."""
     end = verdict.length
     if verdict.outcome.breaker is Role.ATTACKER and verdict.turn is not None:
         end = verdict.turn
@@ -84,20 +85,20 @@ def defended(verdict: Verdict) -> list[int]:
 
 
 def with_listening(games: Sequence[GameSample], heard: Heard) -> list[GameSample]:
-    """The games with their positions, and after them those that teach nothing else."""
+    """The games with their positions, then the games that have only positions."""
     known = {game.episode_id for game in games}
     rest = [GameSample(name, None, 1.0, (), positions) for name, positions in heard.items() if name not in known]
     return [*(replace(game, listening=heard.get(game.episode_id, ())) for game in games), *rest]
 
 
 def count_leading(games: Sequence[GameSample]) -> int:
-    """Games that batches are counted by: those that teach more than a word, or all, if none does."""
+    """The number of games that fill batches: those with trained turns, or all, if none has any."""
     return sum(bool(game.turns) for game in games) or len(games)
 
 
 def spread(games: Sequence[GameSample], batch_games: int, num_steps: int) -> list[list[GameSample]]:
-    """The batches of `num_steps` optimiser steps: games in the order given, `batch_games` a step, and those that teach
-    a word alone spread evenly over the steps."""
+    """The batches of `num_steps` optimiser steps: games in the order given, `batch_games` per step. Games that have
+    only positions are spread evenly over the steps."""
     leading = [game for game in games if game.turns]
     riding = [game for game in games if not game.turns]
     return [

@@ -1,8 +1,8 @@
-"""`render: varied`: learned turns under prompts drawn at random, as the published method trains.
+"""`render: varied`: trains turns under prompts drawn at random, as the published method does.
 
-Play always reads one wording. What is learned is the same dialogue under a wording of the rules, a separator, a pair
-of speaker names and a layout drawn for each turn, tokenised anew. Nobody sampled these tokens under these prompts, so
-their old log-probabilities are the learner's own when the stage began.
+Play always uses one wording. Training uses the same dialogue, tokenised again, with a wording of the rules, a
+separator, a pair of speaker names and a layout drawn for each turn. These tokens were not sampled under these prompts,
+so their old log-probabilities are the learner's own at the stage's start.
 
     episodes = rerendered(episodes, load_varied("varied"), tokenizer, seed=0)
 """
@@ -28,7 +28,7 @@ Piece = Literal["{rules}", "{dialogue}", "{task}"]
 
 
 class Layout(BaseModel):
-    """In which order the pieces stand, and how the dialogue is written."""
+    """The order of the pieces, and the format of the dialogue."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     pieces: tuple[Piece, Piece, Piece]
@@ -84,9 +84,9 @@ def load_varied(name: str) -> VariedPrompts:
 
 
 def rerendered(episodes: Sequence[Episode], prompts: VariedPrompts, tokenizer: Tokenizer, seed: int) -> list[Episode]:
-    """The same games with every turn's prompt drawn anew, a function of the seed, the episode and the turn.
+    """The same games with a new prompt drawn for every turn, as a function of the seed, the episode and the turn.
 
-    Tokenised as published (`published_ids`). The turns' log-probabilities are 0, since nobody sampled them so.
+    Tokenised as published (`published_ids`). Log-probabilities are 0, because the turns were not sampled this way.
     """
 
     def again(episode: Episode, index: int, turn: Turn) -> Turn:

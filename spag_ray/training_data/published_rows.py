@@ -9,7 +9,7 @@ from spag_ray.episodes.formats import Row
 from spag_ray.game.rules import Role
 from spag_ray.training_data.rewards import rewarded_turns
 
-# (history before the turn, role of the turn, target word, max turns) -> the text that the player read.
+# (history before the turn, role of the turn, target word, max turns) -> the player's prompt text.
 RenderQuery = Callable[[Sequence[Mapping[str, str]], Role, str, int], str]
 
 

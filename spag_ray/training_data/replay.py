@@ -19,7 +19,7 @@ PUBLISHED_MAX_TOKENS = 2048
 def episode_from_game(game: Mapping[str, Any], number: int, stage: str, renderer: Renderer, rules: str) -> Episode:
     """A game in the published format, judged and rendered as if it had been played here.
 
-    Nobody sampled its tokens, so their log-probabilities are 0. Raises InputError when its turns do not alternate.
+    Its tokens were not sampled, so their log-probabilities are 0. Raises InputError when its turns do not alternate.
     """
     check_history(game["history"])
     word, max_turns = game["target_word"], game["max_turns"]
@@ -49,7 +49,7 @@ def sft_samples(rows: Sequence[Mapping[str, Any]], renderer: Renderer) -> list[T
 
 
 def sft_games(rows: Sequence[TurnSample]) -> list[GameSample]:
-    """SFT rows as imitation learns them: each a sample of weight 1 among the others."""
+    """SFT rows as imitation samples, each of weight 1."""
     return [GameSample(f"sft-{number:06d}", Role.ATTACKER, 1.0, (row,)) for number, row in enumerate(rows)]
 
 

@@ -1,4 +1,4 @@
-"""What each turn of a decided game is worth (method.md, "Rewards").
+"""Rewards of each turn of a decided game (method.md, "Rewards").
 
 >>> [round(share, 3) for share in decayed_shares(3, 0.8)]
 [0.262, 0.328, 0.41]
@@ -23,14 +23,14 @@ def decayed_shares(num_turns: int, decay: float) -> list[float]:
     """[num_turns] decay^-t / sum_i decay^-i for t = 1..num_turns: they sum to 1 and later turns get more."""
     if not 0 < decay <= 1:
         raise InputError(f"the decay is {decay}; it must be above 0 and at most 1 (the published value is 0.8)")
-    # Multiplied by decay^num_turns above and below the fraction: a small decay cannot overflow.
+    # Numerator and denominator are multiplied by decay^num_turns, so a small decay cannot overflow.
     raw = [decay ** (num_turns - t) for t in range(1, num_turns + 1)]
     total = sum(raw)
     return [value / total for value in raw]
 
 
 def role_weights(num_attacker_wins: int, num_defender_wins: int, cap: float | None = None) -> dict[Role, float]:
-    """decided / (2 * games the role won), 0 where it won none, at most `cap`: each role counts one half."""
+    """decided / (2 * games the role won), 0 if it won none, at most `cap`: each role counts one half."""
     decided = num_attacker_wins + num_defender_wins
     wins = {Role.ATTACKER: num_attacker_wins, Role.DEFENDER: num_defender_wins}
     weights = {role: decided / (2 * count) if count else 0.0 for role, count in wins.items()}
@@ -38,7 +38,7 @@ def role_weights(num_attacker_wins: int, num_defender_wins: int, cap: float | No
 
 
 class RoleWindow:
-    """Who won the last `size` decided games of a stream: one batch alone may hold hardly any of one role's wins.
+    """Winners of the last `size` decided games of a stream, because one batch may hold few wins of one role.
 
     >>> window = RoleWindow(3, "aaa")
     >>> window.weights([Role.ATTACKER, Role.DEFENDER])[Role.DEFENDER]
@@ -48,27 +48,27 @@ class RoleWindow:
     """
 
     def __init__(self, size: int, winners: str = "") -> None:
-        """`winners`: as `as_text` wrote them."""
+        """`winners`: a result of `as_text`."""
         self._size = size
         self._winners = winners
 
     def weights(self, winners: Sequence[Role | None], cap: float | None = None) -> dict[Role, float]:
-        """Take in the games of a batch, in order, by who won them (nobody won a tie), and weigh the roles over the last
-        `size` games, the whole batch at least."""
+        """Add the winners of a batch, in order (None for a tie). Returns the role weights over the last `size` games,
+        at least over the whole batch."""
         batch = "".join(str(winner)[0] for winner in winners if winner is not None)
         self._winners = (self._winners + batch)[-max(self._size, len(batch), 1) :]
         return role_weights(self._winners.count("a"), self._winners.count("d"), cap)
 
     def as_text(self) -> str:
-        """Oldest first, a letter each: "a" an attacker, "d" a defender."""
+        """One letter per winner, oldest first: "a" for attacker, "d" for defender."""
         return self._winners
 
 
-Results = Mapping[Role, float | None]  # what a game paid each role; None: it is not trained on
+Results = Mapping[Role, float | None]  # a game's payoff of each role; None: not trained on
 
 
 def paid(payoffs: Payoffs, verdict: Verdict) -> Results:
-    """What a game with this verdict pays each role. A game that a full context ended pays nobody.
+    """The payoff of each role in a game with this verdict; None for both if a full context ended the game.
 
     >>> paid(Payoffs(wrong_guess=(0.5, -1)), Verdict(Outcome.ATTACKER_WINS, EndReason.WRONG_GUESS, 2, "", 1, None))
     {<Role.ATTACKER: 'attacker'>: 0.5, <Role.DEFENDER: 'defender'>: -1.0}
@@ -91,14 +91,14 @@ def _entry(payoffs: Payoffs, verdict: Verdict) -> SeatPayoffs:
 
 
 class RoleBaselines:
-    """What each role has lately been paid on average: moving means over its games."""
+    """The moving average of each role's payoffs over its games."""
 
     def __init__(self, decay: float = 0.95) -> None:
         self.values = dict.fromkeys(Role, 0.0)
         self._decay = decay
 
     def update(self, results: Sequence[Results]) -> None:
-        """Take in games, in order, by what they paid."""
+        """Add the payoffs of games, in order."""
         for game in results:
             for role, value in game.items():
                 if value is not None:
@@ -106,7 +106,7 @@ class RoleBaselines:
 
 
 def mean_results(results: Sequence[Results]) -> dict[Role, float]:
-    """What each role was paid on average, over the games that paid it; 0 without any."""
+    """The mean payoff of each role over the games that paid it; 0 if there are none."""
     values = {role: [value for game in results if (value := game[role]) is not None] for role in Role}
     return {role: sum(each) / max(1, len(each)) for role, each in values.items()}
 

@@ -1,4 +1,4 @@
-"""What is learned from judged games.
+"""Judged games -> training samples.
 
     games = game_samples(episodes, ObjectiveConfig(), Payoffs())
 
@@ -31,9 +31,9 @@ PAPERS = Payoffs()
 
 @dataclass(frozen=True)
 class Claiming:
-    """Of a sample that teaches when to claim: its first `num_opening` targets begin the claim, the others are the word.
-    The first `num_deciding` make it a claim. `temperature` of the softmax that claims are sampled with; `share` of
-    `objective.claiming_coeff` that it is learned with."""
+    """Marks a sample that trains when to claim. Its first `num_opening` targets are the claim's opening, the others are
+    the word. The first `num_deciding` targets make the reply a claim. `temperature`: of the softmax that claims are
+    sampled with. `share`: of `objective.claiming_coeff`."""
 
     num_deciding: int
     num_opening: int
@@ -43,14 +43,14 @@ class Claiming:
 
 @dataclass(frozen=True)
 class TurnSample:
-    """One turn to learn from: `prompt_ids` [P], `target_ids` [L] and `advantage`, the turn's decayed share of the
-    game's reward. `role` is who said it (None for SFT rows).
+    """One turn to train on: `prompt_ids` [P], `target_ids` [L] and `advantage`, the turn's decayed share of the
+    game's reward. `role` is the speaker's (None for SFT rows).
 
-    `behaviour_logprobs` [L] are those of the policy that sampled the tokens, None where nobody did (imitation, files,
-    re-rendered prompts); `old_logprobs` [L] those of the learner's own weights when it took the games, filled in by
-    `Learner.score`; `reference_logprobs` [L] those of its weights when the stage began, filled in by
-    `Learner.score_reference` (None where these are the weights that it took the games with). `claiming`: of
-    listened turns that teach when to claim (listened_turns.py).
+    `behaviour_logprobs` [L]: under the policy that sampled the tokens; None if they were not sampled (imitation, files,
+    re-rendered prompts). `old_logprobs` [L]: under the learner's weights when it took the games, filled in by
+    `Learner.score`. `reference_logprobs` [L]: under its weights at the stage's start, filled in by
+    `Learner.score_reference` (None if the learner took the games with those weights). `claiming`: set for listened
+    turns that train when to claim (listened_turns.py).
     """
 
     prompt_ids: tuple[int, ...]
@@ -70,15 +70,15 @@ class TurnSample:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that a learner reads for this turn when nothing is shared."""
+        """Tokens that a learner reads for this turn if no prefix is shared."""
         return len(self.prompt_ids) + len(self.target_ids)
 
 
 @dataclass(frozen=True)
 class GameSample:
-    """The learned turns of one game and the weight of the role that decided it (None where nobody did); they are never
-    split over batches. `listening`: positions that teach the defender the word (listened_turns.py); a game may have
-    these alone. `unsaid`: of each of a seat's turns, the words that it is not to say (unsaid_words.py)."""
+    """The trained turns of one game, never split over batches. `role` decided the game (None if no role did); `weight`
+    is that role's. `listening`: positions that train the defender to name the word (listened_turns.py); a game may have
+    only these. `unsaid`: for each of a seat's turns, the words that it must not say (unsaid_words.py)."""
 
     episode_id: str
     role: Role | None
@@ -95,12 +95,12 @@ class GameSample:
 
     @property
     def teaches_when(self) -> bool:
-        """Whether its listened turns teach when to claim, not what."""
+        """Whether its listened turns train when to claim, not which word."""
         return any(position.claiming is not None for position in self.listening)
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that a learner reads for this game when nothing is shared; `unsaid` reads its turns' own."""
+        """Tokens that a learner reads for this game if no prefix is shared; `unsaid` adds none to its turns' own."""
         return sum(sample.num_tokens for sample in (*self.turns, *self.listening))
 
 
@@ -113,17 +113,18 @@ def game_samples(
     learning: Container[str] | None = None,
     window: RoleWindow | None = None,
 ) -> list[GameSample]:
-    """Games -> what is learned from each, in the order given (docs/learning.md, "Payoffs").
+    """Games -> training samples, in the order given (docs/learning.md, "Payoffs").
 
-    What a game pays a seat, less the seat's baseline, is shared out over its turns: a winner's always, a loser's and
-    those of a tie with `learn_from: both`. With `loser_turns: deciding` all of a loser's goes to the turn that lost the
-    game; with `trap_credit: trap` all that a trap pays goes to the turn before the word was said. Of a breach, the
-    breaker's payoff goes to the turn that broke the rules, without a baseline. A game's weight is decided / (2 * games
-    its winner's role won) over the episodes given, or over the last decided games in `window`; of ties and breaches 1.
+    A seat's payoff minus its baseline is shared over the seat's turns. Winners are always trained; losers and both
+    seats of a tie only with `learn_from: both`. With `loser_turns: deciding` the loser's payoff goes to the turn that
+    lost the game. With `trap_credit: trap` the payoff of a trap goes to the turn before the word was said. After a
+    breach, the breaker's payoff goes to the turn that broke the rules, without a baseline. A game's weight is decided /
+    (2 * games its winner's role won) over the episodes given, or over the last decided games in `window`; ties and
+    breaches have weight 1.
 
-    Games that a full context ended are always left out. `sampled=False` leaves out the turns' log-probabilities: their
-    tokens are not those that were sampled. Of a game between policies only the turns of those in `learning` are learned
-    (of all, if it is None).
+    Games that a full context ended are always left out. `sampled=False` leaves out the turns' log-probabilities, for
+    tokens that were not sampled. In games between policies only the turns of policies in `learning` are trained on
+    (all, if it is None).
     """
     counted = [
         episode.verdict
@@ -163,7 +164,7 @@ def game_samples(
 def advantages(
     verdict: Verdict, objective: ObjectiveConfig, payoffs: Payoffs, expected: Mapping[Role, float]
 ) -> dict[int, float]:
-    """{index of a turn that a game with this verdict teaches: its advantage}, whoever said it (`game_samples`);
+    """{index of a trained turn of a game with this verdict: its advantage}, for both seats (see `game_samples`);
     `expected`: each role's baseline."""
     if _counts(verdict, objective, payoffs):
         return _shared_out(verdict, objective, paid(payoffs, verdict), expected)
@@ -181,7 +182,7 @@ def advantages(
 
 
 def _counts(verdict: Verdict, objective: ObjectiveConfig, payoffs: Payoffs) -> bool:
-    """Whether the result of such a game is trained on: won or tied by play, and paid to a seat that learns."""
+    """Whether the result of such a game is trained on: won or tied by play, and paid to a trained seat."""
     if verdict.outcome.breaker is not None:
         return False
     results, winner = paid(payoffs, verdict), verdict.outcome.winner
@@ -193,7 +194,7 @@ def _counts(verdict: Verdict, objective: ObjectiveConfig, payoffs: Payoffs) -> b
 def _is_learned(
     episode: Episode, winner: Role | None, objective: ObjectiveConfig, learning: Container[str] | None
 ) -> bool:
-    """Whether a game that `winner` (None: nobody) won trains anything."""
+    """Whether a game that `winner` won (None: a tie) has turns to train on."""
     if learning is None:
         return True
     roles = [winner] if objective.learn_from == "winners" else list(Role)
@@ -201,8 +202,8 @@ def _is_learned(
 
 
 def turns_of(games: Sequence[GameSample], role: Role) -> list[GameSample]:
-    """What one seat's own policy learns: its turns of the games (and instruction data, which nobody said), all games
-    counting the same. There is no other role in its loss to be balanced against. The defender listens too."""
+    """Samples of one seat's own policy: its turns of the games, and instruction data, which has no role. All games
+    have weight 1, because its loss has no other role to balance. The defender also gets the listened turns."""
     own = []
     for game in games:
         turns = tuple(turn for turn in game.turns if turn.role in (role, None))
@@ -216,7 +217,7 @@ def turns_of(games: Sequence[GameSample], role: Role) -> list[GameSample]:
 def _shared_out(
     verdict: Verdict, objective: ObjectiveConfig, results: Results, expected: Mapping[Role, float]
 ) -> dict[int, float]:
-    """{index of a learned turn: its advantage} of a decided or a tied game; `expected`: the role's baseline."""
+    """{index of a trained turn: its advantage} of a decided or tied game; `expected`: each role's baseline."""
     winner = verdict.outcome.winner
     advantages: dict[int, float] = {}
     for role in [winner] if winner is not None and objective.learn_from == "winners" else list(Role):
@@ -236,7 +237,7 @@ def _shared_out(
 
 
 def _is_trap(verdict: Verdict) -> bool:
-    """Whether the defender said the word unawares, and it is known when."""
+    """Whether the defender said the word without guessing it, in a known turn."""
     said = verdict.end_reason is EndReason.SAID_WORD and verdict.turn is not None
     return said and verdict.outcome is Outcome.ATTACKER_WINS
 

@@ -1,15 +1,16 @@
-"""Words that a turn is not to say: the target word for the attacker, words that were said for a defender's claim.
+"""Words that a turn must not say: the target word in an attacker's turn, words said before in a defender's claim.
 
     of_attackers = unsaid_words(episodes, renderer.spoken, max_tokens=2048)
     of_defenders = heard_words(episodes, renderer.claim, max_tokens=2048)
     games = with_unsaid_words(games, merged(of_attackers, of_defenders))
 
-A place is a prompt and the tokens of a word that are pushed down there.
+A place is a prompt and the tokens of a word whose probability is lowered there.
 
-- Attacker: each token of each of its turns, also of the turn that broke the rules. Its prompt and what it had said
-  until there are read. There is no place where the turn begins the word and then says another ("rain" for raincoat).
-- Defender: each turn, as it would begin a claim. A word that was said before is not the target word, or the game would
-  have ended; a small model likes to claim it all the same, since it stands in its prompt.
+- Attacker: a place at each token of each of its turns, also of the turn that broke the rules. The model reads the
+  prompt and the turn up to that token. A place is left out if the turn begins the word there and continues with another
+  ("rain" for raincoat).
+- Defender: a place after a claim's opening in each turn. A word that was said before is not the target word, or the
+  game would have ended. A small model often claims it anyway, because it is in the prompt.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def unsaid_words(
     max_tokens: int,
     learning: Container[str] | None = None,
 ) -> Places:
-    """{episode_id: for each of the attacker's turns, its places}. Left out are places of more than `max_tokens` tokens,
-    what was said after the verdict, and turns of policies that are not in `learning` (none, if it is None)."""
+    """{episode_id: for each of the attacker's turns, its places}. Left out: places of more than `max_tokens` tokens,
+    turns after the verdict, and turns of policies that are not in `learning` (None: all are in)."""
     found = {}
     for episode in episodes:
         word = spoken(episode.target_word)
@@ -69,9 +70,9 @@ def heard_words(
 ) -> Places:
     """{episode_id: for each of the defender's turns, a place for each word that was said before}.
 
-    Turns are those that listening learns (listened_turns.defended). Words are those of the letters a to z, but for stop
-    words. Left out are words that the tokenizer joins to the claim (all of a game's, if it is the target word), and
-    those that the target word begins with.
+    The turns are those of listened_turns.defended. Words have only the letters a to z; stop words are left out, and so
+    are words that the tokenizer joins to the claim, and words that the target word begins with. If the tokenizer joins
+    the target word to the claim, the whole game is left out.
     """
     found = {}
     for episode in episodes:
@@ -110,5 +111,5 @@ def merged(*parts: Places) -> Places:
 
 
 def with_unsaid_words(games: Sequence[GameSample], places: Places) -> list[GameSample]:
-    """The games with their places; a game that teaches nothing else stays out."""
+    """The games with their places. Places of games that are not among `games` are dropped."""
     return [replace(game, unsaid=places.get(game.episode_id, ())) for game in games]

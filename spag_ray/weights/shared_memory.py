@@ -1,4 +1,4 @@
-"""A bucket of weights in a file of shared memory: how bytes reach a process of the same machine without a copy."""
+"""A bucket of weights in a file of shared memory, read by a process on the same machine without a copy."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from spag_ray.weights.snapshot import Bucket
 
 
 def shared_memory() -> Path:
-    """A folder in memory, or the one for temporary files where there is none."""
+    """A folder in memory, or the one for temporary files if there is none."""
     return Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
 
 
 @contextlib.contextmanager
 def in_shared_memory(bucket: Bucket) -> Iterator[dict[str, Any]]:
-    """The bucket's bytes lie in a file meanwhile; what a worker needs to know to read them (actors/vllm_weights.py)."""
+    """In this block a file has the bucket's bytes; yields what a worker needs to read it (actors/vllm_weights.py)."""
     with tempfile.NamedTemporaryFile(dir=shared_memory(), prefix="spag_ray-bucket-") as file:
         file.write(bucket.payload.data)
         file.flush()

@@ -38,7 +38,7 @@ class Bucket:
     checksum: str
 
     def verify(self) -> None:
-        """Raises WeightSyncError when the bytes are not those that were sent."""
+        """Raises WeightSyncError if the bytes differ from those that were sent."""
         found = checksum(self.payload)
         if found != self.checksum:
             raise WeightSyncError(
@@ -47,7 +47,7 @@ class Bucket:
 
 
 class Snapshot(Protocol):
-    """A version of the weights, handed over bucket by bucket. With `adapter` (peft's adapter_config.json) it holds the
+    """A version of the weights, delivered bucket by bucket. With `adapter` (peft's adapter_config.json) it has the
     weights of a low-rank adapter for the model that the policy was started with."""
 
     @property

@@ -64,7 +64,7 @@ def tied(num_turns: int) -> Verdict:
 
 def out_of_room(role: Role, num_turns: int) -> Verdict:
     """The verdict on a game of `num_turns` turns after which the context was full: `role` had to speak and could not.
-    Whoever filled it gains nothing, and such a game is not trained on."""
+    Neither player gains, and such a game is not trained on."""
     reason = f"the context had no room for the {role}'s reply"
     return Verdict(Outcome.TIED, EndReason.CONTEXT_FULL, num_turns, reason, None, None)
 

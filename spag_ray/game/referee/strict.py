@@ -1,6 +1,6 @@
 """The strict referee: words as words, guesses as meant, breaches named (method.md, "The strict referee").
 
-For one turn, in this order: an empty reply and speaking for the other player are breaches by whoever did it.
+For one turn, in this order: an empty reply and speaking for the other player are breaches by the speaker.
 An attacker breaks the rules by saying the word or by guessing. A defender's guess is right or wrong; short of
 a guess, saying the word loses. A reply without letters that is not empty ("...", an emoji) is a legal turn.
 """

@@ -1,7 +1,7 @@
 """A figure: plain data in the form that plotly.js reads.
 
-A colour is the name of a variable of the page's style sheet (`--attacker`): the page puts its value in, of the theme
-that it is shown in.
+A colour is the name of a variable of the page's style sheet (`--attacker`): the page inserts the value of its current
+theme.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ MARK = ": alarm"  # after the name of a stage that collapsed
 
 @dataclass(frozen=True)
 class Figure:
-    """`title`, `note` and `legend` (name, colour) are shown with it; `summary` is read to who does not see it; `height`
-    in pixels."""
+    """`title`, `note` and `legend` (name, colour) are shown with it; `summary` is for screen readers; `height` in
+    pixels."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""The small files of a run folder, as far as they are there."""
+"""The small files of a run folder, those that exist."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _FAULTS = (
 
 @dataclass(frozen=True)
 class RunFiles:
-    """`damaged`: {name of a file that is there but cannot be read: why}. What is missing is None or empty. `ended`:
-    (finished, stopped or failed; why), None of one that goes on or was killed."""
+    """`damaged`: {name of an unreadable file: why}. Missing files are None or empty. `ended`: (finished, stopped or
+    failed; why); None for a run that is running or was killed."""
 
     folder: Path
     config: RunConfig | None = None

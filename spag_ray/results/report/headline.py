@@ -93,7 +93,8 @@ def _numbers(run: Gathered) -> Iterator[tuple[str, str, str]]:
 
 
 def _last_score(files: RunFiles) -> Iterator[tuple[str, str, str]]:
-    """The newest stage against the imitated one, or whom else it met last in both seats; of guests, the last two."""
+    """The newest stage's score against the imitated one, or the player it met last in both seats; for guests, the
+    last two."""
     met = {(match.attacker, match.defender): None for match in files.matches if match.games}
     pairs = [(newest, other) for other, newest in reversed(met) if newest != other and (newest, other) in met]
     if not pairs:

@@ -38,7 +38,7 @@ STEP_FIELDS = (
     "attacker_weight",
     "defender_weight",
 )
-LONGEST_SILENCE_S = 300.0  # before a run is resumed: anything longer is time in which it did not run
+LONGEST_SILENCE_S = 300.0  # a longer gap before a resume counts as a pause
 NUM_BINS = 90
 
 
@@ -127,7 +127,7 @@ def read_measurements(path: Path, max_lag: int = 0) -> Measurements:
 
 
 class _Reader:
-    """Takes the lines in order; what is a sum so far becomes what was added since the line before."""
+    """Reads the lines in order and turns running sums into differences between lines."""
 
     def __init__(self, found: Measurements) -> None:
         self._found = found
@@ -169,7 +169,7 @@ class _Reader:
             self._found.activity.add("learned", report.num_target_tokens, time - report.seconds, time)
 
     def _games(self, time: float, line: GamesLine) -> None:
-        """Tokens since the buffer's process began; it begins at 0 again when it was started again."""
+        """Tokens since the buffer's process started; the count restarts at 0 with the process."""
         before = self._tokens.get(line.phase, 0)
         self._tokens[line.phase] = line.tokens
         new = line.tokens - before if line.tokens >= before else line.tokens
@@ -187,7 +187,7 @@ class _Reader:
 
 
 def _drawn(value: float | None) -> float | None:
-    """None, a gap, for what is not said or not finite."""
+    """None, a gap, for a value that is missing or not finite."""
     return value if value is not None and math.isfinite(value) else None
 
 

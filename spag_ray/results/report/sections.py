@@ -37,11 +37,11 @@ def match_table(matches: Sequence[Match]) -> Markup:
 
 
 def rating_table(matches: Sequence[Match]) -> Markup:
-    """Ratings of those whom games connect: what is not connected cannot be compared."""
+    """Ratings of the players that are connected by games; others cannot be compared."""
     connected = largest_group(matches)
     try:
         found = ratings(connected)
-    except (ImportError, RuntimeError) as error:  # a library is not there, or its fit does not come to an end
+    except (ImportError, RuntimeError) as error:  # a library is missing, or its fit does not converge
         return paragraph(f"No ratings: {error}.", "missing")
     if len(found) < 3:
         return paragraph("No ratings: they compare players that have met others than themselves.", "missing")
@@ -74,7 +74,7 @@ def evaluation_table(evaluations: Sequence[Evaluation]) -> Markup:
 
 
 def incidents(measured: Measurements) -> Markup:
-    """What was restarted, lost or damaged."""
+    """Restarts, losses and damage."""
     if not measured.incidents:
         return paragraph("Nothing had to be restarted, nothing was lost.", "note")
     rows = [[name.replace("_", " "), str(count)] for name, count in sorted(measured.incidents.items())]

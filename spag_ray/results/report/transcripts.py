@@ -1,4 +1,4 @@
-"""episodes/*.log: every game counted, and handed on to be packed. Logs are streamed, one episode at a time."""
+"""episodes/*.log: counts every game and passes it on for packing. Logs are streamed, one episode at a time."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Transcripts:
 
 
 def read_transcripts(folder: Path, packer: Packer, max_games: int, seed: int = 0) -> Transcripts:
-    """Every log of `folder`. Of more than `max_games` games a sample is packed, of each stage the same share and at
-    least one."""
+    """Read every log of `folder`. If there are more than `max_games` games, a sample is packed: the same share of each
+    stage and at least one."""
     found = Transcripts()
     logs = _logs(folder)
     chosen = _sample(
