@@ -182,7 +182,7 @@ def tables(out: Path, overrides: Sequence[str] = ()) -> list[str]:
     what each player was given."""
     seeds = sorted((path for path in out.glob("seed-*") if (path / "costs.json").exists()), key=lambda path: path.name)
     if not seeds:
-        sys.exit(f"{out} has no seed that has come to its end; `benchmarks/proof.py run` goes on with one")
+        sys.exit(f"{out} has no finished seed; `benchmarks/proof.py run` continues one")
     runs = [read_matches(seed / "matches.json") for seed in seeds]
     rounds = [str(Stage.of_round(number)) for number in range(1, load_config(CONFIG, overrides).self_play.rounds + 1)]
     stages, last = ["base", "imitated", *rounds], rounds[-1]

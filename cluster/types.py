@@ -56,8 +56,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a run is doing now, for whoever shows it. `notes`: the last of `num_notes` lines that were worth
-    one of their own."""
+    """What a run is doing now. `notes`: the last of `num_notes` lines worth showing."""
 
     stage: str = "starting"
     done: int = 0

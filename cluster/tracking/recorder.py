@@ -28,10 +28,10 @@ MAX_KEPT = 1000  # lines of each kind, for queries of the last ones
 
 
 class Recorder:
-    """Appends to metrics.jsonl; each line has `time` (seconds since the epoch), `kind`, and the values. Ray, if there
-    is one, is told what the line says of the registry's metrics, and whoever draws curves is given what it draws. Any
-    thread may call. `note`: told who draws no more, and why. `check` raises LeaseLostError when the folder is another
-    run's by now; nothing is written then."""
+    """Appends to metrics.jsonl; each line has `time` (seconds since the epoch), `kind`, and the values. Updates Ray's
+    metrics from the line if Ray is there, and passes its curves to TensorBoard and W&B. Any thread may call. `note` is
+    called when one of these fails and is dropped, with the reason. `check` raises LeaseLostError when another run holds
+    the folder; nothing is written then."""
 
     def __init__(
         self,
