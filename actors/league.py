@@ -21,6 +21,7 @@ from spag_ray.game.rules import Role
 from spag_ray.results.ratings import WinMatrix
 
 PAST = "past "  # prefix of the policy name on turns played by an earlier version
+MOST_RATED = 100  # versions, beside those that are kept
 PRIOR_GAMES = 4  # an opponent's hardness starts as if this many games had been even
 
 
@@ -124,8 +125,8 @@ class League:
         return max(points / games, 0.02)
 
     def record(self, episodes: Iterable[Episode]) -> None:
-        """Add finished games."""
-        for episode in episodes:
+        """Add finished games; without opponents none is counted."""
+        for episode in episodes if self.is_open else ():
             self.matrix.add(*players_of(episode), episode.verdict.outcome)
 
     def restore(self, state: Mapping[str, Any], is_there: Callable[[PastVersion], bool]) -> None:
@@ -136,12 +137,28 @@ class League:
         self.draws = state["draws"]
 
     def as_json(self) -> dict[str, Any]:
+        """What a checkpoint has of it."""
         return {
             "kept": [{"version": past.version, "folders": dict(past.folders)} for past in self.kept],
             "draws": self.draws,
             "games": self.matrix.as_json(),
-            "ratings": {f"{player} as {role}": value for (player, role), value in self.matrix.ratings().items()},
         }
+
+    def summary(self) -> dict[str, Any]:
+        """`as_json` with ratings of kept versions, of the newest MOST_RATED versions and of fixed opponents. Fitting
+        takes time with the cube of their number, so a long run does not rate all of its versions."""
+        versions = sorted({version_of(player) for player in self.matrix.players()}, reverse=True)
+        rated = {past.version for past in self.kept} | set(versions[:MOST_RATED])
+        fixed = {fixed.model for fixed in self.config.fixed}
+        among = self.matrix.among(lambda name: version_of(name) in rated or name.rpartition("@")[0] in fixed)
+        ratings = {f"{player} as {role}": value for (player, role), value in among.ratings().items()}
+        return self.as_json() | {"ratings": ratings}
+
+
+def version_of(player: str) -> int:
+    """Of a name as `players_of` makes it; -1 without a version."""
+    version = player.rpartition("@")[2]
+    return int(version) if version.isdecimal() else -1
 
 
 def players_of(episode: Episode) -> tuple[str, str]:

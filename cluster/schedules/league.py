@@ -92,7 +92,7 @@ class LeaguePlay:
             self._recorder.record(OpponentLine(f"past-{number}", past.version))
         for old in dropped:  # no engine will load it again
             shutil.rmtree(folder / f"v{old.version}")
-        found = json.dumps(self.league.as_json(), indent=1) + "\n"
+        found = json.dumps(self.league.summary(), indent=1) + "\n"
         (self._folder / "league.json").write_text(found, encoding="utf-8")
 
     def record(self, episodes: Iterable[Episode]) -> None:

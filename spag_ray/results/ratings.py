@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from statistics import NormalDist
 from typing import Any
 
@@ -52,6 +52,15 @@ class WinMatrix:
 
     def outcomes(self, attacker: str, defender: str) -> Counter[Outcome]:
         return self._outcomes.get((attacker, defender), Counter())
+
+    def players(self) -> set[str]:
+        return {player for pair in self._outcomes for player in pair}
+
+    def among(self, is_in: Callable[[str], bool]) -> WinMatrix:
+        """The games in which both players are in."""
+        found = WinMatrix()
+        found._outcomes = {pair: outcomes for pair, outcomes in self._outcomes.items() if all(map(is_in, pair))}
+        return found
 
     def losses_against(self, player: str) -> tuple[float, int]:
         """(points, games) of `player` in either seat against others; half a point for a tie."""

@@ -129,6 +129,24 @@ def test_ratings_order_players_seat_by_seat_and_even_games_rate_the_same() -> No
     assert WinMatrix().ratings() == {}
 
 
+def test_a_league_of_many_versions_rates_kept_and_new_ones_and_saves_no_ratings() -> None:
+    league = League(LeagueConfig(past_share=0.3, fixed=[{"model": "/models/other", "share": 0.1}]), 0)
+    league.kept = [PastVersion(version, {"policy": "f"}) for version in (0, 700, 1500)]
+    for version in range(1600):
+        for opponent in ("policy@0", "policy@700", "/models/other@0"):
+            league.matrix.add(f"policy@{version}", opponent, Outcome.ATTACKER_WINS)
+    rated = {name.split(" as ")[0] for name in league.summary()["ratings"]}
+    assert rated == {"policy@0", "policy@700", "/models/other@0", *(f"policy@{n}" for n in range(1500, 1600))}
+    assert "ratings" not in league.as_json()
+    assert len(league.as_json()["games"]) == 3 * 1600
+
+
+def test_without_opponents_no_game_is_counted() -> None:
+    league = League(LeagueConfig(), 0)
+    league.record([game(0, Outcome.ATTACKER_WINS)] * 3)
+    assert league.as_json() == {"kept": [], "draws": 0, "games": []}
+
+
 def test_shares_above_one_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"add up to 1\.2"):
         parse_config({"league": {"past_share": 0.7, "fixed": [{"model": "m", "share": 0.5}]}})
