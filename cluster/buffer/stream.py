@@ -193,7 +193,7 @@ class GameStream:
         cursor's `mark`; all, if there is no mark that fits the log."""
         self._tail = LogTail(mark)
         if mark is not None:
-            self._seen = Numbers(*mark.seen.as_json())
+            self._seen = copy.deepcopy(mark.seen)
             self._win_rates = copy.deepcopy(mark.rates)
         uses: dict[str, int] = {}
         batch: list[int] = []

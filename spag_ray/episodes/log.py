@@ -155,8 +155,7 @@ def segments(path: Path) -> list[Path]:
 
 def read_records(path: Path, faults: LogFaults | None = None) -> Iterator[bytes]:
     """Every whole record of a log as bytes, in order. What was skipped is added to `faults` and logged."""
-    for segment in segments(path):
-        yield from read_segment(segment, faults)
+    return (data for _, data in read_records_from(path, LOG_START, faults))
 
 
 def read_records_from(

@@ -104,7 +104,7 @@ def test_a_place_is_for_its_kind_until_the_learners_are_done(local_ray: None) ->
     places.learners_are_done()
     assert places.take("match", "engine", 1, 0)["scheduling_strategy"].placement_group_bundle_index == 1
     places.close()
-    places.leave("match")  # whoever ends later has nothing to give back
+    places.leave("match")  # one that ends later has nothing to give back
     wait_until(lambda: free_cpus() == 2, 10)
 
 

@@ -1,4 +1,4 @@
-"""What whoever watches a run is shown."""
+"""What the live view of a run shows."""
 
 from __future__ import annotations
 

@@ -7,13 +7,15 @@ import shlex
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer.main
+from pydantic import BaseModel
 
 from cluster.cli import app
 from spag_ray.config.loading import load_config
+from spag_ray.config.run import RunConfig
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -49,7 +51,6 @@ RUN_BY: dict[str, str | None] = {
     "make test-long": None,
     "make chaos": None,
     "make fuzz": None,
-    "make soak": None,
     "python -m spag_ray": "tests/integration/test_resume.py",
     "python -m benchmarks.deck_difficulty": "tests/unit/game/test_deck_difficulty.py",
     "python -m benchmarks.expert_games": "tests/unit/play/test_scripted_policy.py",
@@ -142,3 +143,21 @@ def test_every_command_has_a_test_that_runs_it_or_is_said_to_have_none() -> None
         if place is not None:
             text, last = (ROOT / place).read_text(encoding="utf-8"), re.split(r"[ ./]", name.removesuffix(".py"))[-1]
             assert re.search(rf"\b(run_)?{last}\b", text), f"{place} does not speak of {name}"
+
+
+def config_keys(model: type[BaseModel], before: str = "") -> set[str]:
+    found: set[str] = set()
+    for name, field in model.model_fields.items():
+        found.add(before + name)
+        for kind in (field.annotation, *get_args(field.annotation)):
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                found |= config_keys(kind, f"{before}{name}.")
+    return found
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/coming_from.md"])
+def test_configuration_keys_that_a_page_names_exist(page: str) -> None:
+    known = config_keys(RunConfig)
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = {key for key in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)(?::[^`]*)?`", text) if key.split(".")[0] in known}
+    assert named - known <= {"cluster.console", "league.json"}, "a module and a file"

@@ -1,5 +1,5 @@
 """One run at a time has a folder: of several takers one gets the lease, a dead holder's is taken over, a live one's is
-not, and whoever has lost it writes nothing more."""
+not, and a process that has lost it writes nothing more."""
 
 from __future__ import annotations
 
