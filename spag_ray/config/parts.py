@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import starmap
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -125,7 +126,7 @@ class EngineConfig(Part):
     def _vllm_leaves_what_is_ours(self) -> EngineConfig:
         if self.vllm and self.kind != "vllm":
             raise ValueError(f"vllm has arguments of vLLM's engine, but kind is {self.kind}; leave one of them out")
-        if reason := next(filter(None, map(why_not_passed, self.vllm)), None):
+        if reason := next(filter(None, starmap(why_not_passed, self.vllm.items())), None):
             raise ValueError(reason)
         return self
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 # Arguments that this program's own keys set, and arguments whose values it relies on.
 _OURS = {
     "model": "model",
@@ -22,18 +25,33 @@ _OURS = {
 _RELIED_ON = {
     "logprobs_mode": "the learner needs the log-probabilities of what was sampled from",
     "generation_config": "sampling is what the run says, not what the model's folder suggests",
+    "override_generation_config": "sampling is what the run says",
+    "logits_processors": "tokens would be sampled from other probabilities than the learner computes",
+    "watermark_config": "tokens would be sampled from other probabilities than the learner computes",
+    "diffusion_config": "the learner computes log-probabilities of tokens that are sampled from left to right",
     "tokenizer": "prompts are rendered with the model's own tokenizer, and games keep token ids",
     "skip_tokenizer_init": "engines read and answer token ids",
     "trust_remote_code": "code from a model's folder is never run",
     "worker_extension_cls": "it takes in new weights",
     "distributed_executor_backend": "vLLM's workers have no place of their own in a run's placement group",
     "pipeline_parallel_size": "an engine's GPUs are those of engine.tensor_parallel_size",
+    "prefill_context_parallel_size": "an engine's GPUs are those of engine.tensor_parallel_size",
+    "nnodes": "an engine is on one node",
+    "device_ids": "an engine has the GPUs that Ray reserves for it",
     "data_parallel_size": "more engines are engine.num_engines",
 }
 
 
-def why_not_passed(name: str) -> str | None:
-    """Why the argument of this name is refused; None if it is passed on."""
+def why_not_passed(name: str, value: Any) -> str | None:
+    """Why the argument of this name and value is refused; None if it is passed on."""
     if name in _OURS:
         return f"vllm.{name} is set by {_OURS[name]}; set that"
-    return f"vllm.{name} cannot be set: {_RELIED_ON[name]}" if name in _RELIED_ON else None
+    if name in _RELIED_ON:
+        return f"vllm.{name} cannot be set: {_RELIED_ON[name]}"
+    speculates = name == "speculative_config" and isinstance(value, Mapping)
+    if speculates and value.get("rejection_sample_method") == "synthetic":
+        return (
+            "vllm.speculative_config.rejection_sample_method: synthetic accepts tokens at a given rate, whatever "
+            "their probability; the learner needs tokens sampled from the model: use standard or block"
+        )
+    return None

@@ -24,6 +24,14 @@ def test_what_vllm_alone_knows_is_passed_on(tiny_model: Path) -> None:
     assert (found.quantization, found.enable_prefix_caching) == ("fp8", False)
     assert found.logprobs_mode == "processed_logprobs"
     assert told(tiny_model).enable_prefix_caching
+    several = {
+        "speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "rejection_sample_method": "standard"},
+        "attention_backend": "FLASH_ATTN",
+        "enable_expert_parallel": True,
+    }
+    parse_config({"engine": {"vllm": several}})
+    found = told(tiny_model, **several)
+    assert {name: getattr(found, name) for name in several} == several
 
 
 def test_an_argument_that_vllm_does_not_have_is_named_with_the_nearest(tiny_model: Path) -> None:
@@ -37,6 +45,13 @@ def test_an_argument_that_vllm_does_not_have_is_named_with_the_nearest(tiny_mode
         ({"max_model_len": 1}, r"vllm\.max_model_len is set by engine\.max_model_len"),
         ({"logprobs_mode": "raw_logprobs"}, r"vllm\.logprobs_mode cannot be set: the learner needs"),
         ({"trust_remote_code": True}, "code from a model's folder is never run"),
+        ({"skip_tokenizer_init": False}, "engines read and answer token ids"),
+        ({"logits_processors": ["mine:Processor"]}, "other probabilities than the learner computes"),
+        ({"watermark_config": {"key": 1}}, "other probabilities than the learner computes"),
+        ({"override_generation_config": {"eos_token_id": 5}}, "sampling is what the run says"),
+        ({"prefill_context_parallel_size": 2}, r"those of engine\.tensor_parallel_size"),
+        ({"device_ids": [1]}, "has the GPUs that Ray reserves for it"),
+        ({"speculative_config": {"rejection_sample_method": "synthetic"}}, "use standard or block"),
     ],
 )
 def test_what_a_run_sets_or_relies_on_is_refused(arguments: dict[str, Any], reason: str) -> None:
@@ -53,4 +68,9 @@ def test_every_name_that_is_refused_is_one_of_vllms() -> None:
     from vllm import AsyncEngineArgs
 
     names = {field.name for field in fields(AsyncEngineArgs)}
-    assert {*vllm_arguments._OURS, *vllm_arguments._RELIED_ON} <= names
+    assert {*vllm_arguments._OURS, *vllm_arguments._RELIED_ON, "speculative_config"} <= names
+
+
+def test_every_name_that_a_run_relies_on_is_in_the_documents() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
+    assert [name for name in vllm_arguments._RELIED_ON if f"`{name}`" not in page] == []
