@@ -7,7 +7,9 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from learners.engine import TrainingEngine
@@ -27,9 +29,11 @@ class StagingBuffer:
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
 
-    def bucket(self, index: int, dtype: torch.dtype, tensors: Iterable[tuple[str, Tensor]], num_bytes: int) -> Bucket:
-        """The tensors, on any device, as a bucket of `dtype`, `num_bytes` in all. Its payload is this buffer and valid
-        until the next call."""
+    def fill(
+        self, dtype: torch.dtype, tensors: Iterable[tuple[str, Tensor]], num_bytes: int
+    ) -> tuple[tuple[TensorSpec, ...], NDArray[np.uint8]]:
+        """Copy the tensors, from any device, as `dtype`; `num_bytes` in all. Returns where each lies and the bytes,
+        which are this buffer's own and valid until the next call."""
         if len(self._memory) < num_bytes:
             self._memory = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
         specs, offset = [], 0
@@ -41,8 +45,12 @@ class StagingBuffer:
             offset = end
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        payload = self._memory[:offset].numpy()
-        return Bucket(index, tuple(specs), payload, checksum(payload))
+        return tuple(specs), self._memory[:offset].numpy()
+
+    def bucket(self, index: int, dtype: torch.dtype, tensors: Iterable[tuple[str, Tensor]], num_bytes: int) -> Bucket:
+        """`fill` as a bucket."""
+        specs, payload = self.fill(dtype, tensors, num_bytes)
+        return Bucket(index, specs, payload, checksum(payload))
 
 
 class Exporter:
@@ -82,16 +90,24 @@ class Exporter:
     def num_tensors(self) -> int:
         return len(self._weights)
 
-    @torch.no_grad()
     def bucket(self, index: int) -> Bucket | None:
         """Bucket `index` on rank 0, None elsewhere; every rank has to call it. Its payload is valid until the next
         call."""
+        copied = self.copied(index)
+        if copied is None:
+            return None
+        specs, payload = copied
+        return Bucket(index, specs, payload, checksum(payload))
+
+    @torch.no_grad()
+    def copied(self, index: int) -> tuple[tuple[TensorSpec, ...], NDArray[np.uint8]] | None:
+        """`bucket` before its checksum is computed: (where each tensor lies, the bytes)."""
         names = self.plan[index]
         with self._gathered(names):
             if self._engine.world.rank != 0:
                 return None
             tensors = ((name, self._weights[name][1]().detach()) for name in names)
-            return self._staging.bucket(index, self._dtype, tensors, sum(self._sizes[name] for name in names))
+            return self._staging.fill(self._dtype, tensors, sum(self._sizes[name] for name in names))
 
     @torch.no_grad()
     def tensors(self, index: int) -> dict[str, Tensor] | None:

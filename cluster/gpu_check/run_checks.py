@@ -57,7 +57,7 @@ CHECKS = (
     Check("learner asleep", sleep, LEARNER),
     Check("learner with adapters asleep", partial(sleep, lora={"rank": 8}), (*LEARNER, "peft")),
     Check("fresh moments", fresh_moments, LEARNER),
-    Check("export", export, (*LEARNER, "xxhash")),
+    Check("export", export, LEARNER),
     Check("engine", engine, ENGINE),
     Check("run object_store", run_object_store, RUN),
     Check("run shared_memory", run_shared_memory, RUN),
