@@ -8,6 +8,8 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,13 @@ TEMPERATURE = 0.7
 
 
 def engine(told: Told, num_gpus: int = 1) -> Finding:
-    """Log-probabilities of sampled tokens against the learner's forward pass, seeds, and what a sleep frees."""
+    """Log-probabilities of sampled tokens against the learner's forward pass, seeds, what a sleep frees, and a reload:
+    under other weights turns change, and under the first ones again they repeat."""
     return asyncio.run(_engine(told, num_gpus))
 
 
 async def _engine(told: Told, num_gpus: int) -> Finding:
-    from actors.policy import Request, Sampling
+    from actors.tensors import saved_snapshot
     from actors.vllm_policy import VllmPolicy
     from spag_ray.config.parts import EngineConfig
 
@@ -41,34 +44,61 @@ async def _engine(told: Told, num_gpus: int) -> Finding:
     )
     policy = await VllmPolicy.start(random_model(told), config)
     try:
-        rng = random.Random(0)
-        words = SHAPES[told.shape]["vocab_size"]
-        requests = [
-            Request(str(n), tuple(rng.randrange(words) for _ in range(100)), Sampling(TEMPERATURE, 48, seed=n))
-            for n in range(32 if told.on_gpu else 2)
-        ]
+        requests = _requests(told)
         first = await policy.generate(requests)
         again = await policy.generate(requests)
         free = _free_gib(told)
         await policy.sleep()
         freed = _free_gib(told) - free
         await policy.wake()
-        after = await policy.generate(requests)
+        awake = await policy.generate(requests)
+        weights = saved_snapshot(random_model(told), 2)
+        await policy.load(_negated(weights))
+        others = await policy.generate(requests)
+        began = time.perf_counter()
+        await policy.load(weights)
+        reload_s = time.perf_counter() - began
+        reloaded = await policy.generate(requests)
     finally:
         await policy.close()
     turns = [(request.prompt_ids, each.token_ids, each.logprobs) for request, each in zip(requests, first, strict=True)]
     gap = _mean_gap(told, turns)
-    repeated = min(
-        sum(one.token_ids == other.token_ids for one, other in zip(first, later, strict=True))
-        for later in (again, after)
-    )
-    passed = gap <= MOST_GAP and repeated >= 0.9 * len(requests)
+    repeated = min(_num_equal(first, later) for later in (again, awake, reloaded))
+    changed = len(requests) - _num_equal(first, others)
+    passed = gap <= MOST_GAP and min(repeated, changed) >= 0.9 * len(requests)
     text = (
-        f"{len(requests)} turns: {gap:.4f} nats a token from the learner's, {repeated} repeated by their seeds; "
-        f"sleep frees {freed:.1f} GiB"
+        f"{len(requests)} turns: {gap:.4f} nats a token from the learner's, {repeated} repeated by their seeds, "
+        f"{changed} changed by other weights; sleep frees {freed:.1f} GiB, a reload takes {reload_s:.2f} s"
     )
-    figures = {"gap_nats": gap, "repeated": float(repeated), "freed_gib": freed}
-    return Finding(passed and (not told.on_gpu or freed > 1), text, figures)
+    figures = {"gap_nats": gap, "repeated": float(repeated), "changed": float(changed), "freed_gib": freed}
+    return Finding(passed and (not told.on_gpu or freed > 1), text, figures | {"reload_s": reload_s})
+
+
+def _requests(told: Told) -> list[Any]:
+    """Prompts of random tokens, each with a seed of its own."""
+    from actors.policy import Request, Sampling
+
+    rng = random.Random(0)
+    words = SHAPES[told.shape]["vocab_size"]
+    return [
+        Request(str(n), tuple(rng.randrange(words) for _ in range(100)), Sampling(TEMPERATURE, 48, seed=n))
+        for n in range(32 if told.on_gpu else 2)
+    ]
+
+
+def _num_equal(turns: Sequence[Any], others: Sequence[Any]) -> int:
+    return sum(one.token_ids == other.token_ids for one, other in zip(turns, others, strict=True))
+
+
+def _negated(snapshot: Any) -> Any:
+    """The same weights with the opposite sign, as the version before: another model of this shape."""
+    from spag_ray.weights.snapshot import Bucket, LocalSnapshot, checksum
+
+    parts = []
+    for bucket in snapshot.parts:
+        payload = (-torch.from_numpy(bucket.payload).view(torch.bfloat16)).view(torch.uint8).numpy()
+        parts.append(Bucket(bucket.index, bucket.tensors, payload, checksum(payload)))
+    return LocalSnapshot(snapshot.version - 1, tuple(parts))
 
 
 def two_gpus(told: Told) -> Finding:

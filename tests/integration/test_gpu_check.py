@@ -33,6 +33,8 @@ def test_the_engines_check_passes(capsys: pytest.CaptureFixture[str]) -> None:
     rows = checked("engine", capsys)
     assert rows["engine"]["status"] == "pass"
     assert 0 < rows["engine"]["figures"]["gap_nats"] < 0.05
+    assert rows["engine"]["figures"]["repeated"] == rows["engine"]["figures"]["changed"] == 2
+    assert rows["engine"]["figures"]["reload_s"] > 0
     assert rows["engine on two GPUs"]["status"] == "skip"
 
 
