@@ -58,6 +58,10 @@ def test_the_sums_in_a_gpu_configs_comments_are_those_of_its_plan(path: Path) ->
     gradients = sum(num_bytes for name, num_bytes in parts.items() if name.startswith("gradients"))
     for num_bytes in (parts["weights"], gradients, parts["optimiser"], parts["KV cache"], plan.learner.num_bytes):
         assert round(num_bytes / GIB, 1) in said
+    if "Host:" in comments:
+        loading = {part.name: part.num_bytes for part in plan.learner.host_parts}["the model while it loads"]
+        assert round(loading / GIB, 1) in said
+        assert ("every rank loads the whole model" in comments) == (loading == parts["weights"])
 
 
 def test_a_dry_run_imports_nothing_slow_and_makes_nothing(tmp_path: Path) -> None:
