@@ -81,12 +81,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """`needs`: Python packages, and `num_gpus` GPUs."""
+    """`needs`: Python packages, `num_gpus` GPUs, and on a GPU machine `programs`."""
 
     name: str
     run: Callable[[Told], Finding]
     needs: tuple[str, ...]
     num_gpus: int = 1
+    programs: tuple[str, ...] = ()
 
 
 def random_model(told: Told) -> str:

@@ -14,6 +14,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -47,16 +48,17 @@ from cluster.gpu_check.learner_checks import (
     sleep,
 )
 
+CPU_ADAM = ("g++",)  # DeepSpeed compiles its optimiser for offloaded states on first use
 CHECKS = (
     Check("attention", attention, MODULES),
     Check("head", head, MODULES),
     Check("learner ZeRO-1", partial(learner, zero_stage=1), LEARNER),
     Check("learner ZeRO-2", partial(learner, zero_stage=2), LEARNER),
     Check("learner ZeRO-3", partial(learner, zero_stage=3), LEARNER),
-    Check("learner ZeRO-2 offloaded", partial(learner, deepspeed="zero2_offload"), LEARNER),
+    Check("learner ZeRO-2 offloaded", partial(learner, deepspeed="zero2_offload"), LEARNER, programs=CPU_ADAM),
     Check("learner asleep", sleep, LEARNER),
     Check("learner with adapters asleep", partial(sleep, lora={"rank": 8}), (*LEARNER, "peft")),
-    Check("fresh moments", fresh_moments, LEARNER),
+    Check("fresh moments", fresh_moments, LEARNER, programs=CPU_ADAM),
     Check("export", export, LEARNER),
     Check("engine", engine, ENGINE),
     Check("run object_store", run_object_store, RUN),
@@ -117,6 +119,9 @@ def why_not(check: Check, device: str, num_gpus: int, seconds_left: float) -> st
     missing = [name for name in check.needs if importlib.util.find_spec(name) is None]
     if missing:
         return f"needs {', '.join(missing)}, which is not installed here"
+    lacking = [name for name in check.programs if device == "cuda" and shutil.which(name) is None]
+    if lacking:
+        return f"needs {', '.join(lacking)}, which is not on the PATH"
     if device == "cuda" and num_gpus < check.num_gpus:
         return f"GPUs: needs {check.num_gpus}, found {num_gpus}"
     if device == "cpu" and check.num_gpus > 1:

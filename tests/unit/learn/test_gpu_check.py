@@ -64,6 +64,9 @@ def test_what_is_missing_is_said() -> None:
     assert why_not(here, "cuda", 1, 1.0) == "GPUs: needs 2, found 1"
     assert why_not(here, "cuda", 2, 0.0) == "no time is left (--limit-s)"
     assert why_not(here, "cuda", 2, 1.0) == ""
+    compiled = Check("x", nothing, ("torch",), programs=("no-such-compiler",))
+    assert why_not(compiled, "cuda", 1, 1.0) == "needs no-such-compiler, which is not on the PATH"
+    assert why_not(compiled, "cpu", 0, 1.0) == ""
 
 
 def test_without_a_gpu_every_check_is_skipped_and_nothing_has_failed(
