@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import xxhash
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from actors.vllm_weights import SharedMemoryUpdate, SharedMemoryWeightTransfer
@@ -101,9 +102,18 @@ class BytesWritten(TorchDispatchMode):
         return out
 
 
-def test_a_version_is_copied_four_times_between_the_learners_gpu_and_the_engines(exporter: Exporter) -> None:
+def test_a_version_is_copied_four_times_between_the_learners_gpu_and_the_engines(
+    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """To the staging buffer, to Ray's object store, to shared memory, to the engine's GPU (here one that keeps
-    nothing: the meta device)."""
+    nothing: the meta device). It is hashed once on each side."""
+    hashed, digest = [0], xxhash.xxh3_64_hexdigest
+
+    def counted(data: memoryview) -> str:
+        hashed[0] += data.nbytes
+        return digest(data)
+
+    monkeypatch.setattr(xxhash, "xxh3_64_hexdigest", counted)
     engine: Any = object.__new__(SharedMemoryWeightTransfer)
     engine.device = torch.device("meta")
     arrived: list[str] = []
@@ -125,6 +135,7 @@ def test_a_version_is_copied_four_times_between_the_learners_gpu_and_the_engines
 
     assert arrived == list(exporter.shapes())
     assert moved == dict.fromkeys(moved, exporter.num_bytes)
+    assert hashed[0] == 2 * exporter.num_bytes
 
 
 def test_the_next_bucket_lies_where_the_one_before_did(exporter: Exporter) -> None:
