@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,15 @@ import pytest
 import torch
 from torch import nn
 
-from cluster.gpu_check import learner_checks, run_checks
+from cluster.checks.preflight import check_files
+from cluster.gpu_check import engine_checks, learner_checks, run_checks
 from cluster.gpu_check.check import Check, Finding, Told
 from cluster.gpu_check.learner_checks import attention, head
 from cluster.gpu_check.run_checks import CHECKS, reason_of, run_all, why_not
+from cluster.planning.placement_faults import placement_fault
+from cluster.types import NodeResources
 from learners.engine import move_frozen
+from spag_ray.config.loading import load_config
 
 # What a machine with torch, transformers and DeepSpeed alone does not have; DeepSpeed itself brings pydantic.
 ABSENT = ("ray", "vllm", "pydantic", "xxhash", "peft", "lm_eval")
@@ -115,3 +120,28 @@ def test_frozen_weights_move_and_trained_ones_stay(monkeypatch: pytest.MonkeyPat
     assert divided.ds_tensor.tolist() == [100.0, 101.0]
     changed = [not torch.equal(one, other) for one, other in zip(before, module.parameters(), strict=True)]
     assert changed == [True, False, False, False]
+
+
+@pytest.mark.parametrize("check", [each for each in CHECKS if each.name.startswith("run ")], ids=lambda each: each.name)
+def test_every_run_of_a_check_passes_what_is_checked_before_a_run(
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def refused(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 2, "", "Error\nwhat was wrong")
+
+    monkeypatch.setattr(engine_checks.subprocess, "run", refused)
+    found = check.run(Told("qwen2.5-1.5b", tmp_path))
+    assert (found.passed, found.text) == (False, "ended with 2: what was wrong")
+    [command] = commands
+    options = [value for option, value in pairwise(command) if option == "-o"]
+    config = load_config("quickstart", options)
+    assert config.sync.channel == check.name.split()[-1] or "ranks" in check.name
+    assert config.engine.num_gpus
+    assert config.learner.num_gpus
+    check_files(config)
+    assert placement_fault(config, [NodeResources("here", 4, check.num_gpus)]) is None
+    if check.num_gpus > 1:
+        assert placement_fault(config, [NodeResources("here", 4, 1)])
