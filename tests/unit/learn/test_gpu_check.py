@@ -7,6 +7,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -120,6 +121,51 @@ def test_frozen_weights_move_and_trained_ones_stay(monkeypatch: pytest.MonkeyPat
     assert divided.ds_tensor.tolist() == [100.0, 101.0]
     changed = [not torch.equal(one, other) for one, other in zip(before, module.parameters(), strict=True)]
     assert changed == [True, False, False, False]
+
+
+class Sleeper:
+    """A learner of 26 GiB, as the sleep check sees it: what it has put on the GPU stays there until it sleeps, also
+    when nobody refers to it. `loses`: what a sleep does to its weights."""
+
+    on_gpu = 0.0
+    most = 0.0
+
+    def __init__(self, loses: float) -> None:
+        self._loses = loses
+        self._loss = 8.0
+        Sleeper.take(26.0)
+
+    @staticmethod
+    def take(gib: float) -> None:
+        Sleeper.on_gpu += gib
+        Sleeper.most = max(Sleeper.most, Sleeper.on_gpu)
+
+    def begin_stage(self, *_: Any) -> None: ...
+
+    def step(self, batch: Any) -> Any:
+        self._loss -= 1
+        return SimpleNamespace(loss=self._loss)
+
+    def sleep(self) -> None:
+        Sleeper.take(-25.0)
+        self._loss += self._loses
+
+    def wake(self) -> None:
+        Sleeper.take(25.0)
+
+
+@pytest.mark.parametrize("loses", [0.0, 0.5])
+def test_the_sleep_check_measures_one_learner_and_never_needs_room_for_two(
+    loses: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Sleeper, "on_gpu", 1.0)
+    monkeypatch.setattr(Sleeper, "most", 0.0)
+    monkeypatch.setattr(learner_checks, "_rank", lambda *_, **__: (Sleeper(loses), None))
+    monkeypatch.setattr(learner_checks, "_gib_allocated", lambda _: Sleeper.on_gpu)
+    found = learner_checks.sleep(Told("tiny", tmp_path))
+    assert found.figures == {"freed_gib": 25.0, "held_gib": 26.0}
+    assert Sleeper.most < 30
+    assert found.passed == (not loses)
 
 
 @pytest.mark.parametrize("check", [each for each in CHECKS if each.name.startswith("run ")], ids=lambda each: each.name)
