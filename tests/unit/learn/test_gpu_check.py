@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+import learners.head
 from cluster.checks.preflight import check_files
 from cluster.gpu_check import engine_checks, learner_checks, run_checks
 from cluster.gpu_check.check import Check, Finding, Told
@@ -58,6 +59,25 @@ def test_arithmetic_is_compared_and_not_only_run(tmp_path: Path, monkeypatch: py
     assert not attention(told).passed
     monkeypatch.setattr("learners.head._at_least_float32", lambda dtype: dtype)  # log-probabilities in bfloat16
     assert not head(told).passed
+
+
+def test_a_few_logits_that_are_rounded_to_the_next_number_are_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A logit between 2 and 4 that is rounded to the next bfloat16 differs by 1/64."""
+    computed = learners.head._TargetLogprobs.apply
+
+    def with_steps(share: float) -> Finding:
+        def apply(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            logprobs, entropies = computed(*arguments)
+            steps = (torch.arange(len(logprobs)) < share * len(logprobs)) / 64
+            return logprobs + steps, entropies
+
+        monkeypatch.setattr("learners.head._TargetLogprobs", SimpleNamespace(apply=apply))
+        return head(Told("tiny", tmp_path, "cpu"))
+
+    assert with_steps(0.005).passed
+    assert not with_steps(0.02).passed
 
 
 def test_what_is_missing_is_said() -> None:
