@@ -76,6 +76,9 @@ class Learner:
         self._vocabulary_size = module.get_input_embeddings().num_embeddings
         if config.gradient_checkpointing:
             module.gradient_checkpointing_enable({"use_reentrant": False})
+        if config.freeze_embeddings:
+            module.get_input_embeddings().requires_grad_(False)
+            module.get_output_embeddings().requires_grad_(False)
         if config.lora is not None:
             from learners.lora import with_adapters
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cluster.planning.model_size import ModelSize, head_dim, kv_heads
+from cluster.planning.model_size import ModelSize, head_dim, kv_heads, num_embeddings
 from learners.deepspeed_config import deepspeed_config, is_offloaded, loads_in_parts
 from spag_ray.config.run import RunConfig
 
@@ -164,10 +164,16 @@ def embedding_bytes(config: RunConfig, size: ModelSize | None) -> int:
 
 
 def num_trained(config: RunConfig, size: ModelSize) -> int:
-    """Parameters with a gradient: all, or those of the adapters (all, where the shape is not known)."""
+    """Parameters with a gradient: all, all but the embeddings, or those of the adapters (all, where the shape is not
+    known)."""
+    if size.shape is None:
+        return size.num_parameters
     lora = config.learner.lora
     adapters = size.num_adapter_parameters(lora.rank, lora.targets) if lora else None
-    return size.num_parameters if adapters is None else adapters
+    if adapters is not None:
+        return adapters
+    frozen = num_embeddings(size.shape) if config.learner.freeze_embeddings else 0
+    return size.num_parameters - frozen
 
 
 def short(number: int) -> str:

@@ -89,7 +89,7 @@ def stored_parameters(folder: Path) -> int | None:
 
 def count_parameters(shape: ModelShape) -> int:
     """Of a causal language model of this shape."""
-    width, vocabulary = shape.hidden_size, shape.vocab_size
+    width = shape.hidden_size
     heads = shape.num_attention_heads * head_dim(shape)
     keys = kv_heads(shape) * head_dim(shape)
     layer = sum(inputs * outputs for inputs, outputs in linear_layers(shape).values())
@@ -101,8 +101,12 @@ def count_parameters(shape: ModelShape) -> int:
         layer += heads + 2 * keys if shape.model_type == "qwen2" else 0
         layer += 2 * head_dim(shape) if shape.model_type == "qwen3" else 0
         last_norm = width
-    embeddings = vocabulary * width * (1 if shape.tie_word_embeddings else 2)
-    return shape.num_hidden_layers * layer + last_norm + embeddings
+    return shape.num_hidden_layers * layer + last_norm + num_embeddings(shape)
+
+
+def num_embeddings(shape: ModelShape) -> int:
+    """Parameters of the token embeddings and of the output layer, which may be the same."""
+    return shape.vocab_size * shape.hidden_size * (1 if shape.tie_word_embeddings else 2)
 
 
 def linear_layers(shape: ModelShape) -> Mapping[str, tuple[int, int]]:

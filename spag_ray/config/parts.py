@@ -154,6 +154,11 @@ class LearnerConfig(Part):
         "self-play's turns (not in a stream with a KL term); `none`: as `engine`, and no KL term (kl_coeff: 0)",
     )
     lora: LoraConfig | None = Field(None, description="train low-rank adapters (peft) instead of all weights")
+    freeze_embeddings: bool = Field(
+        False,
+        description="train all weights but the token embeddings and the output layer, so that the words of the games do "
+        "not become more probable than other words",
+    )
     max_skipped_steps: int = Field(3, ge=1, description="consecutive steps without a finite gradient that end a run")
     max_grad_norm: float = Field(1.0, gt=0)
     weight_decay: float = Field(0.0, ge=0)
@@ -166,6 +171,12 @@ class LearnerConfig(Part):
     )
     bucket_bytes: int = Field(64 * 2**20, ge=1024, description="size cap of one bucket of a weight snapshot")
     timeout_s: float = Field(1800, gt=0, description="deadline of one learner call")
+
+    @model_validator(mode="after")
+    def _check(self) -> LearnerConfig:
+        if self.freeze_embeddings and self.lora is not None:
+            raise ValueError("freeze_embeddings has no effect with lora, which trains adapters alone; set one of them")
+        return self
 
 
 class ObjectiveConfig(Part):
@@ -191,6 +202,11 @@ class ObjectiveConfig(Part):
         "all",
         description="the attacker's payoff of a trap is shared over all its turns, or goes to the one turn after which "
         "the word was said",
+    )
+    guess_credit: Literal["all", "guess"] = Field(
+        "all",
+        description="the defender's payoff of a right guess is shared over all its turns, or goes to the guess alone, as "
+        "that of a wrong guess does with loser_turns: deciding",
     )
     baseline: Literal["none", "moving", "mean"] = Field(
         "none", description="subtracted from a result: the role's moving average, or its mean over these games"

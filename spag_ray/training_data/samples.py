@@ -117,10 +117,10 @@ def game_samples(
 
     A seat's payoff minus its baseline is shared over the seat's turns. Winners are always trained; losers and both
     seats of a tie only with `learn_from: both`. With `loser_turns: deciding` the loser's payoff goes to the turn that
-    lost the game. With `trap_credit: trap` the payoff of a trap goes to the turn before the word was said. After a
-    breach, the breaker's payoff goes to the turn that broke the rules, without a baseline. A game's weight is decided /
-    (2 * games its winner's role won) over the episodes given, or over the last decided games in `window`; ties and
-    breaches have weight 1.
+    lost the game. With `trap_credit: trap` the payoff of a trap goes to the turn before the word was said, and with
+    `guess_credit: guess` that of a right guess goes to the guess. After a breach, the breaker's payoff goes to the turn
+    that broke the rules, without a baseline. A game's weight is decided / (2 * games its winner's role won) over the
+    episodes given, or over the last decided games in `window`; ties and breaches have weight 1.
 
     Games that a full context ended are always left out. `sampled=False` leaves out the turns' log-probabilities, for
     tokens that were not sampled. In games between policies only the turns of policies in `learning` are trained on
@@ -228,18 +228,21 @@ def _shared_out(
         if winner is role.other and objective.loser_turns == "deciding":
             if verdict.turn is not None and next_role(verdict.turn) is role:
                 advantages[verdict.turn] = value
-        elif _is_trap(verdict) and role is winner and objective.trap_credit == "trap":
-            assert verdict.turn is not None
-            advantages[verdict.turn - 1] = value
+        elif role is winner and (turn := _credited_turn(verdict, objective)) is not None:
+            advantages[turn] = value
         else:
             advantages |= _shares(verdict, role, value, objective.decay)
     return advantages
 
 
-def _is_trap(verdict: Verdict) -> bool:
-    """Whether the defender said the word without guessing it, in a known turn."""
-    said = verdict.end_reason is EndReason.SAID_WORD and verdict.turn is not None
-    return said and verdict.outcome is Outcome.ATTACKER_WINS
+def _credited_turn(verdict: Verdict, objective: ObjectiveConfig) -> int | None:
+    """The turn that gets the winner's whole payoff, if one does: the one before the word was said, or a right guess."""
+    if verdict.turn is None:
+        return None
+    if verdict.outcome is Outcome.ATTACKER_WINS and verdict.end_reason is EndReason.SAID_WORD:
+        return verdict.turn - 1 if objective.trap_credit == "trap" else None
+    is_guess = verdict.end_reason is EndReason.RIGHT_GUESS and objective.guess_credit == "guess"
+    return verdict.turn if is_guess else None
 
 
 def _shares(verdict: Verdict, role: Role, value: float, decay: float) -> dict[int, float]:

@@ -267,6 +267,19 @@ def test_adapters_alone_are_trained_and_the_merged_model_has_the_names_and_the_l
     assert not any("embed" in name or "norm" in name for name in moved)
 
 
+@pytest.mark.parametrize("zero_stage", [1, 3])
+def test_frozen_embeddings_stay_as_they_were_and_every_other_matrix_is_trained(
+    tiny_model: Path, tmp_path: Path, zero_stage: int
+) -> None:
+    found = run_ranks(tiny_model, tmp_path / "f", freeze_embeddings=True, zero_stage=zero_stage)
+    assert found["reports"][2]["loss"] < found["reports"][0]["loss"]
+    saved, before = (load_file(folder / "model.safetensors") for folder in (tmp_path / "f", tiny_model))
+    assert saved.keys() == before.keys()
+    same = {name for name in before if torch.equal(saved[name].float(), before[name].float())}
+    assert {name for name in before if "embed" in name or "lm_head" in name} <= same
+    assert not any("proj" in name for name in same)
+
+
 def test_a_zero3_rank_takes_its_part_of_a_model_into_memory_and_no_more(tmp_path: Path) -> None:
     """Four ranks, each with a quarter, what a rank needs besides, and a weight or two for a moment."""
     num_bytes = loading.write_model(tmp_path, layers=10, hidden_size=1024, stored=torch.float32)

@@ -27,7 +27,7 @@ def roles(games: list[GameSample]) -> list[list[str]]:
 
 
 def test_ties_breaches_and_losers_are_left_out_whatever_self_play_learns() -> None:
-    objective = ObjectiveConfig(learn_from="both", trap_credit="trap", baseline="mean")
+    objective = ObjectiveConfig(learn_from="both", trap_credit="trap", guess_credit="guess", baseline="mean")
     games = imitation_samples(PLAYED, objective, "winners")
     assert roles(games) == [["a", "a"], ["d", "d"], ["a", "a"]]
     assert [each.weight for each in games] == [0.75, 1.5, 0.75]

@@ -80,6 +80,16 @@ def test_credit_for_a_trap_may_go_to_the_turn_before_the_word_was_said() -> None
     assert learned(wrong, payoffs, trap_credit="trap") == [("a", 0.2222), ("a", 0.2778)]
 
 
+def test_credit_for_a_right_guess_may_go_to_the_guess() -> None:
+    right = ended(GameEnd(Outcome.DEFENDER_WINS, EndReason.RIGHT_GUESS))
+    assert learned(right, Payoffs()) == [("d", 0.4444), ("d", 0.5556)]
+    assert learned(right, Payoffs(), guess_credit="guess") == [("d", 1.0)]
+    both = learned(right, Payoffs(), guess_credit="guess", learn_from="both")
+    assert both == [("a", -0.4444), ("a", -0.5556), ("d", 1.0)]
+    wrong = ended(GameEnd(Outcome.ATTACKER_WINS, EndReason.WRONG_GUESS))
+    assert learned(wrong, Payoffs(), guess_credit="guess") == learned(wrong, Payoffs())
+
+
 def test_a_breach_pays_the_turn_that_broke_the_rules_and_the_other_seat_if_it_is_paid() -> None:
     breach = ended(GameEnd(Outcome.ATTACKER_BREACH, EndReason.SAID_WORD), num_turns=5)
     assert learned(breach, Payoffs()) == []

@@ -82,6 +82,16 @@ def test_each_zero_stage_splits_what_it_says() -> None:
     assert {stages[stage]["optimiser"] for stage in stages} == {12 * P // 4}
 
 
+def test_frozen_embeddings_have_no_gradient_and_no_optimiser() -> None:
+    learner = {"zero_stage": 2, "freeze_embeddings": True}
+    parts = parts_of(learner_memory(config_of(learner=learner), SIZE))
+    assert SIZE.shape is not None
+    trained = P - 2 * SIZE.shape.vocab_size * SIZE.shape.hidden_size  # Llama-2's output layer is a matrix of its own
+    assert parts["weights"] == 2 * P
+    assert parts["gradients, float32"] == 4 * trained // 4
+    assert parts["optimiser"] == 12 * trained // 4
+
+
 def test_the_weights_of_a_stages_start_lie_on_the_host_where_they_are_needed() -> None:
     def held(objective: dict[str, Any], **changes: Any) -> int:
         config = config_of(schedule="stream", objective=objective, **STREAM, **changes)
