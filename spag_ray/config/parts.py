@@ -156,8 +156,8 @@ class LearnerConfig(Part):
     lora: LoraConfig | None = Field(None, description="train low-rank adapters (peft) instead of all weights")
     freeze_embeddings: bool = Field(
         False,
-        description="train all weights but the token embeddings and the output layer, so that the words of the games do "
-        "not become more probable than other words",
+        description="train all weights but the token embeddings and the output layer, so that the words of the games "
+        "do not become more probable than other words",
     )
     max_skipped_steps: int = Field(3, ge=1, description="consecutive steps without a finite gradient that end a run")
     max_grad_norm: float = Field(1.0, gt=0)
@@ -205,8 +205,8 @@ class ObjectiveConfig(Part):
     )
     guess_credit: Literal["all", "guess"] = Field(
         "all",
-        description="the defender's payoff of a right guess is shared over all its turns, or goes to the guess alone, as "
-        "that of a wrong guess does with loser_turns: deciding",
+        description="the defender's payoff of a right guess is shared over all its turns, or goes to the guess alone, "
+        "as that of a wrong guess does with loser_turns: deciding",
     )
     baseline: Literal["none", "moving", "mean"] = Field(
         "none", description="subtracted from a result: the role's moving average, or its mean over these games"
