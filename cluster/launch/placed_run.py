@@ -25,7 +25,7 @@ from cluster.runtime.run_folder import make_run_folder, reopen_run_folder, resum
 from cluster.types import Progress
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
-from spag_ray.game.decks import Deck, load_deck, split_words, without_words
+from spag_ray.game.decks import Deck, easy_cards, load_deck, split_words, without_words
 from spag_ray.game.words import read_words
 from spag_ray.host.folder_lease import FolderLease, held
 
@@ -95,12 +95,17 @@ def training_words(config: RunConfig, cards: Deck) -> tuple[list[str], list[str]
         every, source = sorted(cards), config.words.cards_from
     else:
         every, source = read_words(Path(config.words.source)), config.words.source
-    if len(every) <= config.words.num_held_out:
+    hardest = config.words.max_held_out_difficulty
+    candidates = every if hardest is None else sorted(easy_cards(cards, hardest))
+    if len(candidates) <= config.words.num_held_out:
+        told = "" if hardest is None else f" of a measured difficulty of at most {hardest:g}"
         raise ConfigError(
-            f"words.num_held_out is {config.words.num_held_out}, but {source} has {len(every)} words; "
+            f"words.num_held_out is {config.words.num_held_out}, but {source} has {len(candidates)} words{told}; "
             "hold fewer out, or give more words"
         )
-    words, held_out = split_words(every, config.words.num_held_out, config.seed)
+    words, held_out = split_words(candidates, config.words.num_held_out, config.seed)
+    if len(candidates) < len(every):
+        words, _ = split_words([word for word in every if word not in set(held_out)], 0, config.seed)
     return words[: config.words.num_train], held_out
 
 

@@ -78,7 +78,16 @@ class WordsConfig(Part):
         None, ge=0, le=1, description="only cards whose measured difficulty is at most this (all if empty)"
     )
     num_held_out: int = Field(40, ge=1, description="words kept for evaluation, never trained on")
+    max_held_out_difficulty: float | None = Field(
+        None, ge=0, le=1, description="hold out only words whose measured difficulty is at most this (any if empty)"
+    )
     num_train: int | None = Field(None, ge=1, description="use only this many training words (all if empty)")
+
+    @model_validator(mode="after")
+    def _check(self) -> WordsConfig:
+        if self.max_held_out_difficulty is not None and self.source != "deck":
+            raise ValueError(f"max_held_out_difficulty is of a deck's words; source is {self.source!r}, set it to deck")
+        return self
 
     @property
     def are_from_cards(self) -> bool:

@@ -36,15 +36,20 @@ def load_deck(name: str, max_difficulty: float | None = None) -> Deck:
     deck = taboo_cards() if name == TEXTARENA else _read_deck_file(name)
     if max_difficulty is None:
         return deck
-    easy = {
-        word: card for word, card in deck.items() if card.difficulty is not None and card.difficulty <= max_difficulty
-    }
+    easy = easy_cards(deck, max_difficulty)
     if not easy:
         raise InputError(
             f"no card of the deck {name} has a measured difficulty of at most {max_difficulty}; raise "
             "words.max_difficulty or leave it empty, or measure the deck: python -m benchmarks.deck_difficulty"
         )
     return easy
+
+
+def easy_cards(cards: Mapping[str, Card], max_difficulty: float) -> Deck:
+    """The cards whose measured difficulty is at most this."""
+    return {
+        word: card for word, card in cards.items() if card.difficulty is not None and card.difficulty <= max_difficulty
+    }
 
 
 def _read_deck_file(name: str) -> Deck:

@@ -1,4 +1,4 @@
-"""What the end of a run waits for: the processes that its actors have started."""
+"""Before a run: its words. After it: the processes that its actors have started."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ import psutil
 import pytest
 
 from cluster.launch import placed_run
+from cluster.launch.placed_run import training_words
+from spag_ray.config.loading import parse_config
+from spag_ray.errors import ConfigError
+from spag_ray.game.decks import load_deck
 
 
 class Worker(SimpleNamespace):
@@ -45,3 +49,24 @@ def test_what_does_not_end_is_killed_and_gone_on_return() -> None:
         child.stdout.readline()
         placed_run._wait_for_the_end([psutil.Process(child.pid)], seconds=0.3)
         assert not psutil.pid_exists(child.pid)
+
+
+def test_held_out_words_may_be_the_easier_ones_of_a_deck_that_is_trained_on_whole() -> None:
+    cards = load_deck("everyday")
+    one = parse_config({"words": {"max_held_out_difficulty": 0.25, "num_held_out": 30}, "seed": 3})
+    words, held_out = training_words(one, cards)
+    assert len(held_out) == 30
+    assert all((cards[word].difficulty or 0) <= 0.25 for word in held_out)
+    assert sorted([*words, *held_out]) == sorted(cards)
+    assert words != sorted(words), "shuffled, since num_train takes the first"
+    easy = load_deck("everyday", max_difficulty=0.25)
+    of_easy = parse_config({"words": {"max_difficulty": 0.25, "num_held_out": 30}, "seed": 3})
+    assert training_words(of_easy, easy)[1] == held_out, "the same words as if the others were not there"
+
+
+def test_too_few_easy_words_to_hold_out_are_refused() -> None:
+    config = parse_config({"words": {"max_held_out_difficulty": 0.0, "num_held_out": 300}})
+    with pytest.raises(ConfigError, match="difficulty of at most 0; hold fewer out"):
+        training_words(config, load_deck("everyday"))
+    with pytest.raises(ConfigError, match=r"source is .words\.txt., set it to deck"):
+        parse_config({"words": {"max_held_out_difficulty": 0.4, "source": "words.txt"}})
