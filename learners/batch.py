@@ -203,6 +203,7 @@ class BatchLoss:
             mismatch_cap=self.objective.mismatch_cap,
             length_norm=self.objective.length_norm,
             constant_length=self.objective.constant_length,
+            kl_weighting=self.objective.kl_weighting,
         )
         policy, kl = spag_game_pieces(terms, item.weight, item.num_turns, self.batch.num_decided, self.kl_coeff)
         self.sums.policy += policy.item()

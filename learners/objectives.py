@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 LengthNorm = Literal["mean", "constant"]
+KlWeighting = Literal["none", "ratio"]
 Logprobs: TypeAlias = Tensor | Sequence[float]
 IGNORED_LABEL = -100
 # exp of a larger log-ratio is no useful signal, and float32 overflows at 88: beyond this the gradient is zero.
@@ -111,11 +112,16 @@ def spag_turn_terms(
     mismatch_cap: float,
     length_norm: LengthNorm = "mean",
     constant_length: int | None = None,
+    kl_weighting: KlWeighting = "none",
 ) -> TurnTerms:
     """The clipped policy term and the k3 divergence of one turn.
 
         w_i = min(exp(old_i - mu_i), cap)      r_i = exp(theta_i - old_i)      d_i = ref_i - theta_i
         policy = (1/n) sum_i -w_i min(r_i A, clip(r_i) A)        k3 = (1/n) sum_i exp(d_i) - 1 - d_i
+
+    With `kl_weighting: ratio`, k3 is (1/n) sum_i r_i (exp(d_i) - 1 - d_i), as in DeepSeek-V3.2 (arXiv 2512.02556,
+    equation 7). This is unbiased for tokens that old sampled; the plain sum is unbiased for tokens of theta. Where a
+    token of old has become improbable to theta, exp(d) explodes and r exp(d) does not.
 
     n is the number of tokens (`mean`) or `constant_length` (`constant`, which does not favour short turns).
     theta, old, ref, mu: [len]; bfloat16 is computed in float32. Raises ValueError for `constant` without a
@@ -130,6 +136,8 @@ def spag_turn_terms(
     clipped = ratio.clamp(1 - clip_range, 1 + clip_range) * advantage
     distance = (ref - theta).clamp(max=MAX_LOG_RATIO)
     divergence = torch.expm1(distance) - distance
+    if kl_weighting == "ratio":
+        divergence = ratio * divergence
     gap = old - mu
     stats = TurnStats(
         clip_fraction=(clipped < unclipped).to(theta.dtype).mean(),

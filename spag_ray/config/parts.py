@@ -192,6 +192,11 @@ class ObjectiveConfig(Part):
     name: Literal["spag", "published"] = "spag"
     decay: float = Field(0.8, gt=0, le=1, description="turn t of n gets decay^-t / sum_i decay^-i")
     kl_coeff: float = Field(0.2, ge=0)
+    kl_weighting: Literal["none", "ratio"] = Field(
+        "none",
+        description="`ratio`: a token's KL estimate is weighted by its importance ratio, so that tokens that became "
+        "improbable do not dominate it",
+    )
     sft_coeff: float = Field(0.5, ge=0)
     clip_range: float = Field(0.2, gt=0, lt=1)
     mismatch_cap: float = Field(2.0, gt=0, description="cap of the engine/learner importance weight")

@@ -10,6 +10,7 @@ import torch
 
 from learners.objectives import (
     GameLogprobs,
+    KlWeighting,
     TurnLogprobs,
     mean_logprobs,
     published_imitation_loss,
@@ -201,3 +202,27 @@ def test_a_turn_with_unequal_lengths_is_refused() -> None:
 def test_an_empty_batch_is_a_loss_of_zero() -> None:
     result = spag_loss([], [], kl_coeff=0.2, sft_coeff=0.5, clip_range=0.2, mismatch_cap=2.0)
     assert result.loss.item() == 0.0
+
+
+def test_a_weighted_divergence_is_the_exact_one_on_average_over_what_old_samples() -> None:
+    old, theta, ref = (float64(p).softmax(-1).log() for p in ([0.0, 1.0, -2.0], [1.5, -0.5, 0.3], [0.2, 0.9, -1.0]))
+    exact = (theta.exp() * (theta - ref)).sum().item()
+
+    def expected(weighting: KlWeighting) -> float:
+        terms = [
+            one_turn([t], [o], ref=[r], kl_weighting=weighting)[1].k3 for t, o, r in zip(theta, old, ref, strict=True)
+        ]
+        return sum(p.item() * term.item() for p, term in zip(old.exp(), terms, strict=True))
+
+    assert expected("ratio") == pytest.approx(exact, rel=1e-9)
+    assert expected("none") != pytest.approx(exact, rel=0.05)
+
+
+def test_a_token_that_was_given_up_dominates_the_plain_divergence_and_not_the_weighted_one() -> None:
+    gradients = {}
+    for weighting in ("none", "ratio"):
+        leaf, terms = one_turn([-12.0, -0.6], [-0.5, -0.5], ref=[-0.5, -0.5], kl_weighting=weighting)
+        terms.k3.backward()
+        gradients[weighting] = leaf.grad.abs()
+    assert gradients["none"][0] > 1e4
+    assert gradients["ratio"].max() < 0.1
