@@ -43,7 +43,7 @@ class Match:
         return Counter(game.outcome for game in self.games)
 
     def score(self, role: Role) -> float:
-        """The seat's mean score (method.md); 0.5 without games."""
+        """The seat's mean score (docs/matches.md); 0.5 without games."""
         if not self.games:
             return 0.5
         return sum(game.outcome.score(role) for game in self.games) / len(self.games)

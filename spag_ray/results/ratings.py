@@ -28,7 +28,7 @@ def wilson_interval(successes: float, trials: int, confidence: float = 0.95) -> 
 
 
 def mean_score(outcomes: Mapping[Outcome, int], role: Role) -> float:
-    """The seat's score, method.md: (wins + the other's breaches + half the ties) / games; 0.5 without games."""
+    """The seat's score: (wins + the other's breaches + half the ties) / games; 0.5 without games."""
     games = sum(outcomes.values())
     if games == 0:
         return 0.5
