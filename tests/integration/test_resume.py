@@ -198,7 +198,7 @@ def test_a_stream_that_was_cut_goes_on_and_learns_every_episode_once(
 
 def test_another_runs_folder_is_not_gone_on_with(greedy: RunConfig, uninterrupted: Path) -> None:
     changed = greedy.model_copy(update={"seed": 7})
-    with pytest.raises(RunFolderError, match="begun with seed: 0, not 7"):
+    with pytest.raises(RunFolderError, match="started with seed: 0, not 7"):
         run_training(changed, uninterrupted, quiet(), resume=True)
 
 
