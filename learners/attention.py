@@ -165,7 +165,7 @@ def check_compiles(config: PreTrainedConfig, dtype: torch.dtype, device: torch.d
         out.sum().backward()
     except (RuntimeError, ImportError, OSError, ValueError) as error:
         raise LearnerError(
-            "attention over token trees (FlexAttention) cannot be compiled here; set learner.packing: none, or mend: "
+            "attention over token trees (FlexAttention) cannot be compiled here; set learner.packing: none, or fix it: "
             f"{str(error).strip().splitlines()[0]}"
         ) from error
 

@@ -18,7 +18,7 @@ from spag_ray.config.parts import LearnerConfig
 from spag_ray.config.shipped import find_config
 from spag_ray.errors import ConfigError
 
-# The default of 5e8 elements would be gigabytes of buffers beside a small model.
+# The default of 5e8 elements would need gigabytes of buffers even for a small model.
 SMALL_BUCKET = 20_000_000
 
 
@@ -137,7 +137,7 @@ def _read(path: Path) -> dict[str, Any]:
         if given.get(key) not in (None, "auto") and not _is_disabled(given[key]):
             raise ConfigError(f"{path}: {key!r} is decided by the run, not by DeepSpeed's file; take it out")
     if given.get("zero_optimization", {}) == "auto":
-        raise ConfigError(f'{path}: "zero_optimization" is an object; "auto" stands for single values in it')
+        raise ConfigError(f'{path}: "zero_optimization" is an object; only values in it can be "auto"')
     return {key: value for key, value in given.items() if key not in ("scheduler", "fp16", "train_batch_size")}
 
 

@@ -152,7 +152,7 @@ class TrainingEngine:
         try:
             path, extra = self._engine.load_checkpoint(folder, tag=_TAG)
         except (OSError, RuntimeError, AssertionError, KeyError, ValueError) as error:
-            raise LearnerError(f"{folder}: DeepSpeed cannot go on from this checkpoint: {error}") from error
+            raise LearnerError(f"{folder}: DeepSpeed cannot resume from this checkpoint: {error}") from error
         if path is None:
             raise LearnerError(f"{folder}: no checkpoint of DeepSpeed's in it")
         return extra

@@ -333,7 +333,7 @@ class Learner:
         extra = self._engine.load(folder)
         if extra["num_ranks"] != self._world.size:
             raise LearnerError(
-                f"{folder}: this checkpoint is of {extra['num_ranks']} learner ranks, the group has "
+                f"{folder}: this checkpoint has {extra['num_ranks']} learner ranks, but the group has "
                 f"{self._world.size}; set learner.num_ranks: {extra['num_ranks']}"
             )
         self._stage = _Stage(**extra["stage"])

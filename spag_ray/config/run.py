@@ -109,7 +109,7 @@ class RunConfig(Part):
         """Refuse payoffs of ties that have no effect."""
         tie = [value for value in self.game.payoffs.tie if value is not None]
         if tie and self.objective.learn_from == "winners":
-            raise ValueError("game.payoffs.tie: nobody wins a tie; learn from ties with objective.learn_from: both")
+            raise ValueError("game.payoffs.tie: a tie has no winner; to train on ties, set objective.learn_from: both")
         if tie and not any(tie) and self.objective.baseline == "none":
             raise ValueError(
                 "game.payoffs.tie: a tie that pays 0 teaches something only above or below a baseline; set "
