@@ -1,4 +1,4 @@
-"""Checkpoints are there whole or not at all; a run that was cut goes on to the same end."""
+"""Checkpoints are complete or absent; an interrupted run resumes and reaches the same result."""
 
 from __future__ import annotations
 
