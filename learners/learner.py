@@ -197,7 +197,7 @@ class Learner:
         began = time.perf_counter()
         everything = batch.items
         if not everything:
-            raise LearnerError("an optimiser step was asked for on a batch without games and without SFT rows")
+            raise LearnerError("an optimiser step needs a batch with games or SFT rows")
         games_share = share_of([game.num_tokens for game in batch.games], self._world)
         rows_share = share_of([row.num_tokens for row in batch.sft], self._world)
         mine = Batch(tuple(batch.games[i] for i in games_share), tuple(batch.sft[i] for i in rows_share))

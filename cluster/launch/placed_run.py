@@ -84,8 +84,8 @@ def stream_hint(config: RunConfig) -> str | None:
     if config.schedule != "stream" or config.stream.max_lag == 0 or permits >= wanted:
         return None
     return (
-        f"{permits} permits are fewer than the {wanted} games that keep engines and learner busy (games in flight plus "
-        "those of one version): raise stream.max_lag or stream.games_per_version, or lower self_play.games_in_flight"
+        f"permits for {permits} games are too few: {wanted} games keep engines and learner busy (games in flight plus "
+        "those of one version); raise stream.max_lag or stream.games_per_version, or lower self_play.games_in_flight"
     )
 
 
