@@ -29,11 +29,11 @@ quickstart: $(STAMP) ## train a small model by self-play on this machine, into t
 
 ON_ONE_GPU := -o engine.num_gpus=0.5 -o learner.num_gpus=0.5 -o learner.zero_stage=2 -o engine.gpu_memory_utilization=0.4
 
-quickstart-gpu: ## the same on one NVIDIA GPU, with packages of its own in .venv-gpu (not yet run on a GPU)
+quickstart-gpu: ## the same on one NVIDIA GPU, with separate packages in .venv-gpu (not yet run on a GPU)
 	@nvidia-smi -L 2>/dev/null | grep -q GPU || { echo "spag-ray: nvidia-smi finds no GPU here; \`make quickstart\` runs on CPUs." >&2; exit 2; }
 	$(MAKE) --no-print-directory quickstart VENV=.venv-gpu LOCK=requirements/gpu.txt OPTIONS="$(ON_ONE_GPU)"
 
-gpu-check: ## check what only a machine with NVIDIA GPUs can show, in 10 minutes (docs/gpu.md)
+gpu-check: ## run the checks that need NVIDIA GPUs, in 10 minutes (docs/gpu.md)
 	@nvidia-smi -L 2>/dev/null | grep -q GPU || { echo "spag-ray: nvidia-smi finds no GPU here." >&2; exit 2; }
 	$(MAKE) --no-print-directory venv VENV=.venv-gpu LOCK=requirements/gpu.txt
 	.venv-gpu/bin/python -m benchmarks.gpu_check
@@ -44,14 +44,14 @@ test: $(STAMP) ## run the quick tests, tests/unit
 test-all: $(STAMP) ## run the slow tests, tests/integration: whole runs, clusters, a browser
 	@$(BIN)/python -m pytest tests/integration -m slow
 
-test-long: $(STAMP) ## run the tests that take longer still: the same at more places (about an hour)
+test-long: $(STAMP) ## run the longest tests: the slow ones with more variants (about an hour)
 	@$(BIN)/python -m pytest tests/integration -m long
 
-fuzz: $(STAMP) ## hostile bytes against every reader and the referee; SECONDS_EACH=600 sets how long
+fuzz: $(STAMP) ## fuzz every reader of files and the referee; SECONDS_EACH=600 sets how long
 	@for target in wire log json; do $(BIN)/python tests/fuzz/fuzz_bytes.py $$target -max_total_time=$(or $(SECONDS_EACH),600); done
 	@$(BIN)/python tests/fuzz/fuzz_judge.py -max_total_time=$(or $(SECONDS_EACH),600)
 
-chaos: $(STAMP) ## kill every kind of process, 30 times, in a run that has to come to its end (under 30 minutes)
+chaos: $(STAMP) ## kill every kind of process, 30 times, in a run that has to finish (under 30 minutes)
 	@$(BIN)/python -m pytest tests/chaos -s
 
 picture: $(STAMP) ## print which rooms import from which, and how often
@@ -72,7 +72,7 @@ clean: ## remove builds and caches (environments and runs/ stay)
 	@rm -rf build dist site ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
 
-# A name on the PATH may be a shim that does not run, so each candidate is tried; PYTHON, when given, is the only one.
+# A name on the PATH may be a shim that does not run, so each candidate is tried. If PYTHON is given, it is the only one.
 $(STAMP): $(LOCK) setup.py
 	@supported='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))'
 	give_up() { echo "spag-ray: $$1" >&2; exit 2; }
@@ -88,7 +88,7 @@ $(STAMP): $(LOCK) setup.py
 	    give_up "$(if $(PYTHON),PYTHON=$(PYTHON) is not a working Python 3.11 or 3.12,no working Python 3.11 or 3.12 found); install one (e.g. apt install python3.11 python3.11-venv) or name it: make venv PYTHON=/path/to/python3.11"
 	fi
 
-	step() { # what to say, then the command whose output goes to the log
+	step() { # the line to print, then the command whose output goes to the log
 	    echo "  $$1"; shift
 	    "$$@" >>$(LOG) 2>&1 && return
 	    tail -n 20 $(LOG) >&2
@@ -96,7 +96,7 @@ $(STAMP): $(LOCK) setup.py
 	    exit 2
 	}
 	install() { $(BIN)/python -m pip install --no-deps "$$@"; }
-	install_torch() { # PyTorch's own index is asked only where the ordinary one has no CPU build
+	install_torch() { # PyTorch's own index is used only if the ordinary one has no CPU build
 	    local torch; torch=$$(grep '^torch==' $(LOCK))
 	    install "$$torch" || install --index-url $(TORCH_INDEX) "$$torch"
 	}
@@ -105,7 +105,7 @@ $(STAMP): $(LOCK) setup.py
 
 	version=$$(version_of "$$python")
 	echo "Installing into $(VENV) with Python $$version (about 3 minutes and 4 GB the first time)"
-	command -v g++ >/dev/null || echo "  no g++ here: fine, DeepSpeed does without the operations it would compile"
+	command -v g++ >/dev/null || echo "  no g++ here: that is fine, DeepSpeed works without the operations that it would compile"
 	[[ $$(version_of $(BIN)/python) == "$$version" ]] || rm -rf $(VENV)
 	mkdir -p $(VENV)
 	date >$(LOG)

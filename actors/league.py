@@ -1,7 +1,7 @@
 """The league: the trained policy plays against itself, its earlier versions, and fixed models.
 
     self        both seats are the newest weights, and both seats' turns are trained on
-    past        a snapshot of an earlier version: drawn uniformly, or the harder it is the more often
+    past        a snapshot of an earlier version: drawn uniformly, or harder ones more often
     fixed       a model folder that never changes
 
 Against another player the learner plays each seat equally often, on the same words, and only its own turns are
@@ -21,7 +21,7 @@ from spag_ray.game.rules import Role
 from spag_ray.results.ratings import WinMatrix
 
 PAST = "past "  # prefix of the policy name on turns played by an earlier version
-MOST_RATED = 100  # versions, beside those that are kept
+MOST_RATED = 100  # versions, in addition to those that are kept
 PRIOR_GAMES = 4  # an opponent's hardness starts as if this many games had been even
 
 

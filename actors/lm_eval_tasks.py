@@ -4,7 +4,7 @@
     task = shelf.load("spag_reasoning", num_fewshot=None)
     rows = evaluate(model, task, "spag-1", limit=None, apply_chat_template=False)
 
-Names are searched in configs/tasks/, in a folder of the user's, and in the harness itself (13,000 files: some
+Names are searched in configs/tasks/, in a folder of the user, and in the harness itself (13,000 files: some
 seconds). The harness is imported only when used, because it is an extra and takes a second and 0.1 GiB.
 """
 
@@ -80,7 +80,9 @@ class Shelf:
         self._folders = [config_root() / "tasks"]
         if include_path is not None:
             if not Path(include_path).is_dir():
-                raise ConfigError(f"evaluation.include_path: {include_path} is no folder; give one of YAML tasks")
+                raise ConfigError(
+                    f"evaluation.include_path: {include_path} is not a folder; give a folder of YAML tasks"
+                )
             self._folders.append(Path(include_path).resolve())
         self._cache = tempfile.TemporaryDirectory(prefix="spag_ray-tasks-")
         self._ours = TaskManager(include_path=list(self._folders), include_defaults=False)
@@ -113,14 +115,14 @@ class Shelf:
             raise InputError(_cannot_be_loaded(name, error)) from error
         for task in loaded["tasks"].values():
             if getattr(task, "UNSAFE_CODE", False):
-                raise InputError(f"task {name} runs code that models write, which is not done here; leave it out")
+                raise InputError(f"task {name} runs code written by models, which is not supported; leave it out")
             if getattr(task, "MULTIMODAL", False):
-                raise InputError(f"task {name} shows pictures or sounds, engines here read text; leave it out")
+                raise InputError(f"task {name} needs images or audio, but engines here read only text; leave it out")
             _set_fewshot(task, num_fewshot)
         return LoadedTask(name, loaded)
 
     def _spec(self, entry: Any) -> str | dict[str, Any]:
-        """The harness's specification of a task: its name. For a task with data files beside it, a group of only that
+        """The harness's specification of a task: its name. For a task with its own data files: a group of only that
         task, with absolute paths and a cache folder that is deleted with this object."""
         name: str = entry.name
         options = (entry.cfg or {}).get("dataset_kwargs") or {}
@@ -195,10 +197,10 @@ def _cannot_be_loaded(name: str, error: Exception) -> str:
         if os.environ.get("HF_HUB_OFFLINE") == "1":
             return (
                 f"task {name} needs its data set from the Hugging Face hub, and it is not in the cache here ({told}); "
-                "fetch it once with a network, by `spag-ray doctor CONFIG -o evaluation.download=true`; what that "
-                "leaves in HF_HOME can be copied to other machines"
+                "fetch it once with a network: `spag-ray doctor CONFIG -o evaluation.download=true`. Files in HF_HOME "
+                "can be copied to other machines"
             )
-        return f"task {name} needs its data set from the Hugging Face hub, which did not give it ({told})"
+        return f"task {name} needs its data set from the Hugging Face hub, but the download failed ({told})"
     if isinstance(error, ImportError):
         return f"task {name} needs a package that is not installed ({told}); install it, or leave the task out"
     return f"task {name} cannot be loaded: {type(error).__name__}: {told}"

@@ -43,7 +43,8 @@ class PoolCounts:
 
 class EnginePool:
     """`policy_name`: recorded in turns. `turn_timeout_s`: limit for one answer. `join_timeout_s`: limit for the wait
-    for an engine when there is none; time in which one waits for resources does not count. `max_tries`: per turn."""
+    for an engine when there is none; time in which an engine waits for resources does not count. `max_tries`: per
+    turn."""
 
     def __init__(
         self, policy_name: str, turn_timeout_s: float = 600.0, join_timeout_s: float = 600.0, max_tries: int = 3
@@ -101,7 +102,7 @@ class EnginePool:
         return {name: member.games for name, member in self._members.items()}
 
     async def seat(self, avoid: Member | None = None) -> Member:
-        """The open engine with the fewest games, which is counted one game more; `avoid` only if there is no other.
+        """The open engine with the fewest games; its count rises by one. `avoid` is used only if there is no other.
 
         Raises EngineError when no engine joined in time.
         """
@@ -121,7 +122,7 @@ class EnginePool:
         except TimeoutError:
             gone = f"; gone: {', '.join(self.counts.lost_engines)}" if self.counts.lost_engines else ""
             raise EngineError(
-                f"no engine plays {self.policy_name} for {self._join_timeout_s:.0f} s now{gone}"
+                f"no engine plays {self.policy_name}; waited for {self._join_timeout_s:.0f} s{gone}"
             ) from None
         return time.monotonic() - began if counts else 0.0
 

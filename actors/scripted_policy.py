@@ -133,7 +133,7 @@ class ScriptedPolicy:
         return rng.choice(lines.QUESTIONS)
 
     def _trap_answer(self, asked: str, best: Sequence[str], rng: random.Random) -> str | None:
-        """The reply of a player who falls for the question; None if the text is no such question."""
+        """The reply of a player who falls for the question; None if the text is not such a question."""
         if asked in self._answers:
             return self._answers[asked]
         if best and _CLUE_QUESTION.fullmatch(asked):

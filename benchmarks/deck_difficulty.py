@@ -7,9 +7,9 @@ The listener is SmolLM2-135M-Instruct. It reads four clues of a word, drawn by a
     What goes with king, head, gold, jewels? A crown
     What goes with oak, squirrel, nut, forest? A
 
-and names one of the deck's words. It does not name the most probable word, because a few common words lead for any
-clues, but the word whose probability the clues raise most above its mean over all clues of the deck. It never names a
-word that is in the clues. Only a word's first token counts; words that share it count as one.
+and names one of the deck's words. It does not name the most probable word, because a few common words are the most
+probable after any clues. It names the word whose probability the clues raise most above its mean over all clues of the
+deck. It never names a word that is in the clues. Only a word's first token counts; words that share it count as one.
 
     difficulty = 1 - share of the draws from which the listener names the word
 
@@ -56,7 +56,7 @@ def question(clues: str) -> str:
 
 
 def draws_of(cards: Sequence[Card], num_draws: int, seed: int) -> list[tuple[str, tuple[str, ...]]]:
-    """(word, clues told) for every draw of every word; a word's draws do not depend on the other words."""
+    """(word, drawn clues) for every draw of every word. A word's draws do not depend on the other words."""
     found = []
     for card in cards:
         rng = random.Random(f"{seed}/{card.word}")
@@ -75,7 +75,7 @@ def difficulties(cards: Sequence[Card], num_draws: int, seed: int) -> dict[str, 
     tokens = sorted(words_of)
     draws = draws_of(cards, num_draws, seed)
     logprobs = _listen(folder, tokenizer, [question(", ".join(told)) for _, told in draws], tokens)
-    raised = logprobs - logprobs.logsumexp(0)  # the mean over all draws, but for a constant
+    raised = logprobs - logprobs.logsumexp(0)  # the mean over all draws, up to a constant
     for row, (_, told) in zip(raised, draws, strict=True):
         said = set(re.findall(r"[a-z]+", " ".join(told).lower()))
         for column, token in enumerate(tokens):
@@ -89,9 +89,9 @@ def difficulties(cards: Sequence[Card], num_draws: int, seed: int) -> dict[str, 
 
 @torch.inference_mode()
 def _listen(folder: str, tokenizer: Any, questions: Sequence[str], tokens: Sequence[int]) -> torch.Tensor:
-    """[questions, tokens] log-probabilities of these first tokens of the answer, among themselves.
+    """[questions, tokens] log-probabilities of these first tokens of the answer, normalised over these tokens.
 
-    The examples are read once; questions of one length go through the model together, so nothing is padded.
+    The examples are read once. Questions of the same length go through the model together, so nothing is padded.
     """
     from transformers import AutoModelForCausalLM
 
@@ -122,10 +122,11 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
 
 
 def with_difficulties(text: str, measured: Mapping[str, float]) -> str:
-    """The deck's text with the line `difficulty:` of every entry set, or added at its end; all else as it was."""
+    """The deck's text with the line `difficulty:` of every entry set, or added at the end of the entry; the rest is
+    unchanged."""
     entries, faults = read_deck(text)
     if faults:
-        raise InputError(f"line {faults[0].line}: {faults[0].text}; mend the deck first (spag-ray words check)")
+        raise InputError(f"line {faults[0].line}: {faults[0].text}; correct the deck first (spag-ray words check)")
     lines = text.splitlines()
     starts = [entry.line - 1 for entry in entries] + [len(lines)]
     changed = lines[: starts[0]]
@@ -138,7 +139,7 @@ def with_difficulties(text: str, measured: Mapping[str, float]) -> str:
     result = "\n".join(changed) + "\n"
     again, faults = read_deck(result)
     if faults or [entry.card.difficulty is None for entry in again] != [False] * len(entries):
-        raise InputError("an entry is not written over several lines, indented by two spaces, as docs/words.md has it")
+        raise InputError("an entry is not on several lines, indented by two spaces; see docs/words.md")
     return result
 
 
@@ -147,8 +148,8 @@ def main() -> None:
     parser.add_argument("deck", nargs="?", default="everyday", help="a deck's file, or the name of a shipped one")
     parser.add_argument("--draws", type=int, default=8, help="draws of four clues of each word")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1, help="more are slower where other work shares the cores")
-    parser.add_argument("--dry-run", action="store_true", help="measure, and leave the file as it is")
+    parser.add_argument("--threads", type=int, default=1, help="more are slower if other work uses the cores")
+    parser.add_argument("--dry-run", action="store_true", help="measure without changing the file")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     path = Path(find_config(given.deck, "decks"))

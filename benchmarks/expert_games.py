@@ -1,4 +1,4 @@
-"""How the scripted expert's games end: every word of a deck once a seed, without a model.
+"""How the scripted expert's games end: every word of a deck once per seed, without a model.
 
     python -m benchmarks.expert_games [--deck everyday] [--seeds 3] [--max-turns 4]          seconds
 
@@ -19,7 +19,7 @@ from spag_ray.judge import judge_turn
 
 
 def expert_games(deck: Deck, seed: int = 0, max_turns: int = 4) -> tuple[Counter[str], int]:
-    """(games by how they ended, turns in all) of one game a word under the strict referee."""
+    """({how it ended: games}, total number of turns) for one game per word with the strict referee."""
     policy = ScriptedPolicy(deck, encode=lambda text: [0], seed=seed)
     ends: Counter[str] = Counter()
     num_turns = 0

@@ -1,8 +1,8 @@
-"""The first games of episode logs as Markdown, not chosen: in the order in which words were given out.
+"""The first games of episode logs as Markdown, without selection, in the order in which words were given out.
 
     python -m benchmarks.first_games runs/proof/seed-2/spag/episodes/eval-imitated.log [LOG ...] [--games 5]
 
-In brackets, where it was measured: the probability that a guess at that turn would have been right.
+In brackets, if it was measured: the probability that a guess at that turn would have been right.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What only a machine with an NVIDIA GPU can show; see cluster/gpu_check/run_checks.py and docs/gpu.md.
+"""Checks that need an NVIDIA GPU; see cluster/gpu_check/run_checks.py and docs/gpu.md.
 
 python -m benchmarks.gpu_check [--shape qwen2.5-1.5b] [--only attention,head]        at most 10 minutes
 """

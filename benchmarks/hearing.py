@@ -1,18 +1,18 @@
-"""What self-play has changed in how a run's model hears and hints, on words that it never saw.
+"""How self-play changed what a run's model infers from hints and how it gives hints, on words that it never saw.
 
     python -m benchmarks.hearing RUN_DIR [RUN_DIR ...] [--stage spag-3] [--dialogues 100]
 
 Each figure is a mean with a 95 % interval, a bootstrap over words (of all runs together):
 
     newest_minus_imitated    log p(word) of the stage minus that of the imitated model, in nats, after fixed dialogues
-                             of four hints: as many of the expert's as of the imitated model's own
+                             of four hints; half the dialogues are the expert's, half the imitated model's
     own_minus_other          log p(word) of the stage after these dialogues, minus after another word's, in nats
     hints_to_base            log p(word) of the base model after the stage's own four hints, minus after the imitated
                              model's, in nats: below 0, hints have become vague
     p_where_it_claims        p(word) at the defender's turns at which the stage claimed, in its games against itself
                              (episodes/eval-STAGE.log), minus p(word) at the turns at which it did not
 
-One row a figure, and JSON as the last line.
+One row per figure, and JSON as the last line.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ from spag_ray.game.rules import Role
 from spag_ray.results.could_have_known import GUESSES
 from spag_ray.stages import Stage
 
-DRAWS = 2000  # of the bootstrap
+DRAWS = 2000  # bootstrap samples
 
 
 class Gain(NamedTuple):
-    """A figure of one dialogue or turn; `side` is False where it is taken from the mean of the others."""
+    """A figure of one dialogue or turn. Figures with `side` False are subtracted: their mean from the mean of the
+    others."""
 
     word: str
     value: float
@@ -74,7 +75,7 @@ def _differences(one: Measure, read: Sequence[Heard], other: Measure, instead: S
 
 
 def _others(dialogues: Sequence[Heard]) -> list[Heard]:
-    """For each dialogue its word, and the next dialogue about another word."""
+    """For each dialogue: its word, and the next dialogue about another word."""
     found = []
     for place, one in enumerate(dialogues):
         around = [*dialogues[place:], *dialogues[:place]]
@@ -107,7 +108,7 @@ def _claims(run: Path, stage: str, config: RunConfig) -> list[Gain]:
 
 
 def _mean(gains: Iterable[Gain]) -> float | None:
-    """The mean of one side minus that of the other, which may be empty if no gain is of it."""
+    """The mean of one side minus the mean of the other side. The other side may be empty."""
     sides: dict[bool, list[float]] = {True: [], False: []}
     for gain in gains:
         sides[gain.side].append(gain.value)

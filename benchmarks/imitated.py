@@ -1,4 +1,4 @@
-"""What imitation has taught: hints, listening and play of a run's imitated model on words that it never saw.
+"""What a run's imitated model has learned: hints, listening and play, on words that it never saw.
 
     python -m benchmarks.imitated RUN_DIR [RUN_DIR ...] [--games-a-word 1] [--unseen textarena]    2 to 4 minutes a run
 
@@ -120,7 +120,8 @@ class Measure:
         return statistics.fmean(score.is_greedy for score in scores) if scores else None
 
     def word_logprobs(self, heard: Sequence[Heard]) -> list[float | None]:
-        """log p of each dialogue's word, in nats; None where it is no piece of a claim to this tokenizer."""
+        """log p of each dialogue's word, in nats; None if the word is not a separate piece of a claim with this
+        tokenizer."""
         scores = (self._score(one.word, one.prompt_ids) for one in heard)
         return [None if score is None else sum(score.logprobs) for score in scores]
 
@@ -138,7 +139,7 @@ class Measure:
     def _score(self, word: str, prompt_ids: Sequence[int]) -> Score | None:
         try:
             claim = self._renderer.claim(word)
-        except ModelError:  # its pieces are not the whole with this tokenizer
+        except ModelError:  # with this tokenizer the pieces differ from the whole claim
             return None
         [score] = asyncio.run(self._policy.score([((*prompt_ids, *claim.opening_ids), claim.word_ids)]))
         return score
@@ -186,7 +187,7 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR")
     parser.add_argument("--stage", default="imitated")
     parser.add_argument("--games-a-word", type=int, default=1)
-    parser.add_argument("--unseen", default="", help="a deck nobody trained on: textarena, or a file")
+    parser.add_argument("--unseen", default="", help="a deck that was not trained on: textarena, or a file")
     parser.add_argument(
         "-o", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="of the run's config"
     )

@@ -93,8 +93,9 @@ class Timing:
 
 
 def games_of(style: str, num_games: int, model: str, deciding: bool = False) -> list[GameSample]:
-    """Dialogues of five turns a seat, won by either seat in turn, in the shipped styles with longer rules; the winner's
-    turns, and with `deciding` the last one of a defender that lost. Each is listened to at all of the defender's turns.
+    """Dialogues of five turns per seat in the shipped styles, with longer rules. The seats win alternately. Trained are
+    the winner's turns, and with `deciding` the last turn of a defender that lost. Listening covers all turns of the
+    defender.
     """
     rules = RULES.replace("\n", " ")
     attacker = rules.replace("{role}", "attacker")
@@ -161,7 +162,7 @@ def padded_batches(games: Sequence[GameSample], size: int = 2) -> Iterator[dict[
 
 
 class Baseline:
-    """The published way, written plainly."""
+    """The published way of training, in a straightforward implementation."""
 
     def __init__(self, model: str, dtype: torch.dtype = torch.bfloat16) -> None:
         self.model = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, local_files_only=True)
@@ -209,7 +210,7 @@ class Ours:
     def __init__(self, model: str, max_tokens: int) -> None:
         self.learner = Learner(
             model,
-            LearnerConfig(max_tokens_per_microbatch=max_tokens),  # all else as a run has it by default
+            LearnerConfig(max_tokens_per_microbatch=max_tokens),  # everything else has a run's defaults
             ObjectiveConfig(name="published", kl_coeff=KL_COEFF, sft_coeff=SFT_COEFF, clip_range=CLIP_RANGE),
             World(master=f"127.0.0.1:{20000 + os.getpid() % 9999}"),
         )
@@ -238,8 +239,9 @@ class Ours:
 
 
 def listening_cost(ours: Ours, model: str, num_games: int, tied: float, repeats: int) -> dict[str, float]:
-    """{what: learner time with listening / without}, in turn on the same games; `tied` of them are games that nobody
-    won, which train only by listening. Time is the process's CPU time, so other processes may use the machine."""
+    """{what: learner time with listening / without}, measured alternately on the same games. A share `tied` of them are
+    ties, which are trained on only by listening. Time is the process's CPU time, so other processes may use the
+    machine."""
     ratios = {}
     num_won = num_games - round(num_games * tied)
     for deciding, style in itertools.product((True, False), ("chat", "flat")):
@@ -264,7 +266,7 @@ def listening_cost(ours: Ours, model: str, num_games: int, tied: float, repeats:
 
 
 def gradient_cosine(model: str, games: Sequence[GameSample]) -> float:
-    """Cosine of the two ways' gradients on a few games, float32, all parameters."""
+    """Cosine of the gradients of both ways on a few games, in float32, over all parameters."""
     baseline = Baseline(model, torch.float32)
     baseline.gradients(games)
     theirs = torch.cat([parameter.grad.flatten() for parameter in baseline.model.parameters()])
@@ -325,8 +327,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--max-tokens", type=int, default=4096)
     parser.add_argument("--skip-linear", action="store_true")
-    parser.add_argument("--listening", action="store_true", help="measure what listening costs, and nothing else")
-    parser.add_argument("--tied", type=float, default=0.0, help="share of the games that nobody won")
+    parser.add_argument("--listening", action="store_true", help="measure only what listening costs")
+    parser.add_argument("--tied", type=float, default=0.0, help="share of tied games")
     options = parser.parse_args()
     model = resolve_model(BUILT_IN)
     result: dict[str, Any] = {}

@@ -43,13 +43,15 @@ def main() -> None:
         num_bytes = write_model(Path(folder), options.layers, options.hidden_size, stored)
         found = {how: measure(folder, how, options.ranks, num_bytes) for how in ("parts", "whole")}
     for how, shares in found.items():
-        print(f"{how:6} at the end {shares['end']:.2f} of a copy a rank, at most {shares['peak']:.2f}; {shares['s']} s")
+        print(
+            f"{how:6} at the end {shares['end']:.2f} of a copy per rank, at most {shares['peak']:.2f}; {shares['s']} s"
+        )
     about = {"weights_bytes": num_bytes, "stored": options.stored}
     print(json.dumps(about | {"ranks": options.ranks, "machine": machine(), **found}))
 
 
 def write_model(folder: Path, layers: int, hidden_size: int, stored: torch.dtype) -> int:
-    """A random Llama, stored so; returns the bytes of its weights in bfloat16."""
+    """Writes a random Llama in this dtype; returns the bytes of its weights in bfloat16."""
     shape = {
         "model_type": "llama",
         "vocab_size": 32000,
@@ -63,7 +65,7 @@ def write_model(folder: Path, layers: int, hidden_size: int, stored: torch.dtype
 
 
 def measure(folder: str, how: str, ranks: int, num_bytes: int) -> dict[str, float]:
-    """Of the rank that took most."""
+    """The figures of the rank that took most."""
     import socket
 
     with socket.socket() as probe:
@@ -117,7 +119,7 @@ def measure_rank(told: dict[str, Any]) -> None:
 
 
 def anonymous_bytes() -> int:
-    """Of this process: memory that is no part of a file."""
+    """Anonymous resident memory of this process: memory that is not mapped from a file."""
     status = Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("RssAnon"))
 

@@ -4,14 +4,14 @@
 
 Engines only sleep: a turn is 64 tokens at 50 tokens a second, with a seeded spread of 30 %; 16 of them share a process.
 Arenas, prompts, SmolLM2's tokenizer, the strict referee, the buffer with its log on disk, rewards, and every Ray call
-are those of a run; each engine has 64 games. The ideal is the rate of the sleeping alone: 50 turns a second per engine.
+are those of a run; each engine has 64 games. The ideal rate is that of the sleeping engines: 50 turns a second each.
 Ray's processes run on the same cores.
 
-    overlap    the schedule `stream` with simulated play and learning: games learned per second against the slower of
-               what engines can play and what the learner can learn
+    overlap    the schedule `stream` with simulated play and training: games trained on per second, divided by the
+               slower of the engines' and the learner's rates
 
 The last line is JSON: efficiency_N (share of the ideal rate at N engines), cpu_ms_per_turn, encode_per_s and
-decode_per_s (episodes), overlap and what they stand on.
+decode_per_s (episodes), overlap and the values they are computed from.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class EngineProcess:
 
 
 class EngineHandle:
-    """One of an EngineProcess's engines, spoken to like the actor of an engine."""
+    """One of an EngineProcess's engines, with the interface of an engine's actor."""
 
     def __init__(self, process: Any, number: int) -> None:
         self._process = process
@@ -200,14 +200,14 @@ class Plane:
 
 
 def learn(batch: list[bytes]) -> int:
-    """What a learner does before its first tensor; how many games are decided."""
+    """The learner's work before the first tensor; returns the number of decided games."""
     return len(game_samples([decode(data) for data in batch], ObjectiveConfig()))
 
 
 def run_scale(num_engines: int, seconds: float, num_arenas: int) -> dict[str, Any]:
-    """Turns a second over a window that begins when every game has had its first turns."""
+    """Turns per second over a window that begins after every game has had its first turns."""
     games = num_engines * GAMES_PER_ENGINE
-    # Enough permits that nothing waits for one.
+    # So many permits that nothing waits for one.
     config = StreamConfig(games_per_version=max(games // 4, 1), max_lag=40)
     turn_s = TOKENS_PER_TURN / TOKENS_PER_S
     plane = Plane(num_engines, min(num_arenas, num_engines), config, games, turn_s)
@@ -252,7 +252,7 @@ def run_scale(num_engines: int, seconds: float, num_arenas: int) -> dict[str, An
 
 
 def run_overlap(versions: int = 12) -> float:
-    """`stream` with 4 engines and a learner of the same speed: games learned a second against the ideal."""
+    """`stream` with 4 engines and a learner of the same speed: games trained on per second, divided by the ideal."""
     turn_s, engines, games_each, per_version = TOKENS_PER_TURN / TOKENS_PER_S, 4, GAMES_PER_ENGINE, 128
     play_rate = engines * games_each / (turn_s * 2 * RULES.max_turns)
     learn_s = per_version / play_rate
@@ -288,7 +288,7 @@ def example_episode(number: int) -> Episode:
 
 
 def rate_of(function: Any, *arguments: Any, seconds: float = 1.0) -> float:
-    """Calls a second, the best of three."""
+    """Calls per second, the best of three measurements."""
     best = 0.0
     for _ in range(3):
         began, calls = time.perf_counter(), 0
@@ -300,7 +300,7 @@ def rate_of(function: Any, *arguments: Any, seconds: float = 1.0) -> float:
 
 
 def run_parts() -> dict[str, float]:
-    """Microseconds of one call of what a turn is made of, and episodes a second through the wire format."""
+    """Microseconds for one call of each step of a turn, and episodes per second through the wire format."""
     episode = example_episode(0)
     data = encode(episode)
     renderer = make_renderer(load_template("chat"), load_tokenizer(resolve_model(BUILT_IN)), RULES.max_turns)

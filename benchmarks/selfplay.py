@@ -9,10 +9,10 @@ SmolLM2-135M in bfloat16, the same words, rules, number of turns and at most 64 
                leaves the batch
     arena      (b) `ArenaActor` over one `EngineActor`, with the buffer, as `train` plays: the whole softmax at
                temperature 1
-    ceiling    (c) vLLM's offline `LLM.generate` over the very prompts of (b), as many at once, with (b)'s sampling
+    ceiling    (c) vLLM's offline `LLM.generate` on the prompts of (b), with the same number at once and (b)'s sampling
 
 Tokens are those that were sampled, end tokens included. The last line is JSON: speedup_batch1, speedup_best,
-share_of_ceiling and what they stand on.
+share_of_ceiling and the values they are computed from.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def up_to_end(row: Sequence[int], end_ids: Sequence[int]) -> tuple[int, ...]:
 
 
 def play_arena(model: str, games: int, in_flight: int) -> tuple[dict[str, float], list[list[tuple[int, ...]]]]:
-    """The actors that `train` uses; also the prompts that were asked, game by game."""
+    """Plays with the actors that `train` uses; also returns the prompts, by game."""
     with ray_session(ClusterConfig(object_store_gib=0.3)), tempfile.TemporaryDirectory() as folder:
         config = engine_config(in_flight)
         engine = ray.remote(EngineActor).options(max_concurrency=4096).remote(f"{folder}/engine.log")
@@ -149,7 +149,7 @@ def play_arena(model: str, games: int, in_flight: int) -> tuple[dict[str, float]
 
 
 def play_offline(model: str, prompts: Sequence[Sequence[tuple[int, ...]]], in_flight: int) -> dict[str, float]:
-    """vLLM's own loop over the prompts of all games: first turns first, as they come in play."""
+    """vLLM's own loop over the prompts of all games, in the order of play: first turns first."""
     import vllm
 
     config = engine_config(in_flight)
@@ -197,7 +197,7 @@ def engine_config(in_flight: int) -> EngineConfig:
 
 
 def in_a_process(part: str, *arguments: Any) -> Any:
-    """One part in a process of its own, so that nothing of the others is in its memory."""
+    """Runs one part in its own process, so that the memory of other parts is free."""
     with tempfile.TemporaryDirectory() as folder:
         handed, found = Path(folder, "in.json"), Path(folder, "out.json")
         handed.write_text(json.dumps(arguments))

@@ -2,9 +2,9 @@
 
     python -m benchmarks.stream_restart [--games 1000000] [--folder DIR]
 
-Plays that many games of two short turns by hand through the buffer and its log, then opens the stream again twice: from
-the cursor's mark, and from the whole log as version 0.1 did (a cursor without a mark). Resident memory is of this
-process. JSON is the last line.
+It puts that many games of two short turns through the buffer and its log, without engines. Then it opens the stream
+again twice: from the cursor's mark, and from the whole log as version 0.1 did (a cursor without a mark). Resident
+memory is that of this process. JSON is the last line.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def a_stream() -> GameStream:
 
 
 def written(folder: Path, num_games: int) -> dict[str, Any]:
-    """The cursor of a stream after so many games."""
+    """The cursor of a stream after this many games."""
     buffer, stream = ReplayBuffer(str(folder)), a_stream()
     buffer.open_stream(stream, None)
     for version in range(num_games // PER_VERSION):

@@ -2,11 +2,10 @@
 
     python -m benchmarks.weight_sync [--engines 1 2] [--repeats 5] [--channel object_store]   about 6 minutes on 2 cores
 
-SmolLM2-135M in bfloat16, as `train` does it: the clock starts when the learner's step has
-returned, and stops when every engine has answered a request on the new version. Beside it the machine's own rate of
-copying memory, and a real round of `configs/quickstart.yaml` (imitation shortened), for the share of a round, from one
-version to the next, that goes into the sync. The last line is JSON: seconds, bytes_per_s, memcpy_bytes_per_s,
-epoch_share.
+SmolLM2-135M in bfloat16, as in `train`. The clock starts when the learner's step has returned, and stops when every
+engine has answered a request with the new version. For comparison: the machine's rate of copying memory, and a real
+round of `configs/quickstart.yaml` (with shorter imitation), which gives the share of a round that the sync takes. The
+last line is JSON: seconds, bytes_per_s, memcpy_bytes_per_s, epoch_share.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from spag_ray.training_data.samples import GameSample, TurnSample
 
 
 def memcpy_rate(num_bytes: int = 2**28) -> float:
-    """Bytes a second of one large copy, the best of ten."""
+    """Bytes per second of one large copy, the best of ten."""
     source, target = np.ones(num_bytes, np.uint8), np.empty(num_bytes, np.uint8)
     target[:] = source
     best = 0.0
@@ -56,7 +55,7 @@ def memcpy_rate(num_bytes: int = 2**28) -> float:
 
 
 def time_sync(model: str, num_engines: int, repeats: int, sync: SyncConfig) -> dict[str, Any]:
-    """Seconds of each sync, and the bytes that one engine was sent."""
+    """Seconds of each sync, and the bytes sent to one engine."""
     prompt = tuple(load_tokenizer(model).encode("What flows from a lake to the sea?"))
     turn = TurnSample(prompt, (11, 12, 13), 1.0, (-1.0, -1.0, -1.0), (-1.0, -1.0, -1.0), role=Role.ATTACKER)
     games = [GameSample("e/0", Role.ATTACKER, 1.0, (turn,))]
@@ -81,11 +80,11 @@ def time_sync(model: str, num_engines: int, repeats: int, sync: SyncConfig) -> d
         for version in range(1, repeats + 2):
             learners.step(games, [], 1.0, at_start=True)
             began = time.perf_counter()
-            exported = None  # the version before leaves the object store, as in a run
+            exported = None  # frees the previous version in the object store, as in a run
             exported = export(learners, version, probe, direct)
             report, _ = publish(exported, engines, sync)
             asyncio.run(answer(engines, prompt, version))
-            if version > 1:  # the first one also makes the object store's pages
+            if version > 1:  # the first sync also allocates the object store's pages
                 seconds.append(time.perf_counter() - began)
             gaps.append(verify_weights(exported, engines, sync, probe, report)[0].probe_gap_mean)
             num_bytes = report.num_bytes
@@ -103,7 +102,7 @@ async def answer(engines: list[Engine], prompt: tuple[int, ...], version: int) -
 
 
 def epoch_share() -> float:
-    """Of a round of the quickstart."""
+    """The share of a quickstart round that the sync takes."""
     changes = ["imitation.games=90", "self_play.rounds=1", "evaluation.games=0", "placement=separate"]
     with tempfile.TemporaryDirectory() as folder:
         run_training(load_config("quickstart", changes), Path(folder, "run"), Console(quiet=True))

@@ -273,7 +273,9 @@ def report(
 def listen(
     model: Annotated[str, typer.Argument(help="a model folder, or `smollm2-135m-instruct`")],
     games: Annotated[Path, typer.Option(help="games in the published JSON format, or a run's episodes/NAME.log")],
-    config: Annotated[str, typer.Option(help="whose prompts, referee and engine.dtype are taken")] = "quickstart",
+    config: Annotated[
+        str, typer.Option(help="configuration with the prompts, the referee and engine.dtype")
+    ] = "quickstart",
     override: Overrides = None,
 ) -> None:
     """Print what a model could have known as the defender of games that were played; see docs/evaluation.md."""

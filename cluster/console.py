@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from cluster.run.run_handle import RunHandle
 
 _PREFIX = "run-"
-_sent: set[Path] | None = None  # the files that the cluster was sent when this session connected; None: not even code
+_sent: set[Path] | None = (
+    None  # the files that were sent to the cluster when this session connected; None: nothing, not even code
+)
 _TRIES = 3  # a first connection right after `ray start` may fail
 
 
@@ -153,8 +155,8 @@ class AttachedRun:
             return get(call(self._handle))
         except ray.exceptions.RayActorError as error:
             raise ClusterError(
-                f"run {self.name} is not there any more: it has ended, or died; its folder says which, and "
-                "spag_ray continues it with --resume"
+                f"run {self.name} is no longer there: it has ended or died; its folder says which. To "
+                "continue it, use --resume"
             ) from error
 
     def __repr__(self) -> str:
@@ -198,13 +200,15 @@ def launch(
     files = {file.resolve() for file, _ in named_files(settings)}
     if ray.is_initialized() and (_sent is None or not files <= _sent):
         raise ClusterError(
-            "this session is connected already, without the code and the files of this run; launch it from a session "
-            "of its own, before anything else, or after ray.shutdown()"
+            "this session is connected already, without the code and the files of this run; launch it from a new "
+            "session, before anything else, or after ray.shutdown()"
         )
     _connect(address, settings)
     name = Path(run_dir).name
     if any(name == other for other, _ in runs_here()):
-        raise ClusterError(f"a run named {name} goes on here; attach to it, stop it, or name the folder differently")
+        raise ClusterError(
+            f"a run named {name} is already running here; attach to it, stop it, or name the folder differently"
+        )
     start = ray.remote(_start).options(num_cpus=0)
     for warning in get(start.remote(to_yaml(settings), str(run_dir), resume)):
         print(f"warning: {warning}")
@@ -245,8 +249,8 @@ def _connect(address: str | None, config: RunConfig | None = None) -> None:
                         break
                     time.sleep(number)
     raise ClusterError(
-        f"{address} does not answer, or not to this session: {reason}; is it the client port (10001), and where the "
-        "cluster asks for a token, is RAY_AUTH_MODE=token set here, and the token the right one?"
+        f"{address} does not answer this session: {reason}; is it the client port (10001)? If the cluster "
+        "needs a token: is RAY_AUTH_MODE=token set here, and is the token right?"
     )
 
 

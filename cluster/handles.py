@@ -1,6 +1,6 @@
 """Types of actor handles for mypy: their methods, the arguments, and the result of a call.
 
-A handle is described by a Protocol, beside its actor (EngineHandle is here because an Engine travels everywhere):
+A handle is described by a Protocol next to its actor. EngineHandle is here because every room uses Engine:
 
     class CounterHandle(ActorHandle, Protocol):
         @remote_method

@@ -31,8 +31,8 @@ BLOCK_TOKENS = 256
 
 @dataclass(frozen=True)
 class QueryBlocks:
-    """Queries in blocks of `block_sizes` tokens, in order. `keys`: the nodes each block looks at, all blocks in a row,
-    `num_keys` each; `masks`: [block size, its keys] each, 0 where a query sees a key and -inf elsewhere."""
+    """Queries in blocks of `block_sizes` tokens, in order. `keys`: the nodes that each block attends to, concatenated,
+    `num_keys` of each; `masks`: [block size, its keys] each, 0 where a query sees a key and -inf elsewhere."""
 
     block_sizes: tuple[int, ...]
     keys: Tensor
@@ -111,10 +111,10 @@ def tree_attention_forward(
 
     query [1, heads, T, d], key and value [1, key heads, T, d] -> [1, T, heads, d].
     """
-    assert tree_attention is not None, "the model's forward has to be given tree_attention"
-    assert not dropout, "packing.check_packable lets no such model through"
-    assert softcap is None, "packing.check_packable lets no such model through"
-    assert s_aux is None, "packing.check_packable lets no such model through"
+    assert tree_attention is not None, "the model's forward needs tree_attention"
+    assert not dropout, "packing.check_packable refuses such models"
+    assert softcap is None, "packing.check_packable refuses such models"
+    assert s_aux is None, "packing.check_packable refuses such models"
     groups = query.shape[1] // key.shape[1]
     if tree_attention.query_blocks is None:
         attend = _compiled_flex_attention() if query.is_cuda else _flex_attention()
@@ -141,8 +141,8 @@ def _flex_attention() -> Any:
 
 @cache
 def _compiled_flex_attention() -> Any:
-    # Four graphs serve every length: of one block or several, with and without gradient. `fullgraph`, so that a length
-    # that needs one more than Dynamo's limit is an error and not an uncompiled run of many times the memory.
+    # Four graphs are enough for all lengths: one block or several, with and without gradient. With `fullgraph`, a
+    # length that needs more graphs than Dynamo's limit is an error, not an uncompiled run with many times the memory.
     return torch.compile(_flex_attention(), dynamic=True, fullgraph=True)
 
 
@@ -165,7 +165,7 @@ def check_compiles(config: PreTrainedConfig, dtype: torch.dtype, device: torch.d
         out.sum().backward()
     except (RuntimeError, ImportError, OSError, ValueError) as error:
         raise LearnerError(
-            "attention over token trees (FlexAttention) cannot be compiled here; set learner.packing: none, or mend: "
+            "attention over token trees (FlexAttention) cannot be compiled here; set learner.packing: none, or fix it: "
             f"{str(error).strip().splitlines()[0]}"
         ) from error
 

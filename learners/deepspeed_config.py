@@ -18,7 +18,7 @@ from spag_ray.config.parts import LearnerConfig
 from spag_ray.config.shipped import find_config
 from spag_ray.errors import ConfigError
 
-# The default of 5e8 elements would be gigabytes of buffers beside a small model.
+# The default of 5e8 elements would need gigabytes of buffers even for a small model.
 SMALL_BUCKET = 20_000_000
 
 
@@ -54,7 +54,7 @@ def sleep_fault(settings: Mapping[str, Any]) -> str | None:
     zero = settings["zero_optimization"]
     stage, on_host = zero["stage"], is_offloaded(zero, "offload_optimizer")
     if is_offloaded(zero, "offload_param"):
-        return "DeepSpeed does not move a learner's states while its parameters are offloaded; take offload_param out"
+        return "DeepSpeed does not move a learner's states while its parameters are offloaded; remove offload_param"
     if stage == 0:
         return "DeepSpeed does not move the optimiser of ZeRO stage 0; set learner.zero_stage: 2"
     if stage == 1 and settings["bf16"]["enabled"] and not on_host:
@@ -135,9 +135,9 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: a DeepSpeed configuration is a JSON object, this is a {type(given).__name__}")
     for key in ("scheduler", "fp16", "train_batch_size"):
         if given.get(key) not in (None, "auto") and not _is_disabled(given[key]):
-            raise ConfigError(f"{path}: {key!r} is decided by the run, not by DeepSpeed's file; take it out")
+            raise ConfigError(f"{path}: {key!r} is set by the run, not by DeepSpeed's file; remove it")
     if given.get("zero_optimization", {}) == "auto":
-        raise ConfigError(f'{path}: "zero_optimization" is an object; "auto" stands for single values in it')
+        raise ConfigError(f'{path}: "zero_optimization" is an object; only values in it can be "auto"')
     return {key: value for key, value in given.items() if key not in ("scheduler", "fp16", "train_batch_size")}
 
 
@@ -160,7 +160,7 @@ def _merged(
         elif isinstance(value, Mapping) and isinstance(ours, Mapping):
             merged[key] = _merged(value, ours, said, path, f"{name}.")
         elif name in said and value != ours:
-            raise ConfigError(f"{path} has {name} = {value!r}, but {said[name]} says {ours!r}; let one of them go")
+            raise ConfigError(f"{path} has {name} = {value!r}, but {said[name]} says {ours!r}; remove one of them")
         else:
             merged[key] = value
     return merged

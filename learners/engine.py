@@ -82,7 +82,7 @@ class TrainingEngine:
         return self._zero_stage == 3
 
     def backward(self, loss: Tensor, last: bool) -> None:
-        """Add this micro-step's gradient; `last` ends the global batch. All ranks have the same number of these."""
+        """Add this micro-step's gradient; `last` ends the global batch. All ranks make the same number of calls."""
         self._engine.set_gradient_accumulation_boundary(last)
         # DeepSpeed averages over ranks; the loss is this rank's share of a sum.
         self._engine.backward(loss * self.world.size, scale_wrt_gas=False)
@@ -152,9 +152,9 @@ class TrainingEngine:
         try:
             path, extra = self._engine.load_checkpoint(folder, tag=_TAG)
         except (OSError, RuntimeError, AssertionError, KeyError, ValueError) as error:
-            raise LearnerError(f"{folder}: DeepSpeed cannot go on from this checkpoint: {error}") from error
+            raise LearnerError(f"{folder}: DeepSpeed cannot resume from this checkpoint: {error}") from error
         if path is None:
-            raise LearnerError(f"{folder}: no checkpoint of DeepSpeed's in it")
+            raise LearnerError(f"{folder}: no DeepSpeed checkpoint in it")
         return extra
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:

@@ -200,7 +200,7 @@ class Learner:
         began = time.perf_counter()
         everything = batch.items
         if not everything:
-            raise LearnerError("an optimiser step was asked for on a batch without games and without SFT rows")
+            raise LearnerError("an optimiser step needs a batch with games or SFT rows")
         games_share = share_of([game.num_tokens for game in batch.games], self._world)
         rows_share = share_of([row.num_tokens for row in batch.sft], self._world)
         mine = Batch(tuple(batch.games[i] for i in games_share), tuple(batch.sft[i] for i in rows_share))
@@ -336,7 +336,7 @@ class Learner:
         extra = self._engine.load(folder)
         if extra["num_ranks"] != self._world.size:
             raise LearnerError(
-                f"{folder}: this checkpoint is of {extra['num_ranks']} learner ranks, the group has "
+                f"{folder}: this checkpoint has {extra['num_ranks']} learner ranks, but the group has "
                 f"{self._world.size}; set learner.num_ranks: {extra['num_ranks']}"
             )
         self._stage = _Stage(**extra["stage"])

@@ -193,7 +193,7 @@ def _unpackable_trait(config: PreTrainedConfig, max_tokens: int) -> str | None:
     if model_class is None:
         return "transformers knows no causal language model of this type"
     if config.model_type in ALIBI_MODEL_TYPES or getattr(config, "alibi", False):
-        return "its attention is biased by distance in the row (ALiBi), which is no distance in a tree"
+        return "its attention is biased by distance in the row (ALiBi), which differs from the distance in a tree"
     layer_types = set(getattr(config, "layer_types", None) or ())
     if model_class._is_stateful or layer_types - MASKED_LAYER_TYPES:
         return f"it has layers that take no attention mask ({', '.join(sorted(layer_types)) or 'recurrent'})"
@@ -201,7 +201,7 @@ def _unpackable_trait(config: PreTrainedConfig, max_tokens: int) -> str | None:
     if missing:
         return f"its forward takes no {' and no '.join(sorted(missing))}"
     if not model_class._supports_attention_backend:
-        return "its attention in transformers is its own and takes no other implementation"
+        return "its attention in transformers cannot be replaced by another implementation"
     if getattr(config, "attn_logit_softcapping", None) or config.model_type == "gpt_oss":
         return "its attention scores are capped or share a sink, which the tree attention does not compute"
     if any(getattr(config, name, None) for name in RESCALED_LOGITS):

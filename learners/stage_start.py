@@ -63,7 +63,7 @@ class StageStart:
     def in_place(self) -> Iterator[None]:
         """In this block the model has the weights of the stage's start, and the current ones are on the host. Every
         rank has to enter it: passes through the model are collective."""
-        assert self._held, "there is no stage's start to go back to"
+        assert self._held, "no weights of a stage's start are kept"
         self._swap()
         try:
             yield

@@ -83,7 +83,7 @@ class Stage:
     def __post_init__(self) -> None:
         if _read(str(self)) != (self.kind, self.round, self.players):
             raise InputError(
-                f"{str(self)[:200]!r} is no name of a {self.kind} stage: a player's name begins with a letter or a "
+                f"{str(self)[:200]!r} is not a name of a {self.kind} stage: a player's name begins with a letter or a "
                 "digit and has at most 64 letters, digits, . _ -"
             )
 
@@ -134,7 +134,7 @@ class Stage:
 
     @property
     def order(self) -> tuple[int, int, bool, str]:
-        """Sorts stages as a run comes to them; a stage's evaluation follows it."""
+        """Sort key: the order of stages in a run. A stage's evaluation comes after it."""
         is_evaluation = self.kind is StageKind.EVALUATION
         played = Stage.parse(self.players[0]) if is_evaluation else self
         place = _ORDER.index(played.kind) if played.kind in _ORDER else len(_ORDER)
@@ -159,7 +159,7 @@ class Stage:
 
 
 def order_of(name: str) -> tuple[int, int, bool, str]:
-    """Sorts names of stages, and of players, as a run comes to them."""
+    """Sort key for names of stages and players: their order in a run."""
     return Stage.parse(name).order
 
 

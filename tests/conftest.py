@@ -82,7 +82,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def local_ray() -> Iterator[None]:
-    """One Ray for the file; what its tests leave running in it is a fault of theirs."""
+    """One Ray for the tests of a file. Tests must leave nothing running in it."""
     import psutil
     import ray
 

@@ -17,7 +17,8 @@ MAX_FINISHED_LINES = 1000
 
 
 class LeaseLog:
-    """The lease log of the open stream; `path` is a file beside its cursor. Writing may raise RunFolderError."""
+    """The lease log of the open stream; `path` is a file in the folder of its cursor. Writing may raise
+    RunFolderError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -105,7 +105,7 @@ class LogMark:
 
     @classmethod
     def from_cursor(cls, cursor: Mapping[str, Any] | None) -> LogMark | None:
-        """None where there is none: the cursor is of version 0.1, or nothing was written yet."""
+        """The mark in a cursor; None if there is none: the cursor is from version 0.1, or nothing was written yet."""
         data = (cursor or {}).get("log")
         if data is None or data["identity"] is None:
             return None

@@ -1,6 +1,6 @@
 """The checks that `spag-ray doctor` and every start make before anything is placed.
 
-The list of them is in commands/doctor.py.
+commands/doctor.py lists them.
 
 Tests of other names: check_results, cluster_checks, node_report in test_doctor.py.
 """

@@ -1,6 +1,7 @@
 """The results of checks, one line each: a check passes, warns or fails, and says what to do.
 
-Pure functions of what Ray says of its nodes and of what nodes say of themselves (node_report.py); doctor.py asks them.
+The checks are pure functions of Ray's view of its nodes and of the nodes' own reports (node_report.py).
+cluster_checks.py collects both.
 """
 
 from __future__ import annotations
@@ -21,19 +22,17 @@ from cluster.types import Node, NodeResources
 from spag_ray.config.run import RunConfig
 
 Status = Literal["pass", "warn", "fail"]
-# Buckets that lie in shared memory at one time, on their way to an engine.
+# Buckets of weights that are in shared memory at the same time.
 LEAST_SHARED_MEMORY = 2
 # CUDA's major version -> the oldest major version of NVIDIA's driver that it runs on (CUDA's release notes).
 LEAST_DRIVER = {"12": 525, "13": 580}
-
-
-# What an engine's process took on a CPU beside weights and cache, measured with the quickstart.
+# Memory of an engine's process on a CPU besides weights and cache, measured with the quickstart.
 LIBRARIES_BYTES = int(1.6 * GIB)
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One line: what was checked, the result, and what to do if it is bad."""
+    """One line: what was checked, the result, and what to do if it is not a pass."""
 
     check: str
     status: Status
@@ -46,11 +45,11 @@ def placement_check(config: RunConfig, nodes: Sequence[NodeResources]) -> CheckR
     if doubt := placement_doubt(config, nodes):
         return CheckResult("placement", "warn", doubt)
     count = Counter(spec.kind for spec in actors_of(config) for _ in range(spec.count))
-    return CheckResult("placement", "pass", f"{count['engine']} engines and {count['learner']} learner ranks find room")
+    return CheckResult("placement", "pass", f"{count['engine']} engines and {count['learner']} learner ranks fit")
 
 
 def object_store_checks(config: RunConfig, size: ModelSize, nodes: Sequence[Node]) -> Iterator[CheckResult]:
-    """Whether a version of the weights fits into each node's share; Ray writes to disk what does not."""
+    """Whether a version of the weights fits into each node's object store. If not, Ray writes it to disk."""
     needed = snapshot_bytes(config, size)
     if not needed or not nodes:
         return
@@ -66,7 +65,7 @@ def object_store_checks(config: RunConfig, size: ModelSize, nodes: Sequence[Node
         "object store",
         "warn",
         f"a version of the weights takes {needed / GIB:.2f} GiB, {name} has {there / GIB:.2f} GiB, so Ray will write "
-        f"it to disk and read it again; give {how} at least as much",
+        f"it to disk and read it again; set {how} to at least as much",
     )
 
 
@@ -78,7 +77,7 @@ def report_checks(
     reports: Sequence[NodeReport],
     run_dir: Path,
 ) -> Iterator[CheckResult]:
-    """From what nodes say of themselves; `here` is this machine."""
+    """The checks of the nodes' reports; `here` is the report of this machine."""
     yield version_check(here, reports)
     yield from path_checks(reports)
     yield folder_check(reports, run_dir)
@@ -89,7 +88,7 @@ def report_checks(
 
 
 def version_check(here: NodeReport, reports: Sequence[NodeReport]) -> CheckResult:
-    """Python and packages are those of this machine on every node, CUDA wherever there is a GPU."""
+    """Every node has the same Python and packages as this machine, and a node with GPUs has a torch with CUDA."""
     for report in reports:
         for name, ours in here.versions.items():
             theirs = report.versions.get(name, "")
@@ -105,14 +104,16 @@ def version_check(here: NodeReport, reports: Sequence[NodeReport]) -> CheckResul
             return CheckResult("versions", "fail", told)
     drivers = {report.gpu_driver for report in reports if report.gpu_driver}
     if len(drivers) > 1:
-        told = f"GPU drivers differ: {', '.join(sorted(drivers))}; that often works, but bring them to one"
+        told = (
+            f"GPU drivers differ: {', '.join(sorted(drivers))}; that often works, but install the same one on all nodes"
+        )
         return CheckResult("versions", "warn", told)
     shown = ", ".join(f"{name} {found}" for name, found in here.versions.items() if found)
     return CheckResult("versions", "pass", shown)
 
 
 def path_checks(reports: Sequence[NodeReport]) -> Iterator[CheckResult]:
-    """Every path is there on every node, and holds the same."""
+    """Every path is readable on every node and has the same size there."""
     for path in reports[0].path_bytes if reports else ():
         sizes = {report.node: report.path_bytes[path] for report in reports}
         lacking = [node for node, num_bytes in sizes.items() if num_bytes is None]
@@ -136,33 +137,35 @@ def folder_check(reports: Sequence[NodeReport], run_dir: Path) -> CheckResult:
         return CheckResult(
             "run folder",
             "fail",
-            f"a file written beside {run_dir} is not seen from {', '.join(blind)}, but logs, checkpoints and models "
-            "are written from any node; choose a --run-dir on a file system that all nodes share",
+            f"a file written beside {run_dir} is not seen from {', '.join(blind)}, but every node writes logs, "
+            "checkpoints and models; choose a --run-dir on a file system that all nodes share",
         )
-    return CheckResult("run folder", "pass", f"{run_dir} can be made, and is seen from {_nodes(len(reports))}")
+    return CheckResult("run folder", "pass", f"{run_dir} can be created, and is seen from {_nodes(len(reports))}")
 
 
 def gpu_checks(reports: Sequence[NodeReport]) -> Iterator[CheckResult]:
-    """Of nodes with GPUs: a driver as new as their CUDA needs, and what kernels are compiled with."""
+    """Each node with GPUs has a driver that is new enough for its CUDA, and what compiles kernels."""
     for report in reports:
         if not report.gpus:
             continue
         cuda, driver = report.versions.get("cuda", ""), report.gpu_driver
         least, major = LEAST_DRIVER.get(cuda.split(".")[0], 0), driver.split(".")[0]
         if major.isdecimal() and int(major) < least:
-            told = f"{report.node} has the GPU driver {driver}, but CUDA {cuda} needs {least} or later; install one"
+            told = (
+                f"{report.node} has the GPU driver {driver}, but CUDA {cuda} needs {least} or later; update the driver"
+            )
             yield CheckResult("driver", "fail", told)
         if report.build_faults:
             yield CheckResult(
                 "compiler",
                 "fail",
-                f"{report.node} lacks {' and '.join(report.build_faults)}, with which kernels are compiled when a run "
-                "begins; install it (Debian, Ubuntu: apt install gcc python3-dev)",
+                f"{report.node} lacks {' and '.join(report.build_faults)}: kernels are compiled when a run "
+                "starts; install it (Debian, Ubuntu: apt install gcc python3-dev)",
             )
 
 
 def memory_checks(config: RunConfig, size: ModelSize | None, reports: Sequence[NodeReport]) -> Iterator[CheckResult]:
-    """Shared memory for buckets of weights on their way to an engine, and a GPU's for a learner rank."""
+    """Shared memory for buckets of weights that are sent to an engine, and GPU memory for a learner rank."""
     needed = 0
     if config.sync.channel in ("object_store", "shared_memory") and config.engine.kind == "vllm":
         bucket = bucket_bytes(config, size)
@@ -173,8 +176,8 @@ def memory_checks(config: RunConfig, size: ModelSize | None, reports: Sequence[N
             yield CheckResult(
                 "shared memory",
                 "fail",
-                f"{report.node} has {report.shared_memory_bytes / 2**20:.0f} MiB free in /dev/shm, buckets of weights "
-                f"need {needed / 2**20:.0f}; give a container more (--shm-size), or lower learner.bucket_bytes",
+                f"{report.node} has {report.shared_memory_bytes / 2**20:.0f} MiB free in /dev/shm, but buckets of "
+                f"weights need {needed / 2**20:.0f}; give a container more (--shm-size), or lower learner.bucket_bytes",
             )
     gpus = [gib for report in reports for gib in report.gpus]
     if size is None or not gpus or not config.learner.num_gpus:
@@ -212,8 +215,8 @@ def host_memory_checks(
         tightest = max(tightest, (needed / report.memory_bytes, told))
     share, told = tightest
     if share > 1:
-        remedy = "fewer engines or ranks a node, a smaller micro-batch, or more nodes"
-        yield CheckResult("host memory", "warn", f"{told}; take {remedy} (`spag-ray train --dry-run` shows the sum)")
+        remedy = "fewer engines or ranks per node, a smaller micro-batch, or more nodes"
+        yield CheckResult("host memory", "warn", f"{told}; use {remedy} (`spag-ray train --dry-run` shows the sum)")
     elif told:
         yield CheckResult("host memory", "pass", told)
 

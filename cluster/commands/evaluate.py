@@ -22,8 +22,8 @@ def run_eval(config: RunConfig, out: Path, console: Console) -> None:
     """`spag-ray eval`: `config.model` on `config.evaluation.tasks`; `out` is a file for the rows."""
     refuse_existing(out)
     if not config.evaluation.tasks:
-        raise ConfigError("no tasks: name some with --tasks, or in evaluation.tasks; `paper` stands for the paper's")
-    # No game is played: prompts that every tokenizer can use.
+        raise ConfigError("no tasks: name some with --tasks, or in evaluation.tasks; `paper` means the paper's tasks")
+    # No game is played, so the prompts do not matter; every tokenizer can use these.
     config = config.model_copy(update={"policies": "shared", "prompts": "flat"})
     model = resolve_model(config.model)
     in_a_process(check_tasks, config, model)

@@ -28,10 +28,12 @@ def run_learn(config: RunConfig, method: str, data: Path, out: Path, console: Co
     model = resolve_model(config.model)
     games, sft = published_samples(rows, load_tokenizer(model))
     imitating = method == "imitation"
-    if imitating:  # there an SFT row is one sample of weight 1 among the others
+    if imitating:  # in imitation an SFT row is an ordinary sample of weight 1
         games, sft = games + sft_games(sft), []
     if not games:
-        raise InputError(f"{data}: no game rows in it, so there is nothing to learn; make some with `spag-ray reward`")
+        raise InputError(
+            f"{data}: it has no game rows, so there is nothing to train on; make some with `spag-ray reward`"
+        )
     folder = make_run_folder(out.with_name(out.name + ".run"), config)
     with placed_run(config, folder, model, ["word"], ["word"], {}) as run:
         learning = run.learn_only.remote("imitation" if imitating else "self_play", games, sft, str(out))

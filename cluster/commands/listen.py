@@ -1,7 +1,7 @@
 """`spag-ray listen`: what a model could have known as the defender of games that have been played.
 
-Every dialogue is read again with the configuration's prompt file; what the model would have guessed at each turn of the
-defender is scored by transformers, in this process: no Ray, no engine.
+Every dialogue is rendered again with the configuration's prompt file. transformers scores the word as a guess at each
+turn of the defender, in this process, without Ray or an engine.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from spag_ray.results.could_have_known import GUESSES, Knowledge, Tenth
 from spag_ray.tokens import Tokenizer
 from spag_ray.training_data.replay import episode_from_game
 
-if TYPE_CHECKING:  # with torch: slow to import
+if TYPE_CHECKING:  # imports torch, which is slow
     from actors.policy import Score
 
-AT_ONCE = 16  # games between two lines of progress
+AT_ONCE = 16  # games scored between two lines of progress
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class _Heard:
 
     @property
     def claim_is_right(self) -> bool | None:
-        """None where its last turn was no claim."""
+        """Whether the last turn was a right claim; None if it was not a claim."""
         verdict = self.episode.verdict
         decides = verdict.length == 2 * len(self.turns) and verdict.end_reason in GUESSES
         return verdict.outcome.winner is Role.DEFENDER if decides else None
 
     def asked(self, turn: Turn) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What is scored: this game's word, after what the defender had read at a turn of any game."""
+        """(prompt, target) to score: this game's word, after the dialogue up to a turn of any game."""
         return turn.prompt_ids + self.claim.opening_ids, self.claim.word_ids
 
 
@@ -73,7 +73,9 @@ def run_listen(config: RunConfig, model: str, games: Path, console: Console) -> 
         scores += _scored(policy, heard[begin : begin + AT_ONCE])
     console.print(f"{folder}: {len(heard)} games of {games}", soft_wrap=True)
     if num_unscorable:
-        console.print(f"{num_unscorable} games are left out: their words join what stands beside them in a claim")
+        console.print(
+            f"{num_unscorable} games are left out: the tokenizer joins their words to the text beside them in a claim"
+        )
     known = Knowledge()
     for game, found in zip(heard, scores, strict=True):
         known.add([min(sum(score.logprobs), 0.0) for score in found], game.claim_is_right)
@@ -83,7 +85,7 @@ def run_listen(config: RunConfig, model: str, games: Path, console: Console) -> 
 
 
 def _games(path: Path, rules: str) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """(a game as published, the name of its referee), of an episode log or a file in the published format."""
+    """(game in the published format, name of its referee) for each game of an episode log or a published file."""
     try:
         with path.open("rb") as file:
             is_log = file.read(len(MARK)) == MARK
@@ -98,7 +100,8 @@ def _games(path: Path, rules: str) -> Iterator[tuple[Mapping[str, Any], str]]:
 def _heard(
     games: Iterable[tuple[Mapping[str, Any], str]], config: RunConfig, tokenizer: Tokenizer
 ) -> tuple[list[_Heard], int]:
-    """Games with a turn of the defender; and how many have a word that is no piece of a claim to this tokenizer."""
+    """Games with a turn of the defender, and the number of games whose word is not a separate piece of a claim with
+    this tokenizer."""
     template = load_template(config.prompts)
     renderers: dict[int, Renderer] = {}
     found, num_unscorable = [], 0
@@ -118,14 +121,14 @@ def _heard(
 
 
 def _scored(policy: Any, games: Sequence[_Heard]) -> list[list[Score]]:
-    """Of each game, the score of its word at each turn."""
+    """For each game, the score of its word at each turn."""
     asked = [game.asked(turn) for game in games for turn in game.turns]
     found = iter(asyncio.run(policy.score(asked)))
     return [[next(found) for _ in game.turns] for game in games]
 
 
 def _turn_table(known: Knowledge, scores: Sequence[Sequence[Score]]) -> Table:
-    title = "How probable the word was to the model at the defender's 1st, 2nd, ... turn, had it guessed there"
+    title = "Probability that the model's guess would have been right at the defender's 1st, 2nd, ... turn"
     table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
     for heading in ("turn", "games", "mean p", "median log p", "first choice"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -168,7 +171,7 @@ def _control_line(policy: Any, games: Sequence[_Heard], scores: Sequence[Sequenc
         word = game.episode.target_word
         other = next((each for each in others if each.episode.target_word != word), None)
         if other is not None:
-            last = min(len(game.turns), len(other.turns)) - 1  # as much is said in both
+            last = min(len(game.turns), len(other.turns)) - 1  # the last turn that both games have
             own.append(sum(scores[place][last].logprobs))
             asked.append(game.asked(other.turns[last]))
     if not own:

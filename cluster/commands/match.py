@@ -26,8 +26,8 @@ from spag_ray.results.matches import others_in, read_matches, write_matches
 
 
 class MatchWanted(NamedTuple):
-    """What `spag-ray match` was asked for: players as NAME=MODEL, the run folder whose stages play, the one player whom
-    the others meet (all meet all without), words instead of the held-out ones, and the file of the matches."""
+    """The arguments of `spag-ray match`: players as NAME=MODEL, the run folder whose stages play, the one player that
+    the others meet (without it, all meet all), words instead of the held-out ones, and the file for the matches."""
 
     players: Sequence[str]
     stages: Path | None = None
@@ -37,7 +37,7 @@ class MatchWanted(NamedTuple):
 
 
 def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
-    """`spag-ray match`: every attacker against every defender on the held-out words, and what follows from it."""
+    """`spag-ray match`: every attacker against every defender on the held-out words, with ratings and comparisons."""
     out = wanted.out or (wanted.stages / "matches.json" if wanted.stages else None)
     if out is None:
         raise ConfigError("--out: name the file of the matches, for example --out matches.json")

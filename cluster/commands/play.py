@@ -28,7 +28,7 @@ def run_play(
     out: Path,
     console: Console,
 ) -> None:
-    """`spag-ray play`: one game a word, written in the published format."""
+    """`spag-ray play`: one game per word, written in the published format."""
     refuse_existing(out)
     check_tracking(config.tracking)
     if words_file:

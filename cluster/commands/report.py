@@ -1,4 +1,4 @@
-"""`spag-ray report`: the page of a run folder, with a tokenizer of the run to tell the tokens of a text apart."""
+"""`spag-ray report`: the page of a run folder. It uses a tokenizer of the run to locate tokens in texts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from spag_ray.results.report.tokens import Decode
 
 
 def make_report(folder: Path, out: Path | None, console: Console) -> None:
-    """Written to `out`, or into the run folder, over the one that is there. Raises RunFolderError for what is no run
-    folder, InputError when `out` exists."""
+    """Writes the report to `out`, or into the run folder, where an existing report is replaced. Raises RunFolderError
+    if `folder` is not a run folder, InputError if `out` exists."""
     if out is not None and out.exists():
         raise InputError(f"{out} exists; nothing is overwritten: choose another name, or move it away")
     decode = decoder(folder, console)
@@ -39,7 +39,7 @@ def decoder(folder: Path, console: Console) -> Decode | None:
             from tokenizers import Tokenizer
 
             tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # the library has no class of its own for a file that it cannot read
+        except Exception as error:  # the library raises plain Exception for a file that it cannot read
             console.print(Text(f"{path} is not used: {error}"), soft_wrap=True)
             continue
         return lambda token_ids: tokenizer.decode(token_ids, skip_special_tokens=True)

@@ -17,13 +17,11 @@ from spag_ray.training_data.published_rows import to_samples
 def run_reward(
     games_file: Path, out: Path, decay: float, rules: str, prompts: str, sft: Path | None, console: Console
 ) -> None:
-    """`spag-ray reward`: no model is needed, the query is the text a `flat` template gives."""
+    """`spag-ray reward`: needs no model, because the query is the text of a `flat` template."""
     refuse_existing(out)
     template = load_template(prompts)
     if template.style != "flat":
-        raise ConfigError(
-            f"--prompts {prompts}: the training-data format holds plain text, so a `flat` template is needed"
-        )
+        raise ConfigError(f"--prompts {prompts}: the training-data format holds plain text; use a `flat` template")
     games = read_games(games_file)
     rows = to_samples(games, decay, rules, lambda *view: FlatRenderer.query_text(template, *view))
     if sft is not None:

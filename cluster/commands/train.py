@@ -37,7 +37,9 @@ def run_training(config: RunConfig, folder: Path, console: Console, resume: bool
         return
     config, former = resumed_config(folder, config)
     for key in former:
-        console.print(f"{key} stays what it was when this run was started; its default has changed", soft_wrap=True)
+        console.print(
+            f"{key} keeps its value from the start of this run; the default has changed since", soft_wrap=True
+        )
     with held(folder, said_on(console)) as lease:
         _train(config, folder, console, lease)
 
@@ -74,7 +76,7 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
                 raise StopRequestedError(f"{stopped}; continue with --resume --run-dir {folder}") from None
             except CollapseError as error:
                 raise CollapseError(
-                    f"{error}; continue all the same with --resume --run-dir {folder} -o self_play.on_collapse=warn"
+                    f"{error}; to continue anyway: --resume --run-dir {folder} -o self_play.on_collapse=warn"
                 ) from None
     console.print(outcome_table(results))
     for line in head_to_head_lines(results):
@@ -93,8 +95,8 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
 
 @contextlib.contextmanager
 def _notice_to_stop() -> Iterator[list[float]]:
-    """During the block SIGTERM only requests a stop; the list holds the time it came. Spot machines and `ray job stop`
-    send one."""
+    """During the block, SIGTERM only requests a stop, and its time is in the list. Spot machines and `ray job stop`
+    send SIGTERM."""
     notice: list[float] = []
     if threading.current_thread() is not threading.main_thread():
         yield notice

@@ -10,7 +10,7 @@ from cluster.monitor.watch import AttachedSource, FolderSource, watch
 
 
 def run_watch(target: str, run: str | None, once: bool, console: Console) -> None:
-    """`spag-ray watch`: `target` is a run's folder or a cluster's client port, there `run` its name."""
+    """`spag-ray watch`: `target` is a run's folder, or ray://HOST:PORT with the run's name in `run`."""
     if not target.startswith("ray://"):
         watch(FolderSource(Path(target)), console, once)
         return

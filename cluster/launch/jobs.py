@@ -1,6 +1,6 @@
 """Runs as Ray jobs: submits them, follows their output, stops them.
 
-A job runs `spag-ray train` with what it is sent (parcel.py) as its working directory.
+A job runs `spag-ray train`. Its working directory holds the files that were sent with it (parcel.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 
 RUN_DIR = "run_dir"  # the key of a job's metadata that holds its run folder
-AFTER_NOTICE_S = 15  # for the driver to end once the run's own time is up
+AFTER_NOTICE_S = 15  # time for the driver to end after the run's time is up
 
 
 def submit_job(
@@ -35,10 +35,9 @@ def submit_job(
     console: Console,
     ask: Callable[[], bool],
 ) -> int:
-    """Returns the job's exit code, or 0 when it is not followed. `ask` is asked on Ctrl-C whether
-    to stop the job.
+    """Submits a job. Returns its exit code, or 0 if it is not followed. On Ctrl-C, `ask` decides whether to stop it.
 
-    Raises ConfigError for what would not work in a job, ClusterError when the cluster does not take it.
+    Raises ConfigError for a configuration that cannot work in a job, ClusterError if the cluster refuses the job.
     """
     check_run_dir(run_dir)
     client = job_client(address)
@@ -53,7 +52,7 @@ def submit_job(
                 metadata={RUN_DIR: str(run_dir)},
                 runtime_env={
                     "working_dir": str(folder),
-                    "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(wait_s)},  # Ray's own default is 3
+                    "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(wait_s)},  # Ray's default is 3
                 },
             )
     console.print(f"job: {job}   run folder: {run_dir}", soft_wrap=True)
@@ -109,7 +108,7 @@ def follow_job(client: Any, job: str, console: Console, ask: Callable[[], bool])
             time.sleep(0.5)
         except KeyboardInterrupt:
             if not ask():
-                console.print(f"{job} goes on; see its output with `ray job logs -f {job}`", soft_wrap=True)
+                console.print(f"{job} continues; see its output with `ray job logs -f {job}`", soft_wrap=True)
                 return 0
             wanted.add("STOPPED")
             client.stop_job(job)
@@ -120,7 +119,7 @@ def follow_job(client: Any, job: str, console: Console, ask: Callable[[], bool])
 
 
 class _Log:
-    """A job's output, each character printed once, though every connection sends all of it again."""
+    """A job's output. Each character is printed once, although every connection sends the whole output again."""
 
     def __init__(self, client: Any, job: str, console: Console) -> None:
         self._client = client
@@ -129,7 +128,7 @@ class _Log:
         self._num_shown = 0
 
     async def show(self) -> None:
-        """Until the job or the connection ends."""
+        """Prints the output until the job or the connection ends."""
         seen = 0
         async for text in self._client.tail_job_logs(self._job):
             seen += len(text)
@@ -144,7 +143,7 @@ def check_run_dir(run_dir: Path) -> None:
     if not run_dir.is_absolute():
         raise ConfigError(
             f"--run-dir {run_dir}: a job's working directory is temporary, so the run folder has to be an absolute "
-            "path, one that every node shares"
+            "path on a file system that all nodes share"
         )
 
 

@@ -1,8 +1,8 @@
-"""What a job is sent of this machine: the four packages, configs/, the run's configuration as one file, and what that
-names by a relative path.
+"""The files that are sent with a job: the four packages, configs/, the run's configuration as one file, and the files
+that the configuration names by a relative path.
 
-Of a folder it is sent what git would track: no ignored file, no .git, no repository inside it. A symbolic link is
-followed where it leads to a file that is sent anyway; any other is left out, and said to be.
+From a folder, the files that git would track are sent: no ignored files, no .git, no repository inside it. A symbolic
+link is followed if it leads to a file that is sent anyway. Other links are left out, and a line says so.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ PACKAGES = ("spag_ray", "actors", "learners", "cluster")
 
 @contextlib.contextmanager
 def parcel_of(config: RunConfig, console: Console, is_listed: bool = False) -> Iterator[Path]:
-    """A folder with what a job needs of here; gone after the block. `is_listed`: print every file of it.
+    """A temporary folder with the files that a job needs. `is_listed`: print every file in it.
 
-    Raises ConfigError for more than MAX_BYTES, and for a name that leads to what a job is not sent.
+    Raises ConfigError for more than MAX_BYTES, and for a path whose files cannot be sent.
     """
     with tempfile.TemporaryDirectory(prefix="spag-ray-job-") as name:
         folder = Path(name)
@@ -45,7 +45,7 @@ def parcel_of(config: RunConfig, console: Console, is_listed: bool = False) -> I
             largest = sorted(sizes, key=lambda path: -sizes[path])[:3]
             names = ", ".join(f"{path} ({sizes[path] / 2**20:.0f} MiB)" for path in largest)
             raise ConfigError(
-                f"the job would be sent {total / 2**20:.0f} MiB, at most {MAX_BYTES // 2**20} are; the largest: "
+                f"the job's files have {total / 2**20:.0f} MiB, the limit is {MAX_BYTES // 2**20}; the largest: "
                 f"{names}; put these where every node can read them, and name them by an absolute path"
             )
         if is_listed:
@@ -59,7 +59,7 @@ def parcel_of(config: RunConfig, console: Console, is_listed: bool = False) -> I
 
 
 def package_files() -> list[tuple[Path, Path]]:
-    """(file here, its place in the job) of the packages and of configs/, without what .gitignore names."""
+    """(file here, its path in the job) for the packages and configs/, without files that .gitignore names."""
     found = []
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
@@ -68,16 +68,16 @@ def package_files() -> list[tuple[Path, Path]]:
         root = Path(spec.origin).parent
         found += [(root / path, Path(package) / path) for path in _contents(root).files or _walked(root).files]
     configs = root.parent / "configs"
-    if configs.is_dir():  # of a checkout; installed, they lie in spag_ray/
+    if configs.is_dir():  # in a checkout; an installed package has them in spag_ray/
         found += [(configs / path, Path("configs") / path) for path in _contents(configs).files]
     return found
 
 
 def named_files(config: RunConfig) -> list[tuple[Path, Path]]:
-    """(file here, its place in the job) of what the configuration names by a relative path that is there.
+    """(file here, its path in the job) for existing files that the configuration names by a relative path.
 
-    Raises ConfigError for a path that leads out of here, and for a folder that git ignores. A single file is sent
-    whether git ignores it or not: the run reads this very file.
+    Raises ConfigError for a path outside the current folder, and for a folder that git ignores. A single file is sent
+    even if git ignores it, because the run reads it.
     """
     found = []
     for key, path in _named_here(config):
@@ -87,7 +87,7 @@ def named_files(config: RunConfig) -> list[tuple[Path, Path]]:
         contents = _contents(path)
         if not contents.files and any(path.iterdir()):
             raise ConfigError(
-                f"{key}: {path}: git ignores all that is in it, so a job is not sent it; put it where every node can "
+                f"{key}: {path}: git ignores everything in it, so it is not sent with a job; put it where nodes can "
                 "read it, and name it by an absolute path"
             )
         found += [(path / name, path / name) for name in contents.files]
@@ -95,42 +95,42 @@ def named_files(config: RunConfig) -> list[tuple[Path, Path]]:
 
 
 def left_out(config: RunConfig) -> list[Path]:
-    """What folders that the configuration names hold besides ignored files, and a job is not sent: symbolic links to
-    other places, and repositories."""
+    """What is not sent from folders that the configuration names, besides ignored files: symbolic links to other
+    places, and repositories."""
     folders = [path for _, path in _named_here(config) if path.is_dir()]
     return [path / name for path in folders for name in _contents(path).left_out]
 
 
 def _named_here(config: RunConfig) -> Iterator[tuple[str, Path]]:
-    """(key, relative path) of what is there."""
+    """(key, relative path) of files and folders that exist."""
     for key, name in named_paths(config).items():
         path = Path(name)
         if path.is_absolute() or not path.exists():
             continue
         if ".." in path.parts or not path.resolve().is_relative_to(Path.cwd().resolve()):
             raise ConfigError(
-                f"{key}: {name} leads out of here: a job is sent files from here and below; name it by an absolute path"
+                f"{key}: {name} is outside the current folder and is not sent with a job; name it by an absolute path"
             )
         yield key, path
 
 
 @dataclass(frozen=True)
 class _Contents:
-    """Of a folder, relative to it."""
+    """The contents of a folder, with relative paths."""
 
     files: tuple[Path, ...]
     left_out: tuple[Path, ...]
 
 
 def _contents(root: Path) -> _Contents:
-    """What git would track; all there is where there is neither a checkout nor a .gitignore."""
+    """The files that git would track; all files if there is neither a checkout nor a .gitignore."""
     above = (root.resolve(), *root.resolve().parents)
     is_checkout = any((folder / ".git").exists() for folder in above)
     if not is_checkout and not any(root.rglob(".gitignore")):
         return _walked(root)
     with tempfile.TemporaryDirectory(prefix="spag-ray-git-") as empty:
         command = ["git", "-C", str(root)]
-        if not is_checkout:  # outside one, git heeds a .gitignore for an empty repository that has its files here
+        if not is_checkout:  # then git applies the .gitignore in an empty repository whose work tree is here
             _git(root, ["git", "init", "-q", "--bare", empty])
             command += [f"--git-dir={empty}", f"--work-tree={root.resolve()}"]
         listed = _git(root, [*command, "ls-files", "-co", "--exclude-standard", "-z", "."])
@@ -138,16 +138,16 @@ def _contents(root: Path) -> _Contents:
 
 
 def _git(root: Path, command: list[str]) -> bytes:
-    """What it prints. Raises ConfigError where git is not there, or refuses."""
+    """The output of git. Raises ConfigError if git is not installed or fails."""
     try:
         done = subprocess.run(command, capture_output=True, timeout=30, check=False)
     except OSError as error:
         raise ConfigError(
-            f"{root}: git, which knows what is ignored there, cannot be called ({error.strerror}); install it"
+            f"{root}: git is needed to find ignored files, but cannot be called ({error.strerror}); install it"
         ) from error
     if done.returncode:
         reason = " ".join(os.fsdecode(done.stderr).split())
-        raise ConfigError(f"{root}: git does not say what is ignored there: {reason}")
+        raise ConfigError(f"{root}: git cannot list the files there: {reason}")
     return done.stdout
 
 
@@ -167,7 +167,7 @@ def _walked(root: Path) -> _Contents:
 
 
 def _sorted_out(root: Path, names: list[Path]) -> _Contents:
-    # Ray heeds a .gitignore too, and would leave out what is tracked all the same.
+    # Ray also applies a .gitignore, and would leave out tracked files that match it.
     names = sorted({name for name in names if name.name != ".gitignore"})
     plain = {name for name in names if (root / name).is_file() and not (root / name).is_symlink()}
     targets = {(root / name).resolve() for name in plain}

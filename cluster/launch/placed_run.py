@@ -41,7 +41,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
-    """Check all that can be checked before Ray is started. Raises SpagError for the first thing that is wrong."""
+    """Makes all checks that are possible before Ray is started. Raises SpagError for the first fault."""
     if resume and folder.exists():
         reopen_run_folder(folder, config)
     elif folder.exists():
@@ -55,8 +55,8 @@ def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
 
 
 def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
-    """Start a Run that is detached: it continues when its caller is gone, and ends itself. Called on the
-    cluster (console.py); returns what the checks warn of."""
+    """Starts a detached Run: it continues after its caller has ended, and ends by itself. Called on the cluster
+    (console.py); returns the warnings of the checks."""
     with contextlib.ExitStack() as stack:
         lease = None
         if resume and folder.exists():
@@ -76,7 +76,7 @@ def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
 
 
 def stream_hint(config: RunConfig) -> str | None:
-    """What to change if permits, not engines, limit the number of games under way."""
+    """What to change if permits, not engines, limit the number of games in flight; None if they do not."""
     stream = config.stream
     permits = (stream.max_lag + 1) * stream.games_per_version // stream.reuse
     wanted = config.self_play.games_in_flight * config.self_play.num_arenas
@@ -84,8 +84,8 @@ def stream_hint(config: RunConfig) -> str | None:
     if config.schedule != "stream" or config.stream.max_lag == 0 or permits >= wanted:
         return None
     return (
-        f"permits for {permits} games are fewer than the {wanted} that keep engines and learner busy (games in flight "
-        "and one version's): raise stream.max_lag or stream.games_per_version, or lower self_play.games_in_flight"
+        f"permits for {permits} games are too few: {wanted} games keep engines and learner busy (games in flight plus "
+        "those of one version); raise stream.max_lag or stream.games_per_version, or lower self_play.games_in_flight"
     )
 
 
@@ -131,12 +131,12 @@ def placed_run(
             left = _processes_of_actors()
             ray.kill(run)
             _wait_for_the_end(left)
-            if lease.is_ours():  # else the places of this name are another run's
+            if lease.is_ours():  # else the placement group of this name belongs to another run
                 free(reservation_of(folder))
 
 
 def _processes_of_actors() -> list[psutil.Process]:
-    """On a local Ray, what actors have started themselves: vLLM's processes, of engines that are not closed."""
+    """On a local Ray: the processes that actors started, such as vLLM's processes of engines that are not closed."""
     found: list[psutil.Process] = []
     for each in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):  # a process that has just ended must not hide the others
@@ -146,7 +146,8 @@ def _processes_of_actors() -> list[psutil.Process]:
 
 
 def _wait_for_the_end(processes: Sequence[psutil.Process], seconds: float = 5.0) -> None:
-    """Ray ends them after their actors, but not if it is stopped before; they would keep a GPU's memory."""
+    """Waits until these processes have ended, and kills the rest. Ray ends them after their actors, but not if Ray is
+    stopped before; they would keep GPU memory."""
     _, left = psutil.wait_procs(processes, timeout=seconds)
     for each in left:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -161,8 +162,8 @@ def said_on(console: Console) -> Callable[[str], None]:
 def watch_run(
     run: RunHandle, ending: Ref[Any], console: Console, notice: Sequence[float] = (), stop_within_s: float = 30.0
 ) -> None:
-    """Until it ends; or, after a notice, until the time is up that there is then."""
-    margin = min(2.0, stop_within_s / 4)  # to end everything
+    """Waits until the run ends, or, after a notice, until its time to stop is up."""
+    margin = min(2.0, stop_within_s / 4)  # time to close everything
     was_told = False
 
     def is_done(seconds: float) -> bool:
@@ -181,7 +182,7 @@ def watch_run(
     try:
         watch(console, is_done, status)
     except ray.exceptions.RayActorError:
-        return  # the ending itself says why
+        return  # the caller reads why it ended
 
 
 def needs_cards(config: RunConfig) -> bool:

@@ -97,7 +97,7 @@ class StageSamples:
         games = self._listening(games, episodes, config.objective.listening_coeff, self._learning)
         games = self._unsaid(games, episodes, self._learning)
         games = self._recorded(games, what, len(episodes), may_be_empty=window is not None)
-        # The published code trains on the plain softmax whatever it sampled at; `spag` on the sampling temperature.
+        # The published code trains on the plain softmax at any sampling temperature; `spag` trains at that temperature.
         temperature = config.sampling.temperature
         tempered = config.objective.name == "spag" and temperature > 0
         return TrainingStage(
@@ -173,5 +173,5 @@ class StageSamples:
 def nothing_to_learn(what: str, num_games: int) -> InputError:
     return InputError(
         f"{what}: none of {num_games} games was won by either side, or none pays (game.payoffs), so there is nothing "
-        "to learn; play more games, or begin with imitation.enabled: true"
+        "to train on; play more games, or begin with imitation.enabled: true"
     )

@@ -69,8 +69,8 @@ class Saved:
         """Raises RunFolderError when these are not the games it was saved with."""
         if sum(len(game.turns) for game in games) != len(self.logprobs):
             raise RunFolderError(
-                f"{self.stage} was being learned from {len(self.logprobs)} turns, now its log holds others: the log "
-                "was changed or damaged; remove the newest folder of checkpoints/ to learn the stage from its beginning"
+                f"{self.stage} was being trained on {len(self.logprobs)} turns, but its log now has others: the log "
+                "was changed or damaged; remove the newest folder of checkpoints/ to train the stage from its beginning"
             )
         logprobs = iter(self.logprobs)
         return StageProgress(self.stage, [_with(game, logprobs) for game in games], self.num_steps_done)

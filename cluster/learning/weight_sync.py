@@ -1,7 +1,7 @@
 """Sends weights from the learner group to the engines, and checks that they arrived.
 
     learner ranks --bucket i--> object store --> every engine: one session (start, update x N, finish) per version
-                  --weights------------------>   or straight to every engine, on the channels of transfer.py
+                  --weights------------------>   or straight to every engine, on the channels of direct_channel.py
                   --probe-----> log-probabilities of one fixed turn <--- compared ---> the same from every engine
 
 An engine that cannot load a version, or then plays another one, is killed and replaced, because it would play unknown

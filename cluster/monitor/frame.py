@@ -1,10 +1,10 @@
-"""A run on a terminal: what run_view.py knows, as lines that fit.
+"""A run on a terminal: the state in run_view.py as lines that fit.
 
     for line in frame(view, width=80, height=24, now=time.time()):
         console.print(line)
 
-80 columns and 24 lines hold the whole; more columns are longer curves and bars, more lines are more stages, tasks and
-notes. Text that comes from elsewhere is shown as text: no markup, nothing that moves the cursor.
+80 columns and 24 lines are enough. More columns give longer curves and bars; more lines give more stages, tasks and
+notes. Text from the run is never read as markup, and its control characters are replaced.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cluster.monitor.run_view import CURVES, Learning, RunView, Shares
 from cluster.monitor.terminal import bar, duration, plain, sparkline
 from spag_ray.game.rules import Outcome
 
-_LABEL = 11  # columns of what a line is about
+_LABEL = 11  # columns for the label of a line
 _COLUMNS = {
     Outcome.ATTACKER_WINS: ("attacker", "green"),
     Outcome.DEFENDER_WINS: ("defender", "blue"),
@@ -35,7 +35,7 @@ def frame(view: RunView, width: int, height: int, now: float) -> list[Text]:
     middle = [Text(), *_learner(view, width), Text(), *_machine(view, width)]
     foot = _foot(view, now)
     shares, tasks, notes = _shares(view, width), _tasks(view), _notes(view)
-    room = height - len(top) - len(middle) - 2  # the last line, and one that sets notes apart
+    room = height - len(top) - len(middle) - 2  # the last line, and an empty line before the notes
     num_shares, num_tasks, num_notes = _allotted(room, (len(shares), 5), (len(tasks), 2), (len(notes), 3))
     lines = [*top, *_newest(shares, num_shares), *middle, *tasks[:num_tasks]]
     lines += [Text(), *notes[len(notes) - num_notes :]] if num_notes else []
@@ -48,7 +48,7 @@ def frame(view: RunView, width: int, height: int, now: float) -> list[Text]:
 
 
 def headline(view: RunView, now: float) -> str:
-    """The most of it in one line."""
+    """A summary in one line."""
     parts = [", ".join(_times(view, now)), _doing(view), f"{view.games_per_s:.2f} games/s"]
     parts += [
         f"loss {learning.curves['loss'][-1]:.3f}" for learning in view.learning.values() if "loss" in learning.curves
@@ -57,7 +57,8 @@ def headline(view: RunView, now: float) -> str:
 
 
 def _allotted(room: int, *wanted: tuple[int, int]) -> list[int]:
-    """(how many lines each would have, how many it is given before any other is given more) -> how many it has."""
+    """Shares `room` lines among blocks. `wanted`: (lines that a block can use, lines that it gets before any other
+    block gets more) of each."""
     given = [0] * len(wanted)
     for limits in ([min(pair) for pair in wanted], [most for most, _ in wanted]):
         for index, limit in enumerate(limits):
@@ -76,7 +77,7 @@ def _head(view: RunView, width: int, now: float) -> list[Text]:
     if (learned := view.learned()) is not None:
         assert view.config is not None
         what = "rounds" if view.config.schedule == "rounds" else "versions"
-        told = f"{learned[0]} of {learned[1]} {what} learned"
+        told = f"{learned[0]} of {learned[1]} {what} trained"
         share = bar(learned[0] / learned[1], max(0, width - len(told) - 2))
         lines.append(Text.assemble((share, "green"), "  ", told))
     return lines
@@ -99,7 +100,7 @@ def _doing(view: RunView) -> str:
 
 
 def _times(view: RunView, now: float) -> Iterator[str]:
-    """Elapsed, and left."""
+    """Elapsed time, and estimated time left."""
     is_over = view.end is not None
     if view.progress is not None:
         yield duration(view.progress.seconds)
@@ -118,7 +119,7 @@ def _play(view: RunView, width: int) -> Text:
 
 
 def _shares(view: RunView, width: int) -> list[Text]:
-    """A line of headings, and one for each stage."""
+    """A line of headings, and a line for each stage."""
     rows = [*([view.self_play] if view.self_play is not None else []), *view.held_out.values()]
     if not rows:
         return []
@@ -137,7 +138,7 @@ def _share_line(shares: Shares, column: int) -> Text:
 
 
 def _newest(shares: Sequence[Text], count: int) -> list[Text]:
-    """The headings, self-play, and as many of the newest stages as there is room for."""
+    """The headings, self-play, and as many of the newest stages as fit."""
     return [*shares[: min(2, count)], *shares[max(2, len(shares) - (count - 2)) :]] if count > 2 else []
 
 
@@ -171,12 +172,12 @@ def _machine(view: RunView, width: int) -> list[Text]:
         line.append(f"v{published.version} in {published.seconds:.2f} s, engines: {published.num_engines}")
         line.append(f", {published.num_bytes / 2**20:.0f} MiB, probe gap {published.probe_gap_max:.3f}  ")
         if published.broken_channels:
-            line.append("through the object store, the channel broke  ")
+            line.append("through the object store: the channel failed  ")
         lines.append(_with_curve(line, view.sync_seconds if policy == "policy" else (), width))
     if (waiting := view.waiting) is not None:
         line = _labelled("buffer").append(f"{waiting.num_episodes} waiting, the oldest for {waiting.oldest_s:.0f} s")
         if waiting.permits is not None:
-            line.append(f"; {waiting.permits} permits free, {waiting.num_evicted} too old to be learned")
+            line.append(f"; {waiting.permits} permits free, {waiting.num_evicted} too old to train on")
         lines.append(line)
         lines += _staleness(waiting.lags, width)
     restarts = ", ".join(f"{count} {plain(part)}" for part, count in sorted(view.restarts.items()))
@@ -205,7 +206,7 @@ def _tasks(view: RunView) -> list[Text]:
 
 
 def _notes(view: RunView) -> list[Text]:
-    """What the run says itself; else what its metrics say has happened. The newest last."""
+    """The run's own notes; without them, the events in its metrics. The newest is last."""
     if view.progress is not None and view.progress.notes:
         return [Text(plain(note)) for note in view.progress.notes]
     return [
@@ -221,8 +222,8 @@ def _foot(view: RunView, now: float) -> Text:
     if view.newest is not None:
         parts.append(f"newest line {duration(max(0.0, now - view.newest))} ago")
     if view.num_unread:
-        parts.append(f"{view.num_unread} lines not understood")
-    return Text("; ".join([*parts, "Ctrl-C leaves, the run goes on"]), "dim")
+        parts.append(f"{view.num_unread} lines of an unknown format")
+    return Text("; ".join([*parts, "Ctrl-C closes this view; the run continues"]), "dim")
 
 
 def _labelled(label: str) -> Text:

@@ -22,7 +22,7 @@ _SHORT = {
 
 
 class ProgressLine:
-    """Shows each Progress it is given; knows when the stage began, for rates and the time left in it."""
+    """Shows each Progress that it receives. It remembers when the stage began, for rates and the time left."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -49,12 +49,12 @@ class ProgressLine:
 
 
 def describe(progress: Progress, stage_seconds: float) -> str:
-    """The line; rates and time left count from the stage's beginning."""
+    """The line. Rates and the time left are computed from the start of the stage."""
     minutes, seconds = divmod(int(progress.seconds), 60)
     parts = [f"{minutes:02d}:{seconds:02d}", progress.stage]
     if progress.total:
         parts.append(f"{progress.done}/{progress.total} {progress.unit}")
-    elif progress.done:  # of a stream, which goes on while other stages are shown
+    elif progress.done:  # of a stream, which continues while other stages are shown
         parts.append(f"{progress.done} {progress.unit}")
     if progress.done and progress.total and stage_seconds > 0:
         rate = progress.done / stage_seconds

@@ -4,7 +4,7 @@
     for line in MetricLines(folder / "metrics.jsonl").new():
         view.take(line)                                        # frame.py draws it
 
-It grows with the number of stages alone, however long the run.
+Its size depends only on the number of stages, not on the length of the run.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Shares:
 
 @dataclass
 class Learning:
-    """A policy's learner: its newest step, and the curves of the phase that this is in."""
+    """A policy's learner: its newest step, and the curves of that step's phase."""
 
     stage: str = ""
     step: int = 0
@@ -74,8 +74,8 @@ class Learning:
 
 @dataclass(frozen=True)
 class Waiting:
-    """The buffer. `lags`: {versions: episodes that were so much older than what learned them}; of a stream, like
-    `permits` and `num_evicted`."""
+    """The buffer. `lags`: {versions behind: episodes that were trained on}. `lags`, `permits` and `num_evicted` are
+    those of a stream."""
 
     num_episodes: int
     oldest_s: float
@@ -111,7 +111,7 @@ class Learned:
 
 
 def outcomes_of(line: GamesLine) -> Counter[str]:
-    """The line says in more detail how games ended."""
+    """{outcome: games}, summed over the more detailed ends of games in the line."""
     counts: Counter[str] = Counter()
     for end in GAME_ENDS:
         counts[str(end.outcome)] += line.ends.get(str(end), 0)
@@ -119,13 +119,13 @@ def outcomes_of(line: GamesLine) -> Counter[str]:
 
 
 MAX_HAPPENINGS = 50
-LATELY = 13  # lines `games`, at most one every 5 s
+LATELY = 13  # lines of kind `games` that are kept; there is at most one every 5 s
 _HAPPENINGS = {
     "restart": "{what} is restarted ({cause}): {reason}",
     "engine_joined": "{engine} joined, at version {version}",
     "engine_lost": "{engine} was stopped: {reason}",
-    "engine_left": "{engine} was taken out",
-    "resumed": "went on from checkpoint {checkpoint}",
+    "engine_left": "{engine} was removed",
+    "resumed": "resumed from checkpoint {checkpoint}",
     "log_damage": "the log of {stage} was damaged: {damage}",
     "set_aside": "{log} was set aside: played beyond the checkpoint",
 }
@@ -140,13 +140,13 @@ KINDS = (
     "stream",
     "sync",
     *_HAPPENINGS,
-)  # of lines that it shows
+)  # the kinds of lines that RunView shows
 
 
 class RunView:
-    """`config` is None where it cannot be read. `progress` is what the run itself says, `end` how it ended, where that
-    is known; `evaluations` are by stage, task and metric, the newest last. `num_unread` lines were not understood:
-    another version of spag_ray wrote them."""
+    """`config` is None if it cannot be read. `progress` is the run's own report, if there is one. `end` says how the
+    run ended, if it is known. `evaluations` are by stage, task and metric; the newest is last. `num_unread`: lines of
+    an unknown format, from another version of spag_ray."""
 
     def __init__(self, name: str, config: RunConfig | None = None) -> None:
         self.name = name
@@ -168,25 +168,26 @@ class RunView:
         self.restarts: Counter[str] = Counter()
         self.happenings: deque[tuple[float, str]] = deque(maxlen=MAX_HAPPENINGS)
         self._self_play: deque[Counter[str]] = deque(maxlen=LATELY)
-        self._games: tuple[float, GamesLine] | None = None  # the newest, and when it was written
+        self._games: tuple[float, GamesLine] | None = None  # the newest line, and when it was written
         self._is_stream = False
         self._learned = Learned()
 
     def take(self, line: Mapping[str, Any]) -> None:
-        """`line` has `time` and `kind`; whatever else it has."""
+        """Takes a line of metrics.jsonl. Only `time` and `kind` have to be right; a line of an unknown format is
+        counted."""
         try:
             self._take(line)
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
             self.num_unread += 1
 
     def evaluated(self, row: Mapping[str, Any]) -> None:
-        """A row of evaluations.json. Raises KeyError, TypeError or ValueError for what is none."""
+        """Takes a row of evaluations.json. Raises KeyError, TypeError or ValueError for a malformed row."""
         found = Evaluation.from_json({"stderr": None, **row})
         self.evaluations[found.stage, found.task, found.metric] = found
 
     @property
     def self_play(self) -> Shares | None:
-        """The last minute of it in which games ended."""
+        """Self-play games of the last minute in which games ended; None without any."""
         if not self._self_play:
             return None
         first, last = self._self_play[0], self._self_play[-1]
@@ -260,11 +261,11 @@ class RunView:
             self.held_out[stage.title] = Shares(stage.title, line.outcomes)
 
     def _take_games(self, line: GamesLine, at: float) -> None:
-        """Sums of a phase, since the buffer's process began."""
+        """The line holds sums of a phase since the buffer's process started."""
         outcomes = outcomes_of(line)
         if line.phase == "self_play":
             if self._self_play and self._self_play[-1] - outcomes:
-                self._self_play.clear()  # they have fallen
+                self._self_play.clear()  # the sums decreased: the buffer was restarted
             self._self_play.append(outcomes)
         before, self._games = self._games, (at, line)
         if before is None:
@@ -272,6 +273,6 @@ class RunView:
         seconds, last = at - before[0], before[1]
         if last.phase != line.phase or line.tokens < last.tokens:
             return
-        if 0 < seconds < 60:  # else something else went on between
+        if 0 < seconds < 60:  # else the lines are too far apart for a rate
             self.tokens_per_s.append((line.tokens - last.tokens) / seconds)
             self.games_per_s = (outcomes.total() - outcomes_of(last).total()) / seconds

@@ -1,4 +1,4 @@
-"""What a run is doing now: its parts write it here, and displays read it."""
+"""What a run is doing now: its parts write here, and displays read it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_NOTES = 50
 
 
 class StatusBoard:
-    """Of one run. `version`: of its weights, asked each time something is shown."""
+    """The board of one run. `version` returns the version of its weights; it is called each time something is shown."""
 
     def __init__(self, version: Callable[[], int]) -> None:
         self._version = version
@@ -33,7 +33,7 @@ class StatusBoard:
         self._progress = Progress(stage, done, total, "answers", version=self._version())
 
     def show_games(self, stage: str, total: int, count: GameCount) -> None:
-        """`total`: games that are to be played; 0 where there is no end."""
+        """`total`: the number of games to play; 0 if there is no limit."""
         self._progress = Progress(
             f"{stage}: play",
             count.num_games,

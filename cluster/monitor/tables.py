@@ -46,9 +46,8 @@ def outcome_table(matches: Sequence[Match]) -> Table:
 
 
 def guess_table(lines: Sequence[HeldOutLine]) -> Table:
-    """Of games on held-out words: how defenders guessed, how they fell for attackers, and what they could have known;
-    fits 80 columns."""
-    title = "Held-out words: what the defender made of what it heard"
+    """Games on held-out words: right guesses, traps, and what the defender could have known; fits 80 columns."""
+    title = "Held-out words: guesses, traps, and what the defender could have known"
     table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0), caption_justify="left")
     table.caption = (
         "right guesses: of all guesses that defenders made\n"
@@ -140,7 +139,7 @@ def _player_table(matches: Sequence[Match], names: Sequence[str]) -> Table:
 
 
 def comparison_lines(matches: Sequence[Match], names: Sequence[str], against: str | None) -> list[str]:
-    """Everybody's score against `against`, or against the player before it, where the two met in both seats."""
+    """Each player's score against `against`, or against the player before it, if the two met in both seats."""
     met = {(match.attacker, match.defender) for match in matches}
     lines = []
     for before, name in zip([names[0], *names], names, strict=False):
@@ -149,7 +148,7 @@ def comparison_lines(matches: Sequence[Match], names: Sequence[str], against: st
             continue
         every, test = score([matches], name, other), better(matches, name, other)
         text = f"{name} against {other}, both seats: {every.value:.2f} [{every.low:.2f}, {every.high:.2f}]"
-        with contextlib.suppress(InputError):  # of a seat every game ended by a rule violation
+        with contextlib.suppress(InputError):  # in one seat every game ended by a rule violation
             free = score([matches], name, other, breach_free=True)
             text += f", without breaches {free.value:.2f} [{free.low:.2f}, {free.high:.2f}]"
         lines.append(f"{text}; better over {test.num_words} words with p = {test.p_value:.4f}")
@@ -160,8 +159,8 @@ PER_TABLE = 8  # columns that fit 100 characters
 
 
 def evaluation_tables(rows: Sequence[Evaluation]) -> list[Table]:
-    """Shares in per cent, with the standard error. Of the paper's tasks the metric that the paper's numbers are held
-    against, of others every metric."""
+    """Shares in per cent, with the standard error. For the paper's tasks: only the metric that is compared with the
+    paper's numbers. For other tasks: every metric."""
     wanted = [(row.task, row.metric) for row in rows if PAPER_METRICS.get(row.task, row.metric) == row.metric]
     columns = list(dict.fromkeys(wanted))
     parts = [columns[start : start + PER_TABLE] for start in range(0, len(columns), PER_TABLE)]

@@ -1,4 +1,4 @@
-"""Curves and bars of block characters for a terminal, and untrusted text made harmless.
+"""Curves and bars of block characters for a terminal, and safe display of untrusted text.
 
 >>> sparkline([1, 2, 3, 8], 10), bar(0.4, 5), duration(3725)
 ('▁▂▃█', '██   ', '1:02:05')
@@ -16,8 +16,8 @@ ASCII = str.maketrans(
 
 
 def plain(text: object, most: int = 400) -> str:
-    """Text from elsewhere, as a terminal may be given it: on one line, without what moves a cursor or turns writing
-    round."""
+    """Untrusted text in a form that is safe for a terminal: one line, without characters that move the cursor or change
+    the direction of writing."""
     shown = str(text)[:most].replace("\n", " ").replace("\t", " ")
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in shown)
 
@@ -29,7 +29,7 @@ def duration(seconds: float) -> str:
 
 
 def sparkline(values: Iterable[float], width: int) -> str:
-    """The last `width` of them, between their least and their greatest."""
+    """The last `width` values, scaled between their minimum and maximum."""
     shown = list(values)[-width:] if width > 0 else []
     if not shown:
         return ""
@@ -38,7 +38,7 @@ def sparkline(values: Iterable[float], width: int) -> str:
 
 
 def bar(share: float, width: int) -> str:
-    """`share` (0 to 1) of `width` columns, in eighths; always `width` wide."""
+    """A bar that fills `share` (0 to 1) of `width` columns, in eighths; padded to `width`."""
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
     whole, rest = divmod(eighths, 8)
     return ("█" * whole + (_EIGHTHS[rest] if rest else "")).ljust(width)

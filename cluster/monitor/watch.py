@@ -1,7 +1,7 @@
 """`spag-ray watch`: a live view of a run, from the files of its folder or over Ray Client; it never changes the run.
 
-folder  metrics.jsonl (its newest lines), evaluations.json, ended.json: beside any run, wherever the folder is seen
-ray://  lines of metrics.jsonl, and the run's own words: where it is in a stage, what it has noted
+folder  reads metrics.jsonl (new lines), evaluations.json and ended.json; works on any machine that sees the folder
+ray://  asks the run for lines of metrics.jsonl, its progress in a stage, and its notes
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from spag_ray.results.metric_lines import MetricLines
 
 LOOK_EVERY_S = 1.0
 PLAIN_EVERY_S = 15.0
-PLAIN_HEIGHT = 40  # of a frame where there is no terminal
+PLAIN_HEIGHT = 40  # lines of a frame without a terminal
 
 
 class Source(Protocol):
-    """A run that is looked at."""
+    """Where the view of a run comes from."""
 
     def look(self) -> RunView:
-        """As it is now; the same view each time, brought up to date. It has an `end` once the run has."""
+        """The run as it is now. It is the same object each time, updated. It has an `end` once the run has ended."""
         ...
 
 
 class FolderSource:
-    """Reads files alone. Raises InputError for a folder that is none of a run."""
+    """Only reads files. Raises InputError for a folder that is not a run folder."""
 
     def __init__(self, folder: Path) -> None:
         if not (folder / "config.yaml").is_file():
-            raise InputError(f"{folder}: no run there (no config.yaml); name a run's folder, or ray://HEAD:10001")
+            raise InputError(f"{folder} is not a run folder (no config.yaml); give a run's folder, or ray://HEAD:10001")
         self._folder = folder
         self._lines = MetricLines(folder / "metrics.jsonl")
         self._view = RunView(folder.resolve().name, _config_of(folder))
@@ -72,19 +72,19 @@ class FolderSource:
                 for row in rows if isinstance(rows, list) else ():
                     with contextlib.suppress(
                         KeyError, TypeError, ValueError, AttributeError, ArithmeticError
-                    ):  # of another version
+                    ):  # a row of another version
                         self._view.evaluated(row)
 
 
 class Shown(Protocol):
-    """What a session's status has."""
+    """The part of a session's status that is used here."""
 
     @property
     def progress(self) -> Progress: ...
 
 
 class Attached(Protocol):
-    """A run as a session has it (console.AttachedRun)."""
+    """A run in a session (console.AttachedRun)."""
 
     name: str
 
@@ -112,11 +112,11 @@ class AttachedSource:
         except ClusterError:
             self._view.end = "the run has ended; its folder says how"
         except ConnectionError:
-            self._view.end = "the cluster does not answer any more"
+            self._view.end = "the cluster no longer answers"
         return self._view
 
     def _new(self) -> Iterator[dict[str, Any]]:
-        """At first the last lines of each kind; then those after the newest that was seen."""
+        """First the last lines of each kind; later the lines after the newest one that was seen."""
         if self._newest is None:
             lines = [line for kind in KINDS for line in self._run.metrics(kind, 400)]
             lines.sort(key=lambda line: line["time"])
@@ -129,8 +129,8 @@ class AttachedSource:
 
 
 def watch(source: Source, console: Console, once: bool) -> None:
-    """Until the run ends, or Ctrl-C; with `once`, one frame. Without a terminal: a frame, a line now and then, and a
-    frame at the end."""
+    """Shows the run until it ends or Ctrl-C is pressed; with `once`, one frame. Without a terminal: a frame, then a
+    line from time to time, and a frame at the end."""
     view = source.look()
     with contextlib.suppress(KeyboardInterrupt):
         if not once and view.end is None:
@@ -168,14 +168,14 @@ def _lines(view: RunView, console: Console) -> list[Text]:
 
 
 def _config_of(folder: Path) -> RunConfig | None:
-    """None for one of another version of spag_ray."""
+    """The run's configuration; None if it cannot be read, for example because another version of spag_ray wrote it."""
     with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError, SpagError):
         return parse_config(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")), str(folder))
     return None
 
 
 def _json_of(path: Path) -> Any:
-    """None where it is not there, or not whole."""
+    """The content of a JSON file; None if it is missing or incomplete."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         return json.loads(path.read_text(encoding="utf-8"))
     return None

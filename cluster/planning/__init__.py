@@ -1,6 +1,6 @@
 """What a run will need, from its configuration: memory, CPUs, GPUs, and the placement group for them.
 
-placement.py works out what fits where; reservation.py makes the placement group.
+placement.py computes which actor fits on which node; reservation.py creates the placement group.
 
 Tests of other names: placement_faults in test_placement.py; plan_text in test_plan.py.
 """

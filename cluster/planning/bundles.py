@@ -1,7 +1,7 @@
-"""The resources that a run needs, as bundles that each fit on one node; and a text that says what is not free.
+"""The resources that a run needs, as bundles that each fit on one node, and a text that says which are not free.
 
 >>> [bundle.num_cpus for bundle in bundles_of(RunConfig.model_validate({"learner": {"num_ranks": 3, "num_cpus": 0.5}}))]
-[1.0, 1.0, 0.5]
+[1, 1.0, 0.5]
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_NODES_NAMED = 8
 
 @dataclass(frozen=True)
 class Bundle:
-    """Room on one node for actors of a kind."""
+    """Resources on one node for actors of one kind."""
 
     kind: str
     num_cpus: float
@@ -31,7 +31,7 @@ class Bundle:
 
 @dataclass(frozen=True)
 class NodeUse:
-    """A node's resources, and those that are free."""
+    """A node's resources, and how much of them is free."""
 
     has: NodeResources
     free_cpus: float
@@ -39,8 +39,10 @@ class NodeUse:
 
 
 def bundles_of(config: RunConfig) -> list[Bundle]:
-    """Of everything that a training run places: an engine each; a learner rank each, but the first ones together as far
-    as the engine of the last match needs that, which is played when the learners have gone."""
+    """The bundles of a training run: one for each engine and one for each learner rank.
+
+    The engine of the last match takes the place of learner ranks after they have ended. If it needs more than one rank
+    has, the first bundle holds several ranks, or extra CPUs."""
     match = match_actors(config)
     bundles = []
     for spec in actors_of(config):
@@ -55,7 +57,7 @@ def _learner_bundles(rank: ActorSpec, match: ActorSpec | None) -> list[Bundle]:
     if match is None:
         return [Bundle("learner", rank.num_cpus, rank.num_gpus)] * rank.count
     together = 1
-    if rank.num_gpus == int(rank.num_gpus):  # two that share a GPU with others are not to share one with each other
+    if rank.num_gpus == int(rank.num_gpus):  # ranks with a share of a GPU must not share a GPU with each other
         needs = ((match.num_cpus, rank.num_cpus), (match.num_gpus, rank.num_gpus))
         together = min(rank.count, max([1, *(math.ceil(needed / each) for needed, each in needs if each)]))
     num_gpus = together * rank.num_gpus
@@ -65,7 +67,7 @@ def _learner_bundles(rank: ActorSpec, match: ActorSpec | None) -> list[Bundle]:
 
 
 def missing_room(what: str, num_cpus: float, num_gpus: float, nodes: Sequence[NodeUse]) -> str:
-    """What is needed, and who has it.
+    """What is needed, and how much of it each node has given out.
 
     >>> busy = NodeUse(NodeResources("10.0.0.1", 16, 8), 9, 1)
     >>> missing_room("engine-policy-1", 1, 2, [busy])
@@ -85,7 +87,7 @@ def missing_room(what: str, num_cpus: float, num_gpus: float, nodes: Sequence[No
     wanted = " and ".join(
         f"{_number(needed)} {unit}s" for unit, needed in (("CPU", num_cpus), ("GPU", num_gpus)) if needed
     )
-    return f"{wanted} for {what}: so much is free, but not in pieces that fit, or a node has only just come"
+    return f"{wanted} for {what}: free in total, but not on single nodes as needed, or a node has just joined"
 
 
 def _number(value: float) -> str:

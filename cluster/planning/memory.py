@@ -1,12 +1,12 @@
-"""How much memory a learner rank and an engine will need, with the sums written out. Estimates, not measurements.
+"""Estimates of the memory that a learner rank and an engine will need, as sums with every term.
 
     for part in learner_memory(config, size).parts:
         part.name, part.num_bytes, part.arithmetic        # "gradients", 6738415616, "4 B x 6.74e9 / 4 ranks"
 
-Where the numbers come from: weights, gradients and optimiser follow DeepSpeed's own layout for each ZeRO stage with
-float32 gradient accumulation (runtime/bf16_optimizer.py, zero/stage_1_and_2.py, zero/stage3.py); activations are what
-autograd saves of a transformer block, which a test holds against models. What libraries take for themselves
-(a CUDA context, workspaces, fragments) is not in it: leave a tenth free.
+Sources: weights, gradients and optimiser state follow DeepSpeed's layout for each ZeRO stage with float32 gradient
+accumulation (runtime/bf16_optimizer.py, zero/stage_1_and_2.py, zero/stage3.py). Activations are the tensors that
+autograd saves of a transformer block; a test compares them with models. The libraries' own memory (CUDA context,
+workspaces, fragmentation) is not included: leave a tenth free.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from learners.deepspeed_config import deepspeed_config, is_offloaded, loads_in_p
 from spag_ray.config.run import RunConfig
 
 GIB = 2**30
-# Taken for vLLM's own: activations of a step, CUDA graphs. A guess; vLLM measures it when it starts.
+# For vLLM itself: activations of a step, CUDA graphs. A guess; vLLM measures it when it starts.
 VLLM_BYTES = 2 * GIB
-# DeepSpeed's own, where its JSON says nothing.
+# DeepSpeed's default.
 MAX_LIVE_PARAMETERS = 1_000_000_000
 
 
 @dataclass(frozen=True)
 class Part:
-    """One term of a sum; `arithmetic` says how it comes about."""
+    """One term of a sum; `arithmetic` says how it is computed."""
 
     name: str
     num_bytes: int
@@ -35,7 +35,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Memory:
-    """Of one process on its device (a GPU, or the host's memory where it has none), and on the host beside a GPU."""
+    """Memory of one process. `parts` are on its GPU, or on the host if it has no GPU; `host_parts` are what a process
+    with a GPU also needs on the host."""
 
     parts: tuple[Part, ...]
     host_parts: tuple[Part, ...] = ()
@@ -51,8 +52,8 @@ class Memory:
 
 @dataclass(frozen=True)
 class EngineMemory:
-    """Per GPU of one engine. `kv_tokens`: what the rest of its budget holds over all its GPUs; None where the model's
-    shape is not known."""
+    """Memory per GPU of one engine. `kv_tokens`: the tokens that its KV cache holds over all its GPUs; None if the
+    model's shape is unknown."""
 
     memory: Memory
     budget: int
@@ -60,7 +61,7 @@ class EngineMemory:
 
 
 def learner_memory(config: RunConfig, size: ModelSize) -> Memory:
-    """Of one rank."""
+    """The memory of one learner rank."""
     learner = config.learner
     on_gpu = learner.num_gpus > 0
     zero = deepspeed_config(learner, on_gpu)["zero_optimization"]
@@ -100,25 +101,25 @@ def learner_memory(config: RunConfig, size: ModelSize) -> Memory:
         )
         (host if on_gpu else parts).append(kept_part)
     bucket = bucket_bytes(config, size)
-    told = "learner.bucket_bytes" if bucket == learner.bucket_bytes else "the embedding, which is in one bucket"
+    told = "learner.bucket_bytes" if bucket == learner.bucket_bytes else "the embedding, which has to fit one bucket"
     parts.append(Part("bucket of weights sent", bucket, told))
     parts += _activations(config, size)
     if on_gpu:
         if loads_in_parts(zero):
             loading = Part("the model while it loads", embedding_bytes(config, size), "one weight at a time")
         else:
-            told = f"{width} B x {short(whole)}, every rank on its own"
+            told = f"{width} B x {short(whole)}, on every rank"
             loading = Part("the model while it loads", whole * width, told)
         host.append(loading)
         if config.placement == "colocated":
             kept = ("weights", "optimiser", "gradients")
             asleep = sum(part.num_bytes for part in parts if part.name.startswith(kept))
-            host.append(Part("asleep, while engines play", asleep, "weights, gradients and optimiser"))
+            host.append(Part("asleep, while engines generate", asleep, "weights, gradients and optimiser"))
     return Memory(tuple(parts), tuple(host))
 
 
 def engine_memory(config: RunConfig, size: ModelSize) -> EngineMemory:
-    """Of one GPU of an engine, or of an engine's process on CPUs."""
+    """The memory of one GPU of an engine, or of an engine's process on CPUs."""
     engine = config.engine
     width, gpus = bytes_of(engine.dtype), engine.tensor_parallel_size
     on_gpu = engine.num_gpus > 0
@@ -129,7 +130,7 @@ def engine_memory(config: RunConfig, size: ModelSize) -> EngineMemory:
         told = (
             f"the rest of {engine.gpu_memory_utilization:g} x {config.cluster.gpu_gib:g} GiB (gpu_memory_utilization)"
         )
-        cache = Part("KV cache", max(0, budget - weights.num_bytes - VLLM_BYTES), f"{told}, 2 GiB kept for vLLM to run")
+        cache = Part("KV cache", max(0, budget - weights.num_bytes - VLLM_BYTES), f"{told}, less 2 GiB for vLLM itself")
     else:
         cache = Part("KV cache", int(engine.kv_cache_gib * GIB), "engine.kv_cache_gib")
         budget = weights.num_bytes + cache.num_bytes
@@ -137,12 +138,12 @@ def engine_memory(config: RunConfig, size: ModelSize) -> EngineMemory:
     tokens = None if per_token is None else cache.num_bytes * gpus // per_token
     host = []
     if on_gpu and config.placement == "colocated":
-        host.append(Part("asleep, while the learner learns", weights.num_bytes, "weights; the KV cache is dropped"))
+        host.append(Part("asleep, while the learner trains", weights.num_bytes, "weights; the KV cache is dropped"))
     return EngineMemory(Memory((weights, cache), tuple(host)), budget, tokens)
 
 
 def checkpoint_bytes(config: RunConfig, size: ModelSize) -> tuple[int, str]:
-    """(bytes of one policy's checkpoint, how they come about): weights, and the optimiser's state of all ranks."""
+    """(bytes of one policy's checkpoint, how they are computed): weights, and the optimiser's state of all ranks."""
     stage = deepspeed_config(config.learner, config.learner.num_gpus > 0)["zero_optimization"]["stage"]
     width, trained = bytes_of(config.learner.dtype), num_trained(config, size)
     state = 12 if stage else 8
@@ -153,19 +154,19 @@ def checkpoint_bytes(config: RunConfig, size: ModelSize) -> tuple[int, str]:
 
 
 def bucket_bytes(config: RunConfig, size: ModelSize | None) -> int:
-    """Of the largest bucket of weights: a tensor is never cut, and the largest is the embedding."""
+    """Bytes of the largest bucket of weights. A tensor is never split; the largest tensor is the embedding."""
     return max(config.learner.bucket_bytes, embedding_bytes(config, size))
 
 
 def embedding_bytes(config: RunConfig, size: ModelSize | None) -> int:
-    """Of the largest weight; 0 where the model's shape is not known."""
+    """Bytes of the largest weight; 0 if the model's shape is unknown."""
     shape = None if size is None else size.shape
     return 0 if shape is None else shape.vocab_size * shape.hidden_size * bytes_of(config.learner.dtype)
 
 
 def num_trained(config: RunConfig, size: ModelSize) -> int:
-    """Parameters with a gradient: all, all but the embeddings, or those of the adapters (all, where the shape is not
-    known)."""
+    """Parameters with a gradient: with a known shape, those of the adapters with LoRA, and all but the embeddings if
+    these are frozen; else all."""
     if size.shape is None:
         return size.num_parameters
     lora = config.learner.lora
@@ -186,7 +187,8 @@ def bytes_of(dtype: str) -> int:
 
 
 def _reduce_buckets(zero: dict[str, object], width: int) -> Part:
-    """ZeRO's own: gradients on their way to be summed (two where that overlaps), and weights on their way back."""
+    """ZeRO's buffers: gradients to be reduced (two buckets if communication overlaps), and weights that are
+    gathered."""
     reduce, gather = (int(zero[key]) for key in ("reduce_bucket_size", "allgather_bucket_size"))  # type: ignore[call-overload]
     copies = 2 if zero.get("overlap_comm") else 1
     arithmetic = f"{width} B x ({copies} x {short(reduce)} + {short(gather)})"
@@ -208,21 +210,22 @@ def _activations(config: RunConfig, size: ModelSize) -> list[Part]:
     else:
         told = f"{layers} layers x {tokens} tokens x {block // tokens} B"
         parts = [Part("activations", layers * block, told)]
-    per_logit = width if learner.packing == "trees" else width + 8  # a tree's head keeps the gradient alone
+    per_logit = width if learner.packing == "trees" else width + 8  # with token trees, the head keeps only the gradient
     logits = tokens * shape.vocab_size * per_logit
     parts.append(Part("the head", logits, f"at most {tokens} targets x {shape.vocab_size} words x {per_logit} B"))
     return parts
 
 
 def block_bytes_per_token(size: ModelSize, width: int) -> int:
-    """What autograd saves of one transformer block for each token: the inputs of its matrix products, its norms (RMS
-    norms also in float32), queries, keys and values with and without rotation, and the MLP's inner tensors."""
+    """The bytes that autograd saves of one transformer block for each token: the inputs of its matrix products, its
+    norms (RMS norms also in float32), queries, keys and values before and after rotation, and the MLP's inner
+    tensors."""
     shape = size.shape
     assert shape is not None
     heads, keys = shape.num_attention_heads * head_dim(shape), kv_heads(shape) * head_dim(shape)
     attention = width * (3 * heads + 3 * keys)
     if shape.model_type == "gpt_neox":
         return 4 * width * shape.hidden_size + attention + 2 * width * shape.intermediate_size
-    if shape.model_type == "qwen3":  # queries and keys have norms of their own
+    if shape.model_type == "qwen3":  # queries and keys have their own norms
         attention += (4 + width) * (heads + keys)
     return 2 * (4 + 2 * width) * shape.hidden_size + attention + 4 * width * shape.intermediate_size

@@ -1,9 +1,9 @@
-"""How large a model is, from its folder's config.json and the headers of its weights: nothing is loaded.
+"""The size of a model, from its folder's config.json and the headers of its weights. No weights are loaded.
 
     size = model_size("/models/llama-2-7b", shape=None)
     size.num_parameters, size.kv_bytes_per_token(2)        # 6738415616, 524288
 
-Where the folder is not there, the run's `model_shape` says the same.
+If the folder is missing, the run's `model_shape` is used.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ from spag_ray.errors import ModelError
 
 @dataclass(frozen=True)
 class ModelSize:
-    """`source` says where the numbers come from. `shape` is None for a family that is counted by its weights alone."""
+    """`source` says where the numbers come from. `shape` is None for an unknown family: only its weights are
+    counted."""
 
     num_parameters: int
     source: str
     shape: ModelShape | None = None
 
     def kv_bytes_per_token(self, bytes_per_value: int) -> int | None:
-        """A key and a value of every layer; None where the shape is not known."""
+        """A key and a value of every layer; None if the shape is unknown."""
         if self.shape is None:
             return None
         return 2 * self.shape.num_hidden_layers * kv_heads(self.shape) * head_dim(self.shape) * bytes_per_value
 
     def num_adapter_parameters(self, rank: int, targets: tuple[str, ...]) -> int | None:
-        """Of low-rank adapters on these linear layers (all if empty): rank * (inputs + outputs) each."""
+        """Parameters of low-rank adapters on these linear layers (all if empty): rank * (inputs + outputs) each; None
+        if the shape is unknown."""
         if self.shape is None:
             return None
         layers = linear_layers(self.shape)
@@ -44,7 +46,7 @@ class ModelSize:
 
 
 def model_size(model: str, shape: ModelShape | None) -> ModelSize | None:
-    """By the weights' headers, else by config.json, else by `shape`; None where there is none of these.
+    """From the weights' headers, else from config.json, else from `shape`; None if all of them are missing.
 
     Raises ModelError for a config.json or a header that cannot be read.
     """
@@ -52,7 +54,7 @@ def model_size(model: str, shape: ModelShape | None) -> ModelSize | None:
     if not (folder / "config.json").is_file():
         if shape is None:
             return None
-        return ModelSize(count_parameters(shape), "model_shape of the configuration (the model is not here)", shape)
+        return ModelSize(count_parameters(shape), "model_shape of the configuration (no model folder here)", shape)
     found = read_shape(folder)
     counted = stored_parameters(folder)
     if counted is not None:
@@ -63,7 +65,7 @@ def model_size(model: str, shape: ModelShape | None) -> ModelSize | None:
 
 
 def read_shape(folder: Path) -> ModelShape | None:
-    """What config.json says, or None for a family that `count_parameters` does not know. Raises ModelError."""
+    """The shape in config.json, or None for a family that `count_parameters` does not know. Raises ModelError."""
     try:
         given: Any = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         known = {key: given[key] for key in ModelShape.model_fields if given.get(key) is not None}
@@ -72,12 +74,12 @@ def read_shape(folder: Path) -> ModelShape | None:
         raise ModelError(f"{folder}/config.json cannot be read: {error.strerror}") from error
     except json.JSONDecodeError as error:
         raise ModelError(f"{folder}/config.json is not valid JSON: {error}") from error
-    except (ValueError, AttributeError):  # pydantic's, for keys of another family
+    except (ValueError, AttributeError):  # raised by pydantic for keys of another family
         return None
 
 
 def stored_parameters(folder: Path) -> int | None:
-    """Numbers in the folder's safetensors files, or None if there are none."""
+    """The number of parameters in the folder's safetensors files, or None if there are no such files."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         return None
@@ -88,12 +90,12 @@ def stored_parameters(folder: Path) -> int | None:
 
 
 def count_parameters(shape: ModelShape) -> int:
-    """Of a causal language model of this shape."""
+    """The number of parameters of a causal language model of this shape."""
     width = shape.hidden_size
     heads = shape.num_attention_heads * head_dim(shape)
     keys = kv_heads(shape) * head_dim(shape)
     layer = sum(inputs * outputs for inputs, outputs in linear_layers(shape).values())
-    if shape.model_type == "gpt_neox":  # biases everywhere, and layer norms that have one
+    if shape.model_type == "gpt_neox":  # all linear layers and layer norms have biases
         layer += (heads + 2 * keys) + width + shape.intermediate_size + width + 4 * width
         last_norm = 2 * width
     else:
@@ -140,7 +142,7 @@ def head_dim(shape: ModelShape) -> int:
 
 
 def _header(file: Path) -> dict[str, Any]:
-    """A safetensors file begins with the length of its header (8 bytes, little-endian) and the header, JSON."""
+    """A safetensors file begins with the length of its header (8 bytes, little-endian), then the header as JSON."""
     try:
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")

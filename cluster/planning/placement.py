@@ -1,10 +1,10 @@
 """Which actors a run places, and whether each finds its CPUs and GPUs on one node.
 
-    actors_of(config)  -->  Rooms(nodes).place(actor)  -->  each on a node, and on its GPUs; or Unplaced
+    actors_of(config)  -->  Rooms(nodes).place(actors)  -->  each actor's node and GPUs; or Unplaced
 
-Engines come first, then learners, then the engines of the league and of frozen opponents, as a run starts them. At a
-run's end the learners make room for engines of an earlier model, which play the last match: `match_actors`. What is
-wrong with a placement, in words, is in placement_faults.py.
+Actors are placed in the order in which a run starts them: engines, learners, then the engines of the league and of
+frozen opponents. At the end of a run the learners end, and engines of an earlier model take their place for the last
+match (`match_actors`). placement_faults.py describes in words what is wrong with a placement.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ SMALLEST = 1e-4  # Ray counts in ten-thousandths
 
 @dataclass(frozen=True)
 class ActorSpec:
-    """`count` actors of one class. `num_gpus` of each have to be on one node; below 1 it is a share of one GPU."""
+    """`count` actors of one class. The `num_gpus` of an actor have to be on one node; below 1 it is a share of one
+    GPU."""
 
     name: str
     class_name: str
@@ -39,7 +40,7 @@ class ActorSpec:
 
 @dataclass(frozen=True)
 class PlacedActor:
-    """`gpus`: of its node, by number."""
+    """`gpus`: indices of the GPUs on its node."""
 
     name: str
     spec: ActorSpec
@@ -49,7 +50,7 @@ class PlacedActor:
 
 @dataclass(frozen=True)
 class Unplaced:
-    """`index` counts from 0: so many of `spec` have found a place."""
+    """The first actor that does not fit. `index` counts from 0, so `index` actors of `spec` were placed."""
 
     spec: ActorSpec
     index: int
@@ -57,7 +58,7 @@ class Unplaced:
 
 @dataclass
 class _Room:
-    """What is left of a node."""
+    """The free resources of a node."""
 
     node: NodeResources
     cpus: float
@@ -71,7 +72,7 @@ class _Room:
         return sum(free > 1 - SMALLEST for free in self.gpus) >= spec.num_gpus
 
     def take(self, spec: ActorSpec) -> tuple[int, ...]:
-        """Whole GPUs, or a share of the fullest one that still has it, as Ray chooses."""
+        """Takes whole GPUs, or a share of the fullest GPU that has enough, as Ray does."""
         self.cpus -= spec.num_cpus
         share = min(spec.num_gpus, 1.0)
         fitting = [gpu for gpu, free in enumerate(self.gpus) if free >= share - SMALLEST]
@@ -82,15 +83,15 @@ class _Room:
 
 
 class Rooms:
-    """What is left of the nodes. `pack` fills the fullest node that still has room, `spread` takes the emptiest: Ray's
-    own choice lies between."""
+    """The free resources of the nodes. `pack` chooses the fullest node that has room, `spread` the emptiest. Ray's
+    choice is between the two."""
 
     def __init__(self, nodes: Sequence[NodeResources], order: Order = "pack") -> None:
         self._rooms = {node.name: _Room(node, node.num_cpus, [1.0] * int(node.num_gpus)) for node in nodes}
         self._choose = min if order == "pack" else max
 
     def place(self, actors: Iterable[ActorSpec]) -> list[PlacedActor] | Unplaced:
-        """Each actor on a node, or the first that finds none."""
+        """Each actor on a node, or the first actor that does not fit."""
         placed = []
         for spec in actors:
             for index in range(spec.count):
@@ -110,7 +111,7 @@ class Rooms:
 
 
 def actors_of(config: RunConfig) -> list[ActorSpec]:
-    """Everything that plays and learns, in the order in which it is started."""
+    """All engines and learner ranks, in the order in which they are started."""
     policies = policy_names(config)
     league = config.league
 
@@ -137,17 +138,17 @@ def actors_of(config: RunConfig) -> list[ActorSpec]:
 
 
 def num_later_stages(config: RunConfig, opponent: FrozenOpponent) -> int:
-    """Stages that play against it."""
+    """The number of stages that play against this opponent."""
     return config.self_play.rounds + int(opponent == "base" and config.imitation.enabled)
 
 
 def match_actors(config: RunConfig) -> list[ActorSpec]:
-    """What is placed when the learners have gone, for the newest model against an earlier one."""
+    """The engines that are placed after the learners have ended, for the newest model against an earlier one."""
     if not (config.self_play.rounds and config.evaluation.games):
         return []
     anchor = IMITATED if config.imitation.enabled else BASE
     if anchor in map(Stage.parse, config.evaluation.against):
-        return []  # its engines are there
+        return []  # its engines are already running
     engine = config.engine
     return [
         ActorSpec(f"engine-{anchor}-{name}", "EngineActor", 1, engine.num_cpus, engine.num_gpus, "engine")

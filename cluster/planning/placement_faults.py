@@ -1,6 +1,6 @@
-"""Faults of a run's placement as text: of all nodes together, of each node, of each GPU.
+"""What is wrong with a run's placement, as text: on all nodes together, on each node, on each GPU.
 
-fault = placement_fault(config, [NodeResources("10.0.0.1", 16, 8)])      # None, or why it would wait for ever
+fault = placement_fault(config, [NodeResources("10.0.0.1", 16, 8)])      # None, or why the run would wait forever
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from cluster.planning.placement import (
 from cluster.types import NodeResources
 from spag_ray.config.run import RunConfig
 
-# The rest is taken by the processes' own CUDA contexts.
+# The rest is for the CUDA contexts of the processes.
 MOST_OF_A_GPU = 0.96
 
 
 def placement_fault(config: RunConfig, nodes: Sequence[NodeResources]) -> str | None:
-    """Why a run on these nodes would wait for ever, or use its GPUs wrongly, with what to change; None if it fits."""
+    """Why a run on these nodes would wait forever or use its GPUs wrongly, and what to change; None if it fits."""
     actors = actors_of(config)
     return (
         _shape_fault(config)
@@ -38,20 +38,20 @@ def placement_fault(config: RunConfig, nodes: Sequence[NodeResources]) -> str | 
 
 
 def placement_doubt(config: RunConfig, nodes: Sequence[NodeResources]) -> str | None:
-    """What may go wrong though there is a placement that works; None if nothing."""
+    """What may go wrong although a working placement exists; None if nothing."""
     unplaced = Rooms(nodes, "spread").place(actors_of(config))
     if isinstance(unplaced, Unplaced):
         return (
             f"there is room for {unplaced.spec.name}-{unplaced.index} ({_wants(unplaced.spec)} on one node) only if "
-            "Ray fills nodes one by one; if a run waits for it, ask for fewer GPUs each, or for more nodes"
+            "Ray fills nodes one by one; if the run waits for it, use fewer GPUs for each, or more nodes"
         )
     if config.engine.num_gpus > max(1, config.engine.tensor_parallel_size):
         return (
             f"engine.num_gpus {config.engine.num_gpus:g} is more than engine.tensor_parallel_size "
-            f"{config.engine.tensor_parallel_size}: the rest lies idle"
+            f"{config.engine.tensor_parallel_size}: the others stay idle"
         )
     if config.learner.num_gpus > 1:
-        return f"learner.num_gpus is {config.learner.num_gpus:g}, but a rank uses one GPU: the rest lies idle"
+        return f"learner.num_gpus is {config.learner.num_gpus:g}, but a rank uses one GPU: the others stay idle"
     return None
 
 
@@ -59,11 +59,11 @@ def _shape_fault(config: RunConfig) -> str | None:
     engine, learner = config.engine, config.learner
     for key, value in (("engine.num_gpus", engine.num_gpus), ("learner.num_gpus", learner.num_gpus)):
         if value > 1 and value != int(value):
-            return f"{key} is {value:g}, but Ray gives shares of one GPU or whole ones; set it to {int(value) + 1}"
+            return f"{key} is {value:g}, but above 1 Ray gives whole GPUs only; set it to {int(value) + 1}"
     if 0 < math.ceil(engine.num_gpus) < engine.tensor_parallel_size:
         return (
             f"an engine of engine.tensor_parallel_size {engine.tensor_parallel_size} needs as many GPUs, "
-            f"engine.num_gpus is {engine.num_gpus:g}; set it to {engine.tensor_parallel_size}"
+            f"but engine.num_gpus is {engine.num_gpus:g}; set it to {engine.tensor_parallel_size}"
         )
     return None
 
@@ -80,7 +80,7 @@ def _totals_fault(config: RunConfig, actors: Sequence[ActorSpec], nodes: Sequenc
             return (
                 f"{needed:g} {resource}s are needed ({policies} x {config.engine.num_engines} engines of engine.{key} "
                 f"{engine:g}{league} and {config.learner.num_ranks} learner ranks of learner.{key} {rank:g}), Ray has "
-                f"{there:g}; ask for fewer, or share them: both may be below 1"
+                f"{there:g}; ask for fewer, or share them: both keys may be below 1"
             )
     return None
 
@@ -94,22 +94,22 @@ def _unplaced_fault(config: RunConfig, actors: Sequence[ActorSpec], nodes: Seque
     part = "engine" if spec.kind == "engine" else "learner"
     split = " and engine.tensor_parallel_size" if spec.num_gpus > 1 else ""
     return (
-        f"{unplaced.index} of {spec.count} {spec.name} find a place: each needs {_wants(spec)} on one node, the "
-        f"largest node has {largest.num_cpus:g} CPUs and {largest.num_gpus:g} GPUs, shared with what is placed before; "
-        f"lower {part}.num_cpus, {part}.num_gpus{split}, or their number"
+        f"only {unplaced.index} of {spec.count} {spec.name} fit: each needs {_wants(spec)} on one node. The largest "
+        f"node has {largest.num_cpus:g} CPUs and {largest.num_gpus:g} GPUs, shared with actors placed before; lower "
+        f"{part}.num_cpus, {part}.num_gpus{split}, or their number"
     )
 
 
 def _sharing_fault(config: RunConfig, rooms: Rooms) -> str | None:
-    """Engines on one GPU that together want more than it has, now or in the last match: vLLM takes its share of the
-    whole card."""
+    """Engines on one GPU that together need more memory than it has, during the run or in the last match, because vLLM
+    takes its share of the whole GPU; or ranks of one learner group on one GPU."""
     placed = rooms.place(actors_of(config))
     assert not isinstance(placed, Unplaced)
     if crowded := _crowded(config, placed):
-        return f"Ray would put {crowded}; or set engine.num_gpus above 0.5, so that none shares a GPU with another"
+        return f"Ray would put {crowded}; or set engine.num_gpus above 0.5, so that no two engines share a GPU"
     if together := _ranks_together(placed):
         return (
-            f"Ray would put {together} on one GPU, where NCCL takes one rank alone; set engine.num_gpus or "
+            f"Ray would put {together} on one GPU, but NCCL allows one rank per GPU; set engine.num_gpus or "
             "learner.num_gpus above 0.5"
         )
     staying = [actor for actor in placed if actor.spec.kind != "learner"]
@@ -119,8 +119,8 @@ def _sharing_fault(config: RunConfig, rooms: Rooms) -> str | None:
     coming = rooms.place(match_actors(config))
     if isinstance(coming, Unplaced):
         return (
-            f"the match at the end of the run has no room: {coming.spec.name} needs {_wants(coming.spec)}, and the "
-            f"learners leave {config.learner.num_ranks} x {config.learner.num_cpus:g} CPUs and "
+            f"the match at the end of the run has no room: {coming.spec.name} needs {_wants(coming.spec)}, but the "
+            f"learners free {config.learner.num_ranks} x {config.learner.num_cpus:g} CPUs and "
             f"{config.learner.num_gpus:g} GPUs; give a learner rank as much as an engine, or set evaluation.games: 0"
         )
     if crowded := _crowded(config, [*staying, *coming]):
@@ -139,7 +139,7 @@ def _ranks_together(placed: Sequence[PlacedActor]) -> str | None:
 
 
 def _crowded(config: RunConfig, placed: Sequence[PlacedActor]) -> str | None:
-    """Engines that Ray puts on one GPU, where vLLM's shares of its memory do not add up."""
+    """Engines that Ray puts on one GPU although their shares of its memory add up to more than it has."""
     share = config.engine.gpu_memory_utilization
     on_gpu: dict[tuple[str, int], list[str]] = {}
     for actor in placed:
@@ -150,7 +150,7 @@ def _crowded(config: RunConfig, placed: Sequence[PlacedActor]) -> str | None:
     if config.engine.kind != "vllm" or len(names) < 2 or len(names) * share <= MOST_OF_A_GPU:
         return None
     return (
-        f"{' and '.join(names)} on one GPU, where each takes engine.gpu_memory_utilization {share:g} of its memory; "
+        f"{' and '.join(names)} on one GPU, but each takes engine.gpu_memory_utilization {share:g} of its memory; "
         f"set it to at most {math.floor(100 * MOST_OF_A_GPU / len(names)) / 100:g}"
     )
 

@@ -1,5 +1,5 @@
-"""What a run will place, do and need, computed from its configuration alone: nothing is imported that is slow, and
-nothing is started.
+"""What a run will place, do and need, computed from its configuration: `train --dry-run`. It starts nothing and imports
+no slow library.
 
     plan = make_plan(load_config("llama2_7b_8gpu"))
     print("\\n".join(plan_lines(plan)))
@@ -24,14 +24,15 @@ from cluster.planning.model_size import ModelSize, model_size
 from cluster.planning.placement import ActorSpec, actors_of, match_actors, num_later_stages, policy_names, totals
 from spag_ray.config.run import RunConfig
 
-# Of a GPU's memory; the rest is for what the estimate leaves out.
+# Share of a GPU's memory; the rest is for what the estimate leaves out.
 WELL_FILLED = 0.9
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """What is played and trained on. Numbers of games are exact; numbers of steps are upper bounds, because undecided
-    games are not trained on. `imitation_steps` is None if a file's rows decide; `permits` are a stream's."""
+    """What is played and trained on. Numbers of games are exact. Numbers of steps are upper bounds, because undecided
+    games are not trained on. `imitation_steps` is None if it depends on the rows of a file. `permits` is None without a
+    stream."""
 
     imitation_games: int | None
     imitation_steps: int | None
@@ -46,7 +47,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Disk:
-    """Of a run folder at its largest: checkpoints (one more than are kept, while it is written), models, the league."""
+    """The largest size of a run folder: checkpoints (those that are kept and one being written), models, the league."""
 
     parts: tuple[Part, ...]
     over_budget: bool
@@ -58,7 +59,7 @@ class Disk:
 
 @dataclass(frozen=True)
 class Plan:
-    """`size` and all that comes of it are None for a model of which nothing is known here."""
+    """`size`, and everything that is computed from it, is None if the model's size is unknown."""
 
     config: RunConfig
     actors: tuple[ActorSpec, ...]
@@ -80,7 +81,7 @@ class Plan:
 
     @property
     def sequences(self) -> int | None:
-        """Of full length, that an engine's KV cache holds."""
+        """How many sequences of full length an engine's KV cache holds; None if unknown."""
         if self.engine is None or self.engine.kv_tokens is None:
             return None
         return self.engine.kv_tokens // self.config.engine.max_model_len
@@ -103,12 +104,12 @@ def make_plan(config: RunConfig) -> Plan:
 
 
 def snapshot_bytes(config: RunConfig, size: ModelSize) -> int:
-    """What a published version takes of the object store of the learner's node and of each node with engines."""
+    """Bytes of a published version in the object store of the learner's node and of each node with engines."""
     return version_bytes(config, size) if config.sync.channel == "object_store" else 0
 
 
 def version_bytes(config: RunConfig, size: ModelSize) -> int:
-    """What is published as one version."""
+    """Bytes of one published version."""
     lora = config.learner.lora
     sent = num_trained(config, size) if lora is not None and lora.export == "adapter" else size.num_parameters
     return len(policy_names(config)) * sent * bytes_of(config.learner.dtype)
@@ -164,7 +165,7 @@ def make_disk(config: RunConfig, size: ModelSize) -> Disk:
 
 
 def plan_faults(plan: Plan) -> list[str]:
-    """Faults that would end a run after its start, with what to change."""
+    """Faults that would stop a run after its start, and what to change."""
     config, faults = plan.config, []
     if plan.sequences == 0:
         faults.append(
@@ -175,22 +176,22 @@ def plan_faults(plan: Plan) -> list[str]:
     if shape is not None and shape.num_attention_heads % gpus:
         faults.append(
             f"{shape.num_attention_heads} attention heads cannot be split over engine.tensor_parallel_size {gpus}; set "
-            "one that divides them"
+            "a divisor of that number"
         )
     if plan.disk is not None and plan.disk.over_budget:
         faults.append(
-            f"a checkpoint is larger than checkpoint.max_gib {config.checkpoint.max_gib:g}, which ends a run; raise it"
+            f"a checkpoint is larger than checkpoint.max_gib {config.checkpoint.max_gib:g}, which stops a run; raise it"
         )
     return faults
 
 
 def plan_notes(plan: Plan) -> list[str]:
-    """The faults, and what looks wrong."""
+    """The faults, and warnings."""
     config, notes = plan.config, plan_faults(plan)
     if plan.size is None:
         return [
-            f"nothing is known here of {config.model}, so no memory is planned: give model_shape (what its config.json "
-            "says), or run this where the model is"
+            f"the size of {config.model} is unknown, so memory is not estimated: set model_shape (as in its "
+            "config.json), or run this command where the model folder is"
         ]
     assert plan.learner is not None
     if config.learner.num_gpus and plan.learner.num_bytes > WELL_FILLED * config.cluster.gpu_gib * GIB:
@@ -202,7 +203,7 @@ def plan_notes(plan: Plan) -> list[str]:
         )
     if plan.sequences and plan.sequences < config.engine.max_num_seqs / 4:
         notes.append(
-            f"an engine's KV cache holds {plan.sequences} sequences of full length, engine.max_num_seqs is "
-            f"{config.engine.max_num_seqs}: when games grow long vLLM computes some of them again"
+            f"an engine's KV cache holds {plan.sequences} sequences of full length, but engine.max_num_seqs is "
+            f"{config.engine.max_num_seqs}: in long games vLLM has to preempt and recompute sequences"
         )
     return notes

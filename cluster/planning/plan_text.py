@@ -19,7 +19,7 @@ def plan_lines(plan: Plan) -> list[str]:
 
 
 def _model(plan: Plan) -> Iterator[str]:
-    yield f"plan of {plan.config.name}: nothing is started, sizes are estimates"
+    yield f"plan of {plan.config.name}: nothing is started; sizes are estimates"
     yield ""
     if plan.size is None:
         yield f"model     {plan.config.model}"
@@ -35,9 +35,9 @@ def _actors(plan: Plan) -> Iterator[str]:
     for spec in plan.actors:
         yield _actor(spec)
     count = sum(spec.count for spec in plan.actors)
-    yield f"{'  in all':<44}{count:>6}{plan.num_cpus:>12g}{plan.num_gpus:>12g}"
+    yield f"{'  total':<44}{count:>6}{plan.num_cpus:>12g}{plan.num_gpus:>12g}"
     if plan.match:
-        yield "  at the end, in the learners' place, for matches against an earlier model:"
+        yield "  at the end, in place of the learners, for matches against an earlier model:"
         for spec in plan.match:
             yield _actor(spec)
 
@@ -51,7 +51,7 @@ def _schedule(plan: Plan) -> Iterator[str]:
     yield f"schedule  {config.schedule}, placement {config.placement}, policies {config.policies}"
     if config.imitation.enabled:
         scripted = schedule.imitation_games is not None
-        games = f"{schedule.imitation_games} scripted games" if scripted else f"what {config.imitation.source} holds"
+        games = f"{schedule.imitation_games} scripted games" if scripted else f"the games of {config.imitation.source}"
         steps = "" if schedule.imitation_steps is None else f", {schedule.imitation_steps} learner steps"
         yield f"  imitation   {games}, {config.imitation.batch_games} a step{steps}"
     yield (
@@ -77,7 +77,7 @@ def _memory(plan: Plan) -> Iterator[str]:
     yield f"memory of a learner rank   {plan.learner.num_bytes / GIB:.1f} GiB{room + ' on its GPU' if on_gpu else ''}"
     yield from _parts(plan.learner.parts)
     if plan.learner.host_parts:
-        yield f"  and on the host, not all at one time: {plan.learner.host_bytes / GIB:.1f} GiB"
+        yield f"  and on the host, not all at the same time: {plan.learner.host_bytes / GIB:.1f} GiB"
         yield from _parts(plan.learner.host_parts)
     on_gpu = config.engine.num_gpus > 0
     each = f"{room} on each of its GPUs" if on_gpu else ""
@@ -93,12 +93,12 @@ def _memory(plan: Plan) -> Iterator[str]:
     if plan.store_bytes:
         num_gib = plan.store_bytes / GIB
         yield f"object store               {num_gib:.2f} GiB for a version, on every node of a learner or engine"
-    yield "What libraries take for themselves, 1 to 2 GiB a process, is not in it."
+    yield "The libraries' own memory, 1 to 2 GiB per process, is not included."
 
 
 def _disk(plan: Plan) -> Iterator[str]:
     assert plan.disk is not None
-    yield f"disk      {plan.disk.num_bytes / GIB:.1f} GiB in the run folder, and its logs of games"
+    yield f"disk      {plan.disk.num_bytes / GIB:.1f} GiB in the run folder, plus its logs of games"
     yield from _parts(plan.disk.parts)
 
 

@@ -1,12 +1,12 @@
-"""The places of a run's engines and learner ranks: one placement group, so that a run has all of them or none. Two runs
-that each held half of what they need would wait for each other for ever.
+"""One placement group for a run's engines and learner ranks, so that a run gets all of its resources or none. Otherwise
+two runs could each hold half of what they need and wait for each other forever.
 
-    reservation.reserve(bundles_of(config))                  waits until there is room for all, and says what is missing
-    reservation.take("engine-policy-0", "engine", 1, 0)      options of an actor: its bundle; none where Ray finds room
-    reservation.leave("engine-policy-0")                     it has ended; one in its place takes its bundle
+    reservation.reserve(bundles_of(config))                  waits until all bundles fit, and says what is missing
+    reservation.take("engine-policy-0", "engine", 1, 0)      Ray options that put an actor into a bundle; {} if none is
+    left reservation.leave("engine-policy-0")                     the actor has ended; its replacement takes the bundle
 
-When the learners have gone, engines of the last match take their places. An engine that was not planned is placed
-outside.
+After the learners have ended, engines of the last match take their bundles. Ray places an engine that was not planned
+outside the placement group.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from cluster.runtime.ray_session import ClusterError
 from spag_ray.config.parts import ClusterConfig
 
 LOOK_EVERY_S = 1.0
-SAY_AFTER_S = 5.0  # what needs no longer has been starting, not waiting
+SAY_AFTER_S = 5.0  # a shorter time is the start of an actor, not a wait
 SAY_EVERY_S = 10.0
 SAY_AGAIN_EVERY_S = 120.0  # when nothing has changed
 
 
 class Reservation:
-    """`name` is the placement group's. During a wait, `note` is called with what it waits for, and `check` may end it
-    by raising. Any thread may call. Without a reservation, Ray finds room for every actor."""
+    """`name` is the name of the placement group. During a wait, `note` is called with what is missing, and `check` may
+    end the wait by raising. Thread-safe. If nothing was reserved, Ray places every actor."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Reservation:
         self._learners_are_done = False
 
     def reserve(self, bundles: Sequence[Bundle]) -> None:
-        """Raises ClusterError when there has been no room for `cluster.placement_timeout_s`."""
+        """Waits until all bundles are placed. Raises ClusterError after `cluster.placement_timeout_s`."""
         bundles = [bundle for bundle in bundles if bundle.as_rays()]
         if not bundles:
             return
@@ -84,7 +84,7 @@ class Reservation:
         self._left = [[bundle.num_cpus, bundle.num_gpus] for bundle in bundles]
 
     def take(self, actor: str, kind: str, num_cpus: float, num_gpus: float) -> dict[str, Any]:
-        """Options for an actor; empty where no bundle is left for it."""
+        """Ray options for an actor; empty if no bundle is left for it."""
         with self._lock:
             fitting = [
                 index
@@ -109,13 +109,14 @@ class Reservation:
                 self._left[index][1] += num_gpus
 
     def wait_for(self, actors: Sequence[str], handles: Sequence[ActorHandle], num_cpus: float, num_gpus: float) -> None:
-        """Until there is room for these actors, of so much each: their bundles are on nodes (one that has gone takes
-        its bundles along, and Ray looks for others), or they have come up elsewhere. Raises as `reserve` does."""
+        """Waits until these actors, with these resources each, have room: their bundles are on nodes, or they have
+        started outside the placement group. If a node is lost, Ray moves its bundles to other nodes. Raises as
+        `reserve` does."""
         with self._lock:
             bundles = {self._taken[name][0] for name in actors if name in self._taken}
             elsewhere = [handle for name, handle in zip(actors, handles, strict=True) if name not in self._taken]
         if not (num_cpus or num_gpus):
-            return  # they wait for nothing
+            return  # they need no resources
         ready = [handle.__ray_ready__.remote() for handle in elsewhere]
 
         def is_there(seconds: float) -> bool:
@@ -127,11 +128,11 @@ class Reservation:
         self._wait(", ".join(actors), num_cpus * len(actors), num_gpus * len(actors), is_there)
 
     def learners_are_done(self) -> None:
-        """Engines may take their places."""
+        """From now on engines may take the learners' bundles."""
         self._learners_are_done = True
 
     def close(self) -> None:
-        """Gives back all; whatever is still in a place ends with it."""
+        """Removes the placement group. Ray kills the actors that are still in it."""
         with self._lock:
             if self._group is not None:
                 remove_placement_group(self._group)
@@ -155,7 +156,7 @@ class Reservation:
             if now - began > self._config.placement_timeout_s:
                 raise ClusterError(
                     f"no room within cluster.placement_timeout_s ({self._config.placement_timeout_s:g} s) for "
-                    f"{missing}; end what holds it, ask for less, or wait longer"
+                    f"{missing}; stop what uses them, ask for less, or raise the timeout"
                 )
             if now - said_at > (SAY_EVERY_S if missing != said else SAY_AGAIN_EVERY_S):
                 said, said_at = missing, now
@@ -163,7 +164,7 @@ class Reservation:
 
 
 def node_uses() -> list[NodeUse]:
-    """Of the nodes that are alive, as Ray counts them now."""
+    """The nodes that are alive, with the resources that Ray reports as free now."""
     free_now = ray._private.state.available_resources_per_node()
     return [
         NodeUse(node.resources, *(free_now.get(node.node_id, {}).get(unit, 0.0) for unit in ("CPU", "GPU")))
@@ -172,12 +173,12 @@ def node_uses() -> list[NodeUse]:
 
 
 def reservation_of(run_folder: Path) -> str:
-    """What the placement group of a run is called."""
+    """The name of a run's placement group."""
     return f"places-{run_folder.name}"
 
 
 def free(name: str) -> None:
-    """Frees what a previous attempt of a run has left reserved under this name: a killed Run leaves it as long as its
-    driver is alive."""
+    """Removes the placement group of this name, which a previous attempt may have left. If a Run is killed, its
+    placement group stays as long as its driver is alive."""
     with contextlib.suppress(ValueError):
         remove_placement_group(get_placement_group(name))

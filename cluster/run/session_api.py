@@ -35,7 +35,9 @@ class GameWithUser:
         """The next turn of a game on `word`, whose turns so far are `texts`. Returns all turns, the verdict if the game
         has ended, and the version that played."""
         if self._engines.are_asleep:
-            raise InputError("the engines sleep while the learner learns on their devices; ask again when it plays")
+            raise InputError(
+                "the engines sleep while the learner trains on their devices; ask again when the run plays"
+            )
         role = Role(human).other
         task = GameTask(0, word, "visit", self._config.seed)
         seat = self._seating.newest(role, self._config.sampling.temperature)

@@ -10,7 +10,7 @@ from cluster.types import Node, NodeResources
 
 
 def ray_nodes() -> list[Node]:
-    """Those that are alive."""
+    """The nodes that are alive."""
     rows = [row for row in ray.nodes() if row["Alive"]]
     count = Counter(row["NodeManagerAddress"] for row in rows)
     nodes = []

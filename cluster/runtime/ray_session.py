@@ -19,8 +19,8 @@ from cluster.runtime.ray_token import ClusterError, check_answer, no_token
 from spag_ray.config.parts import ClusterConfig
 from spag_ray.errors import SpagError
 
-# Of every process of a run, before its first `import vllm`, `transformers` or `datasets`: nothing is fetched at run
-# time, and an actor that reserved no GPU sees none.
+# Set in every process of a run before its first `import vllm`, `transformers` or `datasets`. Nothing is downloaded at
+# run time, and an actor without reserved GPUs sees none.
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
@@ -29,14 +29,14 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
 }
-NAMESPACE = "spag_ray"  # of detached runs
+NAMESPACE = "spag_ray"  # Ray namespace of detached runs
 
 
 @contextlib.contextmanager
 def ray_session(config: ClusterConfig) -> Iterator[None]:
-    """Ray for the time of the block: a local one is stopped at its end, a cluster is only left.
+    """A connection to Ray for the block. A local Ray is stopped at its end; from a cluster it only disconnects.
 
-    Raises ClusterError when the address does not answer.
+    Raises ClusterError if the address does not answer.
     """
     if ray.is_initialized():
         yield
@@ -57,7 +57,7 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
             _stay_on_loopback()
             _check_free(config.metrics_port)
             ray.init(
-                address="local",  # its own, whatever cluster is up on this machine
+                address="local",  # a new Ray, even if a cluster runs on this machine
                 num_cpus=config.num_cpus,
                 object_store_memory=int(config.object_store_gib * 2**30),
                 include_dashboard=False,
@@ -65,7 +65,7 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
                 log_to_driver=False,
                 logging_level=logging.ERROR,
                 _node_ip_address="127.0.0.1",
-                _metrics_export_port=config.metrics_port,  # Ray binds it to the node's address, like all else
+                _metrics_export_port=config.metrics_port,  # Ray binds it to the node's address, like its other ports
                 _system_config={"process_group_cleanup_enabled": True},  # a killed engine's processes end with it
             )
     except (ConnectionError, ValueError, RuntimeError, ray.exceptions.AuthenticationError) as error:
@@ -80,7 +80,7 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
 
 
 def _is_about_a_token(error: BaseException | None) -> bool:
-    """Ray gives a refused token as text in the error behind the one that it raises."""
+    """Ray reports a refused token only as text, in the cause of the error that it raises."""
     while error is not None:
         if isinstance(error, ray.exceptions.AuthenticationError) or "InvalidAuthToken" in str(error):
             return True
@@ -97,7 +97,7 @@ def get(refs: Sequence[Ref[R]], timeout_s: float | None = None) -> list[R]: ...
 
 
 def get(refs: Any, timeout_s: float | None = None) -> Any:
-    """`ray.get`, but an error of the user's raised in another process comes out as it was raised there."""
+    """`ray.get`, but a user's error from another process is raised with its own type."""
     try:
         return ray.get(refs, timeout=timeout_s)
     except ray.exceptions.RayTaskError as error:
@@ -112,16 +112,17 @@ def own_environment(env: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def set_environment(env: Mapping[str, str]) -> None:
-    """Of this process, an engine's or a rank's, before it loads its libraries. Not by a runtime_env, because Ray writes
-    the values of one to its logs. What the variables do not say, the node's address does."""
+    """Sets environment variables of this process, an engine or a learner rank, before it loads its libraries. A
+    runtime_env is not used, because Ray writes its values to its logs. Network interfaces that the variables do not set
+    follow from the node's address."""
     os.environ.update(env)
     use_own_interface(ray.util.get_node_ip_address())
 
 
 def use_own_interface(address: str) -> None:
-    """Make gloo listen where Ray does on this node, not where the host's name leads; and NCCL too where that is
-    loopback. On a cluster NCCL keeps its own choice: the fastest interface may be another."""
-    import psutil  # of a run; a session has none
+    """Makes gloo listen on the interface that Ray uses on this node, instead of the host name's; NCCL too, if that is
+    loopback. On a cluster NCCL chooses by itself, because another interface may be faster."""
+    import psutil  # installed for a run; a session may lack it
 
     interfaces = {each.address: name for name, addresses in psutil.net_if_addrs().items() for each in addresses}
     if (interface := interfaces.get(address)) is None:
@@ -140,7 +141,7 @@ def is_gone(error: BaseException) -> bool:
 
 
 def first_line(error: BaseException | str) -> str:
-    """What an error says, without Ray's stack traces."""
+    """The message of an error, without Ray's stack traces."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
@@ -150,12 +151,12 @@ def is_job() -> bool:
 
 
 def _address_of_job() -> str | None:
-    """The cluster that this process is a job of; outside a job nothing is assumed."""
+    """The cluster that this process is a job of; None outside a job."""
     return os.environ.get("RAY_ADDRESS") if is_job() else None
 
 
 def redirect_output(log_path: str) -> None:
-    """This process's output, and that of the processes it starts, goes to the end of a file."""
+    """Appends the output of this process, and of the processes that it starts, to a file."""
     path = Path(log_path)
     path.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
@@ -167,17 +168,17 @@ def redirect_output(log_path: str) -> None:
 
 
 def _stay_on_loopback() -> None:
-    """Make this process and those that Ray starts from it take 127.0.0.1 for this node's address.
+    """Makes this process, and those that Ray starts from it, use 127.0.0.1 as this node's address.
 
-    Ray replaces a loopback address by a reachable one and then listens on every interface; the switch that keeps it
-    is named after the systems where it is the default, and is read when ray is imported.
+    By default Ray replaces a loopback address by a reachable one and listens on every interface. The switch against
+    this is named after the systems where it is the default, and is read when ray is imported.
     """
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
 
 
 def _check_free(port: int | None) -> None:
-    """Ray does not say so when it cannot have its port; it ends the node."""
+    """Raises ClusterError if the port is in use. Ray itself gives no message then; it ends the node."""
     if port is None:
         return
     with socket.socket() as probe:
@@ -190,7 +191,7 @@ def _check_free(port: int | None) -> None:
 
 
 def _import_path() -> str:
-    """Where workers find `actors`, `learners`, `cluster` and `spag_ray`: the folder this file's package is in."""
+    """The folder from which workers import `actors`, `learners`, `cluster` and `spag_ray`."""
     here = str(Path(__file__).resolve().parents[2])
     others = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != here]
     return os.pathsep.join([here, *others])

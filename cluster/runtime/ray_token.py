@@ -26,15 +26,15 @@ class ClusterError(SpagError):
 
 
 def no_token(address: str) -> ClusterError:
-    """For a session whose token was none or another than the cluster's."""
+    """The error for a session that has no token, or another token than the cluster."""
     return ClusterError(
-        f"{address} asks for a token and was given none, or another: put it in the file that RAY_AUTH_TOKEN_PATH "
-        "names (or in RAY_AUTH_TOKEN), and set RAY_AUTH_MODE=token"
+        f"{address} needs a token, and this session has none or a wrong one: put it into the file that "
+        "RAY_AUTH_TOKEN_PATH names (or in RAY_AUTH_TOKEN), and set RAY_AUTH_MODE=token"
     )
 
 
 def use_token() -> None:
-    """From here on in this process and those that it starts, where there is a token and RAY_AUTH_MODE is not set."""
+    """Uses the token in this process and those that it starts, if there is a token and RAY_AUTH_MODE is not set."""
     if authentication_token_setup.AUTH_MODE_ENV_VAR in os.environ:
         return
     if AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True):
@@ -42,12 +42,12 @@ def use_token() -> None:
 
 
 def check_answer(address: str) -> None:
-    """Ask the GCS at host:port for its name before Ray does, which would retry for half a minute and warn each time.
+    """Asks the GCS at host:port for its name. Ray itself would retry for half a minute and warn each time.
 
-    The token is used where the cluster asks for one: a driver that uses one cannot be called by a cluster that does
-    not. Raises ClusterError when nobody answers, or the token is wrong.
+    The token is used only if the cluster asks for one: a cluster without tokens cannot call a driver that uses one.
+    Raises ClusterError if there is no answer, or the token is wrong.
     """
-    if not re.fullmatch(r"[^/]+:\d+", address):  # `auto` and the like are Ray's to find
+    if not re.fullmatch(r"[^/]+:\d+", address):  # Ray resolves `auto` and similar addresses
         return
     if _code(address) != grpc.StatusCode.UNAUTHENTICATED:
         return
@@ -57,7 +57,7 @@ def check_answer(address: str) -> None:
 
 
 def _code(address: str) -> grpc.StatusCode:
-    """OK or UNAUTHENTICATED. Raises ClusterError for any other."""
+    """Returns OK or UNAUTHENTICATED. Raises ClusterError for any other status."""
     channel = init_grpc_channel(address, ray_constants.GLOBAL_GRPC_OPTIONS)
     try:
         stub = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
@@ -66,7 +66,7 @@ def _code(address: str) -> grpc.StatusCode:
         if error.code() == grpc.StatusCode.UNAUTHENTICATED:
             return error.code()
         raise ClusterError(
-            f"cannot use {address}: nobody answers there within {ANSWER_WITHIN_S:g} s ({error.details()}); is the "
+            f"cannot use {address}: no answer within {ANSWER_WITHIN_S:g} s ({error.details()}); is the "
             "cluster up, and the address right?"
         ) from error
     finally:

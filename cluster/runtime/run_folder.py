@@ -34,7 +34,7 @@ _PACKAGES = (
     "datasets",
 )
 
-# Settings of where, how fast and how long a run runs: changing them does not invalidate what was trained so far.
+# Settings of where, how fast and how long a run runs. Changing them does not invalidate earlier training.
 _MAY_CHANGE: Any = {
     "name": True,
     "model_shape": True,
@@ -53,7 +53,7 @@ _MAY_CHANGE: Any = {
 def make_run_folder(folder: Path, config: RunConfig) -> Path:
     """`folder` with config.yaml and versions.json in it.
 
-    Raises RunFolderError when it is there already, or cannot be made.
+    Raises RunFolderError if it exists already or cannot be created.
     """
     if folder.exists():
         raise RunFolderError(f"{folder}: this run folder exists; choose another with --run-dir, or move it away")
@@ -63,22 +63,22 @@ def make_run_folder(folder: Path, config: RunConfig) -> Path:
         write_config(folder / "config.yaml", config)
         (folder / "versions.json").write_text(json.dumps(_versions(config.seed), indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        raise RunFolderError(f"{folder}: cannot make the run folder: {error.strerror}") from error
+        raise RunFolderError(f"{folder}: cannot create the run folder: {error.strerror}") from error
     return folder.resolve()
 
 
 def reopen_run_folder(folder: Path, config: RunConfig) -> Path:
     """The folder of a run that is to be resumed.
 
-    Raises RunFolderError when it is another run's: its config.yaml differs in a key that affects training.
+    Raises RunFolderError if it is the folder of another run: its config.yaml differs in a key that affects training.
     """
     before = _config_of(folder)
     then, now = (each.model_dump(exclude=_MAY_CHANGE) for each in (before, config))
     if different := sorted(_differences(then, now)):
         key, (old, new) = different[0]
         raise RunFolderError(
-            f"{folder}: this run was begun with {key}: {old!r}, not {new!r}; continue with its own settings "
-            "(config.yaml in it), or begin another run"
+            f"{folder}: this run was started with {key}: {old!r}, not {new!r}; continue with its own settings "
+            "(config.yaml in it), or start another run"
         )
     try:
         write_config(folder / "config.yaml", config)
@@ -89,8 +89,8 @@ def reopen_run_folder(folder: Path, config: RunConfig) -> Path:
 
 
 def resumed_config(folder: Path, config: RunConfig) -> tuple[RunConfig, list[str]]:
-    """`config` for a run that resumes in `folder`: a default that has changed since the folder was made stays what it
-    was there. Returns these keys, too. Raises RunFolderError when the folder holds no run."""
+    """(`config` for a run that resumes in `folder`, keys that keep their former default). A default that has changed
+    since the folder was made keeps its former value. Raises RunFolderError if the folder has no run."""
     return keep_former_defaults(config, _config_of(folder))
 
 

@@ -1,7 +1,7 @@
 """Every attacker against every defender on the same words: `spag-ray match`.
 
-Each seat has engines of its own. For the next player they load other weights if its model has the same shape, and are
-restarted if not. So two models are in memory at a time, whatever the number of players.
+Each seat has its own engines. For the next player they load other weights if its model has the same shape, and are
+restarted if not. So only two models are in memory at a time, for any number of players.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Entrant:
 
 
 def entrants_of_run(folder: Path, base: str) -> list[Entrant]:
-    """The base model and every stage's model of a run of one policy, the oldest first. Raises ConfigError where there
+    """The base model and every stage's model of a run of one policy, the oldest first. Raises ConfigError if there
     are none."""
     stages = [path for path in (folder / "models").glob("*") if (path / "config.json").is_file()]
     if not stages:
@@ -76,9 +76,9 @@ def check_entrants(entrants: Sequence[Entrant], against: str | None) -> None:
     names = [entrant.name for entrant in entrants]
     twice = [name for name in names if names.count(name) > 1]
     if not names:
-        raise ConfigError("nobody plays: name players with --player NAME=MODEL, or a run's stages with --stages")
+        raise ConfigError("no players: name some with --player NAME=MODEL, or a run's stages with --stages")
     if twice:
-        raise ConfigError(f"--player {twice[0]}: two players have this name; give each one of its own")
+        raise ConfigError(f"--player {twice[0]}: two players have this name; give each player its own name")
     if against is not None and against not in names:
         raise ConfigError(f"--against {against}: no player of this name; there are {', '.join(names)}")
 

@@ -1,4 +1,4 @@
-"""What is measured, and where it is written: metrics.jsonl, Prometheus, TensorBoard, W&B, Grafana.
+"""Measurements, and where they are written: metrics.jsonl, Prometheus, TensorBoard, W&B, Grafana.
 
 Tests of other names: curves, tensorboard, wandb in test_tracking.py; grafana in test_dashboard.py; metric_registry,
 prometheus, recorder in test_metrics.py.

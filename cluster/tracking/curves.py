@@ -1,14 +1,15 @@
-"""The points that a line of metrics.jsonl draws: values of some curves, all at one x-value that a reader understands.
+"""The points of curves for TensorBoard and W&B, computed from lines of metrics.jsonl.
 
 >>> from spag_ray.results.lines import CheckpointLine
 >>> curves = Curves()
 >>> curves.points(9.0, CheckpointLine("spag-1-v2", "spag-1", seconds=0.5, num_bytes=100))
 Points(axis='seconds', x=0, time=9.0, values={'checkpoint/seconds': 0.5, 'checkpoint/num_bytes': 100.0})
 
-A curve's name is kind/field, and then what tells it from others of that name: the phase, one of two policies, a seat.
-Learner steps are drawn over the policy's optimiser steps in all stages; what a version of the weights did over its
-number; everything else over seconds since the run began. x only rises: a step that a resumed run makes again, because
-it came after the checkpoint, is drawn as it was the first time (metrics.jsonl has both).
+A curve's name is kind/field, followed by labels if several curves have that name: the phase, the policy, the seat. The
+x-axis depends on the kind of line. Learner steps are drawn over the policy's optimiser steps, counted through all
+stages. Values of a version of the weights are drawn over its number. Everything else is drawn over seconds since the
+start of the run. x only increases: if a resumed run repeats steps that came after the checkpoint, their first values
+are drawn (metrics.jsonl has both).
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ Axis = Literal["optimiser_step", "version", "seconds"]
 
 @dataclass(frozen=True)
 class Points:
-    """A text stands where a line says something that is no number: what was restarted, and why."""
+    """The values of curves at one x. A value is text if the line has no number, for example what was restarted and
+    why."""
 
     axis: Axis
     x: int
@@ -58,7 +60,7 @@ _FIELD_OF_AXIS = {"optimiser_step": "step", "version": "version"}
 
 
 class Curves:
-    """Takes every line of a run from the first one on, in order: where a line stands depends on those before it."""
+    """Takes every line of a run, in order from the first: the x of a line depends on the lines before it."""
 
     def __init__(self) -> None:
         self._began: float | None = None
@@ -67,8 +69,8 @@ class Curves:
         self._reached: dict[tuple[str, ...], int] = {}
 
     def points(self, time: float, line: Line | None) -> Points | None:
-        """`time`: when it was written, in seconds since the epoch. None for a line that draws nothing, as one of a kind
-        that is not known."""
+        """`time`: when the line was written, in seconds since the epoch. Returns None for a line that draws nothing,
+        for example a line of an unknown kind."""
         if self._began is None:
             self._began = time
         if line is None:
@@ -110,8 +112,8 @@ class Curves:
 
 
 class _Steps:
-    """Numbers a policy's optimiser steps through its stages; the steps of each stage count from 1, those of a stream's
-    rounds go on."""
+    """Numbers a policy's optimiser steps through all stages. In metrics.jsonl the steps of each stage start at 1, but
+    the rounds of a stream count on."""
 
     def __init__(self) -> None:
         self._before: dict[tuple[str, str], int] = {}
@@ -125,12 +127,12 @@ class _Steps:
 
 def _labels(kind: _Kind, fields: Mapping[str, Any]) -> list[str]:
     labels = [_label(label, fields) for label in kind.labels]
-    return [label for label in labels if label != "policy"]  # the name of a policy that is the only one
+    return [label for label in labels if label != "policy"]  # "policy" is the name of the policy if there is only one
 
 
 def _label(label: str, fields: Mapping[str, Any]) -> str:
-    """Stages of a phase follow each other with the next version, so a phase is one curve; matches are all played with
-    the last one."""
+    """The value of a label. Each stage of a phase has a later version than the one before, so a phase is one curve. All
+    matches are played with the last version, so each match has its own curve."""
     if fields.get("stage") and label in ("phase", "stage"):
         stage = Stage.parse(fields["stage"])
         if label == "phase" or stage.kind is not StageKind.MATCH:

@@ -1,10 +1,10 @@
-"""The registry's metrics as a Grafana dashboard: rows of panels, the query of each a function of its metrics' kind.
+"""The registry's metrics as a Grafana dashboard: rows of panels. The query of a panel depends on its metrics' kind:
 
-    counter    how fast it rises, per second; or, of rare events, by how much within the window
+    counter    its rate per second; for rare events, its increase within the window
     gauge      its value
     histogram  median and 95th percentile within the window
 
-Grafana's classic JSON model. The data source, the runs and the window can be chosen on the page.
+The JSON follows Grafana's classic model. The data source, the runs and the window are chosen on the page.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from cluster.tracking.metric_registry import METRICS, Metric
 
 UID = "spag-ray"
 WINDOWS = ("1m", "5m", "15m", "1h", "6h")
-WIDTH, HEIGHT, PER_ROW = 8, 8, 3  # of a page that is 24 wide
+WIDTH, HEIGHT, PER_ROW = 8, 8, 3  # in grid units; a page is 24 wide
 QUANTILES = (0.5, 0.95)
 _UNITS = {"seconds": "s", "bytes": "bytes", "ratio": "none", "": "none", "versions": "none"}
-_RATES = {"seconds": "percentunit", "bytes": "Bps"}  # seconds per second are a share of the time
+_RATES = {"seconds": "percentunit", "bytes": "Bps"}  # seconds per second are a fraction of time
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Metrics of one kind and unit, named without `spag_ray_`. `by`: labels that are told apart (all if None); `rare`:
-    events to be counted, not rates; `shares`: stacked, as shares of their sum."""
+    """Metrics of one kind and unit, named without `spag_ray_`. `by`: the labels to group by (all if None); `rare`:
+    shows counts of events instead of rates; `shares`: stacks the series, as shares of their sum."""
 
     title: str
     metrics: tuple[str, ...]
@@ -46,9 +46,9 @@ PANELS: dict[str, tuple[Panel, ...]] = {
     "Buffer": (
         Panel("Waiting episodes", ("buffer_episodes",)),
         Panel("Age of the oldest", ("buffer_age_seconds",)),
-        Panel("Staleness: versions behind when learned", ("episodes_learned_total",), shares=True),
+        Panel("Staleness: versions behind when trained on", ("episodes_learned_total",), shares=True),
         Panel("Permits", ("permits",)),
-        Panel("Games of the stream begun", ("stream_games_begun_total",)),
+        Panel("Games of the stream started", ("stream_games_begun_total",)),
         Panel("Games lost", ("stream_games_lost_total",), rare=True),
         Panel("Episodes evicted, repeated", ("episodes_evicted_total", "episodes_repeated_total"), rare=True),
         Panel("Learner waits for games", ("learner_wait_seconds_total",)),
@@ -59,7 +59,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
             ("loss", "policy_loss", "kl_loss", "sft_loss", "listening_loss", "claiming_loss", "unsaid_loss"),
         ),
         Panel("KL and entropy", ("kl_nats", "entropy_nats")),
-        Panel("Surprise at the word", ("listening_nats",)),
+        Panel("Surprisal of the word", ("listening_nats",)),
         Panel("Games listened to", ("listened_games",)),
         Panel("Importance ratio", ("importance_mean_ratio", "importance_max_ratio")),
         Panel("Clipped", ("clipped_ratio",)),
@@ -69,7 +69,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         Panel("Steps", ("learner_steps_total", "learner_skipped_steps_total"), rare=True),
         Panel("Seconds a step", ("learner_step_seconds",)),
         Panel("Forward and backward", ("learner_compute_seconds_total",)),
-        Panel("Tokens learned, computed", ("learner_target_tokens_total", "learner_computed_tokens_total")),
+        Panel("Tokens trained on, computed", ("learner_target_tokens_total", "learner_computed_tokens_total")),
     ),
     "Engines and learner": (
         Panel("Mismatch", ("mismatch_ratio",)),
@@ -78,7 +78,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         Panel("Version", ("policy_version",)),
         Panel("Seconds a sync", ("sync_seconds",)),
         Panel("Bytes to each engine", ("sync_bytes_total",), rare=True),
-        Panel("Broadcasts that broke", ("sync_broken_channels_total",), rare=True),
+        Panel("Failed broadcasts", ("sync_broken_channels_total",), rare=True),
         Panel("Engines in the newest sync", ("sync_engines",)),
     ),
     "Held-out words": (
@@ -92,7 +92,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
     "Faults and checkpoints": (
         Panel("Restarts", ("restarts_total",), rare=True),
         Panel("Engines", ("engines_joined_total", "engines_lost_total", "engines_left_total"), rare=True),
-        Panel("Went on from a checkpoint", ("resumes_total",), rare=True),
+        Panel("Resumes from a checkpoint", ("resumes_total",), rare=True),
         Panel("Logs damaged", ("log_damage_total",), rare=True),
         Panel("Logs set aside", ("logs_set_aside_total",), rare=True),
         Panel("Seconds a checkpoint", ("checkpoint_seconds",)),
@@ -102,7 +102,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
 
 
 def dashboard() -> dict[str, Any]:
-    """As Grafana imports it."""
+    """The dashboard as Grafana imports it."""
     panels: list[dict[str, Any]] = []
     top = 0
     for row, members in PANELS.items():
@@ -116,7 +116,7 @@ def dashboard() -> dict[str, Any]:
         "id": None,
         "uid": UID,
         "title": "spag_ray",
-        "description": "Runs of adversarial self-play: what they play, learn, send and lose.",
+        "description": "Runs of adversarial self-play: play, learning, weight syncs, failures.",
         "tags": ["spag_ray", "ray"],
         "timezone": "browser",
         "editable": True,
@@ -138,7 +138,7 @@ def as_text() -> str:
 
 
 def queries(panel: Panel) -> list[tuple[str, str]]:
-    """(PromQL, legend) of a panel's lines."""
+    """(PromQL, legend) for each line of a panel."""
     found = []
     for metric in _metrics(panel):
         labels = ("run", *(metric.labels if panel.by is None else panel.by))
@@ -166,7 +166,7 @@ def _metrics(panel: Panel) -> list[Metric]:
 
 def _panel(panel: Panel, at: dict[str, int], number: int) -> dict[str, Any]:
     metrics = _metrics(panel)
-    # Nulls are spanned: a value that comes once a version is a line too.
+    # Gaps are connected, so that a value with one point per version is drawn as a line.
     custom: dict[str, Any] = {"drawStyle": "line", "lineWidth": 1, "fillOpacity": 10, "spanNulls": True}
     if panel.shares:
         custom |= {"stacking": {"mode": "percent", "group": "A"}, "fillOpacity": 60}
@@ -196,7 +196,7 @@ def _panel(panel: Panel, at: dict[str, int], number: int) -> dict[str, Any]:
 
 
 def _unit(panel: Panel, metric: Metric) -> str:
-    """Grafana's name for it."""
+    """Grafana's name of the unit."""
     if metric.kind == "counter" and not panel.rare:
         return _RATES.get(metric.unit, f"suffix: {metric.unit}/s")
     return _UNITS.get(metric.unit, f"suffix: {metric.unit}")

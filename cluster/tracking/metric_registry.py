@@ -4,8 +4,8 @@
 >>> [(update.metric.name, update.labels, update.value) for update in updates(EngineLostLine("engine-0"))]
 [('spag_ray_engines_lost_total', {}, 1.0)]
 
-Names follow Prometheus: base units, counters end in `_total`; Ray puts `ray_` in front. Every series has the label
-`run` besides. cluster/tracking/recorder.py hands the updates to Ray, cluster/tracking/grafana.py draws the metrics.
+Names follow Prometheus: base units, and counters end in `_total`. Ray adds the prefix `ray_`. Every series also has the
+label `run`. cluster/tracking/recorder.py passes the updates to Ray, cluster/tracking/grafana.py draws the metrics.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Metric:
-    """`line` is the kind of line that feeds it, `value` a pattern for the names of the values taken from there; what
-    its groups catch are labels. Without a pattern each line counts 1. `is_sum`: the lines hold the sum so far, and what
-    it has risen by is counted. `at_start`: label sets that are there from the beginning, at 0."""
+    """`line`: the kind of line that feeds the metric. `value`: a pattern for the names of the values to take from it;
+    its named groups become labels. Without a pattern each line counts 1. `is_sum`: the lines hold a running sum, and
+    its increase is counted. `at_start`: label sets that exist from the start, at 0."""
 
     kind: Kind
     name: str
@@ -48,7 +48,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Update:
-    """Of one series: what a counter goes up by (or its sum so far), a gauge's value, an observation."""
+    """An update of one series: the increase of a counter (or its running sum), a gauge's value, or an observation."""
 
     metric: Metric
     labels: dict[str, str]
@@ -56,7 +56,7 @@ class Update:
 
 
 def updates(line: Line) -> list[Update]:
-    """What a line of metrics.jsonl says of the metrics; a value that is not finite says nothing."""
+    """The updates that a line of metrics.jsonl causes. Values that are not finite are ignored."""
     found = []
     values = line.values()
     for metric in METRICS:
@@ -117,23 +117,23 @@ METRICS: tuple[Metric, ...] = (
     _counter(
         "spag_ray_games_total",
         "games",
-        "games played to their end; `seat` won or broke the rules, `reason` is why",
+        "finished games; `seat` won or broke the rules, `reason` is why",
         "games",
         _ENDING,
         labels=("phase", "seat", "result", "reason"),
         is_sum=True,
         at_start=tuple({**phase, **end.labels} for phase in _PLAYED for end in GAME_ENDS),
     ),
-    _counter("spag_ray_turns_total", "turns", "turns played in these games", "games", "turns", **_IN_PHASE),
-    _counter("spag_ray_tokens_total", "tokens", "tokens sampled in these games", "games", "tokens", **_IN_PHASE),
+    _counter("spag_ray_turns_total", "turns", "turns played in finished games", "games", "turns", **_IN_PHASE),
+    _counter("spag_ray_tokens_total", "tokens", "tokens sampled in finished games", "games", "tokens", **_IN_PHASE),
     # the buffer
     _gauge("spag_ray_buffer_episodes", "episodes", "episodes that wait for the learner", "buffer", "waiting"),
-    _gauge("spag_ray_buffer_age_seconds", "seconds", "how long the oldest of them has waited", "buffer", "oldest_s"),
-    _gauge("spag_ray_permits", "games", "games of a stream that may be begun now", "buffer", "permits_free"),
+    _gauge("spag_ray_buffer_age_seconds", "seconds", "age of the oldest waiting episode", "buffer", "oldest_s"),
+    _gauge("spag_ray_permits", "games", "games of a stream that may start now", "buffer", "permits_free"),
     _of_stream("spag_ray_stream_games_begun_total", "games", "games of a stream given to arenas", "begun"),
-    _of_stream("spag_ray_stream_games_lost_total", "games", "of these, lost with their arena", "lost"),
-    _of_stream("spag_ray_episodes_repeated_total", "episodes", "episodes that came twice, kept once", "repeated"),
-    _of_stream("spag_ray_episodes_evicted_total", "episodes", "episodes too old to be learned", "evicted"),
+    _of_stream("spag_ray_stream_games_lost_total", "games", "games of a stream lost with their arena", "lost"),
+    _of_stream("spag_ray_episodes_repeated_total", "episodes", "episodes received twice and kept once", "repeated"),
+    _of_stream("spag_ray_episodes_evicted_total", "episodes", "episodes too old to train on", "evicted"),
     _counter(
         "spag_ray_episodes_learned_total",
         "episodes",
@@ -146,7 +146,7 @@ METRICS: tuple[Metric, ...] = (
     _counter(
         "spag_ray_learner_wait_seconds_total",
         "seconds",
-        "time that the learner has waited for a stream's games",
+        "time the learner waited for games of a stream",
         "stream",
         "waited_s",
         at_start=_ONCE,
@@ -165,7 +165,7 @@ METRICS: tuple[Metric, ...] = (
     _counter(
         "spag_ray_learner_compute_seconds_total",
         "seconds",
-        "time in forward and backward, of the busiest rank",
+        "time in forward and backward on the busiest rank",
         "step",
         "compute_s",
         labels=_LEARNS,
@@ -173,7 +173,7 @@ METRICS: tuple[Metric, ...] = (
     _counter(
         "spag_ray_learner_target_tokens_total",
         "tokens",
-        "sampled tokens that were learned",
+        "sampled tokens that were trained on",
         "step",
         "num_target_tokens",
         labels=_LEARNS,
@@ -181,23 +181,19 @@ METRICS: tuple[Metric, ...] = (
     _counter(
         "spag_ray_learner_computed_tokens_total",
         "tokens",
-        "tokens computed for it, shared prefixes once",
+        "tokens computed for training; shared prefixes count once",
         "step",
         "num_unique_tokens",
         labels=_LEARNS,
     ),
-    _gauge("spag_ray_loss", "", "the whole loss of the newest step", "step", "loss", _POLICY),
-    _gauge("spag_ray_policy_loss", "", "its policy term, coefficient included", "step", "policy_loss", _POLICY),
-    _gauge("spag_ray_kl_loss", "", "its KL term, coefficient included", "step", "kl_loss", _POLICY),
-    _gauge("spag_ray_sft_loss", "", "its SFT term, coefficient included", "step", "sft_loss", _POLICY),
-    _gauge(
-        "spag_ray_listening_loss", "", "its listening term, coefficient included", "step", "listening_loss", _POLICY
-    ),
-    _gauge("spag_ray_claiming_loss", "", "its claiming term, coefficient included", "step", "claiming_loss", _POLICY),
-    _gauge(
-        "spag_ray_unsaid_loss", "", "its term of unsaid words, coefficient included", "step", "unsaid_loss", _POLICY
-    ),
-    _gauge("spag_ray_listening_nats", "nats", "surprise at the word, per token", "step", "listening_nats", _POLICY),
+    _gauge("spag_ray_loss", "", "total loss of the newest step", "step", "loss", _POLICY),
+    _gauge("spag_ray_policy_loss", "", "weighted policy term of the loss", "step", "policy_loss", _POLICY),
+    _gauge("spag_ray_kl_loss", "", "weighted KL term of the loss", "step", "kl_loss", _POLICY),
+    _gauge("spag_ray_sft_loss", "", "weighted SFT term of the loss", "step", "sft_loss", _POLICY),
+    _gauge("spag_ray_listening_loss", "", "weighted listening term of the loss", "step", "listening_loss", _POLICY),
+    _gauge("spag_ray_claiming_loss", "", "weighted claiming term of the loss", "step", "claiming_loss", _POLICY),
+    _gauge("spag_ray_unsaid_loss", "", "weighted unsaid-words term of the loss", "step", "unsaid_loss", _POLICY),
+    _gauge("spag_ray_listening_nats", "nats", "surprisal of the word, per token", "step", "listening_nats", _POLICY),
     _gauge("spag_ray_listened_games", "games", "games listened to in the newest step", "step", "num_listened", _POLICY),
     _gauge("spag_ray_kl_nats", "nats", "divergence from the reference, per token", "step", "kl", _POLICY),
     _gauge("spag_ray_entropy_nats", "nats", "entropy per target token", "step", "entropy", _POLICY),
@@ -211,20 +207,18 @@ METRICS: tuple[Metric, ...] = (
     _gauge(
         "spag_ray_mismatch_ratio",
         "ratio",
-        "a token's probability, learner over engine",
+        "a token's probability, learner divided by engine",
         "step",
         "mismatch_mean",
         _POLICY,
     ),
-    _gauge("spag_ray_mismatch_mean_nats", "nats", "difference of log-probabilities, mean", "step", "gap_mean", _POLICY),
-    _gauge(
-        "spag_ray_mismatch_max_nats", "nats", "difference of log-probabilities, largest", "step", "gap_max", _POLICY
-    ),
+    _gauge("spag_ray_mismatch_mean_nats", "nats", "learner against engine: mean gap", "step", "gap_mean", _POLICY),
+    _gauge("spag_ray_mismatch_max_nats", "nats", "learner against engine: largest gap", "step", "gap_max", _POLICY),
     _gauge("spag_ray_mismatch_k3_nats", "nats", "divergence of learner and engine (k3)", "step", "gap_k3", _POLICY),
     _gauge(
         "spag_ray_probe_mean_nats",
         "nats",
-        "difference for the probe after a sync, mean",
+        "the probe after a sync: mean gap",
         "sync",
         "probe_gap_mean",
         _POLICY,
@@ -232,22 +226,22 @@ METRICS: tuple[Metric, ...] = (
     _gauge(
         "spag_ray_probe_max_nats",
         "nats",
-        "difference for the probe after a sync, largest",
+        "the probe after a sync: largest gap",
         "sync",
         "probe_gap_max",
         _POLICY,
     ),
     # weights
-    _gauge("spag_ray_policy_version", "versions", "newest version that engines play", "sync", "version", _POLICY),
-    _gauge("spag_ray_sync_engines", "engines", "engines that took it", "sync", "num_engines", _POLICY),
+    _gauge("spag_ray_policy_version", "versions", "newest version on the engines", "sync", "version", _POLICY),
+    _gauge("spag_ray_sync_engines", "engines", "engines that loaded it", "sync", "num_engines", _POLICY),
     _seconds(
-        "spag_ray_sync_seconds", "from publishing a version to every engine being on it", "sync", _POLICY, _SHORT_S
+        "spag_ray_sync_seconds", "time from publishing a version until every engine has it", "sync", _POLICY, _SHORT_S
     ),
     _counter("spag_ray_sync_bytes_total", "bytes", "weights sent to each engine", "sync", "num_bytes", labels=_POLICY),
     _counter(
         "spag_ray_sync_broken_channels_total",
         "versions",
-        "sent through the object store because engines were lost in a broadcast",
+        "versions sent through the object store because engines were lost in a broadcast",
         "sync",
         "broken_channels",
         labels=_POLICY,
@@ -268,7 +262,7 @@ METRICS: tuple[Metric, ...] = (
     _gauge(
         "spag_ray_trap_ratio",
         "ratio",
-        "held-out games: share of attacker wins in which the word was said unawares",
+        "held-out games: share of attacker wins in which the defender said the word without noticing",
         "held_out",
         "trap_share",
         ("stage",),
@@ -307,7 +301,7 @@ METRICS: tuple[Metric, ...] = (
         "mix_ratio",
         at_start=_ONCE,
     ),
-    # what breaks, and what is kept
+    # failures and checkpoints
     _counter(
         "spag_ray_restarts_total",
         "restarts",
@@ -318,18 +312,18 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter("spag_ray_engines_joined_total", "engines", "engines that joined", "engine_joined", at_start=_ONCE),
     _counter("spag_ray_engines_lost_total", "engines", "engines lost in a sync", "engine_lost", at_start=_ONCE),
-    _counter("spag_ray_engines_left_total", "engines", "engines taken out", "engine_left", at_start=_ONCE),
-    _counter("spag_ray_resumes_total", "resumes", "times it went on from a checkpoint", "resumed", at_start=_ONCE),
+    _counter("spag_ray_engines_left_total", "engines", "engines removed on request", "engine_left", at_start=_ONCE),
+    _counter("spag_ray_resumes_total", "resumes", "resumes from a checkpoint", "resumed", at_start=_ONCE),
     _counter("spag_ray_log_damage_total", "faults", "episode logs found damaged", "log_damage", at_start=_ONCE),
-    _counter("spag_ray_logs_set_aside_total", "logs", "episode logs given up", "set_aside", at_start=_ONCE),
+    _counter("spag_ray_logs_set_aside_total", "logs", "episode logs set aside", "set_aside", at_start=_ONCE),
     _seconds("spag_ray_checkpoint_seconds", "time to save a checkpoint", "checkpoint", (), _LONG_S),
     _gauge("spag_ray_checkpoint_bytes", "bytes", "size of the newest checkpoint", "checkpoint", "num_bytes"),
 )
 
-# Kinds of lines that feed no metric, and why.
+# The kinds of lines that feed no metric, and why.
 NOT_EXPORTED = {
-    "play": "a stage's sums; `games` says the same while it is played",
-    "samples": "what is learned comes with each `step`",
+    "play": "a stage's sums; `games` has the same numbers during the stage",
+    "samples": "each `step` has what was trained on",
     "opponent": "league.json has the league",
-    "reference": "a stream that is resumed says where its reference came from, once",
+    "reference": "written once by a resumed stream: where its reference came from",
 }

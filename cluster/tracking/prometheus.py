@@ -1,4 +1,4 @@
-"""The registry's metrics as Ray's own, which Prometheus scrapes."""
+"""The registry's metrics as metrics of Ray, which Prometheus scrapes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cluster.tracking.metric_registry import METRICS, Metric, Update
 
 
 def rays(metric: Metric) -> Any:
-    """Its counterpart in ray.util.metrics."""
+    """The counterpart of a metric in ray.util.metrics."""
     labels = ("run", *metric.labels)
     if metric.kind == "counter":
         return ray_metrics.Counter(metric.name, metric.help, labels)
@@ -22,8 +22,8 @@ def rays(metric: Metric) -> Any:
 
 
 class Exporter:
-    """The registry's metrics as Ray's, with the label `run`. A sum that has fallen was restarted by its
-    source: counting continues from the new value."""
+    """The registry's metrics as metrics of Ray, with the label `run`. If a running sum decreases, its source was
+    restarted: only increases from the new value on are counted."""
 
     def __init__(self, run: str, make: Callable[[Metric], Any] = rays) -> None:
         self._run = run
@@ -49,5 +49,5 @@ class Exporter:
         rise = value - (before or 0.0) if metric.is_sum else value
         if rise > 0:
             self._rays[metric.name].inc(rise, tags)
-        elif before is None:  # Ray counts nothing up by 0; this adds nothing to any number, and the series is there
+        elif before is None:  # Ray ignores an increase of 0; this tiny one creates the series
             self._rays[metric.name].inc(sys.float_info.min, tags)

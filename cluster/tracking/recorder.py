@@ -1,5 +1,5 @@
-"""One `record()` for everything that is measured: a line of JSON in the run folder, curves for TensorBoard and W&B,
-metrics for Prometheus."""
+"""One `record()` for every measurement: a line of metrics.jsonl, curves for TensorBoard and W&B, metrics for
+Prometheus."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from spag_ray.errors import RunFolderError
 from spag_ray.results.lines import Line, parse_line
 from spag_ray.results.metric_lines import MetricLines
 
-MAX_KEPT = 1000  # lines of each kind, for queries of the last ones
+MAX_KEPT = 1000  # newest lines of each kind, kept for queries
 
 
 class Recorder:
     """Appends to metrics.jsonl; each line has `time` (seconds since the epoch), `kind`, and the values. Updates Ray's
-    metrics from the line if Ray is there, and passes its curves to TensorBoard and W&B. Any thread may call. `note` is
-    called when one of these fails and is dropped, with the reason. `check` raises LeaseLostError when another run holds
-    the folder; nothing is written then."""
+    metrics from the line if Ray is running, and passes its curves to TensorBoard and W&B. Thread-safe. If one of these
+    two fails, it is dropped, and `note` is called with the reason. `check` raises LeaseLostError if another run holds
+    the folder; then nothing is written."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class Recorder:
         self._end_torn_line()
 
     def record(self, line: Line) -> None:
-        """A number that is not finite is written as null, because JSON cannot express it. Raises RunFolderError when
-        the disk is full."""
+        """Writes a number that is not finite as null, because JSON has no such numbers. Raises RunFolderError if the
+        file cannot be written, for example because the disk is full."""
         now = round(time.time(), 3)
         values = {name: _finite(value) for name, value in line.values().items()}
         text = json.dumps({"time": now, "kind": line.kind, **values})
@@ -74,7 +74,7 @@ class Recorder:
                 self._file.flush()
             except OSError as error:
                 raise RunFolderError(
-                    f"{self._path}: cannot be written ({error.strerror}); make room, and continue with --resume"
+                    f"{self._path}: cannot be written ({error.strerror}); free disk space, and continue with --resume"
                 ) from error
             self._keep(line.kind, text)
             self._draw(now, line)
@@ -83,7 +83,7 @@ class Recorder:
                     self._exporter.take(update)
 
     def last(self, kind: str | None, count: int) -> list[dict[str, Any]]:
-        """The last `count` lines (at most MAX_KEPT), the newest last; of one kind."""
+        """The last `count` lines (at most MAX_KEPT) of one kind, or of all if `kind` is None; the newest is last."""
         with self._lock:
             texts = list(self._kept[kind]) if kind in self._kept else []
         return [json.loads(text) for text in texts[max(0, len(texts) - count) :]]
@@ -99,7 +99,7 @@ class Recorder:
         try:
             self._drawers[name] = make()
         except OSError as error:
-            self._note(f"{name} is given nothing: {error}; metrics.jsonl has all of it")
+            self._note(f"{name} is off: {error}; metrics.jsonl has everything")
 
     def _keep(self, kind: str, text: str) -> None:
         self._kept[kind].append(text)
@@ -111,15 +111,15 @@ class Recorder:
                 self._given_to(name, lambda drawer: drawer.write(points))
 
     def _given_to(self, name: str, give: Callable[[Drawer], None]) -> None:
-        """Drop a drawer that fails; the run continues, because curves can be drawn again from metrics.jsonl."""
+        """Drops a drawer that fails. The run continues: curves can be drawn again from metrics.jsonl."""
         try:
             give(self._drawers[name])
         except OSError as error:
             del self._drawers[name]
-            self._note(f"{name} is given nothing more: {error}; metrics.jsonl has all of it")
+            self._note(f"{name} is off from now on: {error}; metrics.jsonl has everything")
 
     def _end_torn_line(self) -> None:
-        """End a partial line that a crash has left, so that it does not damage the next."""
+        """Ends a partial line that a crash left, so that it does not damage the next line."""
         with self._path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - 1))
@@ -129,7 +129,7 @@ class Recorder:
 
 
 class Drawer(Protocol):
-    """Draws curves: TensorBoard's file, W&B. Both raise OSError when they cannot go on."""
+    """Draws curves in TensorBoard or W&B. Both methods raise OSError if they fail."""
 
     def write(self, points: Points) -> None: ...
 
@@ -137,7 +137,7 @@ class Drawer(Protocol):
 
 
 def _event_file(folder: Path) -> Drawer:
-    from cluster.tracking.tensorboard import EventFile  # imports torch, which only a run's own process has
+    from cluster.tracking.tensorboard import EventFile  # imports torch, which only the run's process should load
 
     return EventFile(folder)
 

@@ -1,7 +1,7 @@
 """TensorBoard's event file of a run: events.* in its folder.
 
-It holds what curves.py draws, and nothing that is not in metrics.jsonl too. A run that is resumed removes the file and
-writes a new one: the recorder first gives it every line of metrics.jsonl.
+It holds the points of curves.py; everything in it is also in metrics.jsonl. A resumed run removes the file and writes a
+new one: the recorder first passes every line of metrics.jsonl to it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ FLUSH_EVERY_S = 10.0
 
 
 class EventFile:
-    """Opens a new file in `folder` and removes those of previous attempts. `write` returns before the disk has it.
+    """Opens a new file in `folder` and removes those of previous attempts. `write` returns before the data is on disk.
 
-    Raises OSError when the disk takes no more.
+    Raises OSError if the file cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,7 +36,7 @@ class EventFile:
         self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
         if config := shown_config(folder):
             lines = yaml.safe_dump(config, sort_keys=False).splitlines()
-            indented = "\n".join(f"    {line}" for line in lines)  # Markdown for: as it stands
+            indented = "\n".join(f"    {line}" for line in lines)  # a Markdown code block
             self._write(Event(wall_time=time.time(), step=0, summary=text("config", indented)))
         for path in previous:
             path.unlink(missing_ok=True)

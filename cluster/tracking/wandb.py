@@ -1,10 +1,10 @@
 """A run on Weights & Biases, if configured: needs `tracking.wandb` in the configuration, and wandb installed.
 
-    tracking: {wandb: {project: taboo}}                    # offline: RUN_DIR/wandb, sent by hand with `wandb sync`
-    tracking: {wandb: {project: taboo, mode: online}}      # sent as it is drawn
+    tracking: {wandb: {project: taboo}}                    # offline: RUN_DIR/wandb, upload it with `wandb sync`
+    tracking: {wandb: {project: taboo, mode: online}}      # uploaded during the run
 
-It is given the curves of curves.py, and config.yaml; neither code, nor the machine's name and load, nor what is
-printed. A run that goes on is the same run there.
+W&B receives the curves of curves.py and config.yaml. It does not receive code, the machine's name and load, or printed
+output. A resumed run continues the same W&B run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spag_ray.errors import ConfigError
 
 
 def check_tracking(config: TrackingConfig) -> None:
-    """Raises ConfigError where W&B is asked for and not there."""
+    """Raises ConfigError if W&B is configured but not installed."""
     if config.wandb is not None and importlib.util.find_spec("wandb") is None:
         raise ConfigError(
             "tracking.wandb asks for Weights & Biases, but wandb is not installed here; pip install wandb, or leave "
@@ -33,15 +33,15 @@ def check_tracking(config: TrackingConfig) -> None:
 
 
 class WandbRun:
-    """`write` hands over and returns; wandb's own process writes or sends. Raises ConnectionError where that cannot be,
-    from the start on too: nobody has logged in, or the network is not there."""
+    """`write` passes the points on and returns; wandb's own process writes or uploads them. Raises ConnectionError if
+    that fails, also at the start: without a login, or without a network."""
 
     def __init__(self, folder: Path, config: WandbConfig) -> None:
         os.environ["WANDB_ERROR_REPORTING"] = "false"  # read when wandb is imported
         try:
             import wandb
         except ImportError as error:
-            raise ConnectionError(f"wandb is not installed where the run runs ({error})") from error
+            raise ConnectionError(f"wandb is not installed on the node of the run ({error})") from error
         self._error = wandb.Error
         self._named: set[str] = set()
         settings = wandb.Settings(
@@ -69,7 +69,7 @@ class WandbRun:
             )
 
     def write(self, points: Points) -> None:
-        """Numbers; what is text stays in metrics.jsonl."""
+        """Numbers only; text stays in metrics.jsonl."""
         values = {name: value for name, value in points.values.items() if not isinstance(value, str)}
         if not values:
             return
@@ -92,7 +92,8 @@ class WandbRun:
 
 
 def _id(folder: Path) -> str:
-    """The same in every attempt of a run; unique, because a project may have runs of many folders of one name."""
+    """The id of a run, the same in every attempt. It is unique, because a project may have several folders of one
+    name."""
     path = folder / "wandb" / "id.txt"
     path.parent.mkdir(exist_ok=True)
     if not path.exists():

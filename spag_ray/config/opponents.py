@@ -53,7 +53,7 @@ class EvaluationConfig(Part):
         True, description="score how probable the word was to the defender at each of its turns (docs/evaluation.md)"
     )
     tasks: tuple[str, ...] = Field(
-        (), description="tasks of lm-evaluation-harness, evaluated after stages; `paper` stands for the paper's"
+        (), description="tasks of lm-evaluation-harness, evaluated after stages; `paper` means the paper's tasks"
     )
     task_stages: Literal["all", "ends"] = Field(
         "all", description="`ends`: evaluate tasks only after the first and the last training stage"

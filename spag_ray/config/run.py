@@ -47,7 +47,7 @@ class RunConfig(Part):
     )
     varied_prompts: str = Field("varied", description="what `render: varied` draws from: the shipped file or your own")
     policies: Literal["shared", "separate"] = Field(
-        "shared", description="one policy plays both seats, or an attacker and a defender learn side by side"
+        "shared", description="one policy plays both seats, or an attacker and a defender are trained separately"
     )
     schedule: Literal["rounds", "stream"] = Field(
         "rounds", description="play a round, train on it, play the next; or play and train at the same time"
@@ -96,7 +96,7 @@ class RunConfig(Part):
         self._check_collapse()
         if self.schedule == "stream" and self.placement == "colocated":
             raise ValueError(
-                "schedule: stream plays while it learns, placement: colocated lets them take turns; drop one of them"
+                "schedule: stream plays and trains at once, placement: colocated alternates the two; remove one of them"
             )
         if self.schedule == "stream" and self.self_play.games_per_round % self.stream.games_per_version:
             raise ValueError(
@@ -109,7 +109,7 @@ class RunConfig(Part):
         """Refuse payoffs of ties that have no effect."""
         tie = [value for value in self.game.payoffs.tie if value is not None]
         if tie and self.objective.learn_from == "winners":
-            raise ValueError("game.payoffs.tie: nobody wins a tie; learn from ties with objective.learn_from: both")
+            raise ValueError("game.payoffs.tie: a tie has no winner; to train on ties, set objective.learn_from: both")
         if tie and not any(tie) and self.objective.baseline == "none":
             raise ValueError(
                 "game.payoffs.tie: a tie that pays 0 teaches something only above or below a baseline; set "
@@ -182,7 +182,7 @@ class RunConfig(Part):
         reason = None
         on_gpus = self.engine.num_gpus > 0 and self.learner.num_gpus > 0
         if self.engine.kind != "vllm":
-            reason = f"engine.kind: {self.engine.kind} takes weights from the object store alone"
+            reason = f"engine.kind: {self.engine.kind} takes weights only from the object store"
         elif self.learner.lora is not None and self.learner.lora.export == "adapter":
             reason = "learner.lora.export: adapter sends adapters, which travel by the object store"
         elif channel == "ipc" and not (on_gpus and self.placement == "colocated"):
@@ -196,7 +196,7 @@ class RunConfig(Part):
         """Refuse reference log-probabilities that are not those of the learner's own weights."""
         if self.learner.reference == "none" and (self.objective.name == "published" or self.objective.kl_coeff > 0):
             raise ValueError(
-                "learner.reference: none leaves nothing to stay close to; set objective.kl_coeff: 0 (with the "
+                "learner.reference: none gives the KL term no reference; set objective.kl_coeff: 0 (with the "
                 "objective `spag`), or reference: recompute"
             )
         if self.learner.reference == "recompute":
@@ -210,11 +210,11 @@ class RunConfig(Part):
         plain = self.sampling.temperature == 1.0 and self.sampling.top_k is None and self.sampling.top_p is None
         reason = None
         if self.render == "varied":
-            reason = "render: varied learns other prompts than were played"
+            reason = "render: varied trains on other prompts than were played"
         elif self.sampling.temperature == 0:
             reason = "sampling.temperature is 0"
         elif self.objective.name == "published" and not plain:
-            reason = "the objective `published` computes on the plain softmax, sampling was on another"
+            reason = "the objective `published` uses the plain softmax, but sampling used another distribution"
         if reason:
             raise ValueError(
                 f"learner.reference: {self.learner.reference} takes the log-probabilities that came with the turns, "

@@ -24,16 +24,16 @@ _OURS = {
 }
 _RELIED_ON = {
     "logprobs_mode": "the learner needs the log-probabilities of what was sampled from",
-    "generation_config": "sampling is what the run says, not what the model's folder suggests",
-    "override_generation_config": "sampling is what the run says",
+    "generation_config": "the run sets the sampling, not the model's folder",
+    "override_generation_config": "the run sets the sampling",
     "logits_processors": "tokens would be sampled from other probabilities than the learner computes",
     "watermark_config": "tokens would be sampled from other probabilities than the learner computes",
     "diffusion_config": "the learner computes log-probabilities of tokens that are sampled from left to right",
     "tokenizer": "prompts are rendered with the model's own tokenizer, and games keep token ids",
     "skip_tokenizer_init": "engines read and answer token ids",
     "trust_remote_code": "code from a model's folder is never run",
-    "worker_extension_cls": "it takes in new weights",
-    "distributed_executor_backend": "vLLM's workers have no place of their own in a run's placement group",
+    "worker_extension_cls": "it is used to load new weights",
+    "distributed_executor_backend": "a run's placement group has no bundles for vLLM's workers",
     "pipeline_parallel_size": "an engine's GPUs are those of engine.tensor_parallel_size",
     "prefill_context_parallel_size": "an engine's GPUs are those of engine.tensor_parallel_size",
     "nnodes": "an engine is on one node",
@@ -51,7 +51,7 @@ def why_not_passed(name: str, value: Any) -> str | None:
     speculates = name == "speculative_config" and isinstance(value, Mapping)
     if speculates and value.get("rejection_sample_method") == "synthetic":
         return (
-            "vllm.speculative_config.rejection_sample_method: synthetic accepts tokens at a given rate, whatever "
+            "vllm.speculative_config.rejection_sample_method: synthetic accepts tokens at a given rate, independent of "
             "their probability; the learner needs tokens sampled from the model: use standard or block"
         )
     return None

@@ -72,7 +72,7 @@ class Episode:
         return sum(turn.num_tokens for turn in self.turns)
 
     def as_published(self) -> dict[str, Any]:
-        """The game as the published tools write it, with the verdict beside it."""
+        """The game in the published format, with the verdict added."""
         return {
             "history": self.history,
             "target_word": self.target_word,

@@ -6,7 +6,7 @@
     SFT data  [{"instruction", "input", "output"}, ...] (Alpaca's),
               or rows with "query" (or "prompt") and "target"
 
-Each may be one JSON list or JSON lines. What is read is checked; a fault is an InputError naming its place.
+Each may be one JSON list or JSON lines. Every entry is checked; a fault raises an InputError with its place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 
 def read_games(path: str | Path) -> list[Row]:
-    """Games, with whatever other fields they carry; turns must alternate, the attacker first."""
+    """Reads games; other fields are kept. Turns must alternate, the attacker first."""
     games = _read_rows(path)
     for number, game in enumerate(games):
         where = f"{path}: episode {number}"
@@ -43,12 +43,12 @@ def read_games(path: str | Path) -> list[Row]:
 
 
 def holds_games(path: str | Path) -> bool:
-    """Does this file hold games, or training rows? Told by its first entry."""
+    """Whether this file has games; if not, it has training rows. Only the first entry is read."""
     return "history" in _read_rows(path)[0]
 
 
 def write_games(path: str | Path, games: Sequence[Mapping[str, Any]]) -> None:
-    """One JSON list that the published tools read; an existing file is not overwritten."""
+    """Writes one JSON list that the published tools can read; an existing file is not overwritten."""
     _write_rows(path, games)
 
 
@@ -58,7 +58,7 @@ def read_samples(path: str | Path) -> list[Row]:
 
 
 def write_samples(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """One JSON list that the published tools read; an existing file is not overwritten."""
+    """Writes one JSON list that the published tools can read; an existing file is not overwritten."""
     for number, row in enumerate(rows):
         _sample(row, f"row {number} to be written to {path}")
     _write_rows(path, rows)
@@ -102,7 +102,7 @@ def _text(row: Mapping[str, Any], key: str, where: str, may_be_empty: bool = Fal
     if not isinstance(value, str):
         raise InputError(f'{where}: "{key}" must be a text, found {value!r}')
     if not value.isprintable() and any("\ud800" <= character <= "\udfff" for character in value):
-        raise InputError(f'{where}: "{key}" holds half of a surrogate pair, which is no character; mend the text')
+        raise InputError(f'{where}: "{key}" has half of a surrogate pair, which is not a character; correct the text')
     if not may_be_empty and not value.strip():
         raise InputError(f'{where}: "{key}" is empty; fill it or leave the row out')
     return value
@@ -153,16 +153,16 @@ def _parse(text: str, path: str | Path, first_line: int) -> Any:
     except json.JSONDecodeError as error:
         line = first_line + error.lineno - 1
         raise InputError(
-            f"{path}, line {line}, column {error.colno}: not valid JSON ({error.msg}); mend it there"
+            f"{path}, line {line}, column {error.colno}: not valid JSON ({error.msg}); correct it there"
         ) from error
     except RecursionError as error:
         raise InputError(f"{path}, line {first_line}: nested too deeply to be one of the published files") from error
-    except ValueError as error:  # a whole number of thousands of digits
+    except ValueError as error:  # an integer with thousands of digits
         raise InputError(f"{path}, line {first_line}: not valid JSON ({error})") from error
 
 
 def _write_rows(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write beside, then rename: a crash leaves no half-written file under `path`."""
+    """Writes a temporary file and renames it, so that a crash leaves no half-written file at `path`."""
     path = Path(path)
     if path.exists():
         raise InputError(f"{path} exists and is not overwritten; remove it or choose another name")

@@ -1,11 +1,11 @@
-"""What is wrong with a deck: of its form (deck_file.py), and what the strict referee makes of its clues and traps.
+"""Finds what is wrong with a deck: its form (deck_file.py), and clues and traps that the strict referee rejects.
 
 >>> for fault in deck_faults("butter:\\n  clues: [toast, buttered bread]\\n"):
 ...     print(fault.line, fault.text)
 1 butter: 2 clues; write at least 10
 2 butter: the clue 'buttered bread' breaks the rules: the attacker said 'buttered' (target word 'butter')
 
-The referee decides what a form of the word is, so the deck and the games agree.
+The referee decides what counts as a form of the word, so the deck and the games use the same rules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A deck as a YAML file: read with the line of everything in it, so that a fault is named by its line.
+"""Reads a deck from a YAML file. Every part keeps its line number, so that a fault is reported with its line.
 
 >>> entries, faults = read_deck("river:\\n  clues: [water, bank]\\n  colour: blue\\n")
 >>> entries[0].card.clues, entries[0].clue_lines
@@ -16,7 +16,7 @@ import yaml
 
 from spag_ray.game.words import STOP_WORDS
 
-# libyaml's parser where there is one: ten times as fast.
+# libyaml's parser, if it is available, is ten times as fast.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULL = "tag:yaml.org,2002:null"
 _KEYS = ("clues", "traps", "difficulty")
@@ -37,10 +37,10 @@ class Trap:
 
 @dataclass(frozen=True)
 class Card:
-    """A target word and what helps to talk about it.
+    """A target word with its clues and traps.
 
     `clues`: words and short phrases, the most telling first. `difficulty`: the share of draws of clues from which a
-    fixed listener does not name the word (benchmarks/deck_difficulty.py); None where it was not measured.
+    fixed listener does not name the word (benchmarks/deck_difficulty.py); None if it was not measured.
 
     >>> Card("butter", clues=("toast", "yellow"), difficulty=0.25).traps
     ()
@@ -62,7 +62,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Entry:
-    """A card as it stands in a file: the lines (from 1) of its word, of each clue, of each trap."""
+    """A card and its lines in the file (from 1): of its word, of each clue, of each trap."""
 
     card: Card
     line: int
@@ -187,7 +187,7 @@ def _items(word: str, key: str, node: yaml.Node | None, faults: list[Fault]) -> 
 
 
 def _text(node: yaml.Node) -> str | None:
-    """A scalar as it is written, single spaces; None for anything else and for nothing."""
+    """A scalar as it is written, with single spaces; None if it is missing or not a scalar."""
     if not isinstance(node, yaml.ScalarNode) or node.tag == _NULL:
         return None
     return " ".join(node.value.split()) or None

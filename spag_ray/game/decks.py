@@ -1,4 +1,4 @@
-"""Decks: target words with clues and traps, from a deck of ours (configs/decks/), a file, or textarena's Taboo cards.
+"""Decks: target words with clues and traps, from a shipped deck (configs/decks/), a file, or textarena's Taboo cards.
 
 >>> load_deck("everyday")["butter"].clues[:2]    # doctest: +SKIP
 ('toast', 'bread')
@@ -118,7 +118,7 @@ def _read_data() -> dict[str, dict[str, list[str]]]:
         if path.is_file():
             return json.loads(path.read_text(encoding="utf-8"))
     raise InputError(
-        "words.source: textarena plays the Taboo cards of the Python package textarena, which is missing or has none; "
+        "words.source: textarena needs the Taboo cards of the Python package textarena, which is missing or has none; "
         "run `pip install spag-ray[textarena]`, or set words.source: deck"
     )
 

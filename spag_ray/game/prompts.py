@@ -41,7 +41,7 @@ class Claim:
         return self.word_ids[: len(self.word_ids) - self.num_closing]
 
 
-_CLAIMS = "I know the word"  # what makes a reply a claim to every referee
+_CLAIMS = "I know the word"  # every referee takes a reply with this text for a claim
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def make_renderer(template: PromptTemplate, tokenizer: Tokenizer, max_turns: int
 
 
 class _BaseRenderer:
-    lead = ""  # what stands between the end of a prompt and a reply's first word, as part of the reply
+    lead = ""  # text between the end of a prompt and the first word of a reply; part of the reply
 
     def __init__(self, template: PromptTemplate, tokenizer: Tokenizer, max_turns: int, wording: int = 0) -> None:
         if not 0 <= wording < len(template.wordings):
@@ -128,14 +128,14 @@ class _BaseRenderer:
         """The claim that names this word, in pieces. Raises ModelError if the pieces' tokens differ from those of the
         whole claim, because no player would sample the scored tokens then."""
         opening, closing = f"{self.lead}{self.template.claim}".split("{word}")
-        before = " " * (len(opening) - len(opening.rstrip(" ")))  # a space is of the word's first token
+        before = " " * (len(opening) - len(opening.rstrip(" ")))  # a space belongs to the word's first token
         opening_ids = self._plain(opening.rstrip(" "))
         closing_ids = self._plain(closing)
         word_ids = self._plain(before + word) + closing_ids
         if opening_ids + word_ids != self._plain(opening + word + closing):
             raise ModelError(
-                f"the tokenizer joins {word!r} to what stands beside it in the claim {self.template.claim!r}, so no "
-                "player would say these tokens; choose another `claim` in the prompt file"
+                f"the tokenizer joins {word!r} to the text beside it in the claim {self.template.claim!r}, so no "
+                "player would sample these tokens; choose another `claim` in the prompt file"
             )
         head, found, _ = opening.partition(_CLAIMS)
         deciding = self._plain(head + found)
@@ -188,7 +188,7 @@ class ChatRenderer(_BaseRenderer):
         if said and said[-1] == close[0]:
             close = close[1:]
         elif said and said[-1] in self._special_ids:
-            said = said[:-1]  # a token that frames messages, in the wrong place: what it would open is not opened
+            said = said[:-1]  # a misplaced token that begins a message; the message is not opened
         heard = self._plain(turns[-1].text)
         return last.prompt_ids + said + close + heard + self._to_reply_ids
 
@@ -287,10 +287,10 @@ _MARKS = ("zqfirstzq", "zqsecondzq", "zqthirdzq", "zqfourthzq", "zqfifthzq")
 
 
 def _chat_glue(tokenizer: Tokenizer) -> tuple[str, str, str]:
-    """A chat template taken apart: (before the first message's text, user text -> reply, reply -> next user text)."""
+    """The parts of a chat template: (before the first message's text, user text -> reply, reply -> next user text)."""
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
-            "the model's tokenizer has no chat template, and the prompts are `chat`; "
+            "the model's tokenizer has no chat template, but `prompts` is `chat`; "
             "set `prompts: flat` (for a base model), or use an instruct model"
         )
     roles = ("user", "assistant", "user", "assistant", "user")
@@ -302,8 +302,8 @@ def _chat_glue(tokenizer: Tokenizer) -> tuple[str, str, str]:
     one, two, three = render(1), render(3), render(5)
     if not (two.startswith(one) and three.startswith(two)):
         raise ModelError(
-            "the chat template rewrites earlier messages when the dialogue goes on, so prompts would not be the "
-            "ones that were played; set `prompts: flat`, or give the model a template that only appends"
+            "the chat template rewrites earlier messages when the dialogue continues, so prompts would differ from "
+            "those that were played; set `prompts: flat`, or give the model a template that only appends"
         )
     pieces = [three]
     for mark in _MARKS:

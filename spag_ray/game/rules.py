@@ -56,7 +56,7 @@ class Outcome(StrEnum):
         return self.winner is not None
 
     def score(self, role: Role) -> float:
-        """1 for a win or the other's breach, 0.5 for a tie, else 0 (method.md, "Score of a player")."""
+        """1 for a win or the other's breach, 0.5 for a tie, else 0 (docs/matches.md)."""
         if self is Outcome.TIED:
             return 0.5
         return 1.0 if self.winner is role or self.breaker is role.other else 0.0

@@ -1,4 +1,4 @@
-"""One turn of a game: what a player read, and what it said."""
+"""One turn of a game: what a player read and what it said."""
 
 from __future__ import annotations
 

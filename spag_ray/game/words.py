@@ -20,7 +20,7 @@ from spag_ray.errors import InputError
 
 # English function words: too common to be a target, and never counted as a form of another word.
 STOP_WORDS = frozenset(
-    # A list of its own line per word would be pages long.
+    # With one line per word, the list would be pages long.
     """
     a about above across after again against ago all almost along already also although always am among
     an and another any anybody anyone anything anywhere are around as at away be because been before
@@ -42,7 +42,7 @@ STOP_WORDS = frozenset(
 
 
 def read_words(path: str | Path) -> list[str]:
-    """The words of a file, one a line; blank lines at its end are ignored; raises InputError."""
+    """The words of a file with one word per line; blank lines at the end are ignored. Raises InputError."""
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").rstrip().split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -59,7 +59,7 @@ def read_words(path: str | Path) -> list[str]:
             raise InputError(f"{path}, line {number}: {word!r} is more than one word; write one word a line")
         earlier = first_line.setdefault(word.casefold(), number)
         if earlier != number:
-            raise InputError(f"{path}: {word!r} stands on lines {earlier} and {number}; remove one of them")
+            raise InputError(f"{path}: {word!r} is on lines {earlier} and {number}; remove one of them")
     return words
 
 
@@ -77,16 +77,16 @@ def write_words(path: str | Path, words: Sequence[str]) -> None:
 def top_words(count: int) -> list[str]:
     """The `count` most frequent words of wordfreq: 3 or more letters a-z, lower-case, no stop word."""
     if count < 1:
-        raise InputError(f"{count} words were asked for; ask for at least one")
+        raise InputError(f"{count} words were requested; request at least one")
     import wordfreq
 
-    # Most candidates stay: a list somewhat longer than needed is read, the whole of it if that falls short.
+    # Most candidates are kept, so a list somewhat longer than needed is read first, and all of it if that is too short.
     for num_candidates in (2 * count + 1000, 10**7):
         candidates = wordfreq.top_n_list("en", num_candidates, ascii_only=True)
         words = [word for word in dict.fromkeys(candidates) if _is_target(word)]
         if len(words) >= count:
             return words[:count]
-    raise InputError(f"{count} words were asked for, but the frequency list has {len(words)}; ask for fewer")
+    raise InputError(f"{count} words were requested, but the frequency list has {len(words)}; request fewer")
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Lease:
 class WordStream:
     """Words in seeded, shuffled passes, each word equally often; every lease ends in `done` or `give_back`.
 
-    The lease with index i is the same word whatever happened to the others: a function of words, seed and i.
+    The word of the lease with index i depends only on the words, the seed and i, not on other leases.
     With `attacker_seats` = n each word comes n times in a row, once for every player that attacks with it.
     """
 
@@ -108,7 +108,7 @@ class WordStream:
         if not words:
             raise InputError("the word stream has no words; give it at least one")
         if len(set(words)) != len(words):
-            raise InputError("the word stream was given a word twice; every word must be there once")
+            raise InputError("a word was given to the word stream twice; give every word once")
         if attacker_seats < 1:
             raise InputError(f"attacker_seats is {attacker_seats}; it must be at least 1")
         self._words = tuple(words)

@@ -6,8 +6,9 @@
     lease.release()
 
     FOLDER/lease/N            who took it, written once; the highest N is the lease
-    FOLDER/lease/TOKEN.M.beat who holds it now, and a count that every heartbeat raises; replaced as one. M rises when
-                              another process of the same run adopts the lease; each writes its own, the highest holds
+    FOLDER/lease/TOKEN.M.beat who holds it now, and a count that every heartbeat raises; replaced atomically. M rises
+                              when another process of the same run adopts the lease. Each process writes its own file;
+                              the highest M holds the lease
 
 It needs no locks and no common clock, so it works on any shared file system. A file N is created exclusively, with the
 number after the highest, so only one of several takers succeeds. No process writes to another's files. A holder counts
@@ -38,7 +39,7 @@ END_WITHIN_S = 5.0  # how long to wait for a killed process to end
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lease, as its files say it."""
+    """The holder of a lease, from its files."""
 
     token: str
     run: str
@@ -48,7 +49,7 @@ class Holder:
 
     @classmethod
     def from_text(cls, text: str) -> Holder:
-        """Raises ValueError, KeyError or TypeError for what is not whole."""
+        """Parses the files. Raises ValueError, KeyError or TypeError for incomplete ones."""
         found = json.loads(text)
         return cls(**{**found, "process": Process(**found["process"])})
 
@@ -123,8 +124,8 @@ class FolderLease:
         if not self.is_ours():
             raise LeaseLostError(
                 f"{self.folder}: this run has lost the lease of its folder ({_who_now(self._place)}), so it ends and "
-                "leaves the folder as it is; a run loses it when it gave no sign of life for "
-                f"{DEAD_AFTER_S:g} s, or when {self._place} was deleted"
+                "leaves the folder unchanged; a run loses the lease if it sent no heartbeat for "
+                f"{DEAD_AFTER_S:g} s, or if {self._place} was deleted"
             )
         self._checked_at = time.monotonic()
 
@@ -208,7 +209,7 @@ class Heartbeat:
                 return  # the next write raises it
             except OSError as error:
                 if not said:
-                    self._note(f"the lease of the run folder could not be renewed ({error}); it is tried again")
+                    self._note(f"the lease of the run folder could not be renewed ({error}); it will be retried")
                 said = True
 
 
@@ -224,7 +225,7 @@ def held(folder: Path, say: Callable[[str], None] = lambda text: None) -> Iterat
         try:
             lease.release()
         except OSError as error:  # for example on a full disk; it must not hide an exception of the block
-            say(f"the lease of {folder} could not be released ({error}); it is taken for dead {DEAD_AFTER_S:g} s later")
+            say(f"the lease of {folder} could not be released ({error}); it counts as dead after {DEAD_AFTER_S:g} s")
 
 
 def _is_free(
@@ -246,14 +247,16 @@ def _is_free(
             return True
         if texts != first:
             raise RunFolderError(
-                f"{place.parent}: {holder or 'another run'} is alive in it; stop that one first, or choose another "
-                f"--run-dir; one that dies is taken over without being asked, at once on its own host, elsewhere after "
-                f"{DEAD_AFTER_S:g} s; to take it from a live one, delete {place}: that run then ends itself"
+                f"{place.parent}: {holder or 'another run'} is alive in it; stop that run first, or choose another "
+                "--run-dir. The lease of a dead run is taken over automatically, at once on its own host, elsewhere "
+                f"after {DEAD_AFTER_S:g} s. To take it from a live run, delete {place}; that run then ends itself"
             )
         if clock() - since >= DEAD_AFTER_S:
             return True
         if not said:
-            say(f"{place.parent}: {holder or 'another run'} holds it; looking for up to {DEAD_AFTER_S:g} s if it lives")
+            say(
+                f"{place.parent}: {holder or 'another run'} holds it; checking for up to {DEAD_AFTER_S:g} s if it lives"
+            )
             said = True
         sleep(LOOK_EVERY_S)
     return False
@@ -291,7 +294,7 @@ def _parsed(texts: tuple[str, str]) -> Holder | None:
 
 def _who_now(place: Path) -> str:
     holder = _parsed(_texts(place, _newest(place)))
-    return f"{holder} has it now" if holder else "it is not there any more"
+    return f"{holder} has it now" if holder else "it no longer exists"
 
 
 def _token_of(path: Path) -> str | None:

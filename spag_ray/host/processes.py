@@ -48,7 +48,7 @@ def _machine() -> str | None:
     """A name that two processes share only if they see the same processes under the same numbers."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        if int(os.readlink(_PROC / "self")) != os.getpid():  # /proc is of other numbers than this process's
+        if int(os.readlink(_PROC / "self")) != os.getpid():  # /proc is of another PID namespace
             return None
         return f"{socket.gethostname()} {boot} {os.readlink(_PROC / 'self/ns/pid')}"
     except (OSError, ValueError):

@@ -9,9 +9,9 @@
 >>> judge([*history, ("spag-3", ties(12))]).alarms
 ()
 
-A figure is outside when it is worse than its interval at the previous stage. While it stays outside, later stages are
-compared with that same interval. The second stage outside raises the alarm; the first one inside ends it. So a single
-jump raises it too: the next stage is no worse than the one before it, but still outside.
+A figure is outside if it is worse than its interval at the previous stage. While it stays outside, later stages are
+compared with that same interval. The second stage outside raises the alarm; the first stage inside ends it. So a single
+jump that lasts also raises it: the next stage is not worse than the one before it, but still outside.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from spag_ray.results.metric_lines import MetricLines
 from spag_ray.results.ratings import wilson_interval
 from spag_ray.stages import Stage
 
-MIN_STEPS = 3  # of a stage, for its entropy to have an interval
+MIN_STEPS = 3  # steps that a stage needs for an interval of its entropy
 NUM_STAGES = 2  # consecutive stages outside that raise an alarm
 
 # {policy: the entropy of each of its steps, nats per target token}
@@ -38,7 +38,7 @@ Entropies = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a stage with its interval; `rises`: more of it is worse."""
+    """One number of a stage with its interval; `rises`: a higher value is worse."""
 
     value: float
     low: float
@@ -54,22 +54,22 @@ class Figure:
 
     @classmethod
     def of_steps(cls, values: Sequence[float]) -> Figure:
-        """Their mean, plus and minus two standard deviations of a single step."""
+        """The mean over steps, plus and minus two standard deviations of a single step."""
         mean, spread = statistics.fmean(values), 2 * statistics.stdev(values)
         return cls(mean, mean - spread, mean + spread, rises=False)
 
     def is_worse_than(self, before: Figure) -> bool:
-        """Beyond its interval, in the wrong direction."""
+        """Whether this value is outside the interval of `before`, on the worse side."""
         return self.value > before.high if self.rises else self.value < before.low
 
 
-# Of one stage, by name.
+# The figures of one stage, by name.
 Figures = Mapping[str, Figure]
 
 
 @dataclass(frozen=True)
 class Change:
-    """An alarm, or its end: `figure` is outside the interval that it had at stage `before`, or inside again."""
+    """An alarm or its end: `figure` is outside the interval that it had at stage `before`, or inside it again."""
 
     figure: str
     is_alarm: bool
@@ -81,15 +81,15 @@ class Change:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The newest stage's changes, and the figures with an alarm after it."""
+    """The newest stage's changes, and the figures whose alarm is on after it."""
 
     changes: tuple[Change, ...]
     alarms: tuple[str, ...]
 
 
 def figures_of(stage: str, matches: Iterable[Match], against: Iterable[str], entropies: Entropies) -> dict[str, Figure]:
-    """The figures of a stage: from its games on held-out words against itself, its score against each of `against` in
-    both seats, and its steps. Figures without games or steps are left out."""
+    """The figures of a stage: from its games on held-out words against itself, its score in both seats against each of
+    `against`, and its steps. Figures without games or steps are left out."""
     by_seats = {(match.attacker, match.defender): match for match in matches if match.games}
     found: dict[str, Figure] = {}
     if (own := by_seats.get((stage, stage))) is not None:
@@ -97,7 +97,7 @@ def figures_of(stage: str, matches: Iterable[Match], against: Iterable[str], ent
         breaches = sum(outcomes[Outcome.breach_by(role)] for role in Role)
         found["ties"] = Figure.of_share(outcomes[Outcome.TIED], games, rises=True)
         found["breaches"] = Figure.of_share(breaches, games, rises=True)
-        # Defenders win by right guesses alone.
+        # A right guess is the only way for a defender to win.
         found["right guesses"] = Figure.of_share(outcomes[Outcome.DEFENDER_WINS], games, rises=False)
     for policy, values in entropies.items():
         finite = [value for value in values if math.isfinite(value)]
@@ -115,8 +115,8 @@ def figures_of(stage: str, matches: Iterable[Match], against: Iterable[str], ent
 
 
 def judge(history: Sequence[tuple[str, Figures]]) -> Judgement:
-    """The judgement of the last stage of `history`: (stage, its figures), the oldest first. A figure that a stage lacks
-    keeps its state."""
+    """The judgement of the last stage of `history`. Its items are (stage, figures), the oldest first. If a stage lacks
+    a figure, the state of that figure does not change."""
     held_against: dict[str, tuple[str, Figure]] = {}
     num_outside: dict[str, int] = {}
     changes: list[Change] = []

@@ -1,14 +1,14 @@
 """Could have known: how probable the target word was to the defender, turn by turn, and whether its claims were right.
 
 >>> known = Knowledge()
->>> known.add([math.log(0.2), math.log(0.65)], claim_is_right=True)     # at its 1st and its 2nd turn; then it claimed
+>>> known.add([math.log(0.2), math.log(0.65)], claim_is_right=True)     # its 1st and 2nd turn; the 2nd was a claim
 >>> [(turn.number, round(turn.mean_p, 2)) for turn in known.turns()]
 [(1, 0.2), (2, 0.65)]
 >>> [(tenth.low, tenth.claims, tenth.right) for tenth in known.tenths() if tenth.claims]
 [(0.6, 1, 1)]
 
-A probability is that of the word and the mark that closes it, given the dialogue and a claim's opening
-(Turn.word_logprob, scored after evaluated games): how often the defender would have been right had it guessed there.
+A probability is that of the word and its closing mark, given the dialogue and the beginning of a claim
+(Turn.word_logprob, scored after evaluation games). It is the chance that a guess at that turn would have been right.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GUESSES = (EndReason.RIGHT_GUESS, EndReason.WRONG_GUESS)
 
 @dataclass(frozen=True)
 class KnownTurn:
-    """The defender's turn `number` (from 1) in all games that came so far: mean p, mean and median log p in nats."""
+    """The defender's turn `number` (from 1) over all games that reached it: mean p, mean and median log p in nats."""
 
     number: int
     games: int
@@ -42,8 +42,8 @@ class KnownTurn:
 
 @dataclass(frozen=True)
 class Tenth:
-    """Claims made where the target word's p was at least `low` and less than `low` + 0.1, and how many were right; the
-    last takes p = 1, too."""
+    """Claims for which the target word's p was at least `low` and less than `low` + 0.1, and how many were right. The
+    last tenth includes p = 1."""
 
     low: float
     claims: int = 0
@@ -71,8 +71,8 @@ class Knowledge:
         return len(self._last)
 
     def add(self, logprobs: Sequence[float | None], claim_is_right: bool | None = None) -> None:
-        """A game: log p at each of the defender's turns, None where it was not scored. `claim_is_right`: the last of
-        them was a claim (None: it was not)."""
+        """Adds a game: log p at each of the defender's turns, None if a turn was not scored. `claim_is_right`: whether
+        the last turn was a right claim; None if it was no claim."""
         for place, value in enumerate(logprobs):
             if place == len(self._logprobs):
                 self._logprobs.append(array("d"))
@@ -87,7 +87,7 @@ class Knowledge:
             tenth[1] += claim_is_right
 
     def add_episode(self, episode: Episode) -> None:
-        """Its turns up to the one that decided it."""
+        """Adds the turns of an episode, up to the one that decided it."""
         read = episode.turns[: episode.verdict.length]
         is_claim = episode.verdict.end_reason in GUESSES and bool(read) and read[-1].role is Role.DEFENDER
         self.add(
@@ -99,16 +99,16 @@ class Knowledge:
         return [_summary(number, values) for number, values in enumerate(self._logprobs, start=1) if values]
 
     def last_turn(self) -> KnownTurn | None:
-        """Over the last turn of each game, whatever its number (which is 0 here)."""
+        """The defender's last turn in each game; `number` is 0."""
         return _summary(0, self._last) if self._last else None
 
     def tenths(self) -> list[Tenth]:
-        """All ten, those without a claim too."""
+        """All ten tenths, including those without a claim."""
         return [Tenth(place / 10, claims, right) for place, (claims, right) in enumerate(self._claims)]
 
 
 def pooled(known: Iterable[Knowledge]) -> list[Tenth]:
-    """The claims of all of them, by tenths."""
+    """The claims of several, summed by tenths."""
     columns = zip(*(each.tenths() for each in known), strict=True)
     return [Tenth(same[0].low, sum(each.claims for each in same), sum(each.right for each in same)) for same in columns]
 
@@ -151,7 +151,8 @@ def held_out_report(episodes: Iterable[Episode]) -> HeldOutReport:
 
 
 def read_held_out(metrics: Path) -> list[HeldOutLine]:
-    """The newest of each stage in a run's metrics.jsonl, in the order in which stages came; damaged ones left out."""
+    """The newest `held_out` line of each stage in a run's metrics.jsonl, in the order of the stages. Damaged lines are
+    left out."""
     found: dict[str, HeldOutLine] = {}
     for _, line in MetricLines(metrics).typed():
         if isinstance(line, HeldOutLine):

@@ -30,7 +30,7 @@ PAPER_METRICS = {
     "piqa": "acc",
     "mmlu": "acc",
 }
-# Per cent, arXiv 2404.10642; what was said of MMLU elsewhere is in docs/evaluation.md.
+# Per cent, from arXiv 2404.10642. docs/evaluation.md says more about MMLU.
 PAPER_SCORES: dict[str, dict[str, float]] = {
     "LLaMA-2-7B, paper": {
         "bbh": 32.5,
@@ -56,8 +56,8 @@ _SETS = {"paper": tuple(PAPER_METRICS)}
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One metric of one task for one stage. `value` as the harness gives it (a share for accuracies); `stderr` is None
-    where there is none, as with a single sample."""
+    """One metric of one task for one stage. `value` is the harness's value (a share for accuracies). `stderr` is None
+    if the harness gives none, for example with a single sample."""
 
     stage: str
     task: str
@@ -72,7 +72,7 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Evaluation:
-        """The inverse of `as_json`. Raises KeyError, TypeError or ValueError for what is not one."""
+        """The inverse of `as_json`. Raises KeyError, TypeError or ValueError for a malformed row."""
         value = float(row["value"])
         stderr = None if row["stderr"] is None else float(row["stderr"])
         if not math.isfinite(value) or not math.isfinite(stderr or 0.0):
@@ -88,7 +88,7 @@ def write_evaluations(path: Path, evaluations: Sequence[Evaluation]) -> None:
 
 
 def read_evaluations(path: Path) -> list[Evaluation]:
-    """Raises InputError that names the file when it is not one that `write_evaluations` wrote."""
+    """The rows of evaluations.json. Raises InputError with the file's name if `write_evaluations` did not write it."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(rows, list):
@@ -99,7 +99,7 @@ def read_evaluations(path: Path) -> list[Evaluation]:
 
 
 def task_names(given: Iterable[str]) -> list[str]:
-    """The names with sets of tasks written out, each once.
+    """The names, with each set of tasks replaced by its members, without duplicates.
 
     >>> task_names(["piqa", "paper"])[:3]
     ['piqa', 'bbh', 'mutual']
@@ -108,13 +108,13 @@ def task_names(given: Iterable[str]) -> list[str]:
 
 
 def scale_of(metric: str, values: Iterable[float]) -> float:
-    """The factor with which a metric's values are shown: 100 for shares; 1 for perplexities, bits and points."""
+    """The factor for displaying a metric's values: 100 for shares; 1 for perplexities, bits and points."""
     is_share = all(0 <= value <= 1 for value in values) and not metric.endswith(("perplexity", "bits_per_byte"))
     return 100.0 if is_share else 1.0
 
 
 def score_text(row: Evaluation | None, scale: float) -> str:
-    """The value and its standard error; nothing where there is no row."""
+    """The value and its standard error; "" without a row."""
     if row is None:
         return ""
     error = "" if row.stderr is None else f" ± {scale * row.stderr:.1f}"

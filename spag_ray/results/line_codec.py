@@ -1,5 +1,7 @@
-"""Frozen dataclasses as the flat JSON of a line of metrics.jsonl: a dataclass in a field, and the keys of a mapping in
-one that is `spread`, stand in the line itself."""
+"""Frozen dataclasses as lines of flat JSON for metrics.jsonl.
+
+The fields of a nested dataclass, and the entries of a mapping in a `spread` field, become keys of the line itself.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,20 @@ from dataclasses import field, fields, is_dataclass
 from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
-MOST = 1e100  # of a number; sums of such numbers are numbers too
-_KEEPS = "unknown"  # the field for what no other takes
+MOST = 1e100  # largest absolute value of a number, so that sums of numbers stay finite
+_KEEPS = "unknown"  # the field for values that no other field takes
 
 
 def spread(name: str, keys: Iterable[object] = ()) -> Any:
-    """A field {key: value} that is written as one entry per key, `name` with the key in its place. When read, it takes
-    all of these `keys`, or any key in that place."""
+    """A field {key: value} that is written as one entry per key: `name`, with the key in place of its placeholder. When
+    read, it takes these `keys`, or any key if `keys` is empty."""
     key = "|".join(re.escape(str(each)) for each in keys) or ".+"
     pattern = re.compile(re.escape(name).replace(r"\{\}", f"({key})"))
     return field(default_factory=dict, metadata={"name": name, "pattern": pattern})
 
 
 def written(line: Any) -> dict[str, Any]:
-    """Its values in the order of its fields, without those that are None."""
+    """The values of a line in the order of its fields, without None."""
     found: dict[str, Any] = {}
     for each in fields(line):
         value = getattr(line, each.name)
@@ -38,8 +40,8 @@ def written(line: Any) -> dict[str, Any]:
 
 
 def parsed(of: type, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arguments that make one from the values, and the values that it has no field for. Raises
-    TypeError or ValueError for a value of another type and for a finite number beyond MOST."""
+    """(arguments for the constructor of `of`, values that it has no field for). Raises TypeError or ValueError for a
+    value of the wrong type and for a finite number beyond MOST."""
     found: dict[str, Any] = {}
     left = dict(values)
     for each, hint in _fields(of):
@@ -68,7 +70,7 @@ def _is_optional(hint: Any) -> bool:
 
 
 def _as(hint: Any, value: Any) -> Any:
-    """JSON's value as a field's type; null is nan where a number belongs."""
+    """A JSON value as a field's type; null becomes nan in a field for numbers."""
     if _is_optional(hint):
         if value is None:
             return None
@@ -77,9 +79,9 @@ def _as(hint: Any, value: Any) -> Any:
         return math.nan
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not (is_number if hint in (int, float) else isinstance(value, hint)):
-        raise TypeError(f"{value!r} is no {hint.__name__}")
+        raise TypeError(f"{value!r} is not of type {hint.__name__}")
     if is_number and MOST < abs(value) < math.inf:
         raise ValueError(f"a number is beyond {MOST:g}")
     if hint is int and value % 1 != 0:
-        raise ValueError(f"{value!r} is no whole number")
+        raise ValueError(f"{value!r} is not a whole number")
     return hint(value)

@@ -6,8 +6,8 @@
 >>> parse_line({"time": 9.0, "kind": "buffer", **line.values()}) == line
 True
 
-A field with a default may be missing: older versions did not write it, or it had no value. None is left out; a number
-that is not finite is null in the file and nan here. line_codec.py turns lines into JSON and back.
+A field with a default may be missing: an older version did not write it, or it had no value. None is not written. A
+number that is not finite is null in the file and nan here. line_codec.py turns lines into JSON and back.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ NOT_SAID = math.nan
 
 @dataclass(frozen=True)
 class Line:
-    """`unknown`: values that another version of spag_ray has written."""
+    """`unknown`: values of fields that this version does not know, from another version of spag_ray."""
 
     kind: ClassVar[str]
     unknown: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     def values(self) -> dict[str, Any]:
-        """As the file has them, after `time` and `kind`."""
+        """The values in the form and order of the file, after `time` and `kind`."""
         return written(self) | dict(self.unknown)
 
 
@@ -41,13 +41,12 @@ class Line:
 class StepReport:
     """One optimiser step, over all ranks. Losses include their coefficients; means are over trained turns.
 
-    `listening_nats`: minus the log-probability of the words of `num_listened` games, per token, once they are known;
-    None, as the other two, where nothing is listened to. `claiming_loss` and `unsaid_loss` are None where
-    their coefficients are 0.
-    `ratio`: exp(theta - old). `gap`: |old - mu|, learner against engine, over the turns that an engine sampled, k3 its
-    divergence; `mismatch`: exp(old - mu). `entropy`: nats per target token. `gradient_norm` is before clipping.
-    `compute_s`: the part of `seconds` inside forward and backward on the busiest rank. `skipped`: loss or gradient was
-    not finite and the weights were left as they were.
+    `listening_nats`: minus the log-probability of the words of `num_listened` games, per token. It, `num_listened` and
+    `listening_loss` are None without listening. `claiming_loss` and `unsaid_loss` are None if their coefficients are 0.
+    `ratio`: exp(theta - old). `gap`: |old - mu|, learner against engine, over the turns that an engine sampled;
+    `gap_k3` is the k3 estimate of their divergence. `mismatch`: exp(old - mu). `entropy`: nats per target token.
+    `gradient_norm` is before clipping. `compute_s`: the part of `seconds` in forward and backward on the busiest rank.
+    `skipped`: the loss or the gradient was not finite, and the weights were not changed.
     """
 
     step: int
@@ -93,11 +92,11 @@ class StepLine(Line):
 
 @dataclass(frozen=True)
 class SyncReport:
-    """One published version. `seconds`: from the call to every engine being on it; `num_bytes`: to each of them.
-    `probe_gap_mean` and `probe_gap_max`: of the engine that is furthest from the learner, the mean and the largest
-    difference of the probe's log-probabilities, in nats; 0 without a probe. `broken_channels`: 1 where engines were
-    lost in the middle of a broadcast, so that the object store had to carry this version, else 0; None in files of
-    version 0.1."""
+    """One published version. `seconds`: from the call until every engine has the version. `num_bytes`: bytes sent to
+    each engine. `probe_gap_mean` and `probe_gap_max`: the mean and the largest difference of the probe's
+    log-probabilities, in nats, for the engine that is furthest from the learner; 0 without a probe. `broken_channels`:
+    1 if engines were lost during a broadcast and this version was sent through the object store, else 0; None in files
+    of version 0.1."""
 
     version: int
     seconds: float
@@ -118,7 +117,7 @@ class SyncLine(Line):
 
 @dataclass(frozen=True)
 class PlayLine(Line):
-    """A stage that was played; `outcomes`: games."""
+    """A stage that was played; `outcomes`: {outcome: games}."""
 
     kind = "play"
     stage: str
@@ -134,7 +133,7 @@ class PlayLine(Line):
 
 @dataclass(frozen=True)
 class GamesLine(Line):
-    """Sums of a phase since the buffer's process began; `ends`: games, by GameEnd."""
+    """Sums of a phase since the buffer's process started; `ends`: {GameEnd: games}."""
 
     kind = "games"
     phase: str
@@ -145,8 +144,8 @@ class GamesLine(Line):
 
 @dataclass(frozen=True)
 class BufferLine(Line):
-    """What waits in the buffer now. All but that is a stream's, sums since it began; `lags`: episodes, by how many
-    versions older they were than what learned from them."""
+    """The buffer now: episodes that wait. The other fields are those of a stream; counts are sums since it
+    started. `lags`: {versions behind: episodes that were trained on}."""
 
     kind = "buffer"
     waiting: int
@@ -161,7 +160,8 @@ class BufferLine(Line):
 
 @dataclass(frozen=True)
 class StreamLine(Line):
-    """A version's games have arrived; the learner waited `waited_s` for them. The rest as in BufferLine."""
+    """The games of a version have arrived; the learner waited `waited_s` for them. The other fields are as in
+    BufferLine."""
 
     kind = "stream"
     version: int
@@ -180,7 +180,8 @@ class StreamLine(Line):
 
 @dataclass(frozen=True)
 class SamplesLine(Line):
-    """The samples of a stage: `decided` games, each with the weight of its winner's role."""
+    """The training samples of a stage. `decided`: games that give samples. `weights`: {role: weight of the games that
+    it won}."""
 
     kind = "samples"
     what: str
@@ -198,8 +199,8 @@ class EvaluationLine(Line):
 @dataclass(frozen=True)
 class HeldOutReport:
     """Games on held-out words, of a stage or a match. `traps`: attacker wins in which the defender said the word
-    unawares. `could_have_known`: the word's mean probability at the defender's last turn, and its mean logarithm, over
-    `scored_games`. Shares and means are missing where there is nothing to count."""
+    without noticing. `could_have_known`: the word's mean probability at the defender's last turn over `scored_games`;
+    `could_have_known_nats` its mean logarithm. Shares and means are missing if there is nothing to count."""
 
     games: int
     guesses: int
@@ -223,9 +224,9 @@ class HeldOutLine(Line):
 
 @dataclass(frozen=True)
 class CollapseLine(Line):
-    """`figure` of a stage is outside `low` to `high`, the interval that it had at stage `before`, for the second stage;
-    or, with `is_alarm` false, inside again. `action`: self_play.on_collapse. `mix_ratio`: share of the next round's
-    games that frozen opponents play."""
+    """With `is_alarm`: for the second stage, `figure` is outside `low` to `high`, the interval that it had at stage
+    `before`. Without: it is inside again. `action`: self_play.on_collapse. `mix_ratio`: share of the next round's games
+    that are played against frozen opponents."""
 
     kind = "collapse"
     stage: str
@@ -246,7 +247,7 @@ class CollapseLine(Line):
 
 @dataclass(frozen=True)
 class OpponentLine(Line):
-    """A place of the league, and the version that plays there from now on."""
+    """A place in the league, and the version that plays there from now on."""
 
     kind = "opponent"
     place: str
@@ -255,7 +256,7 @@ class OpponentLine(Line):
 
 @dataclass(frozen=True)
 class ReferenceLine(Line):
-    """A stream that is resumed: where the weights of its stage's start came from."""
+    """A resumed stream: where the weights of its stage's start came from."""
 
     kind = "reference"
     policy: str
@@ -283,7 +284,7 @@ class ResumedLine(Line):
 
 @dataclass(frozen=True)
 class SetAsideLine(Line):
-    """The log of a stage's games that were played beyond the checkpoint."""
+    """The log of games of a stage that were played after the checkpoint, set aside on resume."""
 
     kind = "set_aside"
     log: str
@@ -331,8 +332,8 @@ LINES: dict[str, type[Line]] = {line.kind: line for line in Line.__subclasses__(
 
 
 def parse_line(line: Mapping[str, Any]) -> Line | None:
-    """A line of the file; None for a kind that this version does not write. Raises TypeError or ValueError for one that
-    is not what its kind should be."""
+    """Parses a line of the file; None for a kind that this version does not write. Raises TypeError or ValueError for a
+    line that does not fit its kind."""
     if (of_kind := LINES.get(line["kind"])) is None:
         return None
     values = {name: value for name, value in line.items() if name not in ("time", "kind")}

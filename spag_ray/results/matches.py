@@ -1,4 +1,4 @@
-"""Games between named players, word by word: played by a run's evaluation and `spag-ray match`, kept in matches.json.
+"""Games between named players, by word: played by a run's evaluation and `spag-ray match`, stored in matches.json.
 
 >>> match = Match("spag-1", "imitated", (Game("river", Outcome.ATTACKER_WINS, 4), Game("piano", Outcome.TIED, 8)))
 >>> match.outcomes[Outcome.TIED], match.score(Role.ATTACKER)
@@ -22,7 +22,7 @@ from spag_ray.game.rules import Outcome, Role
 
 @dataclass(frozen=True)
 class Game:
-    """One game's word, end, and number of turns of both players that were read until then."""
+    """One game: its word, its outcome, and the number of turns of both players up to the deciding one."""
 
     target_word: str
     outcome: Outcome
@@ -31,8 +31,8 @@ class Game:
 
 @dataclass(frozen=True)
 class Match:
-    """Games of one attacker against one defender, in the order of their words; a stage that plays itself has its name
-    in both seats."""
+    """Games of one attacker against one defender, in the order of their words. A stage that plays against itself has
+    its name in both seats."""
 
     attacker: str
     defender: str
@@ -43,7 +43,7 @@ class Match:
         return Counter(game.outcome for game in self.games)
 
     def score(self, role: Role) -> float:
-        """The seat's mean score (method.md); 0.5 without games."""
+        """The seat's mean score (docs/matches.md); 0.5 without games."""
         if not self.games:
             return 0.5
         return sum(game.outcome.score(role) for game in self.games) / len(self.games)
@@ -60,7 +60,7 @@ class Match:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Match:
-        """The inverse of `as_json`. Raises KeyError, TypeError or ValueError for what is not one."""
+        """The inverse of `as_json`. Raises KeyError, TypeError or ValueError for a malformed row."""
         games = (Game(str(word), Outcome(outcome), int(length)) for word, outcome, length in row["games"])
         return cls(str(row["attacker"]), str(row["defender"]), tuple(games))
 
@@ -72,19 +72,19 @@ def write_matches(path: Path, matches: Sequence[Match]) -> None:
 
 
 def others_in(path: Path, matches: Sequence[Match]) -> list[Match]:
-    """The file's matches of other pairs of players than those in `matches`, because a run and `spag-ray match` write
-    the same file. Raises InputError as `read_matches` does."""
+    """The matches in the file between pairs of players that are not in `matches`. They have to be kept, because a run
+    and `spag-ray match` write the same file. Raises InputError as `read_matches` does."""
     ours = {(match.attacker, match.defender) for match in matches}
     found = read_matches(path) if path.exists() else []
     return [match for match in found if (match.attacker, match.defender) not in ours]
 
 
 def read_matches(path: Path) -> list[Match]:
-    """Raises InputError that names the file when it is not one that `write_matches` wrote."""
+    """The matches in matches.json. Raises InputError with the file's name if `write_matches` did not write it."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(rows, list):
-            raise TypeError("it is no list")
+            raise TypeError("it is not a list")
         return [Match.from_json(row) for row in rows]
     except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"{path}: no matches can be read from it ({type(error).__name__}: {error})") from error

@@ -1,8 +1,8 @@
-"""Reading a run's metrics.jsonl while it is written: every whole line once, as it comes.
+"""Reads a run's metrics.jsonl while it is written: each complete line once.
 
 lines = MetricLines(folder / "metrics.jsonl")
 for line in lines.new():  # {"time": 1700000000.0, "kind": "sync", "version": 3, ...}
-    ...                   # and again whenever there may be more
+    ...                   # call new() again later for more lines
 for time, line in lines.typed():  # 1700000000.0, SyncLine(policy="policy", report=SyncReport(version=3, ...))
     ...
 """
@@ -45,8 +45,8 @@ class MetricLines:
                     self.num_damaged += 1
 
     def typed(self) -> Iterator[tuple[float, Line | None]]:
-        """As `new`: the time, and the line as the type of its kind, None for a kind that this version does not write. A
-        line that is not what its kind should be is damaged, too."""
+        """As `new`, but (time, typed line). The line is None for a kind that this version does not write. A line that
+        does not fit its kind counts as damaged."""
         for raw in self.new():
             try:
                 line = parse_line(raw)

@@ -1,4 +1,4 @@
-"""Shares of outcomes with intervals; results between players, and ratings computed from them.
+"""Shares of outcomes with intervals, results between players, and ratings computed from the results.
 
 >>> low, high = wilson_interval(8, 10)
 >>> round(low, 3), round(high, 3)
@@ -17,7 +17,7 @@ from spag_ray.game.rules import Outcome, Role
 
 
 def wilson_interval(successes: float, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The Wilson score interval of a share (E. B. Wilson, 1927); (0, 1) when nothing was tried."""
+    """The Wilson score interval of a share (E. B. Wilson, 1927); (0, 1) without trials."""
     if trials == 0:
         return 0.0, 1.0
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
@@ -28,7 +28,7 @@ def wilson_interval(successes: float, trials: int, confidence: float = 0.95) -> 
 
 
 def mean_score(outcomes: Mapping[Outcome, int], role: Role) -> float:
-    """The seat's score, method.md: (wins + the other's breaches + half the ties) / games; 0.5 without games."""
+    """The seat's score: (wins + the other's breaches + half the ties) / games; 0.5 without games."""
     games = sum(outcomes.values())
     if games == 0:
         return 0.5
@@ -42,7 +42,7 @@ def mean_score(outcomes: Mapping[Outcome, int], role: Role) -> float:
 
 
 class WinMatrix:
-    """Outcomes of games by (attacker, defender), for players of any name."""
+    """Outcomes of games by (attacker, defender)."""
 
     def __init__(self) -> None:
         self._outcomes: dict[tuple[str, str], Counter[Outcome]] = {}
@@ -57,7 +57,7 @@ class WinMatrix:
         return {player for pair in self._outcomes for player in pair}
 
     def among(self, is_in: Callable[[str], bool]) -> WinMatrix:
-        """The games in which both players are in."""
+        """The games in which `is_in` is true for both players."""
         found = WinMatrix()
         found._outcomes = {pair: outcomes for pair, outcomes in self._outcomes.items() if all(map(is_in, pair))}
         return found
@@ -73,8 +73,9 @@ class WinMatrix:
         return points, games
 
     def ratings(self) -> dict[tuple[str, Role], float]:
-        """Bradley-Terry ratings of every player in each seat it has sat in, on Elo's scale (400 points are odds of 10
-        to 1), with mean 0; by maximum likelihood with a slight pull to 0, so that who won everything has one too."""
+        """Bradley-Terry ratings of every player in each seat that it played, on Elo's scale (400 points are odds of 10
+        to 1), with mean 0. They are maximum-likelihood estimates with a slight pull to 0, so that a player that won
+        every game has a finite rating."""
         import choix
         import numpy as np
 

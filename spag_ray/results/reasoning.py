@@ -2,10 +2,11 @@
 
     python -m spag_ray.results.reasoning configs/tasks/spag_reasoning.json
 
-Eight kinds in equal parts, each a text that one of the choices continues: orders, times, places, classes, counts, who
-holds what, and what words mean and how they belong together. Names, words and sentences are written for this file. Only
-the text determines the right choice: it is equally often at each of the four places, and all choices of a question are
-of one sort. A model of 0.1 billion parameters is near chance in the first kinds, and well above it in the last.
+There are eight kinds in equal parts: order, time, place, class, count, possession, meanings of words, relations between
+words. A question is a text that one of four choices continues. The names, words and sentences were written for this
+file. Only the text determines the right choice: the right choice is equally often at each of the four places, and all
+choices of a question are of one sort. A model of 0.1 billion parameters is near chance in the first kinds, and well
+above chance in the last.
 
 >>> items = make_items(seed=0, num_each=4)
 >>> len(items), sorted({item.answer for item in items})
@@ -56,7 +57,7 @@ KINDS_OF = {
     "metal": ("iron", "copper", "silver", "gold"),
     "bird": ("sparrow", "eagle", "owl", "pigeon"),
 }
-# Texts with their continuations; the continuations of other texts in the same table are wrong.
+# Texts and their right continuations. The continuations of other texts in the same table are wrong choices.
 OPPOSITES = {
     f"The opposite of {word} is": opposite
     for word, opposite in {
@@ -98,7 +99,7 @@ Draft = tuple[str, str, Sequence[str]]
 
 
 def make_items(seed: int = SEED, num_each: int = NUM_EACH) -> list[Item]:
-    """`num_each` of every kind, no text twice; the same for the same seed."""
+    """`num_each` questions of every kind, no text twice. The same seed gives the same questions."""
     items = []
     for kind, make in KINDS.items():
         rng = random.Random(f"{seed}/{kind}")
@@ -118,7 +119,7 @@ def make_items(seed: int = SEED, num_each: int = NUM_EACH) -> list[Item]:
 
 
 def as_text(items: Sequence[Item]) -> str:
-    """A JSON list, an item a line."""
+    """A JSON list with one item per line."""
     rows = ",\n".join(json.dumps(asdict(item)) for item in items)
     return f"[\n{rows}\n]\n"
 
@@ -136,7 +137,8 @@ def _order(rng: random.Random) -> Draft:
 
 
 def _class(rng: random.Random) -> Draft:
-    """The right choice is two steps up; the wrong ones are excluded, beside, and below, against the direction."""
+    """The right choice is two steps up. The wrong ones are an excluded class, a class above that one, and a class
+    below."""
     own, middle, upper, shut, beside, below = rng.sample(NONSENSE, 6)
     name = rng.choice(NAMES)
     rules = [
@@ -151,7 +153,7 @@ def _class(rng: random.Random) -> Draft:
 
 
 def _count(rng: random.Random) -> Draft:
-    """How many of one sort, or of one colour; the wrong numbers lie around the right one, at either side of it."""
+    """How many things of one sort or colour there are. The wrong numbers are close to the right one, above or below."""
     things, colours = rng.sample(THINGS, 2), rng.sample(COLOURS, 2)
     groups = [(number, colour, thing) for thing in things for colour in colours for number in (rng.randint(1, 5),)]
     groups.pop(rng.randrange(4))
@@ -192,7 +194,7 @@ def _place(rng: random.Random) -> Draft:
 
 
 def _hold(rng: random.Random) -> Draft:
-    """Half of them ask what was said, half what has become of it."""
+    """Half of the questions ask for a stated fact, half for the result of a swap."""
     names, things = rng.sample(NAMES, 4), rng.sample(THINGS, 4)
     holds = dict(zip(names, things, strict=True))
     text = " ".join(f"{name} has the {thing}." for name, thing in holds.items())

@@ -1,4 +1,4 @@
-"""Which player is better, and how certain that is: scores, ratings and a paired test from matches, with intervals.
+"""Which player is better, and how certain this is: scores, ratings and a paired test, with intervals, from matches.
 
 Games on the same word are not independent, so intervals resample words, not games. With several seeds, seeds are
 resampled first and then words within each.
@@ -64,21 +64,21 @@ def score(
     roles: Sequence[Role] = SEATS,
     seed: int = 0,
 ) -> Estimate:
-    """The mean over `roles` of the player's score against `other` in that seat (method.md).
+    """The mean over `roles` of the player's score against `other` in that seat (docs/matches.md).
 
     `runs`: the matches of each seed. `breach_free` leaves out games that ended by a rule violation.
-    Raises InputError where the two did not meet in every role.
+    Raises InputError if the two did not meet in every role.
     """
     tallies = [_tally(matches, player, other, breach_free, roles) for matches in runs]
     if not tallies or any((tally[..., 1].sum(axis=0) == 0).any() for tally in tallies):
-        raise InputError(f"{player} and {other} have not met in every seat that is asked for")
+        raise InputError(f"{player} and {other} have not met in every seat that is needed")
     value = float(np.mean([_mean_score(tally.sum(axis=0)) for tally in tallies]))
     random = np.random.default_rng(seed)
-    # [seed, draw]: for each draw of words of each seed, the score; draws of seeds then choose among them.
+    # [seed, draw]: the score for each draw of words of each seed. Draws of seeds then select from these.
     by_seed = np.stack([_redrawn(tally, random) for tally in tallies])
     if len(tallies) > 1:
         seeds = random.integers(len(tallies), size=(len(tallies), NUM_DRAWS))
-        # A seed drawn twice has its words drawn twice, so another draw of it is taken for each place.
+        # If a seed is drawn twice, its words are drawn independently each time, so each place takes another draw.
         draws = random.integers(NUM_DRAWS, size=(len(tallies), NUM_DRAWS))
         drawn = by_seed[seeds, draws].mean(axis=0)
     else:
@@ -112,14 +112,14 @@ def _mean_score(sums: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
 
 
 def _redrawn(tally: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.float64]:
-    """[draws]: the mean score over as many words, drawn with replacement."""
+    """[draws]: the mean score over the same number of words, drawn with replacement."""
     counts = random.multinomial(len(tally), np.full(len(tally), 1 / len(tally)), size=NUM_DRAWS)
     return _mean_score(np.tensordot(counts, tally, axes=1))
 
 
 def largest_group(matches: Sequence[Match]) -> list[Match]:
-    """The matches of the largest set of seats that are connected by games; of equal sets, the last. Seats that are not
-    connected cannot be compared."""
+    """The matches of the largest set of seats that are connected by games; if several are equally large, of the last
+    one. Seats that are not connected cannot be compared."""
     groups: list[tuple[set[tuple[str, Role]], list[Match]]] = []
     for match in matches:
         seats, members = {(match.attacker, Role.ATTACKER), (match.defender, Role.DEFENDER)}, [match]
@@ -131,7 +131,7 @@ def largest_group(matches: Sequence[Match]) -> list[Match]:
 
 
 def ratings(matches: Sequence[Match], seed: int = 0) -> dict[tuple[str, Role], Estimate]:
-    """Bradley-Terry ratings of every player in each seat (WinMatrix.ratings); the interval from words drawn again."""
+    """Bradley-Terry ratings of every player in each seat (WinMatrix.ratings). The intervals resample words."""
     by_word: dict[str, list[tuple[str, str, Game]]] = {}
     for match in matches:
         for game in match.games:
@@ -160,9 +160,8 @@ def _rated(words: Iterable[Iterable[tuple[str, str, Game]]]) -> Mapping[tuple[st
 def better(matches: Sequence[Match], player: str, other: str, seed: int = 0) -> Comparison:
     """Whether `player` is better than `other`: a paired test over words (scipy's permutation test of paired samples).
 
-    Per word, their scores are compared in the same seat: against each other, and against every third player that both
-    have met.
-    Raises InputError where there is no word on which they can be compared.
+    For each word, their scores are compared in the same seat: against each other, and against every third player that
+    both have met. Raises InputError if there is no word on which they can be compared.
     """
     from scipy.stats import permutation_test
 
@@ -176,7 +175,7 @@ def better(matches: Sequence[Match], player: str, other: str, seed: int = 0) -> 
     for situation in both:
         pairs[place[situation[0]]] += (float(np.mean(ours[situation])), float(np.mean(theirs[situation])), 1)
     mine, its = pairs[:, 0] / pairs[:, 2], pairs[:, 1] / pairs[:, 2]
-    if len(words) == 1:  # scipy's test needs two; of one word's two signs, one is as good as the observed
+    if len(words) == 1:  # scipy's test needs two words; of the two signs of one word, one gives the observed result
         difference = float(mine[0] - its[0])
         return Comparison(difference, 0.5 if difference > 0 else 1.0, 1)
     found = permutation_test(
@@ -192,7 +191,8 @@ def better(matches: Sequence[Match], player: str, other: str, seed: int = 0) -> 
 
 
 def _by_situation(matches: Iterable[Match], player: str, rival: str) -> dict[tuple[str, Role, str], list[float]]:
-    """{(word, seat, opponent): the player's scores}; the rival as opponent is "", as the player is to the rival."""
+    """{(word, seat, opponent): the player's scores}. The rival is "" as an opponent, so that both players' keys match
+    when they met each other."""
     scores: dict[tuple[str, Role, str], list[float]] = {}
     for match in matches:
         for role, us, them in (
@@ -207,6 +207,6 @@ def _by_situation(matches: Iterable[Match], player: str, rival: str) -> dict[tup
 
 
 def turns_to_win(matches: Iterable[Match], role: Role) -> float | None:
-    """Mean number of turns of both players in the games that the seat won by play; None where it won none."""
+    """Mean number of turns of both players in the games that the seat won by play; None if it won none."""
     lengths = [game.num_turns for match in matches for game in match.games if game.outcome is Outcome.win_of(role)]
     return float(np.mean(lengths)) if lengths else None

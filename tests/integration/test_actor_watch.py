@@ -1,4 +1,4 @@
-"""An actor that hangs is killed, and those that wait for it go on; one that starts or is busy is left alone."""
+"""An actor that hangs is killed, and its callers continue; an actor that starts or is busy is left alone."""
 
 from __future__ import annotations
 

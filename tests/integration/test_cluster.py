@@ -208,7 +208,7 @@ def test_a_job_is_stopped_by_a_command_and_by_ctrl_c_and_goes_on_in_another_job(
         following.until("stop the job, too?", 20)
         following.type(b"n\n")
         assert following.ended(30) == 0
-        assert b"goes on; see its output with" in following.output
+        assert b"continues; see its output with" in following.output
     before = count(folder, "sync")
     wait_until(lambda: count(folder, "sync") > before, 60, "it goes on by itself")
     assert f"RUNNING  {folder}" in head.run("runs", "--address", head.jobs).stdout
@@ -251,7 +251,7 @@ def test_what_cannot_work_is_refused_in_one_line(head: Head, short: Path, tmp_pa
     doctor = ("doctor", str(short), "--address", head.gcs, "--run-dir", "/tmp/nothing")
     done = head.run(*doctor, RAY_AUTH_MODE="disabled")
     assert done.returncode != 0, done.stdout + done.stderr
-    assert f"{head.gcs} asks for a token" in done.stdout, done.stdout + done.stderr
+    assert f"{head.gcs} needs a token" in done.stdout, done.stdout + done.stderr
     big = tmp_path / "model.bin"
     big.write_bytes(b"")
     os.truncate(big, 120 * 2**20)

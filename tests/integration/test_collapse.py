@@ -95,7 +95,7 @@ def test_frozen_opponents_play_in_the_round_after_the_alarm(tiny_model: Path, wo
     assert 0 < learned <= 32
 
     page = (folder / "report.html").read_text()
-    assert "interval that it left" in page
+    assert "interval compared with" in page
 
 
 @pytest.mark.timeout(400)

@@ -138,7 +138,7 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
     lines = [line.plain for line in frame(view, 80, 24, time.time())]
     assert lines[-1] == view.end == "the run has finished"
     assert view.num_unread == 0
-    assert "2 of 2 rounds learned" in lines[1]
+    assert "2 of 2 rounds trained" in lines[1]
     assert any(line.startswith("spag-2 v imitated") for line in lines)
     assert {name: dict(shares.outcomes) for name, shares in view.held_out.items() if name == "spag-1"} == {
         "spag-1": dict(Counter(str(e.verdict.outcome) for e in read_log(folder / "episodes" / "eval-spag-1.log")))

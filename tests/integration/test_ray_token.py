@@ -95,14 +95,14 @@ def test_a_cluster_that_asks_for_no_token_is_given_none(gcs: str, home: Path) ->
 def test_a_refused_token_is_said_in_one_line_at_once_without_rays_warnings(gcs: str, home: Path) -> None:
     for changes in ({"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_TOKEN": "00" * 32}, {"HOME": "/nowhere"}):
         assert said(gcs, home, "refused", **changes).startswith(
-            f"{gcs} asks for a token and was given none, or another"
+            f"{gcs} needs a token, and this session has none or a wrong one"
         )
     nowhere = said(gcs, home, "refused", RAY_AUTH_MODE="token", HOME="/nowhere")
-    assert nowhere.startswith(f"{gcs} asks for a token")
+    assert nowhere.startswith(f"{gcs} needs a token")
 
 
 def test_where_nobody_answers_one_line_says_so(home: Path) -> None:
     with socket.socket() as closed:  # bound, never listening
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
-        assert said(address, home, "refused").startswith(f"cannot use {address}: nobody answers there within 10 s")
+        assert said(address, home, "refused").startswith(f"cannot use {address}: no answer within 10 s")

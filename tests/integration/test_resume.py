@@ -1,4 +1,4 @@
-"""A run that was cut goes on, and comes to the same end."""
+"""An interrupted run resumes and reaches the same result."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_a_stream_that_was_cut_goes_on_and_learns_every_episode_once(
     assert resumed["checkpoint"].startswith("version-")
     batches = records_of(folder, "stream")[len(learned_before) :]
     first = int(resumed["checkpoint"].removeprefix("version-"))
-    assert len(batches) == 12 - first, "it went on where the checkpoint was"
+    assert len(batches) == 12 - first, "it resumed from the checkpoint"
     versions = [line["version"] for line in records_of(folder, "sync")]
     assert versions == sorted(set(versions))
     episodes = list(read_log(folder / "episodes" / "stream.log"))
@@ -198,7 +198,7 @@ def test_a_stream_that_was_cut_goes_on_and_learns_every_episode_once(
 
 def test_another_runs_folder_is_not_gone_on_with(greedy: RunConfig, uninterrupted: Path) -> None:
     changed = greedy.model_copy(update={"seed": 7})
-    with pytest.raises(RunFolderError, match="begun with seed: 0, not 7"):
+    with pytest.raises(RunFolderError, match="started with seed: 0, not 7"):
         run_training(changed, uninterrupted, quiet(), resume=True)
 
 

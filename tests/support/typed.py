@@ -20,7 +20,8 @@ CTRL_C = b"\x03"
 
 
 def _take_terminal() -> None:
-    """Ctrl-C is for who has the terminal. Tests that were begun in the background ignore it, and so would a child."""
+    """Gives the child the terminal, so that Ctrl-C reaches it. Tests that were started in the background ignore Ctrl-C,
+    and children inherit that."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

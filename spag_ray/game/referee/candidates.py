@@ -1,15 +1,15 @@
-"""Which words a guess names, whatever the target word is.
+"""The words that a guess names. The target word plays no part here.
 
     >>> [candidate.text for candidate in collect("! it is a river, or maybe a lake. not a pond.")]
     ['river', 'lake']
     >>> [candidate.text for candidate in collect(": it's a cat because it purrs. thanks for the game!")]
     ['cat']
 
-The text is folded (folding.py). It is read in pieces between marks (stops, commas, colons, line breaks, brackets,
-slashes, dashes). A piece names a word after a lead ("it is", "my guess is"), as a short piece with one word that means
-something ("Lake!", "2. lake"), as an item of a list, or as an alternative ("or a lake"). A named word that is denied
-("not a lake", "lake, but it isn't") is left out. The rest is talk, and names nothing. Words that only make up talk
-("game", "easy") are named where nothing else is.
+The text is folded (folding.py) and split into pieces at marks (stops, commas, colons, line breaks, brackets, slashes,
+dashes). A piece names a word if the word follows a lead ("it is", "my guess is"), if the piece is short and has one
+content word ("Lake!", "2. lake"), if it is an item of a list, or if it is an alternative ("or a lake"). A denied word
+("not a lake", "lake, but it isn't") is left out. Everything else is talk and names nothing. Words that are typical of
+talk ("game", "easy") count only if nothing else is named.
 """
 
 from __future__ import annotations
@@ -70,9 +70,10 @@ _LISTED = frozenset(",;/|&=>\u2192")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A word or words that are named: the text, where it ends, and where its lead begins.
+    """One or more named words: the text, where it ends, and where its lead begins.
 
-    `rank` 0 is surely named; the others are named if nothing of a lower rank is, the first of them alone.
+    Candidates of rank 0 are certain, and all of them count. If there is none, only the first candidate of the lowest
+    rank counts.
     """
 
     text: str
@@ -82,21 +83,21 @@ class Candidate:
 
 
 def collect(text: str, only_leads: bool = False) -> list[Candidate]:
-    """All that `text` names and does not deny; with `only_leads`, what is named after "it is" and its like."""
+    """The words that `text` names and does not deny; with `only_leads`, only those after a lead such as "it is"."""
     return _Collector(text, only_leads).candidates()
 
 
 class _Collector:
-    """Reads the pieces of one text in their order."""
+    """Reads the pieces of one text in order."""
 
     def __init__(self, text: str, only_leads: bool) -> None:
-        self.ends: dict[int, int] = {}  # of words that were spelled out: start -> end as written
+        self.ends: dict[int, int] = {}  # start of a spelled-out word -> its end in the original text
         self.text = _SPELLED.sub(self._joined, text)
         self.only_leads = only_leads
         self.named: list[Candidate] = []
-        self.is_talking = only_leads  # the rest of the sentence names nothing unless it says so
+        self.is_talking = only_leads  # if so, only an alternative or a piece that begins with a lead names a word
         self.is_denying = False
-        self.is_sure = False  # a word was named for sure
+        self.is_sure = False  # a candidate of rank 0 was found
 
     def candidates(self) -> list[Candidate]:
         mark = ""
@@ -116,7 +117,7 @@ class _Collector:
         return found if lowest == _SURE else found[:1]
 
     def _joined(self, match: re.Match[str]) -> str:
-        """A spelled-out word as one, filled up with spaces: other positions stay."""
+        """A spelled-out word joined and padded with spaces, so that all other positions stay the same."""
         letters = _JOIN.sub("", match.group())
         start = match.start()
         before = ""
@@ -156,7 +157,7 @@ class _Collector:
         self._read_plain(start, end, mark, marks, mark in _LISTED or "?" in marks or is_alternative)
 
     def _read_plain(self, start: int, end: int, mark: str, marks: str, is_list: bool) -> None:
-        """A piece without a lead, a denial or a reason: it names something, or it is talk."""
+        """A piece without a lead, a denial or a reason: it names a word or is talk."""
         if not any(_is_content(token) for token in self._tokens(start, end)):
             if not self.only_leads:
                 self._name(start, end, start, _TALK_AFTER_LEAD if mark == ":" else _TALK_ALONE)
@@ -171,7 +172,7 @@ class _Collector:
             self.is_talking = True
 
     def _read_lead(self, lead: re.Match[str], start: int, end: int) -> None:
-        """A piece with a lead: what stands before it may be a bare guess, what follows it is named or denied."""
+        """A piece with a lead: the text before it may be a bare guess; the text after it is named or denied."""
         before = [token for token in self._tokens(start, lead.start()) if _is_content(token)]
         if len(before) == 1 and not self.only_leads and not _TALK.match(self.text, start, end):
             self._name(start, lead.start(), start)
@@ -194,9 +195,9 @@ class _Collector:
         self._name(lead.end(), end, lead.start(), _TALK_AFTER_LEAD)
 
     def _name(self, start: int, end: int, lead: int, rank: int = _TALK_ALONE) -> None:
-        """The words of characters [start, end), up to where talk goes on, one candidate for each alternative.
+        """Adds a candidate for each alternative in characters [start, end), up to where talk resumes.
 
-        `rank` is that of words that only make up talk.
+        `rank` is given to candidates that consist of talk words; `_WORDS` is given to all candidates.
         """
         is_denied = False
         is_first = True
@@ -228,7 +229,7 @@ class _Collector:
         yield start, end, connective
 
     def _phrase(self, start: int, end: int) -> tuple[int, int, bool] | None:
-        """[start, end) of the words themselves, without fillers and what goes on after them, and whether it does."""
+        """(start, end, whether talk follows) of the named words, without fillers before and talk after them."""
         tokens = list(_TOKEN.finditer(self.text, start, end))
         first = 0
         while first + 1 < len(tokens):
@@ -255,7 +256,7 @@ class _Collector:
         return tokens[first].start(), tokens[last].end(), goes_on
 
     def _is_short(self, start: int, end: int, num_content: int) -> bool:
-        """Whether the words up to where talk goes on are few enough to be a name."""
+        """Whether the words before any talk are few enough to be a name."""
         found = self._phrase(start, end)
         if found is None:
             return False

@@ -1,4 +1,4 @@
-"""A word said in disguise: with look-alikes, broken by decoration, spelled out, in fragments.
+"""A word said in disguise: with look-alikes, broken by decoration, spelled out, or in fragments.
 
     >>> from spag_ray.game.referee.word_forms import word_forms
     >>> text = "By the ri**ver**, r1ver, r i v e r"
@@ -6,16 +6,17 @@
     >>> text[start:end]
     'ri**ver'
 
-A text is read as tokens: runs of letters, each letter as what it is taken for (skeleton.py), with what stands
-between them. A form counts where it fills whole tokens:
+A text is split into tokens (runs of letters) and the separators between them. Each character is replaced by the letter
+that it resembles (skeleton.py). A form counts as said if it fills whole tokens:
 
-- one token: the form's own letters; look-alikes of them ("r1ver", "rlver") unless the token is a word in use.
-- lone letters: with one separator throughout ("r i v e r", "r, i, v, e and r"); a run that is longer spells another
-  word, but for an "a" or "I" beside it.
-- tokens broken by decoration without a space ("ri-ver", "ri_ver"), when all of the broken word is the form.
-- other neighbours ("ri ver", "ri/ver"), when one of them is no word and none is a lone letter ("in g minor").
+- one token: the form's own letters, or look-alikes of them ("r1ver", "rlver") unless the token itself is a word in use.
+- single letters with the same separator throughout ("r i v e r", "r, i, v, e and r"). A longer run spells another word,
+  unless the extra letters are an "a" or "I" beside the form.
+- tokens broken by decoration without a space ("ri-ver", "ri_ver"), if the whole broken word is the form.
+- other neighbouring tokens ("ri ver", "ri/ver"), if one of them is not a word and none is a single letter ("in g
+  minor").
 
-Joined forms have three letters or more. All of it is linear in the text's length.
+Joined forms have at least three letters. The time is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ from spag_ray.game.referee.word_forms import WordForms, is_in_use, is_word
 
 _MIN_JOINED = 3  # "U.S." does not spell "us"
 _DIGITS = re.compile(r"\d")
-_DIGITS_BY_LETTER = re.compile(r"(?<=[^\W\d_])\d+|(?<!\d)\d+(?=[^\W\d_])")  # "ri1ver", "river2"; a run is tried once
+_DIGITS_BY_LETTER = re.compile(r"(?<=[^\W\d_])\d+|(?<!\d)\d+(?=[^\W\d_])")  # (?<!\d) tries each run once
 _SYMBOLS = re.compile(
     r"[@$€£!|+](?:(?<=[@$€£])(?=[^\W_])|(?<=[^\W_][!|+])(?=[^\W_])|(?<=[^\W_][@$€]))"
-)  # the character class first: what has none of them is passed over quickly
+)  # the character class comes first: texts without these characters are rejected quickly
 _AS_DIGIT = str.maketrans("@$€£!|+", "4531117")
 _TAGS = re.compile("[\U000e0020-\U000e007e]")
 _NUMBER = re.compile(r"\d+(?:e\d+|x[0-9a-f]+)?")
 _NUMBER_AND_WORD = re.compile(r"\d+([^\W\d_]+)|([^\W\d_]+)\d+")
-# These part two words and are no decoration within one.
+# These separate two words. All other separators are decoration within one word.
 _PARTING = re.compile(r"[\s/,;:&+=|()\[\]{}<>@#%?!\u2014\u2013]")
 _AND = ("and", "then")
-_AFTER_APOSTROPHE = frozenset(["s", "t", "d", "m", "ll", "re", "ve"])  # "we'll" is no "well"
+_AFTER_APOSTROPHE = frozenset(["s", "t", "d", "m", "ll", "re", "ve"])  # "we'll" is not "well"
 
 
 @dataclass(frozen=True)
 class _Token:
-    """Written characters [start, end), their letters, and what stands before them, spaces as one space."""
+    """Original characters [start, end), their letters, and the separator before them, with runs of spaces as one."""
 
     start: int
     end: int
@@ -59,7 +60,7 @@ class _Token:
 
 
 def find_disguised(content: str, forms: WordForms) -> tuple[int, int] | None:
-    """The first written characters [start, end) that are a form in one of the ways above."""
+    """The first original characters [start, end) that say a form in one of the ways above."""
     cores = forms.cores if content.isascii() else forms.cores + forms.short_cores
     for reading in _readings(content):
         letters = coarse_letters(reading)
@@ -73,7 +74,10 @@ def find_disguised(content: str, forms: WordForms) -> tuple[int, int] | None:
 
 
 def _readings(content: str) -> Iterator[str]:
-    """The text as it stands; digits as decoration; symbols as digits; tags as letters. Positions stay."""
+    """The text unchanged; with digits as decoration; with symbols as digits; with tag characters as letters.
+
+    Positions stay the same in all of them.
+    """
     yield content
     if _DIGITS.search(content) and _DIGITS_BY_LETTER.search(content):
         yield _DIGITS_BY_LETTER.sub(lambda match: "-" * len(match.group()), content)
@@ -110,7 +114,7 @@ def _tokens(reading: str) -> Iterator[_Token]:
 
 
 def _without_and(tokens: list[_Token]) -> list[_Token]:
-    """Without the "and" of "r, i, v, e and r"; the separator that it stood in is that of the run."""
+    """Removes the "and" of "r, i, v, e and r". The letter after it gets the separator of the letter before it."""
     kept: list[_Token] = []
     for index, token in enumerate(tokens):
         is_last = index == 0 or index + 1 == len(tokens)
@@ -145,12 +149,12 @@ def _first(tokens: list[_Token], forms: WordForms) -> tuple[int, int] | None:
 
 
 def _is_said(tokens: list[_Token], first: int, last: int, written: frozenset[str]) -> bool:
-    """Whether tokens `first` to `last`, which look like a form, are meant as it."""
+    """Whether tokens `first` to `last`, whose letters resemble a form, count as saying it."""
     letters = "".join(token.letters for token in tokens[first : last + 1])
     if letters not in written and not _is_look_alike(letters):
         return False
     following = tokens[last + 1] if last + 1 < len(tokens) else None
-    if first == last:  # neither the clock of "o'clock" nor the won of "won't"
+    if first == last:  # not the "clock" of "o'clock", not the "won" of "won't"
         is_clipped = first > 0 and tokens[first].before == "'"
         return not is_clipped and not (following is not None and following.is_ending and following.letters == "t")
     if len(letters) < _MIN_JOINED or any(token.is_ending for token in tokens[first : last + 1]):
@@ -168,7 +172,8 @@ def _is_said(tokens: list[_Token], first: int, last: int, written: frozenset[str
 
 
 def _is_look_alike(letters: str) -> bool:
-    """Whether letters other than the form's are a disguise: "r1ver", but not "mail" for "mall", nor "5in" or "1e5"."""
+    """Whether letters that differ from the form's are a disguise: "r1ver" is; "mail" for "mall", "5in", "1e5" are
+    not."""
     if letters.isalpha():
         return not is_in_use(letters)
     if _NUMBER.fullmatch(letters) or sum(char.isdigit() for char in letters) > len(letters) / 2:
@@ -179,14 +184,14 @@ def _is_look_alike(letters: str) -> bool:
 
 
 def _is_spelled(tokens: list[_Token], first: int, last: int) -> bool:
-    """Whether lone letters are a run of their own, with one separator throughout; articles may stand beside it."""
+    """Whether these single letters are a complete run with one separator; an "a" or "I" may be next to it."""
     separators = [token.before.replace(" ", "") for token in tokens[first + 1 : last + 1]]
     is_uniform = len(set(separators)) == 1
     if not is_uniform and last - first < _MIN_JOINED:
         return False
 
     def joins(index: int) -> bool:
-        """Whether the lone letter `index` continues the run that the one before it is in."""
+        """Whether the single letter `index` continues the run of the single letter before it."""
         if not 0 < index < len(tokens) or len(tokens[index].letters) > 1 or len(tokens[index - 1].letters) > 1:
             return False
         between = tokens[index].before.replace(" ", "")

@@ -1,4 +1,4 @@
-"""Text made comparable: case-folded and NFKC-normalised, with plain quotes and hyphens, nothing invisible in it."""
+"""Folding makes text comparable: case-folded, NFKC-normalised, plain quotes and hyphens, no invisible characters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NOT_PLAIN = re.compile(r"[^\x20-\x7e\t\n]")
 
 def fold(content: str) -> FoldedText:
     """Case-folded, NFKC-normalised text with plain quotes and hyphens, without invisible characters."""
-    plain = content if content.isascii() else content.translate(_SAME_AS)  # one character for each
+    plain = content if content.isascii() else content.translate(_SAME_AS)  # one character becomes one character
     if plain.isascii() and not _CONTROL.search(plain):
         return FoldedText(plain.lower())
     pieces: list[str] = []
@@ -39,13 +39,13 @@ def fold(content: str) -> FoldedText:
 
 def _folded(cluster: str) -> str:
     seen = "".join(char for char in cluster if not is_invisible(char))
-    # Accents are translated before NFKC, which would take some of them (U+00B4) apart.
+    # Accents are translated first, because NFKC decomposes some of them (U+00B4).
     folded = unicodedata.normalize("NFKC", seen.translate(_SAME_AS))
     return unicodedata.normalize("NFKC", folded.casefold()).translate(_SAME_AS)
 
 
 def _clusters(content: str) -> list[tuple[int, int]]:
-    """[start, end) of each character that is not plain ASCII, with what it is combined with."""
+    """[start, end) of each character that is not plain ASCII, including the characters that it combines with."""
     found: list[tuple[int, int]] = []
     for match in _NOT_PLAIN.finditer(content):
         start = match.start()

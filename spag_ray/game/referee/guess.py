@@ -1,4 +1,4 @@
-"""Understanding a guess: is the word claimed, and which word is named?
+"""Parses a guess: does the defender claim to know the word, and which word does it name?
 
     >>> from spag_ray.game.referee.folding import fold
     >>> folded = fold("I know the word, it must be a cat!")
@@ -6,10 +6,10 @@
     >>> names_word(folded, claim, "cat").is_right
     True
 
-A claim is "I know the word", however punctuated, unless it is negated, hypothetical or quoted as something to
-say. It names exactly one word. All that is named after it is collected without a look at the target word
-(candidates.py); then each candidate is compared with the target's forms. A guess is right when there are
-candidates and all are forms of the target: of two words that share no form, at most one is guessed.
+A claim is "I know the word" with any punctuation, unless it is negated, hypothetical or quoted. A claim has to name
+exactly one word. First all words that it names are collected, without use of the target word (candidates.py). Then each
+candidate is compared with the target's forms. The guess is right if there are candidates and all of them are forms of
+the target. So one reply cannot be a right guess of two words that share no form.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from spag_ray.game.referee.word_forms import word_forms
 
 @dataclass(frozen=True)
 class Guess:
-    """A guess that was made: folded characters [start, end), from the claim to the end of the named word."""
+    """A guess. Folded characters [start, end) are the claim and the named word if the guess is right, else the claim
+    and all text after it."""
 
     is_right: bool
     start: int
@@ -55,7 +56,7 @@ _POSSESSIVE = re.compile(r"'s?$")
 
 
 def find_claim(folded: FoldedText) -> re.Match[str] | None:
-    """The first "I know the word" that is meant."""
+    """The first "I know the word" that is not negated, hypothetical or quoted."""
     if "know" not in folded.text:
         return None
     for match in _CLAIM.finditer(folded.text):
@@ -67,8 +68,8 @@ def find_claim(folded: FoldedText) -> re.Match[str] | None:
 
 
 def names_word(folded: FoldedText, claim: re.Match[str], word: str) -> Guess:
-    """Whether the guess that begins with `claim` names `word` and nothing else; no word is a wrong guess."""
-    # Decoration and further claims become as many other characters: positions stay.
+    """Whether the guess that begins with `claim` names `word` and no other word. A guess without a word is wrong."""
+    # Decoration and further claims are replaced by the same number of characters, so positions stay the same.
     plain = _DECORATION.sub(" ", folded.text)
     after = _CLAIM.sub(_as_sentence_end, plain[claim.end() :])
     candidates = collect(" " * claim.end() + after)

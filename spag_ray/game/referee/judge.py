@@ -1,11 +1,11 @@
-"""The referee: reads a game turn by turn and says how it ended, why, and which words decided it.
+"""The referee: reads a game turn by turn and returns how it ended, why, and which characters decided it.
 
     >>> history = [{"role": "attacker", "content": "It purrs."}, {"role": "defender", "content": "A cat!"}]
     >>> verdict = judge(history, "cat", max_turns=5)
     >>> verdict.outcome, verdict.turn, verdict.span, verdict.reason
     (<Outcome.ATTACKER_WINS: 'attacker wins'>, 1, (2, 5), "the defender said 'cat' (target word 'cat')")
 
-A game in play is judged after every turn (`judge_turn`); what a target word needs is computed once and kept.
+A running game is judged after every turn (`judge_turn`). The forms of a target word are computed once and cached.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _REFEREES: dict[str, Callable[[str, Role, str], Ruling | None]] = {
 def judge(history: History, target_word: str, max_turns: int, rules: str = "strict") -> Verdict:
     """The first turn that decides the game, among the first 2 * `max_turns`; a tied game if none does.
 
-    Pass `rules="published"` for the referee of the published code, with its faults (method.md). Raises
-    InputError for an unknown referee, an empty target word, or turns out of order.
+    Pass `rules="published"` for the referee of the published code, with its faults. Raises InputError for an unknown
+    referee, an empty target word, or turns out of order.
     """
     num_turns = min(len(history), 2 * max_turns)
     for index in range(num_turns):
@@ -46,9 +46,9 @@ def judge(history: History, target_word: str, max_turns: int, rules: str = "stri
 
 
 def judge_turn(content: str, index: int, target_word: str, rules: str = "strict") -> Verdict | None:
-    """The verdict if turn `index` (from 0) decides a game that no turn before it decided; None when play goes on.
+    """The verdict if turn `index` (from 0) decides the game, else None. No earlier turn may have decided it.
 
-    What one turn decides does not depend on the others, so a game in play is judged turn by turn.
+    The ruling on a turn does not depend on other turns, so a running game is judged turn by turn.
     """
     ruling = _referee(rules, target_word)(content, next_role(index), target_word)
     if ruling is None:
@@ -57,14 +57,14 @@ def judge_turn(content: str, index: int, target_word: str, rules: str = "strict"
 
 
 def tied(num_turns: int) -> Verdict:
-    """The verdict on a game of `num_turns` turns none of which decided it."""
+    """The verdict on a game of `num_turns` turns, none of which decided it."""
     reason = f"no turn of the {num_turns} read decided the game"
     return Verdict(Outcome.TIED, EndReason.UNDECIDED, num_turns, reason, None, None)
 
 
 def out_of_room(role: Role, num_turns: int) -> Verdict:
-    """The verdict on a game of `num_turns` turns after which the context was full: `role` had to speak and could not.
-    Neither player gains, and such a game is not trained on."""
+    """The verdict on a game whose context was full after `num_turns` turns, so that `role` could not reply. No player
+    gains, and the game is not trained on."""
     reason = f"the context had no room for the {role}'s reply"
     return Verdict(Outcome.TIED, EndReason.CONTEXT_FULL, num_turns, reason, None, None)
 

@@ -1,4 +1,4 @@
-"""The English that a guess is made of: leads ("it is", "my guess is"), fillers ("definitely a"), talk around it."""
+"""English phrases in guesses: leads ("it is", "my guess is"), fillers ("definitely a"), and the talk around a guess."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TALK_GOES_ON = re.compile(
     r"given|based|judging|considering|if|not|without|no\s+doubt|is\s+it|is\s+the|it|it's|after|"
     r"and\s+(?:i|i'm|it|it's|that|that's|this|you|we|thanks|thank|not|nothing|the\s+game))(?![^\W_])"
 )
-# Words of the talk after a guess that name nothing.
+# Words that are typical of talk around a guess and name nothing.
 BENIGN = frozenset(
     """
     a absolutely all am an and answer apparently are aren't at attacker be believe bet bingo bravo buddy

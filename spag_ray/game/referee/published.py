@@ -1,6 +1,7 @@
-"""The published referee, faults included: plain substrings of lower-cased text (method.md).
+"""The published referee, faults included: it searches for plain substrings in lower-cased text.
 
-"art" fires in "start", and a guess is understood in one wording only. Kept for parity with published results.
+For example, "start" counts as saying "art", and a guess is recognised in one wording only. It is kept for comparison
+with published results.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ _GUESS = re.compile(_CLAIM)
 
 @dataclass(frozen=True)
 class _Patterns:
-    """What is searched for a target word: a form anywhere, and a form directly behind a claimed guess."""
+    """The patterns of a target word: a form anywhere, and a form directly after a claim."""
 
     said: re.Pattern[str]
     right_guess: re.Pattern[str]
 
 
 def judge_turn(content: str, role: Role, target_word: str) -> Ruling | None:
-    """What this turn decides, or None when play goes on."""
+    """The ruling if this turn decides the game, else None."""
     patterns = _patterns(target_word)
     folded = _lower(content)
     guess = _GUESS.search(folded.text)
@@ -54,7 +55,7 @@ def judge_turn(content: str, role: Role, target_word: str) -> Ruling | None:
 
 @lru_cache(maxsize=65536)
 def _patterns(target_word: str) -> _Patterns:
-    from textblob import Word  # slow to import: it brings nltk
+    from textblob import Word  # slow: it imports nltk
 
     word = target_word.lower()
     forms = (word, word + "ing", word + "ed", str(Word(word).pluralize()))

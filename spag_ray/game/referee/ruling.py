@@ -1,4 +1,4 @@
-"""What a referee says about one turn, and how folded text leads back to the written characters."""
+"""A referee's ruling on one turn, and the mapping from folded text back to the original characters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from spag_ray.game.rules import Outcome
 
 @dataclass(frozen=True)
 class Ruling:
-    """A turn decided the game: how, why (`reason` is the same in words), and which characters [start, end) did."""
+    """A turn decided the game: the outcome, why (`reason` says it in words), and the deciding characters [start,
+    end)."""
 
     outcome: Outcome
     end_reason: EndReason
@@ -20,14 +21,14 @@ class Ruling:
 
 @dataclass(frozen=True)
 class FoldedText:
-    """Text made comparable. `origins[i]` is the range of the written text that folded character i came from;
-    None when characters correspond one to one."""
+    """Folded text (folding.py). `origins[i]` is the range of the original text that folded character i came from; None
+    when characters correspond one to one."""
 
     text: str
     origins: tuple[tuple[int, int], ...] | None = None
 
     def span(self, start: int, end: int) -> tuple[int, int]:
-        """The written characters behind folded characters [start, end), for start < end."""
+        """The original characters of folded characters [start, end), for start < end."""
         if self.origins is None:
             return start, end
         return self.origins[start][0], self.origins[end - 1][1]

@@ -1,12 +1,12 @@
-"""What counts as saying a word: real inflections, found as words, and disguises of them.
+"""What counts as saying a word: its inflections, found as whole words, and disguises of them.
 
     >>> from spag_ray.game.referee.folding import fold
     >>> said = find_word("They have *written* books.", fold("They have *written* books."), "write")
     >>> said
     (11, 18)
 
-A word is found whole ("cat" not in "category"), also in the possessive, inside emphasis or quotes, as a part
-of a hyphenated compound ("cat-like"), and in the disguises that disguise.py names.
+Only whole words are found ("cat" is not in "category"). A word is also found in the possessive, inside emphasis or
+quotes, as a part of a hyphenated compound ("cat-like"), and in the disguises of disguise.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spag_ray.game.referee.word_forms import word_forms
 
 
 def find_word(content: str, folded: FoldedText, word: str) -> tuple[int, int] | None:
-    """The written characters [start, end) that say a form of `word`; `folded` is `content` folded (folding.py)."""
+    """The original characters [start, end) that say a form of `word`; `folded` is `content` folded (folding.py)."""
     forms = word_forms(word)
     if any(beginning in folded.text for beginning in forms.beginnings):
         match = forms.pattern.search(folded.text)

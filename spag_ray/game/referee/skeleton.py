@@ -1,13 +1,13 @@
-"""Skeletons of characters: what a written character is taken for by one who reads it quickly.
+"""Skeletons of characters: the Latin letter that a character looks like.
 
     >>> "".join(letters_of(char) for char in "R\\u00edv\\u0435\\u200br")
     'river'
     >>> coarse("r1ver") == coarse("river") == coarse("rlver")
     True
 
-A character is decomposed (NFKD); marks, controls and default-ignorable characters are dropped; what looks like a Latin
-letter becomes that letter. The table of look-alikes is Unicode's confusables.txt, as the package confusable_homoglyphs
-carries it; a few that Unicode leaves out are added.
+A character is decomposed (NFKD). Marks, controls and default-ignorable characters are dropped. A character that looks
+like a Latin letter becomes that letter. The table of look-alikes is Unicode's confusables.txt from the package
+confusable_homoglyphs, with a few additions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import re
 import unicodedata
 from functools import cache, lru_cache
 
-# Default_Ignorable_Code_Point of Unicode's DerivedCoreProperties.txt, as far as it is not a format character.
+# Default_Ignorable_Code_Point of Unicode's DerivedCoreProperties.txt, without format characters (category Cf).
 _IGNORABLE = (
     (0x034F, 0x034F),
     (0x115F, 0x1160),
@@ -31,10 +31,10 @@ _IGNORABLE = (
     (0xE0000, 0xE0FFF),
 )
 _DEPTH = 2  # Cyrillic be -> small capital B -> b
-_SPACES = "\t\n\v\f\r\x85"  # controls that part words
+_SPACES = "\t\n\v\f\r\x85"  # control characters that separate words
 _VOICING = "\u3099\u309a"  # part of a Japanese letter, not an accent on it
-# Letters by shape that Unicode's table does not lead to a Latin one; sharp s is spelled out, not taken for a b; the
-# signs of trade and service marks are no letters.
+# Letters whose shape is Latin but that Unicode's table does not map to a Latin letter. Sharp s becomes "ss", not "b".
+# The trade mark and service mark signs are not letters.
 _MORE = {"\u00df": "ss", "\u1e9e": "ss", "\u2122": "\u2122", "\u2120": "\u2120"} | dict(
     zip("\u03b2\u03d0\u03c9\u0454\u03b5\u044d\u044f\u0438\u0448\u0138\u03bb", "bbweeernwkl", strict=True)
 )
@@ -46,7 +46,7 @@ _COARSE = str.maketrans("i0123456789", "lolzeasgtbg")
 
 
 def is_invisible(char: str) -> bool:
-    """Whether the character shows nothing and parts nothing: a control, a format or default-ignorable character."""
+    """Whether the character is invisible and separates no words: a control, format or default-ignorable character."""
     kind = unicodedata.category(char)
     if kind == "Cc":
         return char not in _SPACES
@@ -55,22 +55,23 @@ def is_invisible(char: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def letters_of(char: str) -> str:
-    """The lower-case letters and digits that a character stands for; "" if invisible; itself if it parts words."""
+    """The lower-case letters and digits that a character looks like; "" if it is invisible; else the character
+    itself."""
     return _resolved(char, _DEPTH)
 
 
 def coarse(letters: str) -> str:
-    """Letters and digits that are mistaken for each other, as one: i and l and 1, m and rn, o and 0."""
+    """Maps letters and digits that look alike to the same letters: i, l and 1; m and rn; o and 0."""
     return letters.translate(_COARSE).replace("m", "rn").replace("w", "vv")
 
 
 def coarse_letters(text: str) -> str:
-    """A text's coarse letters alone: those of all its tokens, one after the other."""
+    """The coarse letters of all tokens of a text, joined, without separators."""
     return text.translate(_TABLE).replace("m", "rn").replace("w", "vv")
 
 
 class _CoarseLetters(dict[int, str | None]):
-    """A table for str.translate, filled as characters are met; None, not "", keeps Python's quick way for ASCII."""
+    """A table for str.translate, filled on demand. Deletions are None, not "": only then is ASCII translated fast."""
 
     def __missing__(self, point: int) -> str | None:
         letters = "".join(char for char in letters_of(chr(point)) if char.isalnum())
@@ -81,7 +82,7 @@ _TABLE = _CoarseLetters()
 
 
 def _resolved(char: str, depth: int) -> str:
-    """`letters_of`; at most `depth` look-alikes are followed, one after the other."""
+    """`letters_of`, following a chain of at most `depth` look-alikes."""
     if char.isascii():
         return "" if is_invisible(char) else char.lower()
     if is_invisible(char) or (unicodedata.category(char) in ("Mn", "Me") and char not in _VOICING):

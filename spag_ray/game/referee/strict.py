@@ -1,8 +1,9 @@
-"""The strict referee: words as words, guesses as meant, breaches named (method.md, "The strict referee").
+"""The strict referee: it finds whole words and their forms, parses guesses, and names rule violations
+(docs/referee.md).
 
-For one turn, in this order: an empty reply and speaking for the other player are breaches by the speaker.
-An attacker breaks the rules by saying the word or by guessing. A defender's guess is right or wrong; short of
-a guess, saying the word loses. A reply without letters that is not empty ("...", an emoji) is a legal turn.
+It checks a turn in this order. An empty reply, or speaking for the other player, is a rule violation by the speaker. An
+attacker also breaks the rules by saying the word or by guessing. A defender's guess is right or wrong. A defender that
+says the word without a guess loses. A reply without letters that is not empty ("...", an emoji) is a legal turn.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from spag_ray.game.rules import Outcome, Role
 
 
 def judge_turn(content: str, role: Role, target_word: str) -> Ruling | None:
-    """What this turn decides, or None when play goes on."""
+    """The ruling if this turn decides the game, else None."""
     folded = fold(content)
     if not any(char.isprintable() and not char.isspace() for char in folded.text):
         reason = f"the {role}'s reply is empty"
@@ -67,9 +68,9 @@ def _judge_defender(content: str, folded: FoldedText, target_word: str) -> Rulin
 
 @lru_cache
 def _other_label(other: Role) -> re.Pattern[str]:
-    """A label that hands the floor to `other`: "- **Defender**:", "[defender] -", or a heading.
+    """A label that begins the other player's turn: "- **Defender**:", "[defender] -", or a heading.
 
-    It stands at the start of a line, or of a sentence when a colon follows.
+    It is at the start of a line, or at the start of a sentence if a colon follows.
     """
     remark = r"(?:'s\s+(?:turn|reply|response|answer))?(?:\s*\([^)\n]{0,30}\)|\s*#?\d{1,2})?"
     name = rf"(?:the\s+)?{other}{remark}"

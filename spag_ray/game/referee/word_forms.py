@@ -1,4 +1,4 @@
-"""The forms of a target word: its real inflections, and what is searched for them.
+"""The forms of a target word: its inflections, and the patterns that find them.
 
 >>> sorted(inflections("write"))
 ['write', 'writed', 'writes', 'writing', 'written', 'wrote']
@@ -18,18 +18,19 @@ from spag_ray.game.words import STOP_WORDS
 
 # Between the parts of a compound: "ice cream", "ice-cream", "icecream", "*ice* cream".
 _JOINT = r"[\s\-*_\"'`]{0,6}"
-_BEFORE = r"(?<![^\W_])(?<![^\W_]')"  # no letter; not the clock of "o'clock"
-_AFTER = r"(?![^\W_])(?!'t(?![^\W_]))"  # no letter; not the won of "won't"
+_BEFORE = r"(?<![^\W_])(?<![^\W_]')"  # no letter before it; not the "clock" of "o'clock"
+_AFTER = r"(?![^\W_])(?!'t(?![^\W_]))"  # no letter after it; not the "won" of "won't"
 _IN_USE = 2.5  # Zipf: three times in ten million words
 
 
 @dataclass(frozen=True)
 class WordForms:
-    """A target word made ready: `pattern` finds a form as a word, `joined` holds the forms as one.
+    """A target word prepared for the search. `pattern` finds a form as a whole word; `joined` holds the forms without
+    separators.
 
-    A text without any of `beginnings` need not be searched, which is most of them. `skeletons` maps the coarse
-    letters of a form (skeleton.py) to its letters; a text whose coarse letters hold none of `cores` has no
-    form in disguise. `short_cores` are those of one and two letters, which stand in most texts.
+    A text that contains none of `beginnings` need not be searched with `pattern`; that is true of most texts.
+    `skeletons` maps the coarse letters of a form (skeleton.py) to its letters. A text whose coarse letters contain none
+    of `cores` has no form in disguise. `short_cores` have one or two letters, which most texts contain.
     """
 
     pattern: re.Pattern[str]
@@ -42,7 +43,7 @@ class WordForms:
 
 @lru_cache(maxsize=65536)
 def word_forms(word: str) -> WordForms:
-    """The word with all its inflections; of a compound the first or the last part is inflected."""
+    """The word with all its inflections. In a compound, the first or the last part is inflected."""
     folded = fold(word.strip()).text
     if not folded:
         raise InputError(f"the target word {word!r} has no visible character; choose another")
@@ -84,11 +85,11 @@ def is_in_use(letters: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def inflections(word: str) -> frozenset[str]:
-    """All inflections of a single folded word, itself included.
+    """All inflections of a single folded word, including the word itself.
 
-    A word that only exists as an inflection ("went", "knives") stands for its dictionary form too; one that
-    is also a word of its own ("saw", "evening") does not, but for a plural ("glasses"). Very common words
-    that happen to be an inflection ("does" of "doe") are left out.
+    If the word is only an inflection ("went", "knives"), the inflections of its dictionary form are included. If it is
+    also a dictionary word itself ("saw", "evening"), they are not, except for plurals ("glasses"). Very common words
+    that are also an inflection ("does" of "doe") are left out.
     """
     import lemminflect
 
@@ -108,7 +109,7 @@ def inflections(word: str) -> frozenset[str]:
 
 
 def _regular_forms(word: str) -> set[str]:
-    """What rules make of the word as noun and verb: the dictionary lacks "cans", "leaped" and new words."""
+    """The regular inflections of the word as a noun and a verb: the dictionary lacks "cans", "leaped" and new words."""
     import lemminflect
 
     if len(word) < 2 or not word.isalpha() or (_lemmas(word) and word not in _lemmas(word)):
@@ -129,12 +130,12 @@ def _lemmas(word: str) -> set[str]:
 
 
 def _shortest(forms: set[str]) -> tuple[str, ...]:
-    """Those that hold no other: a text without any of these has none of `forms`."""
+    """The forms that contain no other form. A text that contains none of these contains none of `forms`."""
     return tuple(sorted(form for form in forms if not any(other != form and other in form for other in forms)))
 
 
 def _skeletons(joined: frozenset[str]) -> dict[str, frozenset[str]]:
-    """Coarse letters -> letters of the forms that have them."""
+    """{coarse letters: the letters of the forms that have them}."""
     found: dict[str, set[str]] = {}
     for form in joined:
         letters = "".join(char for each in form for char in letters_of(each) if char.isalnum())
@@ -144,5 +145,5 @@ def _skeletons(joined: frozenset[str]) -> dict[str, frozenset[str]]:
 
 
 def _without_accents(word: str) -> str:
-    """`naive` for `naïve`: how the word is often typed."""
+    """`naive` for `naïve`: the word as it is often typed."""
     return "".join(char for char in unicodedata.normalize("NFD", word) if not unicodedata.combining(char))

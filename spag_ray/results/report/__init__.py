@@ -5,8 +5,8 @@
     transcripts.py    episodes/*.log, counted ────────────────┘                                                │
         └─> packing.py   each game as it is read, in packed blocks ────────────────────────────────────────────┴─> HTML
 
-The page lists missing or damaged files; running and killed runs have a report too. In the browser, base.js unpacks,
-charts.js draws, filters.js, games.js and game.js show the list of games and the selected game.
+The page lists missing or damaged files. Running and killed runs can have a report, too. In the browser, base.js unpacks
+the data, charts.js draws charts, and filters.js, games.js and game.js show the list of games and the selected game.
 
 Tests of other names: figure, files, headline, known_figures, outcome_figures, pace_figures, page, sections,
 step_figures in test_report.py; tokens, packing in test_report_tokens.py; transcripts in test_report_page.py.

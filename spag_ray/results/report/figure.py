@@ -1,7 +1,7 @@
 """A figure: plain data in the form that plotly.js reads.
 
-A colour is the name of a variable of the page's style sheet (`--attacker`): the page inserts the value of its current
-theme.
+A colour is the name of a variable in the page's style sheet (`--attacker`). The page replaces it by the value in its
+current theme.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ MARK = ": alarm"  # after the name of a stage that collapsed
 
 @dataclass(frozen=True)
 class Figure:
-    """`title`, `note` and `legend` (name, colour) are shown with it; `summary` is for screen readers; `height` in
-    pixels."""
+    """`title`, `note` and `legend` (name, colour) are shown with the figure. `summary` is for screen readers. `height`
+    is in pixels."""
 
     name: str
     title: str
@@ -37,12 +37,12 @@ class Figure:
 
 
 def as_label(text: str) -> str:
-    """A name as plotly.js shows it: what it would read as a tag stays text."""
+    """A name, escaped so that plotly.js does not read parts of it as tags."""
     return html.escape(text, quote=False)
 
 
 def line(x: Sequence[float | None], y: Sequence[float | None], name: str, colour: str) -> dict[str, Any]:
-    """A curve; None is a gap."""
+    """A curve; None makes a gap."""
     return {
         "type": "scatter",
         "mode": "lines" if len(x) > 1 else "markers",
@@ -56,7 +56,7 @@ def line(x: Sequence[float | None], y: Sequence[float | None], name: str, colour
 
 
 def numbered(title: str, numbers: Iterable[float | None]) -> dict[str, Any]:
-    """An axis of whole numbers: no marks between them where there are few."""
+    """An axis of whole numbers. If there are few, it has no marks between them."""
     there = [number for number in numbers if number is not None]
     few = bool(there) and max(there) - min(there) <= MOST_MARKS
     return {"title": {"text": title}, **({"dtick": 1} if few else {})}

@@ -1,4 +1,4 @@
-"""The small files of a run folder, those that exist."""
+"""Reads the small files of a run folder, as far as they exist."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _FAULTS = (
 
 @dataclass(frozen=True)
 class RunFiles:
-    """`damaged`: {name of an unreadable file: why}. Missing files are None or empty. `ended`: (finished, stopped or
-    failed; why); None for a run that is running or was killed."""
+    """The content of the files. Missing files are None or empty. `damaged`: {name of an unreadable file: why}. `ended`:
+    (finished, stopped or failed; why); None for a run that is running or was killed."""
 
     folder: Path
     config: RunConfig | None = None
@@ -52,12 +52,12 @@ class RunFiles:
 
 
 def read_files(folder: Path) -> RunFiles:
-    """Raises RunFolderError for what is no run folder at all."""
+    """Reads the files of a run folder. Raises RunFolderError if `folder` is not a run folder."""
     if not folder.is_dir():
         raise RunFolderError(f"{folder}: no such folder; give the folder of a run (train's --run-dir)")
     if not any((folder / name).exists() for name in ("config.yaml", "metrics.jsonl", "episodes")):
         raise RunFolderError(
-            f"{folder}: no run folder: no config.yaml, metrics.jsonl or episodes/ in it; give train's --run-dir"
+            f"{folder} is not a run folder: it has no config.yaml, metrics.jsonl or episodes/; give train's --run-dir"
         )
     damaged: dict[str, str] = {}
 
@@ -86,18 +86,18 @@ def read_files(folder: Path) -> RunFiles:
 def _config(path: Path) -> RunConfig | None:
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.MarkedYAMLError as error:  # whose text quotes the file, which may hold secrets
+    except yaml.MarkedYAMLError as error:  # its text quotes the file, which may hold secrets
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ValueError(f"it is not valid YAML (line {line}: {error.problem})") from None
     if not isinstance(data, Mapping):
-        raise ValueError("it is no mapping of keys to values")
+        raise ValueError("it is not a mapping of keys to values")
     return parse_config(data, path.name)
 
 
 def _mapping(path: Path) -> dict[str, Any]:
     data = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(data, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     return data
 
 

@@ -1,4 +1,4 @@
-"""The page's top: what ran, on what, for how long; and what is missing."""
+"""The top of the page: what ran, on what hardware, for how long, and what is missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ENGINES = {"vllm": "vLLM", "transformers": "transformers"}
 
 @dataclass(frozen=True)
 class Gathered:
-    """All that is known of a run. `made_at`: seconds since the epoch."""
+    """Everything that was read of a run. `made_at`: when the page is made, in seconds since the epoch."""
 
     files: RunFiles
     measured: Measurements
@@ -42,14 +42,14 @@ def headline(run: Gathered) -> Markup:
 
 
 def notices(run: Gathered) -> Markup:
-    """One line for each thing that is missing or damaged; nothing when all is well."""
+    """One line for each missing or damaged part; nothing if there is none."""
     return markup.notices(list(_amiss(run)))
 
 
 def _state(run: Gathered) -> str:
     made = f"{_utc(run.made_at):%d %B %Y, %H:%M} UTC"
     last = f"{_utc(run.measured.clock.ended):%d %B %Y, %H:%M} UTC" if run.measured.num_lines else "never"
-    how, why = run.files.ended or ("not known to be finished", "it goes on, or was cut off")
+    how, why = run.files.ended or ("not known to be finished", "it is running or was killed")
     return f"{how.capitalize()}{f': {why}' if why else ''}. Last measured {last}; this page was made {made}."
 
 
@@ -59,10 +59,10 @@ def _what(config: RunConfig) -> str:
     if config.imitation.enabled:
         parts.append(f"imitates {'a scripted expert' if config.imitation.source == 'scripted' else 'given games'}")
     if (rounds := config.self_play.rounds) > 0:
-        how = "play and learning at the same time" if config.schedule == "stream" else "play and learning in turns"
+        how = "play and training at the same time" if config.schedule == "stream" else "play and training in turns"
         number = "1 round" if rounds == 1 else f"{rounds} rounds"
         parts.append(f"plays itself: {number} of {config.self_play.games_per_round} games, {how}")
-    seats = "" if config.policies == "shared" else ", as an attacker and a defender with weights of their own,"
+    seats = "" if config.policies == "shared" else ", as an attacker and a defender with separate weights,"
     return f"{model}{seats} {', then '.join(parts) or 'is evaluated'}."
 
 
@@ -93,8 +93,8 @@ def _numbers(run: Gathered) -> Iterator[tuple[str, str, str]]:
 
 
 def _last_score(files: RunFiles) -> Iterator[tuple[str, str, str]]:
-    """The newest stage's score against the imitated one, or the player it met last in both seats; for guests, the
-    last two."""
+    """The newest stage's score against the imitated model, or against the last player that it met in both seats.
+    Without stages of a run: the score of the last two players."""
     met = {(match.attacker, match.defender): None for match in files.matches if match.games}
     pairs = [(newest, other) for other, newest in reversed(met) if newest != other and (newest, other) in met]
     if not pairs:
@@ -115,7 +115,7 @@ def _amiss(run: Gathered) -> Iterator[str]:
         yield f"{name} cannot be read: {why}"
     for name in ("config.yaml", "metrics.jsonl", "episodes"):
         if not (files.folder / name).exists():
-            yield f"{name} is not there; what follows from it is left out"
+            yield f"{name} is missing; the parts of the page that need it are left out"
     if run.measured.num_unreadable:
         yield f"metrics.jsonl: {run.measured.num_unreadable} lines cannot be read and are left out"
     for log, fault in run.transcripts.faults.items():

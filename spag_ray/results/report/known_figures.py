@@ -1,4 +1,4 @@
-"""What defenders could have known, by turn and by stage, and whether claims were as right as they were probable."""
+"""What defenders could have known, by turn and by stage, and how often claims were right at each probability."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _TRAP = GameEnd(Outcome.ATTACKER_WINS, EndReason.SAID_WORD)
 
 
 def known_figures(transcripts: Transcripts) -> list[Figure]:
-    """The word's probability by the defender's turn, of a few stages; and the claims of all scored games by it."""
+    """The word's probability by the defender's turn, for a few stages; and how many claims of all scored games were
+    right, by that probability."""
     if not transcripts.known:
         return []
     return [_by_turn(transcripts), _calibration(pooled(transcripts.known.values()))]
@@ -45,24 +46,24 @@ def _by_turn(transcripts: Transcripts) -> Figure:
     legend = tuple((as_label(Stage.parse(stage).title), colour) for stage, colour in shown.items())
     return Figure(
         "known-by-turn",
-        "How probable the word was to the defender",
+        "Probability of the word for the defender",
         "; ".join(said),
         data,
         layout,
-        "mean over the games that came so far",
+        "mean over the games that reached the turn",
         height=260,
         legend=legend,
     )
 
 
 def _own_stages(transcripts: Transcripts) -> list[str]:
-    """Those whose weights played both seats, where there are any."""
+    """The stages in which the same weights played both seats; all stages if there are none."""
     stages = list(transcripts.known)
     return [stage for stage in stages if Stage.parse(stage).kind is StageKind.EVALUATION] or stages
 
 
 def _few(stages: Sequence[str]) -> list[str]:
-    """As many as there are colours: the first, the last, and some between them.
+    """At most one stage per colour: the first, the last, and some between them.
 
     >>> _few(list("abcdefg"))
     ['a', 'c', 'e', 'g']
@@ -74,7 +75,7 @@ def _few(stages: Sequence[str]) -> list[str]:
 
 
 def _calibration(tenths: Sequence[Tenth]) -> Figure:
-    """Bars: how many of the claims were right. Dashes: how many p says."""
+    """Bars: the share of claims that were right. Dashed line: the share that p predicts."""
     middles = [10 * place + 5 for place in range(len(tenths))]
     shares = [None if tenth.share is None else round(100 * tenth.share, 1) for tenth in tenths]
     counts = [f"{tenth.right} of {tenth.claims}" if tenth.claims else "" for tenth in tenths]
@@ -90,12 +91,12 @@ def _calibration(tenths: Sequence[Tenth]) -> Figure:
         "marker": {"color": "--defender"},
         "hovertemplate": "%{customdata} claims right<extra></extra>",
     }
-    expected = line([0, 100], [0, 100], "as many as p says", "--muted")
+    expected = line([0, 100], [0, 100], "as p predicts", "--muted")
     expected["line"] |= {"dash": "dash"}
     expected["hoverinfo"] = "skip"
     del expected["hovertemplate"]
     layout = {
-        "xaxis": {"title": {"text": "probability of the word where the claim was made"}, "ticksuffix": "%", "dtick": 20}
+        "xaxis": {"title": {"text": "probability of the word at the claim"}, "ticksuffix": "%", "dtick": 20}
         | {"range": [0, 100], "showgrid": False},
         "yaxis": {"ticksuffix": "%", "range": [0, 112], "dtick": 25},
         "hovermode": "closest",
@@ -111,12 +112,12 @@ def _calibration(tenths: Sequence[Tenth]) -> Figure:
         layout,
         "number: claims",
         height=260,
-        legend=(("share that was right", "--defender"), ("as many as p says", "--muted")),
+        legend=(("share that was right", "--defender"), ("as p predicts", "--muted")),
     )
 
 
 def known_tables(transcripts: Transcripts) -> Markup:
-    """Every stage's guesses, traps and probabilities by turn, and how to read the charts."""
+    """Each stage's guesses, traps and probabilities by turn, and how to read the charts."""
     known, counts = transcripts.known, transcripts.counts
     stages = [stage for stage in counts if stage in known or Stage.parse(stage).phase == "evaluation"]
     if not stages:
@@ -137,13 +138,13 @@ def known_tables(transcripts: Transcripts) -> Markup:
     headings = ("attacker v defender", "right guesses", "traps", *(f"turn {n}" for n in range(1, num_turns + 1)))
     text = paragraph(
         "Right guesses: of all guesses. Traps: attackers' wins in which the defender said the word without noticing. "
-        "Turn 1, 2, ...: how probable the word was to the defender there, had it guessed; mean over games.",
+        "Turn 1, 2, ...: probability that a guess of the defender at this turn would have been right; mean over games.",
         "note",
     )
     if known:
         text += paragraph(
-            "How to read the bars: of claims made where the word had a probability of 30 to 40 %, about a third should "
-            "be right. Bars below the dashes: claims were right less often than the probabilities say. A few claims "
+            "How to read the bars: of claims at a probability of 30 to 40 %, about a third should be right. If bars "
+            "are below the dashed line, claims were right less often than the probabilities predict. A few claims "
             "prove nothing.",
             "note",
         )
@@ -151,7 +152,7 @@ def known_tables(transcripts: Transcripts) -> Markup:
 
 
 def _percent(share: float) -> str:
-    """Two digits that say something.
+    """A percentage with about two significant digits.
 
     >>> _percent(0.344), _percent(0.0123), _percent(0.00001)
     ('34%', '1.2%', '<0.1%')

@@ -1,4 +1,4 @@
-"""Pieces of HTML, made by Jinja2 with autoescape: what comes from a run is text, never markup.
+"""Pieces of HTML, made by Jinja2 with autoescape: data of a run is always text, never markup.
 
 >>> row_of_cells("<b>", "1")
 Markup('<tr><th scope="row">&lt;b&gt;</th><td>1</td></tr>')
@@ -39,7 +39,7 @@ def paragraph(text: str, kind: str = "") -> Markup:
 
 
 def table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
-    """The first column names its row."""
+    """A table; the first column has the name of the row."""
     return _piece("table", caption, headings, list(rows))
 
 
@@ -48,7 +48,7 @@ def row_of_cells(first: str, *more: str) -> Markup:
 
 
 def chart(figure: Figure) -> Markup:
-    """The place of a figure, which the page draws when it comes into view."""
+    """The placeholder of a figure. The page draws it when it comes into view."""
     return _piece("chart", figure)
 
 
@@ -66,7 +66,7 @@ def notices(lines: Sequence[str]) -> Markup:
 
 
 def folded(title: str, text: str) -> Markup:
-    """A long text that opens on a click."""
+    """A long text that is shown on a click."""
     return _piece("folded", title, text)
 
 
@@ -92,7 +92,7 @@ def megabytes(num_bytes: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """The two units that say most."""
+    """A duration in its two largest units."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)

@@ -1,4 +1,4 @@
-"""metrics.jsonl -> curves and counts: read twice, line by line, in constant memory."""
+"""metrics.jsonl -> curves and counts. The file is read twice, line by line, in constant memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ NUM_BINS = 90
 
 @dataclass(frozen=True)
 class Clock:
-    """When lines were written, in seconds since the epoch; `pauses`: (from, to) in which nothing ran."""
+    """When lines were written, in seconds since the epoch. `pauses`: (from, to) of times in which the run did not
+    run."""
 
     began: float = 0.0
     ended: float = 0.0
@@ -55,13 +56,13 @@ class Clock:
         return self.running(self.ended)
 
     def running(self, time: float) -> float:
-        """Seconds that the run had run for at `time`."""
+        """How long the run had run at `time`, in seconds, without pauses."""
         paused = sum(max(0.0, min(time, end) - begin) for begin, end in self.pauses)
         return max(0.0, min(time, self.ended) - self.began - paused)
 
 
 class Activity:
-    """Tokens by time: what was sampled, by phase, and what was learned. `rates` are tokens per second, [NUM_BINS]."""
+    """Tokens over time: those sampled, by phase, and those trained on. `rates` are tokens per second, [NUM_BINS]."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -69,7 +70,7 @@ class Activity:
         self._tokens: dict[str, list[float]] = {}
 
     def add(self, what: str, tokens: float, begin: float, end: float) -> None:
-        """Spread evenly over the time in which they came."""
+        """Adds tokens, spread evenly between `begin` and `end`."""
         first, last = self._clock.running(begin) / self.bin_s, self._clock.running(end) / self.bin_s
         bins = self._tokens.setdefault(what, [0.0] * NUM_BINS)
         for place in range(min(int(first), NUM_BINS - 1), min(int(last), NUM_BINS - 1) + 1):
@@ -83,10 +84,10 @@ class Activity:
 
 @dataclass
 class Measurements:
-    """What the report draws. `steps`: {(policy, phase): rows of the policy's step number and STEP_FIELDS};
-    `stage_begins`: {policy: {stage: its first step's number}}; `lags`: rows of version and the share of its episodes by
-    how many versions old they were; `syncs`: rows of version and seconds; `incidents`: {what: how often}; `collapse`:
-    {(stage, figure): its alarm, or the end of one}."""
+    """What the report draws. `steps`: {(policy, phase): rows of the policy's step number and STEP_FIELDS}.
+    `stage_begins`: {policy: {stage: number of its first step}}. `lags`: rows of a version and the shares of its
+    episodes by age in versions. `syncs`: rows of version and seconds. `incidents`: {what: how often}. `collapse`:
+    {(stage, figure): an alarm or its end}."""
 
     clock: Clock
     activity: Activity
@@ -105,7 +106,7 @@ class Measurements:
 
     @property
     def alarmed(self) -> set[str]:
-        """Stages with an alarm."""
+        """The stages with an alarm."""
         return {line.stage for line in self.collapse.values() if line.is_alarm}
 
     @property
@@ -114,7 +115,7 @@ class Measurements:
 
 
 def read_measurements(path: Path, max_lag: int = 0) -> Measurements:
-    """`max_lag`: of a stream, the most versions that an episode may be old."""
+    """Reads metrics.jsonl. `max_lag`: the largest age of an episode of a stream, in versions."""
     clock = _clock(path)
     found = Measurements(clock, Activity(clock), max_lag=max_lag)
     reader = _Reader(found)
@@ -169,7 +170,7 @@ class _Reader:
             self._found.activity.add("learned", report.num_target_tokens, time - report.seconds, time)
 
     def _games(self, time: float, line: GamesLine) -> None:
-        """Tokens since the buffer's process started; the count restarts at 0 with the process."""
+        """The line counts tokens since the buffer's process started; a new process starts at 0."""
         before = self._tokens.get(line.phase, 0)
         self._tokens[line.phase] = line.tokens
         new = line.tokens - before if line.tokens >= before else line.tokens
@@ -187,7 +188,7 @@ class _Reader:
 
 
 def _drawn(value: float | None) -> float | None:
-    """None, a gap, for a value that is missing or not finite."""
+    """The value; None, which makes a gap, if it is missing or not finite."""
     return value if value is not None and math.isfinite(value) else None
 
 

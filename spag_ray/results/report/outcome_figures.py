@@ -1,4 +1,4 @@
-"""How games ended, by stage and by who met whom."""
+"""How games ended, by stage and by pair of players."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spag_ray.results.report.figure import MARK, Figure, as_label, numbered
 from spag_ray.results.report.transcripts import Transcripts
 from spag_ray.stages import Stage, StageKind, order_of
 
-# In the order of the bars: what is good for the attacker to the left, for the defender to the right.
+# In the order of the bars: outcomes that are good for the attacker on the left, for the defender on the right.
 COLOURS = {
     Outcome.ATTACKER_WINS: "--attacker",
     Outcome.DEFENDER_BREACH: "--defender-breach",
@@ -26,8 +26,8 @@ MOST_NUMBERED_CELLS = 144
 
 
 def outcome_figures(transcripts: Transcripts, alarmed: Container[str] = ()) -> list[Figure]:
-    """Shares by stage: of games that were trained on or played for it, and of games on held-out words. Evaluations of
-    the stages in `alarmed` are marked."""
+    """Shares by stage: of games for training, and of games on held-out words. Evaluations of the stages in `alarmed`
+    are marked."""
     found = []
     trained: dict[str, GameCount] = {}
     held_out: dict[str, GameCount] = {}
@@ -46,7 +46,7 @@ def outcome_figures(transcripts: Transcripts, alarmed: Container[str] = ()) -> l
 
 
 def _evaluated(stage: str) -> str | None:
-    """Whose evaluation it is."""
+    """The stage that an evaluation is of; None if `stage` is not an evaluation."""
     parsed = Stage.parse(stage)
     return parsed.players[0] if parsed.kind is StageKind.EVALUATION else None
 
@@ -156,6 +156,6 @@ def matrix_figure(name: str, title: str, matrix: WinMatrix) -> Figure | None:
 
 
 def _player_order(name: str) -> tuple[tuple[int, int, bool, str], int]:
-    """Stages as a run comes to them; a league's players, policy@version, by their version."""
+    """Stages in the order of a run; a league's players, policy@version, by version."""
     policy, _, version = name.partition("@")
     return order_of(policy), int(version) if version.isdecimal() else 0

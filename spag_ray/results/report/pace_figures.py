@@ -1,4 +1,4 @@
-"""Throughput by time, how old what was learned was, and how long weights travelled."""
+"""Throughput over time, the age of episodes in training, and the duration of weight syncs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PHASE_NAMES = {"self_play": "self-play"}
 
 
 def pace_figures(measured: Measurements) -> list[Figure]:
-    """Those that the run has anything for."""
+    """The figures for which the run has data."""
     found = (_throughput(measured), _staleness(measured), _syncs(measured))
     return [figure for figure in found if figure is not None]
 
@@ -67,9 +67,9 @@ def _staleness(measured: Measurements) -> Figure | None:
         "yaxis": {"range": [0, 100], "ticksuffix": "%"},
     }
     mean = _mean_lag(rows)
-    summary = f"Episodes were {mean:.2f} versions old on average when they were learned."
+    summary = f"Episodes were {mean:.2f} versions old on average when they were trained on."
     legend = tuple((str(trace["name"]), str(trace["marker"]["color"])) for trace in data)
-    note = "versions between playing and learning"
+    note = "versions between play and training"
     return Figure("staleness", "Staleness", summary, data, layout, note, legend=legend)
 
 
@@ -84,7 +84,7 @@ def _syncs(measured: Measurements) -> Figure | None:
     versions = [version for trace in data for version in trace["x"]]
     layout = {"xaxis": numbered("version", versions), "yaxis": {"rangemode": "tozero"}}
     legend = tuple((trace["name"], trace["line"]["color"]) for trace in data)
-    summary = f"Seconds to give a version to every engine: {min(seconds):.2f} to {max(seconds):.2f}."
+    summary = f"Seconds until every engine has a version: {min(seconds):.2f} to {max(seconds):.2f}."
     note = "seconds until every engine has a version"
     shown = legend if len(legend) > 1 else ()
     return Figure("syncs", "Weights to the engines", summary, data, layout, note, legend=shown)

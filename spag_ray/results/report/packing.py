@@ -1,4 +1,5 @@
-"""Games as the page has them: an index of numbers to filter by, and packed blocks that are unpacked when looked at."""
+"""Games in the form of the page: an index of numbers for the filters, and packed blocks that are unpacked when
+viewed."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ from spag_ray.training_data.imitation import imitated_turns
 from spag_ray.training_data.samples import advantages
 
 BLOCK_GAMES = 64
-SURPRISE_STEPS_PER_NAT = 20  # what log-probabilities are rounded to
+SURPRISE_STEPS_PER_NAT = 20  # log-probabilities are rounded to 1/20 nat
 MOST_SURPRISE = 400
 OUTCOMES = tuple(Outcome)
 _COLUMNS = ("stage", "number", "outcome", "word", "attacker", "defender", "turns")
 
 
 def packed(data: Any) -> str:
-    """JSON as base64 of gzip: no character of it means anything in HTML."""
+    """JSON as base64 of gzip, which has no character that is special in HTML."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return packed_bytes(text.encode())
 
@@ -37,7 +38,7 @@ def packed_bytes(data: bytes) -> str:
 
 
 class Names:
-    """Texts by number, in the order in which they first came."""
+    """Numbers texts in the order of their first appearance."""
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
@@ -50,9 +51,9 @@ class Names:
 
 
 class Packer:
-    """Takes games one by one; full blocks go to `put`. Held in memory: the index, and the block that is being filled.
+    """Takes games one by one and passes full blocks to `put`. Only the index and the current block are in memory.
 
-    `num_shaded`: turns whose tokens can be told apart in their text.
+    `num_shaded`: turns whose tokens could be located in their text.
     """
 
     def __init__(self, config: RunConfig | None, aligner: Aligner | None, put: Callable[[str], None]) -> None:
@@ -86,13 +87,13 @@ class Packer:
             self.close()
 
     def close(self) -> None:
-        """The last block may have fewer games."""
+        """Passes on the last block, which may have fewer games."""
         if self._block:
             self._put(packed(self._block))
             self._block = []
 
     def index(self) -> dict[str, Any]:
-        """What all games are filtered by, as columns; numbers stand for the names."""
+        """The values by which games are filtered, as columns; names are replaced by numbers."""
         return {
             "stages": list(self._stages),
             "outcomes": [str(outcome) for outcome in OUTCOMES],
@@ -121,9 +122,9 @@ class Packer:
         }
 
     def _turn(self, turn: Turn) -> dict[str, Any]:
-        """`surprise`: minus the log-probability of each token, in steps; `lengths`: characters that each wrote. They
-        are there where a text can be told apart into tokens, `mean` where there are log-probabilities. `known`: how
-        probable the word was."""
+        """`surprise`: minus the log-probability of each token, in steps. `lengths`: the characters of each token. Both
+        are missing if the tokens cannot be located in the text. `mean` is missing without log-probabilities. `known`:
+        the probability of the word."""
         found: dict[str, Any] = {
             "text": turn.text,
             "player": self._players.place(turn.policy),
@@ -131,7 +132,7 @@ class Packer:
             "finish": turn.finish_reason,
             "tokens": turn.num_tokens,
         }
-        if any(turn.logprobs):  # a scripted player's are all 0: it draws nothing
+        if any(turn.logprobs):  # those of a scripted player are all 0
             found["mean"] = round(sum(turn.logprobs) / turn.num_tokens, 3)
             lengths = self._aligner.lengths(turn.token_ids, turn.text) if self._aligner is not None else None
             if lengths is not None:
@@ -144,8 +145,8 @@ class Packer:
 
 
 def learned_from(stage: str, episode: Episode, config: RunConfig | None) -> dict[int, float | None]:
-    """{index of a turn that a run learns from: its reward, before a baseline is taken off; None where it is imitated}.
-    Of games on held-out words there is none."""
+    """{index of a turn that is trained on: its reward before the baseline is subtracted; None if it is imitated}. Empty
+    for games on held-out words."""
     phase = Stage.parse(stage).phase
     if config is None or phase not in ("imitation", "self_play") or not _fits(episode):
         return {}
@@ -159,7 +160,7 @@ def learned_from(stage: str, episode: Episode, config: RunConfig | None) -> dict
 
 
 def _fits(episode: Episode) -> bool:
-    """Whether the verdict is one on these turns: a log may say anything."""
+    """Whether the verdict is possible for these turns: a damaged log may contain any verdict."""
     verdict, num_turns = episode.verdict, len(episode.turns)
     if verdict.turn is None:
         return verdict.outcome.breaker is None and verdict.length <= num_turns
@@ -167,5 +168,5 @@ def _fits(episode: Episode) -> bool:
 
 
 def _player(episode: Episode, role: Role) -> str:
-    """Who sat in a seat when the game began."""
+    """The player of a seat at the start of the game."""
     return next((turn.policy for turn in episode.turns if turn.role is role), "nobody")

@@ -1,7 +1,7 @@
-"""The report: everything of a run folder put into one HTML file.
+"""The report: a run folder as one HTML file.
 
-The page holds no link to anything outside it, and its Content-Security-Policy allows none; of scripts it runs the two
-that are in it, known by their hashes. Data is base64 in elements that no browser executes.
+The page has no link to anything outside it, and its Content-Security-Policy allows none. It allows only the two scripts
+in the page, by their hashes. Data is base64 in elements that browsers do not execute.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SCRIPTS = ("base.js", "charts.js", "filters.js", "game.js", "games.js")
 
 @dataclass(frozen=True)
 class Report:
-    """What was written: of `num_games` games `num_on_page` are in it."""
+    """The file that was written. `num_on_page` of the run's `num_games` games are in it."""
 
     path: Path
     num_bytes: int
@@ -63,10 +63,10 @@ class Report:
 
 
 def write_report(folder: Path, out: Path, decode: Decode | None = None, max_games: int = MAX_GAMES) -> Report:
-    """The page of a run folder, written to `out` as one; what is there already is replaced.
+    """Writes the page of a run folder to `out`. An existing file is replaced atomically.
 
-    `decode` (tokens.py) lets tokens be shaded one by one. Raises RunFolderError for what is no run folder, InputError
-    when `out` cannot be written.
+    With `decode` (tokens.py) each token is shaded. Raises RunFolderError if `folder` is not a run folder, InputError if
+    `out` cannot be written.
     """
     files = read_files(folder)
     stream = files.config.stream if files.config is not None else None
@@ -84,17 +84,17 @@ def write_report(folder: Path, out: Path, decode: Decode | None = None, max_game
         except OSError as error:
             raise InputError(f"{out} cannot be written: {error.strerror}; choose another place with --out") from error
         finally:
-            with contextlib.suppress(OSError):  # where nothing can be written, nothing was
+            with contextlib.suppress(OSError):  # if the folder cannot be written, there is no file
                 partial.unlink(missing_ok=True)
     return Report(out, out.stat().st_size, transcripts.num_games, packer.num_games)
 
 
 def _page(run: Gathered, blocks: TextIO) -> Iterator[str]:
-    """The text of the page, piece by piece; `blocks` are its last and largest part."""
+    """The text of the page in pieces; `blocks` is its last and largest part."""
     figures: dict[str, Figure] = {}
 
     def draw(found: Sequence[Figure | None]) -> Markup:
-        """The places of figures, whose data is kept for the page's end."""
+        """The placeholders of figures. Their data is kept for the end of the page."""
         drawn = [figure for figure in found if figure is not None]
         figures.update((figure.name, figure) for figure in drawn)
         return joined(map(chart, drawn))
@@ -125,7 +125,7 @@ def _page(run: Gathered, blocks: TextIO) -> Iterator[str]:
 
 
 def _charts(run: Gathered, draw: Callable[[Sequence[Figure | None]], Markup]) -> dict[str, Markup]:
-    """{section: its HTML}; a section that has nothing says so."""
+    """{section: its HTML}. A section without data says so."""
     files, measured = run.files, run.measured
     matrix = WinMatrix()
     for match in files.matches:
@@ -147,7 +147,7 @@ def _charts(run: Gathered, draw: Callable[[Sequence[Figure | None]], Markup]) ->
         "pace_text": staleness_text(files.config, measured) + incidents(measured),
         "evaluation": evaluation_table(files.evaluations)
         if files.evaluations
-        else _nothing("No tasks were evaluated: evaluation.tasks names them."),
+        else _nothing("No tasks were evaluated. To evaluate some, set evaluation.tasks."),
     }
 
 
@@ -158,12 +158,12 @@ def _games_note(run: Gathered) -> Markup:
     text = NOTHING
     if packer.num_games < total:
         text += paragraph(
-            f"{packer.num_games:,} of {in_words(total)} games are on this page, drawn at random, of each stage the "
-            "same share; the numbers above are of all of them.",
+            f"{packer.num_games:,} of {in_words(total)} games are on this page: a random sample with the same share of "
+            "each stage. The numbers above are computed from all games.",
             "note",
         )
     if not packer.num_shaded:
-        text += paragraph("No tokenizer was found that gives these texts: turns are shaded as a whole.", "note")
+        text += paragraph("No tokenizer was found that reproduces these texts: turns are shaded as a whole.", "note")
     return text
 
 
@@ -172,11 +172,11 @@ def _nothing(text: str) -> Markup:
 
 
 def _policy(*scripts: str) -> str:
-    """The Content-Security-Policy: these scripts and nothing from anywhere."""
+    """The Content-Security-Policy: allows these scripts, and no request to anywhere."""
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode('ascii')}'" for script in scripts
     )
-    # plotly.js sets styles as it draws, and shows a heat map as an image in a data: link.
+    # plotly.js sets inline styles, and shows a heat map as an image with a data: URL.
     styles = "style-src 'unsafe-inline'; img-src data:"
     return f"default-src 'none'; script-src {hashes}; {styles}; base-uri 'none'; form-action 'none'"
 

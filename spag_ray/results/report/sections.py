@@ -1,4 +1,4 @@
-"""The page's tables: standings, evaluations, incidents, and what the run was made with."""
+"""The tables of the page: standings, evaluations, incidents, packages and settings."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def rating_table(matches: Sequence[Match]) -> Markup:
     except (ImportError, RuntimeError) as error:  # a library is missing, or its fit does not converge
         return paragraph(f"No ratings: {error}.", "missing")
     if len(found) < 3:
-        return paragraph("No ratings: they compare players that have met others than themselves.", "missing")
+        return paragraph("No ratings: no player has met another player yet.", "missing")
     names = sorted({name for name, _ in found}, key=order_of)
     rows = [[name, *(_rating(found.get((name, role))) for role in Role)] for name in names]
     left_out = sorted({match.attacker for match in matches} - set(names), key=order_of)
     text = table("Ratings (400 points: odds of 10 to 1), 95% interval by word", ("player", *map(str, Role)), rows)
     if left_out:
-        text += paragraph(f"Not comparable, as no games connect them with these: {', '.join(left_out)}.", "note")
+        text += paragraph(f"Not comparable with these, because no games connect them: {', '.join(left_out)}.", "note")
     return block(text)
 
 
 def evaluation_table(evaluations: Sequence[Evaluation]) -> Markup:
-    """Tasks against stages, and the paper's own numbers beside the metrics that they are held against."""
+    """Tasks by stage, with the paper's numbers in the columns of the metrics that they are compared with."""
     stages = list(dict.fromkeys(row.stage for row in evaluations))
     tasks: dict[tuple[str, str], list[Evaluation]] = {}
     for row in evaluations:
@@ -76,13 +76,13 @@ def evaluation_table(evaluations: Sequence[Evaluation]) -> Markup:
 def incidents(measured: Measurements) -> Markup:
     """Restarts, losses and damage."""
     if not measured.incidents:
-        return paragraph("Nothing had to be restarted, nothing was lost.", "note")
+        return paragraph("No restarts, no losses.", "note")
     rows = [[name.replace("_", " "), str(count)] for name, count in sorted(measured.incidents.items())]
-    return table("What happened on the way", ("what", "times"), rows)
+    return table("Incidents", ("what", "times"), rows)
 
 
 def collapse_table(measured: Measurements) -> Markup:
-    """Alarms and their ends; nothing where there was none."""
+    """Alarms and their ends; nothing if there was none."""
     if not measured.collapse:
         return NOTHING
     rows = []
@@ -91,7 +91,7 @@ def collapse_table(measured: Measurements) -> Markup:
         mixed = f"{line.mix_ratio:.0%}" if line.action == "mix" else "-"
         interval = f"{line.low:.2f} to {line.high:.2f} of {line.before}"
         rows.append([line.stage, what, line.figure, f"{line.value:.2f}", interval, mixed])
-    headings = ("stage", "what", "figure", "value", "interval that it left", "games v frozen opponents")
+    headings = ("stage", "what", "figure", "value", "interval compared with", "games v frozen opponents")
     text = paragraph(
         "An alarm: the figure was worse than an earlier stage's interval for two stages. Charts mark these stages.",
         "note",
@@ -103,23 +103,26 @@ def staleness_text(config: RunConfig | None, measured: Measurements) -> Markup:
     if config is None:
         return NOTHING
     if config.schedule == "rounds":
-        return paragraph("Rounds: every game was learned by the version that played it, so none was stale.", "note")
+        return paragraph(
+            "Rounds: the version that played a game was also the one that was trained on it, so no game was stale.",
+            "note",
+        )
     return paragraph(
-        f"Stream: episodes are learned at most {config.stream.max_lag} versions after they were played. "
-        f"Too old by then and left out: {measured.num_evicted}. "
+        f"Stream: episodes are trained on at most {config.stream.max_lag} versions after they were played. "
+        f"Too old and left out: {measured.num_evicted}. "
         f"The learner waited {measured.waited_s:.0f} s for games.",
         "note",
     )
 
 
 def about(files: RunFiles) -> Markup:
-    """Packages and settings, to make the run again."""
+    """Packages and settings, to repeat the run."""
     pairs = [(str(name), value) for name, value in files.versions.items() if name != "packages"]
     packages = files.versions.get("packages")
     pairs += [(str(name), value) for name, value in packages.items()] if isinstance(packages, dict) else []
     text = facts((name, "unknown" if value is None else str(value)) for name, value in pairs)
     if not pairs:
-        text = paragraph("What it was made with is not known: versions.json is not there.", "missing")
+        text = paragraph("The packages are unknown: versions.json is missing.", "missing")
     if files.config is not None:
         settings = yaml.safe_dump(without_environment(files.config.model_dump(mode="json")), sort_keys=False)
         text += folded("config.yaml", settings)

@@ -18,7 +18,7 @@ MOST_STAGE_NAMES = 8
 
 @dataclass(frozen=True)
 class Curve:
-    """Fields of a step that are drawn together, in the phases in which they say something."""
+    """Fields of a step that are drawn together, in the phases in which they are meaningful."""
 
     name: str
     title: str
@@ -32,7 +32,7 @@ _LEARNED = ("self_play", "learn", "other")
 LEARNING = (
     Curve("imitation-loss", "Imitation: loss", ("loss",), ("imitation",), from_zero=False),
     Curve("loss", "Self-play: loss", ("loss",), _LEARNED, "policy, KL and SFT terms together", from_zero=False),
-    Curve("listening", "Surprise at the word", ("listening_nats",), ("imitation", *_LEARNED), "nats per token"),
+    Curve("listening", "Surprisal of the word", ("listening_nats",), ("imitation", *_LEARNED), "nats per token"),
     Curve("kl", "Divergence from the reference", ("kl",), _LEARNED, "nats per token"),
     Curve("entropy", "Entropy", ("entropy",), ("imitation", *_LEARNED), "nats per token", from_zero=False),
     Curve("gradient-norm", "Gradient norm", ("gradient_norm",), ("imitation", *_LEARNED), "before clipping"),
@@ -41,7 +41,7 @@ LEARNING = (
         "Weight of each role's games",
         ("attacker_weight", "defender_weight"),
         _LEARNED,
-        "0: it won no game of the step",
+        "0: the role won no game of the step",
     ),
 )
 MISMATCH = (
@@ -51,7 +51,7 @@ MISMATCH = (
 
 
 def step_figures(measured: Measurements, curves: Sequence[Curve]) -> list[Figure]:
-    """Those of `curves` that the run has anything for, against the number of the step."""
+    """The `curves` for which the run has data, over the number of the step."""
     return [figure for curve in curves if (figure := _figure(measured, curve)) is not None]
 
 
@@ -83,7 +83,7 @@ def _figure(measured: Measurements, curve: Curve) -> Figure | None:
 
 
 def _traces(measured: Measurements, curve: Curve, name: str) -> list[dict[str, Any]]:
-    """One of each policy; a role's own in its colour."""
+    """One trace for each policy. Traces of a role have the role's colour."""
     policies = sorted(measured.stage_begins)
     role = name.removesuffix("_weight")
     found = []
@@ -99,8 +99,8 @@ def _traces(measured: Measurements, curve: Curve, name: str) -> list[dict[str, A
 
 
 def _stage_marks(begins: Mapping[str, int], last: float, alarmed: Container[str]) -> dict[str, Any]:
-    """A line where a stage begins, and its name where there is room for it before the next; where there are very many,
-    nothing. A stage in `alarmed` has a line that stands out."""
+    """A line at the start of each stage, and its name if there is room before the next one; nothing if there are very
+    many stages. Lines of stages in `alarmed` are highlighted."""
     if len(begins) > MOST_STAGES:
         return {}
     steps = [*begins.values(), last]

@@ -1,4 +1,4 @@
-"""Curves of any length in constant memory: neighbours are averaged once there are too many points.
+"""Curves of any length in constant memory: when there are too many points, neighbours are averaged.
 
 >>> curve = Thinned(limit=2)
 >>> for x in range(8):
@@ -15,7 +15,7 @@ Row = tuple[float | None, ...]
 
 
 class Thinned:
-    """Rows of numbers in the order they come, at most 2 * `limit` of them; None is a value that is not there."""
+    """Rows of numbers in order, at most 2 * `limit` of them; None is a missing value."""
 
     def __init__(self, limit: int = 500) -> None:
         self.num_added = 0

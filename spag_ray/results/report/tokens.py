@@ -1,4 +1,4 @@
-"""Which characters of a turn's text each of its tokens wrote.
+"""Locates tokens in a turn's text: how many characters each token wrote.
 
 >>> words = ["I", " know", " it", "!", ""]
 >>> Aligner(lambda ids: "".join(words[i] for i in ids)).lengths((1, 2, 3, 4), "know it!")
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-# Token ids -> their text, special tokens left out; U+FFFD where bytes of a character are missing.
+# Token ids -> their text, without special tokens; U+FFFD replaces incomplete characters.
 Decode = Callable[[Sequence[int]], str]
 _PART = "\ufffd"
-_MOST_IN_PLACE = 32  # tokens decoded at once; where more of them make no whole character it is no text
+_MOST_IN_PLACE = 32  # tokens decoded at once; if more of them give no complete character, they are not text
 
 
 class Aligner:
-    """Token ids are looked up one by one where that gives the text, else decoded with what stands before them."""
+    """Decodes token ids one by one if that gives the text, else together with the tokens before them."""
 
     def __init__(self, decode: Decode) -> None:
         self._decode = decode
@@ -24,9 +24,9 @@ class Aligner:
         self._pieces: dict[int, str] = {}
 
     def lengths(self, token_ids: Sequence[int], text: str) -> list[int] | None:
-        """[L] characters of `text` that each token wrote, which sum to its length; 0 for white space that was taken
-        off, for special tokens, and for all but the last token of a character that several wrote. None where the
-        tokens do not give this text: they are another tokenizer's."""
+        """[L] characters of `text` that each token wrote; they sum to its length. 0 for white space that was stripped,
+        for special tokens, and for all but the last token of a character that several tokens make up. None if the
+        tokens do not give this text, because they are from another tokenizer."""
         for pieces in (self._one_by_one, self._in_place):
             found = pieces(token_ids)
             if len(found) == len(token_ids) and "".join(found).strip() == text:
@@ -34,7 +34,7 @@ class Aligner:
         return None
 
     def _one_by_one(self, token_ids: Sequence[int]) -> list[str]:
-        """What each token is after another one: alone, some tokenizers would take off its leading space."""
+        """Each token's text after another token, because some tokenizers remove the leading space of a token alone."""
         if self._anchor is None:
             alone = ((token, self._decode([token])) for token in token_ids)
             self._anchor = next(((token, text) for token, text in alone if text and _PART not in text), None)
@@ -47,9 +47,10 @@ class Aligner:
         return [self._pieces[token] for token in token_ids]
 
     def _in_place(self, token_ids: Sequence[int]) -> list[str]:
-        """Each token with those that wrote what stands before it; what ends in half a character waits for more."""
+        """Each token's text, decoded together with the tokens before it. A token that ends within a character gets "",
+        and the token that completes the character gets all of it."""
         pieces: list[str] = []
-        before = begin = 0  # the tokens [before, begin) wrote the last whole characters
+        before = begin = 0  # tokens [before, begin) wrote the last complete characters
         for end in range(1, len(token_ids) + 1):
             if end - before > _MOST_IN_PLACE:
                 return []
@@ -64,7 +65,7 @@ class Aligner:
 
 
 def _within(pieces: Sequence[str]) -> list[int]:
-    """Lengths of the pieces without the white space around all of them."""
+    """The lengths of the pieces, without the white space at the start and end of the whole text."""
     joined = "".join(pieces)
     begin = len(joined) - len(joined.lstrip())
     end = len(joined.rstrip())

@@ -1,4 +1,4 @@
-"""episodes/*.log: counts every game and passes it on for packing. Logs are streamed, one episode at a time."""
+"""Reads episodes/*.log: counts every game and passes it on for packing. Logs are read one episode at a time."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _SEGMENT = re.compile(r"(.+)\.\d+\.log")
 
 @dataclass
 class Transcripts:
-    """Of all games: `counts` by stage, `by_version` those of a stream by the newest version that played in them.
-    `known`: of stages whose games were scored. `faults`: {log: what is amiss with it}."""
+    """Counts of all games. `counts`: by stage. `by_version`: games of a stream, by the newest version that played in
+    them. `known`: for stages whose games were scored. `faults`: {log: what is wrong with it}."""
 
     counts: dict[str, GameCount] = field(default_factory=dict)
     by_version: dict[int, Counter[Outcome]] = field(default_factory=dict)
@@ -50,8 +50,8 @@ class Transcripts:
 
 
 def read_transcripts(folder: Path, packer: Packer, max_games: int, seed: int = 0) -> Transcripts:
-    """Read every log of `folder`. If there are more than `max_games` games, a sample is packed: the same share of each
-    stage and at least one."""
+    """Reads every log of `folder`. If there are more than `max_games` games, a sample is packed: the same share of each
+    stage, and at least one game of each."""
     found = Transcripts()
     logs = _logs(folder)
     chosen = _sample(
@@ -69,7 +69,7 @@ def read_transcripts(folder: Path, packer: Packer, max_games: int, seed: int = 0
             if chosen is None or place in chosen[stage]:
                 packer.add(stage, episode)
         amiss = [str(faults)] if faults else []
-        amiss += [f"{num_refused} records are no episodes of this version"] if num_refused else []
+        amiss += [f"{num_refused} records are not episodes of this version"] if num_refused else []
         if amiss:
             found.faults[path.name] = ", ".join(amiss)
     packer.close()
@@ -77,7 +77,7 @@ def read_transcripts(folder: Path, packer: Packer, max_games: int, seed: int = 0
 
 
 def _logs(folder: Path) -> dict[str, Path]:
-    """{stage: the first segment of its log}, as the run came to them."""
+    """{stage: the first segment of its log}, in the order of the run."""
     names = {path.name for path in folder.glob("*.log")}
     stages = [
         name.removesuffix(".log")
@@ -93,7 +93,7 @@ def _records(path: Path, faults: LogFaults) -> Iterator[bytes]:
 
 
 def _sample(sizes: Mapping[str, int], max_games: int, seed: int) -> dict[str, Collection[int]] | None:
-    """{stage: places in its log}; None when there is room for all."""
+    """{stage: places in its log} of the sampled games; None if all games fit."""
     total = sum(sizes.values())
     if total <= max_games:
         return None

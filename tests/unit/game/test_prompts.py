@@ -189,5 +189,5 @@ def test_a_claim_whose_pieces_are_not_the_whole_is_refused() -> None:
     tiger = renderer.claim("tiger")
     assert tiger.word_ids == tuple(map(ord, "tiger`"))
     assert tiger.named_ids == tuple(map(ord, "tiger"))
-    with pytest.raises(ModelError, match=r"joins 'river' to what stands beside it .* another `claim`"):
+    with pytest.raises(ModelError, match=r"joins 'river' to the text beside it .* another `claim`"):
         renderer.claim("river")

@@ -32,7 +32,7 @@ def test_words_come_back_as_written(tmp_path: Path) -> None:
         ("\n\n", "is empty"),
         ("cat\n\ndog\n", "line 2: blank"),
         ("cat\nice cream\n", "line 2: 'ice cream' is more than one word"),
-        ("cat\ndog\ncat\n", "'cat' stands on lines 1 and 3"),
+        ("cat\ndog\ncat\n", "'cat' is on lines 1 and 3"),
         ("cat\nCat\n", "lines 1 and 2"),
     ],
 )
@@ -57,7 +57,7 @@ def test_top_words_are_plain_content_words() -> None:
 
 def test_top_words_refuses_what_it_cannot_give() -> None:
     for count in (0, 10**7):
-        with pytest.raises(InputError, match="were asked for"):
+        with pytest.raises(InputError, match="were requested"):
             top_words(count)
 
 

@@ -75,5 +75,5 @@ def test_attention_that_does_not_compile_is_said_before_the_run(monkeypatch: pyt
 
     monkeypatch.setattr(attention, "_compiled_flex_attention", lambda: attend)
 
-    with pytest.raises(LearnerError, match=r"learner\.packing: none, or mend: Failed to find C compiler\.$"):
+    with pytest.raises(LearnerError, match=r"learner\.packing: none, or fix it: Failed to find C compiler\.$"):
         check_compiles(MODEL, torch.float32, torch.device("cpu"))

@@ -61,7 +61,7 @@ def test_an_optimiser_offloaded_from_a_gpu_is_deepspeeds_own() -> None:
         ({"bf16": {"enabled": False}}, {"dtype": "bfloat16"}, r"bf16.enabled = False, but learner.dtype says True"),
         ({"optimizer": {"params": {"lr": 1e-4}}}, {}, r"lr = 0.0001, but the stage's learning rate"),
         ({"train_micro_batch_size_per_gpu": 4}, {}, r"max_tokens_per_microbatch"),
-        ({"scheduler": {"type": "WarmupLR"}}, {}, r"'scheduler' is decided by the run"),
+        ({"scheduler": {"type": "WarmupLR"}}, {}, r"'scheduler' is set by the run"),
         ({"zero_optimization": {"stage": 0}}, {}, r"ZeRO stage 0 with bfloat16"),
         ({"communication_data_type": "auto"}, {}, r'is "auto", but the run says nothing'),
         ("{not json", {}, r"not valid JSON"),

@@ -243,7 +243,7 @@ def test_a_stream_that_cannot_be_is_refused() -> None:
         parse_config({"stream": {"reuse": 3, "max_lag": 1}})
     with pytest.raises(ConfigError, match=r"multiple of stream\.games_per_version"):
         parse_config({"schedule": "stream", "self_play": {"games_per_round": 50}})
-    with pytest.raises(ConfigError, match="drop one of them"):
+    with pytest.raises(ConfigError, match="remove one of them"):
         parse_config({"schedule": "stream", "placement": "colocated"})
 
 
@@ -380,9 +380,9 @@ def test_a_stream_whose_permits_starve_the_engines_says_what_to_change() -> None
     small = {"schedule": "stream", "stream": {"games_per_version": 16}, "self_play": {"games_per_round": 160}}
     hint = stream_hint(parse_config(small))
     assert hint is not None
-    assert "48 games are fewer than the 80" in hint
+    assert "permits for 48 games are too few: 80 games keep" in hint
     assert stream_hint(parse_config(small | {"stream": {"games_per_version": 16, "max_lag": 4}})) is None
     reused = stream_hint(parse_config(small | {"stream": {"games_per_version": 16, "max_lag": 4, "reuse": 2}}))
     assert reused is not None
-    assert "40 games are fewer than the 72" in reused
+    assert "permits for 40 games are too few: 72 games keep" in reused
     assert stream_hint(parse_config({})) is None

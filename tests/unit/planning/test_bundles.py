@@ -51,7 +51,7 @@ def test_what_is_missing_is_said_with_who_has_it() -> None:
         "2 GPUs for engine-policy-1: the cluster has 8, 7 are taken (node-0 4/4, node-1 3/4)"
     )
     assert missing_room("x", 40, 0, nodes((0, 0))).startswith("40 CPUs for x: the cluster has 16, 0 are taken")
-    assert "so much is free, but not in pieces that fit" in missing_room("x", 1, 2, nodes((1, 1), (1, 1)))
+    assert "free in total, but not on single nodes as needed" in missing_room("x", 1, 2, nodes((1, 1), (1, 1)))
     many = missing_room("x", 1, 99, nodes(*[(1, 0)] * 20))
     assert "node-7 1/1, and 12 more)" in many
     assert "node-8" not in many

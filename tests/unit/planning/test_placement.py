@@ -76,7 +76,7 @@ def test_two_ranks_of_one_group_that_ray_would_put_on_one_gpu_are_refused() -> N
     engine = {"num_engines": 2, "num_gpus": 0.5, "gpu_memory_utilization": 0.4}
     fault = placement_fault(config_of(engine=engine, learner={"num_ranks": 2, "num_gpus": 0.5}, **shared), nodes_of(2))
     assert fault is not None
-    assert "learner-0 and learner-1 on one GPU, where NCCL takes one rank alone" in fault
+    assert "learner-0 and learner-1 on one GPU, but NCCL allows one rank per GPU" in fault
     apart = config_of(engine={**engine, "num_gpus": 0.6}, learner={"num_ranks": 2, "num_gpus": 0.4}, **shared)
     assert placement_fault(apart, nodes_of(2)) is None
 

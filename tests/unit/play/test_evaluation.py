@@ -252,7 +252,7 @@ def test_an_unknown_task_is_named_with_the_nearest_known_one_and_one_of_the_hub_
     with pytest.raises(InputError, match=r"tiny_lost cannot be loaded: .*tiny\.json") as lost:
         shelf.load("tiny_lost")
     assert "\n" not in str(hub.value) + str(lost.value)
-    with pytest.raises(ConfigError, match="nowhere is no folder"):
+    with pytest.raises(ConfigError, match="nowhere is not a folder"):
         Shelf("nowhere")
 
 

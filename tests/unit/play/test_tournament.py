@@ -43,7 +43,7 @@ def test_players_have_names_of_their_own() -> None:
         check_entrants([Entrant("a"), Entrant("a")], None)
     with pytest.raises(ConfigError, match="--against c"):
         check_entrants([Entrant("a"), Entrant("b")], "c")
-    with pytest.raises(ConfigError, match="nobody plays"):
+    with pytest.raises(ConfigError, match="no players"):
         check_entrants([], None)
 
 

@@ -143,7 +143,7 @@ def test_entropies_are_of_the_steps_that_count_and_alarms_are_read_back(tmp_path
     alarm = CollapseLine("spag-2", "ties", True, 0.9, 0.1051, 0.3476, "imitated", "mix", 0.25)
     lines = [
         *(step("spag-1", number, 1.0) for number in (1, 2, 3, 4)),
-        *(step("spag-1", number, 2.0) for number in (3, 4)),  # went on from a checkpoint behind its second step
+        *(step("spag-1", number, 2.0) for number in (3, 4)),  # resumed from a checkpoint after its second step
         *(step("spag-2", number, 3.0) for number in (1, 2, 3)),
         step("spag-2", 1, 4.0),  # was restarted, with fewer games
         step("spag-3-attacker", 1, 5.0, "attacker"),

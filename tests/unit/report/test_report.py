@@ -123,11 +123,11 @@ def test_rewards_are_those_that_are_learned_from(run: Path) -> None:
 @pytest.mark.parametrize(
     ("missing", "said"),
     [
-        ("config.yaml", "config.yaml is not there"),
-        ("metrics.jsonl", "metrics.jsonl is not there"),
+        ("config.yaml", "config.yaml is missing"),
+        ("metrics.jsonl", "metrics.jsonl is missing"),
         ("episodes", "No games yet"),
         ("matches.json", "No matches yet"),
-        ("versions.json", "What it was made with is not known"),
+        ("versions.json", "The packages are unknown"),
     ],
 )
 def test_what_is_missing_is_said(run: Path, missing: str, said: str) -> None:
@@ -188,7 +188,7 @@ def test_a_run_that_goes_on_or_was_killed_is_not_called_finished(run: Path) -> N
     (run / "ended.json").write_text('{"ended": "failed", "reason": "an engine <died>"}')
     assert "Failed: an engine <died>. Last measured" in page_of(run).text
     (run / "ended.json").unlink()
-    assert "Not known to be finished: it goes on, or was cut off." in page_of(run).text
+    assert "Not known to be finished: it is running or was killed." in page_of(run).text
 
 
 def test_what_is_no_run_folder_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -367,7 +367,7 @@ def test_staleness_is_what_each_version_was_given(tiny_model: Path, words: Path,
     write_metrics(tmp_path / "run" / "metrics.jsonl", streamed())
     lags = read_measurements(tmp_path / "run" / "metrics.jsonl", config.stream.max_lag).lags.rows()
     assert [row[1:] for row in lags] == [(1, 0, 0, 0), (0, 1, 0, 0), (0.25, 0.75, 0, 0), (0, 0, 0.5, 0.5)]
-    assert "Too old by then and left out: 3." in page_of(tmp_path / "run").text
+    assert "Too old and left out: 3." in page_of(tmp_path / "run").text
 
 
 def test_ratings_compare_only_whom_games_connect() -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import doctest
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spag_ray.results.report import thinned
 from spag_ray.results.report.thinned import Thinned
 
 
@@ -41,7 +38,3 @@ def test_few_rows_stay_as_they_are_and_what_is_missing_stays_missing() -> None:
     for row in rows:
         curve.add(row)
     assert curve.rows() == rows
-
-
-def test_the_example_is_true() -> None:
-    assert doctest.testmod(thinned) == (0, 3)

@@ -89,7 +89,7 @@ def test_80_columns_and_24_lines_hold_the_whole() -> None:
     text = shown(view)
     for part in (
         "match-imitated-spag-2: played | v3",
-        "2 of 2 rounds learned",
+        "2 of 2 rounds trained",
         "4.02 games/s",
         "loss        -0.514",
         "entropy       1.78",
@@ -123,11 +123,11 @@ def test_a_stream_of_two_policies_shows_staleness_both_learners_and_restarts() -
     check_fit(view)
     text = shown(view, 100, 40)
     assert "attacker v2 | defender v2" in text
-    assert "2 of 4 versions learned" in text
+    assert "2 of 4 versions trained" in text
     (staleness,) = (line for line in text.splitlines() if line.startswith("staleness"))
     assert "75%" in staleness
     assert "25%" in staleness
-    assert "9 permits free, 2 too old to be learned" in text
+    assert "9 permits free, 2 too old to train on" in text
     assert "restarts   1 engine" in text
     assert "is restarted (crash): it is gone" in text
     assert "attacker   spag-1-attacker, step 2" in text
@@ -198,7 +198,7 @@ def test_lines_of_another_version_of_spag_ray_are_counted_and_never_end_it(line:
     assert kind != "other" or view.num_unread == 0
     if not NEEDED.get(kind, set()) <= line.keys():
         assert view.num_unread == 1
-    assert ("1 lines not understood" in shown(view)) == (view.num_unread == 1)
+    assert ("1 lines of an unknown format" in shown(view)) == (view.num_unread == 1)
 
 
 def test_lines_of_this_version_are_understood_beside_others() -> None:
@@ -276,7 +276,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_folder_of_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no run there"):
+    with pytest.raises(InputError, match="is not a run folder"):
         FolderSource(tmp_path)
 
 
@@ -285,7 +285,7 @@ def test_a_run_that_has_ended_is_one_frame(folder: Path) -> None:
     console = Console(record=True, width=100)
     watch(FolderSource(folder), console, once=False)
     text = console.export_text()
-    assert text.count("rounds learned") == 1
+    assert text.count("rounds trained") == 1
     assert text.endswith("the run has failed: no words\n")
 
 
@@ -302,8 +302,8 @@ def test_without_a_terminal_it_ends_with_the_run(folder: Path) -> None:
     assert not watching.is_alive()
     text = console.export_text()
     assert text.endswith("the run has finished\n")
-    assert "engine-x was taken out" in text
-    assert text.count("rounds learned") == 2, "a frame at the beginning and one at the end"
+    assert "engine-x was removed" in text
+    assert text.count("rounds trained") == 2, "a frame at the beginning and one at the end"
 
 
 def test_a_terminal_that_knows_ascii_alone_is_given_that(folder: Path) -> None:
@@ -317,14 +317,14 @@ def test_a_terminal_that_knows_ascii_alone_is_given_that(folder: Path) -> None:
 
 def test_ctrl_c_leaves_a_terminal_as_it_was_and_the_last_frame_on_it(folder: Path) -> None:
     with typed("watch", str(folder), environment={**os.environ, "COLUMNS": "90", "LINES": "30"}) as watching:
-        watching.until("rounds learned", 60)
-        watching.until("rounds learned", 30)  # it is drawn again
+        watching.until("rounds trained", 60)
+        watching.until("rounds trained", 30)  # it is drawn again
         watching.type(CTRL_C)
         assert watching.ended(30) == 0
     began, left, last = watching.output.partition(b"\x1b[?1049l")
     assert b"\x1b[?1049h" in began
     assert left
-    assert b"rounds learned" in last
+    assert b"rounds trained" in last
     hidden, shown = watching.output.rfind(b"\x1b[?25l"), watching.output.rfind(b"\x1b[?25h")
     assert shown > hidden, "the cursor is there again"
     assert b"Traceback" not in watching.output

@@ -1,4 +1,4 @@
-"""Checkpoints are there whole or not at all; a run that was cut goes on to the same end."""
+"""Checkpoints are complete or absent; an interrupted run resumes and reaches the same result."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def test_a_run_goes_on_only_as_the_run_it_was(tmp_path: Path) -> None:
     config = parse_config({})
     folder = make_run_folder(tmp_path / "run", config)
     reopen_run_folder(folder, parse_config({"engine": {"num_engines": 4}, "self_play": {"rounds": 9}}))
-    with pytest.raises(RunFolderError, match=r"begun with objective\.kl_coeff: 0\.2, not 0\.1"):
+    with pytest.raises(RunFolderError, match=r"started with objective\.kl_coeff: 0\.2, not 0\.1"):
         reopen_run_folder(folder, parse_config({"objective": {"kl_coeff": 0.1}}))
     reopen_run_folder(folder, parse_config({"self_play": {"on_collapse": "warn"}}))
     reopen_run_folder(folder, parse_config({"learner": {"env": {"NCCL_DEBUG": "INFO"}}}))

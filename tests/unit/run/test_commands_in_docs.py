@@ -61,7 +61,7 @@ RUN_BY: dict[str, str | None] = {
 
 
 def commands(page: Path) -> Iterator[tuple[int, str]]:
-    """(line, command) of code blocks; a command that goes on after a backslash is one."""
+    """(line, command) of code blocks; a command that continues after a backslash is one."""
     is_fenced, begun, started = False, "", 0
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         if line.startswith("```"):

@@ -26,7 +26,7 @@ def named_elsewhere(docstring: str) -> dict[str, str]:
 
 
 def faults(modules: Iterable[str], docstring: str, test_files: Iterable[str]) -> list[str]:
-    """What a newcomer would look for in vain."""
+    """Modules without a test file, and entries that name a missing module or file."""
     modules, test_files, told = set(modules), set(test_files), named_elsewhere(docstring)
     found = [f"{name} is no module here" for name in told.keys() - modules]
     found += [f"there is no {file}" for file in set(told.values()) - test_files]

@@ -52,7 +52,7 @@ def test_a_job_that_is_not_to_stop_goes_on() -> None:
     client, console = Client(["a\n", KeyboardInterrupt()], []), Console(record=True, width=80)
     assert follow_job(client, "job", console, lambda: False) == 0
     assert client.stopped == 0
-    assert "job goes on" in console.export_text()
+    assert "job continues" in console.export_text()
 
 
 def test_a_light_installation_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,7 +83,7 @@ def test_a_folder_that_git_ignores_and_a_link_out_of_here_are_refused(here: Path
         with_tasks("linked/id"),
         parse_config({"self_play": {"sft_file": "rows.json"}}),
     ):
-        with pytest.raises(ConfigError, match="leads out of here"):
+        with pytest.raises(ConfigError, match="is outside the current folder"):
             sent_of(config)
 
 
@@ -91,7 +91,7 @@ def test_where_git_cannot_be_called_a_folder_with_rules_for_it_is_refused(
     here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    unknown = pytest.raises(ConfigError, match="git, which knows what is ignored there, cannot be called")
+    unknown = pytest.raises(ConfigError, match="git is needed to find ignored files, but cannot be called")
     with unknown:
         named_files(with_tasks())
     shutil.rmtree(here / ".git")

@@ -84,7 +84,7 @@ def test_an_engine_without_a_gpu_is_refused_where_vllm_is_built_for_gpus(
         ({"zero_stage": 1}, "with bfloat16; set learner.zero_stage: 2"),
         ({"zero_stage": 2}, None),
         ({"zero_stage": 3}, "of ZeRO stage 3"),
-        ({"deepspeed": "zero3_offload"}, "take offload_param out"),
+        ({"deepspeed": "zero3_offload"}, "remove offload_param"),
         ({"deepspeed": "zero2_offload"}, None),
         ({"zero_stage": 0, "dtype": "float32"}, "of ZeRO stage 0"),
     ],

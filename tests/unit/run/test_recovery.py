@@ -115,6 +115,6 @@ def test_what_was_scored_at_the_start_comes_back_to_the_same_turns(tmp_path: Pat
     found = saved_in(tmp_path)
     assert isinstance(found, Saved)
     assert found.of(plain) == StageProgress("spag-1", games, 1)
-    with pytest.raises(RunFolderError, match="learned from 4 turns, now its log holds others"):
+    with pytest.raises(RunFolderError, match="trained on 4 turns, but its log now has others"):
         found.of(plain[:2])
     assert saved_in(tmp_path / "nothing") is None

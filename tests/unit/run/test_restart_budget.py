@@ -1,4 +1,4 @@
-"""Who is found dead or stuck, how often that may happen, and what is written down of it."""
+"""How dead and stuck actors are counted, how many restarts are allowed, and what is recorded."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def test_event_files_that_the_disk_does_not_take_are_left_and_the_run_goes_on(fo
     write_some(metrics, range(1, 200))
     metrics.close()
     (note,) = notes
-    assert note.startswith("TensorBoard is given nothing more: ")
+    assert note.startswith("TensorBoard is off from now on: ")
     assert "No space left on device" in note
     assert len(records_of(folder, "step")) == 199
 

@@ -48,7 +48,7 @@ def test_an_argument_that_vllm_does_not_have_is_named_with_the_nearest(tiny_mode
         ({"skip_tokenizer_init": False}, "engines read and answer token ids"),
         ({"logits_processors": ["mine:Processor"]}, "other probabilities than the learner computes"),
         ({"watermark_config": {"key": 1}}, "other probabilities than the learner computes"),
-        ({"override_generation_config": {"eos_token_id": 5}}, "sampling is what the run says"),
+        ({"override_generation_config": {"eos_token_id": 5}}, "the run sets the sampling"),
         ({"prefill_context_parallel_size": 2}, r"those of engine\.tensor_parallel_size"),
         ({"device_ids": [1]}, "has the GPUs that Ray reserves for it"),
         ({"speculative_config": {"rejection_sample_method": "synthetic"}}, "use standard or block"),
