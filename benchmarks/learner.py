@@ -41,7 +41,8 @@ from learners.learner import Learner
 from learners.model_folder import load_model
 from learners.objectives import IGNORED_LABEL, published_offline_po_loss, published_offline_po_terms
 from learners.packing import TokenSample, pack
-from spag_ray.config.parts import LearnerConfig, ObjectiveConfig
+from spag_ray.config.objective import ObjectiveConfig
+from spag_ray.config.parts import LearnerConfig
 from spag_ray.game.decks import load_deck
 from spag_ray.game.prompt_file import Wording, load_template
 from spag_ray.game.prompts import make_renderer

@@ -38,7 +38,8 @@ from cluster.rollout.arena_actor import ArenaActor
 from cluster.rollout.request_queue import Packed, RequestQueue
 from cluster.runtime.ray_session import ray_session
 from cluster.types import Engine, Seat
-from spag_ray.config.parts import ClusterConfig, ObjectiveConfig, StreamConfig
+from spag_ray.config.objective import ObjectiveConfig
+from spag_ray.config.parts import ClusterConfig, StreamConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import decode, encode
 from spag_ray.game.decks import load_deck

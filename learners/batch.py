@@ -26,7 +26,7 @@ from learners.objectives import (
     spag_turn_terms,
     unsaid_piece,
 )
-from spag_ray.config.parts import ObjectiveConfig
+from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.errors import LearnerError
 from spag_ray.game.rules import Role
 from spag_ray.training_data.samples import GameSample, TurnSample

@@ -35,7 +35,8 @@ from learners.model_folder import StoredWeights, load_model, load_model_in_parts
 from learners.packing import TokenSample, check_packable, pack
 from learners.padding import pad
 from learners.stage_start import StageStart
-from spag_ray.config.parts import Channel, LearnerConfig, ObjectiveConfig
+from spag_ray.config.objective import ObjectiveConfig
+from spag_ray.config.parts import Channel, LearnerConfig
 from spag_ray.errors import LearnerError
 from spag_ray.game.rules import Role
 from spag_ray.host.memory import keep_freed_memory, release_freed_memory

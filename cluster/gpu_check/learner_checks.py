@@ -261,7 +261,8 @@ def _rank(told: Told, **options: Any) -> tuple[Any, Any]:
     """A learner group with one rank, and its configuration."""
     from learners.engine import World
     from learners.learner import Learner
-    from spag_ray.config.parts import LearnerConfig, ObjectiveConfig
+    from spag_ray.config.objective import ObjectiveConfig
+    from spag_ray.config.parts import LearnerConfig
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

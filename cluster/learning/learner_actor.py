@@ -13,7 +13,8 @@ import ray
 from cluster.handles import ActorHandle, remote_method
 from cluster.learning.direct_channel import EngineClient, SendReport
 from cluster.runtime.ray_session import redirect_output, set_environment
-from spag_ray.config.parts import Channel, LearnerConfig, ObjectiveConfig
+from spag_ray.config.objective import ObjectiveConfig
+from spag_ray.config.parts import Channel, LearnerConfig
 from spag_ray.results.lines import StepReport
 from spag_ray.training_data.samples import GameSample, TurnSample
 from spag_ray.weights.snapshot import Bucket

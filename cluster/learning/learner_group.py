@@ -17,7 +17,8 @@ from cluster.learning.learner_actor import LearnerActor, LearnerHandle, Place
 from cluster.planning.reservation import Reservation
 from cluster.runtime.ray_session import get
 from cluster.types import Engine
-from spag_ray.config.parts import Channel, LearnerConfig, ObjectiveConfig
+from spag_ray.config.objective import ObjectiveConfig
+from spag_ray.config.parts import Channel, LearnerConfig
 from spag_ray.errors import LearnersLostError
 from spag_ray.results.lines import StepReport
 from spag_ray.training_data.samples import GameSample, TurnSample

@@ -35,7 +35,7 @@ from cluster.learning.stage_samples import StageSamples, nothing_to_learn
 from cluster.learning.training_stage import TrainingStage
 from cluster.run.checkpoint import RunState
 from cluster.schedules.stream import Stream
-from spag_ray.config.parts import ObjectiveConfig
+from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import LearnersLostError, StopRequestedError

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from spag_ray.config.former_keys import translated
+from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.opponents import EvaluationConfig, LeagueConfig
 from spag_ray.config.parts import (
     CheckpointConfig,
@@ -17,7 +18,6 @@ from spag_ray.config.parts import (
     ImitationConfig,
     LearnerConfig,
     ModelShape,
-    ObjectiveConfig,
     Part,
     SamplingConfig,
     SelfPlayConfig,

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from spag_ray.config.parts import ImitatedSides, ObjectiveConfig
+from spag_ray.config.objective import ObjectiveConfig
+from spag_ray.config.parts import ImitatedSides
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Role, Verdict, next_role

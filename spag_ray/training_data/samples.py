@@ -11,7 +11,8 @@ import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from spag_ray.config.parts import ObjectiveConfig, Payoffs
+from spag_ray.config.objective import ObjectiveConfig
+from spag_ray.config.parts import Payoffs
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import InputError
 from spag_ray.game.end_reason import EndReason

@@ -24,7 +24,8 @@ from dataclasses import replace
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_grad
 from learners.engine import World
 from learners.learner import Batch, Learner
-from spag_ray.config.parts import LearnerConfig, ObjectiveConfig
+from spag_ray.config.objective import ObjectiveConfig
+from spag_ray.config.parts import LearnerConfig
 from spag_ray.training_data.samples import GameSample, TurnSample
 from spag_ray.game.rules import Role
 from spag_ray.weights.snapshot import checksum

@@ -12,7 +12,7 @@ from learners.batch import Batch, BatchLoss
 from learners.forward import token_logprobs_and_entropies
 from learners.head import TargetHead
 from learners.packing import TokenSample, TokenTree, pack
-from spag_ray.config.parts import ObjectiveConfig
+from spag_ray.config.objective import ObjectiveConfig
 
 
 def make_tree_model() -> Any:

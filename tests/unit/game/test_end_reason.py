@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spag_ray.config.parts import ObjectiveConfig, Payoffs
+from spag_ray.config.objective import ObjectiveConfig
+from spag_ray.config.parts import Payoffs
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.game_count import GameCount
 from spag_ray.game.end_reason import EndReason

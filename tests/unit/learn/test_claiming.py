@@ -12,7 +12,7 @@ import torch
 from learners.batch import Batch, BatchLoss, Method
 from learners.objectives import MIN_ASKED, claiming_piece
 from spag_ray.config.loading import parse_config
-from spag_ray.config.parts import ObjectiveConfig
+from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 from spag_ray.game.decks import load_deck

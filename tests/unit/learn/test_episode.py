@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spag_ray.config.parts import ObjectiveConfig
+from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.head import EpisodeHead
 from spag_ray.episodes.wire import decode, encode, read_head

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from spag_ray.config.parts import ImitatedSides, ObjectiveConfig
+from spag_ray.config.objective import ObjectiveConfig
+from spag_ray.config.parts import ImitatedSides
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.training_data.imitation import imitated_turns, imitation_samples

@@ -12,7 +12,7 @@ from learners.batch import Batch, BatchLoss, Method
 from learners.forward import token_logprobs, token_logprobs_and_entropies
 from learners.packing import TokenSample, pack
 from spag_ray.config.loading import parse_config
-from spag_ray.config.parts import ObjectiveConfig
+from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ModelError
 from spag_ray.game.prompts import Claim

@@ -9,7 +9,8 @@ import pytest
 
 from spag_ray.config.former_keys import translated
 from spag_ray.config.loading import parse_config
-from spag_ray.config.parts import ObjectiveConfig, Payoffs
+from spag_ray.config.objective import ObjectiveConfig
+from spag_ray.config.parts import Payoffs
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ConfigError
 from spag_ray.game.end_reason import EndReason

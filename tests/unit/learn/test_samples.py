@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from spag_ray.config.loading import parse_config
-from spag_ray.config.parts import ObjectiveConfig, Payoffs
+from spag_ray.config.objective import ObjectiveConfig
+from spag_ray.config.parts import Payoffs
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ConfigError, InputError
 from spag_ray.game.end_reason import EndReason

@@ -11,7 +11,7 @@ import torch
 
 from learners.batch import Batch, BatchLoss, Method
 from learners.objectives import MAX_SAID, unsaid_piece
-from spag_ray.config.parts import ObjectiveConfig
+from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ModelError
 from spag_ray.game.prompts import Claim, Spoken

@@ -11,8 +11,8 @@ import pytest
 
 from actors.league import League, Opponents, PastVersion, players_of
 from spag_ray.config.loading import parse_config
+from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.opponents import LeagueConfig
-from spag_ray.config.parts import ObjectiveConfig
 from spag_ray.errors import ConfigError
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.ratings import WinMatrix
