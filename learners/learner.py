@@ -78,8 +78,9 @@ class Learner:
         if config.gradient_checkpointing:
             module.gradient_checkpointing_enable({"use_reentrant": False})
         if config.freeze_embeddings:
-            module.get_input_embeddings().requires_grad_(False)
-            module.get_output_embeddings().requires_grad_(False)
+            for layer in (module.get_input_embeddings(), module.get_output_embeddings()):
+                if layer is not None:
+                    layer.requires_grad_(False)
         if config.lora is not None:
             from learners.lora import with_adapters
 

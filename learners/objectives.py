@@ -29,7 +29,7 @@ LengthNorm = Literal["mean", "constant"]
 KlWeighting = Literal["none", "ratio"]
 Logprobs: TypeAlias = Tensor | Sequence[float]
 IGNORED_LABEL = -100
-# exp of a larger log-ratio is no useful signal, and float32 overflows at 88: beyond this the gradient is zero.
+# exp of a larger log-ratio is no useful signal, and float32 overflows at 88: beyond this its gradient is zero.
 MAX_LOG_RATIO = 20.0
 MIN_ASKED = 1e-6  # below it, the gradient of log(1 - q) is zero
 MAX_SAID = 0.999  # above it, the gradient of log(1 - p) is zero
@@ -121,7 +121,8 @@ def spag_turn_terms(
 
     With `kl_weighting: ratio`, k3 is (1/n) sum_i r_i (exp(d_i) - 1 - d_i), as in DeepSeek-V3.2 (arXiv 2512.02556,
     equation 7). This is unbiased for tokens that old sampled; the plain sum is unbiased for tokens of theta. Where a
-    token of old has become improbable to theta, exp(d) explodes and r exp(d) does not.
+    token of old has become improbable to theta, exp(d) explodes and r exp(d) does not. Its gradient is r_i (theta_i -
+    ref_i).
 
     n is the number of tokens (`mean`) or `constant_length` (`constant`, which does not favour short turns).
     theta, old, ref, mu: [len]; bfloat16 is computed in float32. Raises ValueError for `constant` without a
@@ -136,8 +137,8 @@ def spag_turn_terms(
     clipped = ratio.clamp(1 - clip_range, 1 + clip_range) * advantage
     distance = (ref - theta).clamp(max=MAX_LOG_RATIO)
     divergence = torch.expm1(distance) - distance
-    if kl_weighting == "ratio":
-        divergence = ratio * divergence
+    if kl_weighting == "ratio":  # multiplied out, so that exp(d), which may overflow, is not computed
+        divergence = _ratio(ref, old) - ratio * (1 + ref - theta)
     gap = old - mu
     stats = TurnStats(
         clip_fraction=(clipped < unclipped).to(theta.dtype).mean(),

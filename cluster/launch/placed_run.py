@@ -95,13 +95,17 @@ def training_words(config: RunConfig, cards: Deck) -> tuple[list[str], list[str]
         every, source = sorted(cards), config.words.cards_from
     else:
         every, source = read_words(Path(config.words.source)), config.words.source
-    hardest = config.words.max_held_out_difficulty
-    candidates = every if hardest is None else sorted(easy_cards(cards, hardest))
-    if len(candidates) <= config.words.num_held_out:
-        told = "" if hardest is None else f" of a measured difficulty of at most {hardest:g}"
+    if len(every) <= config.words.num_held_out:
         raise ConfigError(
-            f"words.num_held_out is {config.words.num_held_out}, but {source} has {len(candidates)} words{told}; "
+            f"words.num_held_out is {config.words.num_held_out}, but {source} has {len(every)} words; "
             "hold fewer out, or give more words"
+        )
+    hardest = config.words.max_held_out_difficulty if config.words.source == "deck" else None
+    candidates = every if hardest is None else sorted(easy_cards(cards, hardest))
+    if len(candidates) < config.words.num_held_out:
+        raise ConfigError(
+            f"words.num_held_out is {config.words.num_held_out}, but {source} has {len(candidates)} words of a "
+            f"measured difficulty of at most {hardest:g}; hold fewer out, or raise words.max_held_out_difficulty"
         )
     words, held_out = split_words(candidates, config.words.num_held_out, config.seed)
     if len(candidates) < len(every):

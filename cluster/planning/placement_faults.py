@@ -48,10 +48,10 @@ def placement_doubt(config: RunConfig, nodes: Sequence[NodeResources]) -> str | 
     if config.engine.num_gpus > max(1, config.engine.tensor_parallel_size):
         return (
             f"engine.num_gpus {config.engine.num_gpus:g} is more than engine.tensor_parallel_size "
-            f"{config.engine.tensor_parallel_size}: the others stay idle"
+            f"{config.engine.tensor_parallel_size}: the other GPUs stay idle"
         )
     if config.learner.num_gpus > 1:
-        return f"learner.num_gpus is {config.learner.num_gpus:g}, but a rank uses one GPU: the others stay idle"
+        return f"learner.num_gpus is {config.learner.num_gpus:g}, but a rank uses one GPU: the other GPUs stay idle"
     return None
 
 

@@ -17,7 +17,7 @@ class ObjectiveConfig(Part):
     kl_weighting: Literal["none", "ratio"] = Field(
         "none",
         description="`ratio`: a token's KL estimate is weighted by its importance ratio, so that tokens that became "
-        "improbable do not dominate it",
+        "improbable do not dominate it (name: spag)",
     )
     sft_coeff: float = Field(0.5, ge=0)
     clip_range: float = Field(0.2, gt=0, lt=1)

@@ -78,15 +78,12 @@ class WordsConfig(Part):
     )
     num_held_out: int = Field(40, ge=1, description="words kept for evaluation, never trained on")
     max_held_out_difficulty: float | None = Field(
-        None, ge=0, le=1, description="hold out only words whose measured difficulty is at most this (any if empty)"
+        None,
+        ge=0,
+        le=1,
+        description="with source: deck, hold out only words whose measured difficulty is at most this (any if empty)",
     )
     num_train: int | None = Field(None, ge=1, description="use only this many training words (all if empty)")
-
-    @model_validator(mode="after")
-    def _check(self) -> WordsConfig:
-        if self.max_held_out_difficulty is not None and self.source != "deck":
-            raise ValueError(f"max_held_out_difficulty is of a deck's words; source is {self.source!r}, set it to deck")
-        return self
 
     @property
     def are_from_cards(self) -> bool:
@@ -165,7 +162,7 @@ class LearnerConfig(Part):
     freeze_embeddings: bool = Field(
         False,
         description="train all weights but the token embeddings and the output layer, so that the words of the games "
-        "do not become more probable than other words",
+        "do not become more probable than other words (adapters never train them)",
     )
     max_skipped_steps: int = Field(3, ge=1, description="consecutive steps without a finite gradient that end a run")
     max_grad_norm: float = Field(1.0, gt=0)
@@ -179,12 +176,6 @@ class LearnerConfig(Part):
     )
     bucket_bytes: int = Field(64 * 2**20, ge=1024, description="size cap of one bucket of a weight snapshot")
     timeout_s: float = Field(1800, gt=0, description="deadline of one learner call")
-
-    @model_validator(mode="after")
-    def _check(self) -> LearnerConfig:
-        if self.freeze_embeddings and self.lora is not None:
-            raise ValueError("freeze_embeddings has no effect with lora, which trains adapters alone; set one of them")
-        return self
 
 
 class ImitationConfig(Part):

@@ -60,7 +60,9 @@ CHAT_TEMPLATE = (
 )
 
 
-def make_tiny_model(folder: Path, seed: int = 0, chat_template: str | None = CHAT_TEMPLATE) -> Path:
+def make_tiny_model(
+    folder: Path, seed: int = 0, chat_template: str | None = CHAT_TEMPLATE, tie_word_embeddings: bool = True
+) -> Path:
     """A random Llama with a word-level tokenizer, saved as transformers saves models."""
     import torch
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
@@ -88,7 +90,7 @@ def make_tiny_model(folder: Path, seed: int = 0, chat_template: str | None = CHA
         initializer_range=0.3,
         bos_token_id=None,
         eos_token_id=2,
-        tie_word_embeddings=True,
+        tie_word_embeddings=tie_word_embeddings,
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder

@@ -1,6 +1,7 @@
 """The objectives agree with the published code and with the written formula, and stay finite."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -226,3 +227,15 @@ def test_a_token_that_was_given_up_dominates_the_plain_divergence_and_not_the_we
         gradients[weighting] = leaf.grad.abs()
     assert gradients["none"][0] > 1e4
     assert gradients["ratio"].max() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("theta", "old", "ref"), [(-12.0, -0.5, -0.5), (-21.0, -0.5, -0.5), (-22.0, -10.0, -1.0), (-0.5, -3.0, -2.0)]
+)
+def test_the_gradient_of_the_weighted_divergence_is_the_ratio_times_the_distance(
+    theta: float, old: float, ref: float
+) -> None:
+    leaf, terms = one_turn([theta], [old], ref=[ref], kl_weighting="ratio")
+    terms.k3.backward()
+    assert leaf.grad is not None
+    assert leaf.grad.item() == pytest.approx(math.exp(theta - old) * (theta - ref), rel=1e-9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,8 +66,18 @@ def test_held_out_words_may_be_the_easier_ones_of_a_deck_that_is_trained_on_whol
 
 
 def test_too_few_easy_words_to_hold_out_are_refused() -> None:
+    cards = load_deck("everyday")
     config = parse_config({"words": {"max_held_out_difficulty": 0.0, "num_held_out": 300}})
-    with pytest.raises(ConfigError, match="difficulty of at most 0; hold fewer out"):
-        training_words(config, load_deck("everyday"))
-    with pytest.raises(ConfigError, match=r"source is .words\.txt., set it to deck"):
-        parse_config({"words": {"max_held_out_difficulty": 0.4, "source": "words.txt"}})
+    with pytest.raises(ConfigError, match=r"difficulty of at most 0; hold fewer out, or raise"):
+        training_words(config, cards)
+    num_easy = len(load_deck("everyday", max_difficulty=0.0))
+    all_of_them = parse_config({"words": {"max_held_out_difficulty": 0.0, "num_held_out": num_easy}})
+    assert len(training_words(all_of_them, cards)[0]) == len(cards) - num_easy
+
+
+def test_words_of_a_file_have_no_difficulty(tmp_path: Path) -> None:
+    file = tmp_path / "words.txt"
+    file.write_text("river\ncat\nlamp\n")
+    config = parse_config({"words": {"max_held_out_difficulty": 0.4, "source": str(file), "num_held_out": 1}})
+    words, held_out = training_words(config, {})
+    assert sorted([*words, *held_out]) == ["cat", "lamp", "river"]
