@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from learners.batch import Batch, BatchLoss
 from learners.objectives import (
     GameLogprobs,
     KlWeighting,
@@ -23,6 +24,9 @@ from learners.objectives import (
     spag_loss,
     spag_turn_terms,
 )
+from spag_ray.config.objective import ObjectiveConfig
+from spag_ray.game.rules import Role
+from spag_ray.training_data.samples import GameSample, TurnSample
 
 torch.set_num_threads(1)
 
@@ -239,3 +243,16 @@ def test_the_gradient_of_the_weighted_divergence_is_the_ratio_times_the_distance
     terms.k3.backward()
     assert leaf.grad is not None
     assert leaf.grad.item() == pytest.approx(math.exp(theta - old) * (theta - ref), rel=1e-9)
+
+
+def test_a_batch_weights_its_divergence_as_its_objective_says() -> None:
+    turn = TurnSample((1,), (2,), 1.0, (-0.5,), (-0.5,), role=Role.ATTACKER)
+    batch = Batch((GameSample("one", Role.ATTACKER, 1.0, (turn,)),))
+
+    def divergence(weighting: KlWeighting) -> float:
+        loss = BatchLoss(batch, "self_play", ObjectiveConfig(kl_weighting=weighting), kl_coeff=1.0)
+        loss.of(batch.items, [torch.tensor([-2.5])], [torch.zeros(1)])
+        return loss.sums.kl
+
+    assert divergence("none") == pytest.approx(math.exp(2) - 1 - 2)
+    assert divergence("ratio") == pytest.approx(math.exp(-2) * (math.exp(2) - 1 - 2))

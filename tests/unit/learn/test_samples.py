@@ -1,4 +1,4 @@
-"""What is learned from which games: winners, losers, breaches, baselines, one seat's share."""
+"""What is trained on from which games: winners, losers, breaches, baselines, one seat's share."""
 
 from __future__ import annotations
 
