@@ -23,6 +23,7 @@ from actors.pool import EnginePool, Member
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import EngineError, ModelError
 from spag_ray.game.prompts import Renderer
+from spag_ray.game.protocol import TABOO, Game, verdict_of
 from spag_ray.game.referee.judge import judge_turn, out_of_room, tied
 from spag_ray.game.rules import Role, Verdict, next_role
 from spag_ray.game.turn import Turn
@@ -32,9 +33,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class GameTask:
-    """A game to be played. `number` orders games and, with `seed`, determines every random draw in it; `attacker` and
-    `defender` name players of the arena. `could_have_known`: after the game the defender's engine scores the word at
-    each of its turns (Turn.word_logprob)."""
+    """A game to be played; in another game than Taboo, `target_word` is its scenario. `number` orders games and, with
+    `seed`, determines every random draw in it; `attacker` and `defender` name players of the arena. `could_have_known`:
+    after the game the defender's engine scores the word at each of its turns (Turn.word_logprob)."""
 
     number: int
     target_word: str
@@ -82,10 +83,14 @@ class Player:
 
 @dataclass(frozen=True)
 class Rules:
-    """The settings that are the same for all games."""
+    """The settings that are the same for all games. `game`: another game than Taboo, with its `name` in the
+    configuration and `style`, how its messages become a prompt (game_renderer.py)."""
 
     max_turns: int
     referee: str = "strict"
+    game: Game | None = None
+    name: str = TABOO
+    style: str = "chat"
 
 
 class _Seats:
@@ -133,10 +138,11 @@ async def play_game(task: GameTask, players: Mapping[str, Player], rules: Rules)
         stage=task.stage,
         target_word=task.target_word,
         max_turns=rules.max_turns,
-        rules=rules.referee,
+        rules=rules.referee if rules.game is None else "",
         temperature=players[task.attacker].sampling.temperature,
         turns=tuple(turns),
         verdict=verdict,
+        game=rules.name,
     )
 
 
@@ -239,9 +245,10 @@ async def _play_turn(
         ),
         view=GameView(
             role=role,
-            target_word=task.target_word if role is Role.ATTACKER else None,
+            target_word=task.target_word if role is Role.ATTACKER and rules.game is None else None,
             history=tuple((turn.role, turn.text) for turn in turns),
             max_turns=rules.max_turns,
+            scenario=None if rules.game is None else task.target_word,
         ),
     )
     completion = await seats.ask(player.pool, request)
@@ -282,6 +289,8 @@ async def _with_word_scored(turns: list[Turn], task: GameTask, defender: Player,
 
 def _verdict(turns: Sequence[Turn], task: GameTask, rules: Rules) -> Verdict | None:
     """The verdict after the last turn; None if the game continues."""
+    if rules.game is not None:
+        return verdict_of(rules.game, [turn.text for turn in turns], task.target_word)
     verdict = judge_turn(turns[-1].text, len(turns) - 1, task.target_word, rules.referee)
     if verdict is None and _ends_undecided(turns, rules):
         return tied(len(turns))

@@ -39,12 +39,14 @@ class Sampling:
 
 @dataclass(frozen=True)
 class GameView:
-    """What the player knows of the game, as text; the defender's `target_word` is None."""
+    """What the player knows of the game, as text; the defender's `target_word` is None. `scenario`: of
+    another game than Taboo, for seats that are played by the game itself."""
 
     role: Role
     target_word: str | None
     history: tuple[tuple[Role, str], ...]
     max_turns: int
+    scenario: str | None = None
 
 
 @dataclass(frozen=True)

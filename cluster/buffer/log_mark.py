@@ -18,7 +18,7 @@ from typing import Any
 from spag_ray.episodes.game_count import GameCount
 from spag_ray.episodes.head import Played
 from spag_ray.episodes.log import LOG_START, LogPlace
-from spag_ray.game.end_reason import EndReason
+from spag_ray.game.end_reason import end_reason
 from spag_ray.game.game_end import GameEnd
 from spag_ray.game.rules import Outcome, Role
 
@@ -112,7 +112,7 @@ class LogMark:
         count = GameCount(num_turns=data["num_turns"], num_tokens=data["num_tokens"])
         for outcome, reason, number in data["ends"]:
             count.outcomes[Outcome(outcome)] += number
-            count.ends[GameEnd(Outcome(outcome), EndReason(reason))] += number
+            count.ends[GameEnd(Outcome(outcome), end_reason(reason))] += number
         rates = WinRates({Role(role): rate for role, rate in data["rates"].items()})
         return cls(LogPlace(*data["place"]), data["identity"], Numbers(*data["seen"]), rates, count)
 

@@ -17,9 +17,13 @@ from learners.deepspeed_config import deepspeed_config, sleep_fault
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.formats import holds_games, read_games, read_samples, read_sft
 from spag_ray.errors import ConfigError
+from spag_ray.game.game_renderer import game_renderer
 from spag_ray.game.prompt_file import load_template
 from spag_ray.game.prompts import make_renderer
+from spag_ray.game.protocol import Game
 from spag_ray.game.rules import Role
+from spag_ray.game.turn import Turn
+from spag_ray.games.of_config import game_of
 from spag_ray.results.evaluations import task_names
 from spag_ray.training_data.prompt_randomization import load_varied
 
@@ -126,6 +130,9 @@ def in_a_process(check: Callable[..., None], *arguments: Any) -> None:
 
 def _check_prompts(config: RunConfig, model: str, words: Sequence[str]) -> None:
     """Refuses a context that is too short for a whole game, and a tokenizer that the prompts cannot use."""
+    if (game := game_of(config)) is not None:
+        _check_messages(config, game, model, words)
+        return
     template = load_template(config.prompts)
     renderer = make_renderer(template, load_tokenizer(model), config.game.max_turns)
     longest = max(words, key=len)
@@ -133,11 +140,26 @@ def _check_prompts(config: RunConfig, model: str, words: Sequence[str]) -> None:
         len(renderer.prompt((), Role.ATTACKER, longest)),
         len(renderer.query_ids(template.rules(Role.DEFENDER, longest, config.game.max_turns))),
     )
+    _check_room(config, rules, 2 * config.game.max_turns)
+
+
+def _check_messages(config: RunConfig, game: Game, model: str, scenarios: Sequence[str]) -> None:
+    """The same for a game's messages: those of seat 0 before its first turn, and of seat 1 after one."""
+    renderer = game_renderer(game, load_tokenizer(model), config.prompts)
+    longest = max(scenarios, key=len)
+    opening = Turn(Role.ATTACKER, "", (), (), (), "nobody")
+    rules = max(
+        len(renderer.prompt((), Role.ATTACKER, longest)), len(renderer.prompt((opening,), Role.DEFENDER, longest))
+    )
+    _check_room(config, rules, 2 * game.max_turns)
+
+
+def _check_room(config: RunConfig, rules: int, num_turns: int) -> None:
     per_turn = config.sampling.max_new_tokens + 16
-    needed = rules + 2 * config.game.max_turns * per_turn
+    needed = rules + num_turns * per_turn
     if needed > config.engine.max_model_len:
         raise ConfigError(
-            f"a prompt may leave no room for an answer: the rules take {rules} tokens and {2 * config.game.max_turns} "
+            f"a prompt may leave no room for an answer: the rules take {rules} tokens and {num_turns} "
             f"turns of sampling.max_new_tokens {config.sampling.max_new_tokens} up to {needed - rules} more, but "
             f"engine.max_model_len is {config.engine.max_model_len}; raise it to {needed}, or shorten the turns"
         )

@@ -27,6 +27,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 from spag_ray.game.decks import Deck, easy_cards, load_deck, split_words, without_words
 from spag_ray.game.words import read_words
+from spag_ray.games.of_config import game_of, scenarios_of
 from spag_ray.host.folder_lease import FolderLease, held
 
 
@@ -90,7 +91,10 @@ def stream_hint(config: RunConfig) -> str | None:
 
 
 def training_words(config: RunConfig, cards: Deck) -> tuple[list[str], list[str]]:
-    """(words to train on, words held out), disjoint, a function of the seed."""
+    """(words to train on, words held out), disjoint, a function of the seed. In another game than Taboo, its
+    scenarios."""
+    if (game := game_of(config)) is not None:
+        return scenarios_of(config, game)
     if config.words.are_from_cards:
         every, source = sorted(cards), config.words.cards_from
     else:
@@ -191,4 +195,4 @@ def watch_run(
 
 def needs_cards(config: RunConfig) -> bool:
     scripted = config.imitation.enabled and config.imitation.source == "scripted"
-    return scripted or config.words.are_from_cards
+    return config.game.is_taboo and (scripted or config.words.are_from_cards)

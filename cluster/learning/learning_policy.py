@@ -23,7 +23,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import EngineError, LearnerError, LearnersLostError, WeightSyncError
 from spag_ray.game.rules import Role
 from spag_ray.results.lines import EngineLostLine, ReferenceLine, StepLine, StepReport, SyncLine, SyncReport
-from spag_ray.stages import BASE, Stage
+from spag_ray.stages import BASE, IMITATED, Stage
 from spag_ray.training_data.listened_turns import count_leading, spread
 from spag_ray.training_data.samples import GameSample, turns_of
 
@@ -139,7 +139,10 @@ class LearningPolicy:
         assert self.learners is not None
         saved, self._saved = self._saved, None
         if saved is not None and saved.stage == stage:
-            return saved.of(games)
+            resumed = saved.of(games)
+            if self._compares_with_start(training_stage):
+                resumed.games = self.learners.score_reference(resumed.games, training_stage.temperature)
+            return resumed
         show(f"{stage}: reference", 0, num_steps, None)
         games = self._scored(games, training_stage)
         all_steps = training_stage.stage_steps or num_steps
@@ -158,9 +161,16 @@ class LearningPolicy:
         return StageProgress(stage, games)
 
     def _keep_reference(self, training_stage: TrainingStage) -> None:
-        """In a stream, make the learners keep the weights of the stage's start: the current ones before its first part,
-        or when it is resumed, those saved at the end of the previous stage."""
+        """Make the learners keep the weights that the KL term compares with. With objective.kl_reference: start, those
+        of the model that self-play started with. In a stream else those of the stage's start: the current ones before
+        its first part, or when it is resumed, those saved at the end of the previous stage."""
         assert self.learners is not None
+        if self._compares_with_start(training_stage):
+            if self._reference_of is None:
+                start = self.saved(IMITATED) if self._config.imitation.enabled else self.model
+                self.learners.load_reference(str(start))
+                self._reference_of = IMITATED
+            return
         if training_stage.part_of is None or not self._config.keeps_stage_start:
             return
         if training_stage.part == 0:
@@ -171,6 +181,10 @@ class LearningPolicy:
             saved = str(training_stage.after or BASE)
             self._recorder.record(ReferenceLine(self.name, str(training_stage.stage), saved, is_exact))
         self._reference_of = training_stage.stage
+
+    def _compares_with_start(self, training_stage: TrainingStage) -> bool:
+        is_of_start = self._config.objective.kl_reference == "start" and training_stage.kl_coeff > 0
+        return is_of_start and training_stage.method == "self_play"
 
     def export(self) -> None:
         """Start to export the learner's weights as the next version. The previous version is released first, so the
@@ -366,7 +380,9 @@ class LearningPolicy:
                 replace(game, turns=tuple(replace(turn, old_logprobs=turn.behaviour_logprobs) for turn in game.turns))
                 for game in games
             ]
-        if training_stage.part and self._reference_of == training_stage.stage:
+        if self._compares_with_start(training_stage) or (
+            training_stage.part and self._reference_of == training_stage.stage
+        ):
             games = self.learners.score_reference(games, training_stage.temperature)
         first, rest = games[: training_stage.batch_games], games[training_stage.batch_games :]
         return first + self.learners.score_games(rest, training_stage.temperature)

@@ -40,7 +40,8 @@ class TrainingStage:
 class StageProgress:
     """A stage under way: its games, with the log-probabilities of its start, and the number of steps done. The scores
     of the start cannot be computed again later, so a checkpoint saves them. A stream is saved between its parts, never
-    inside one: so saved turns have only old log-probabilities, which are the reference too."""
+    inside one. So the old log-probabilities of saved turns are the reference too, unless it is the start of self-play
+    (objective.kl_reference), which is computed again."""
 
     stage: str
     games: list[GameSample]
@@ -49,7 +50,6 @@ class StageProgress:
     def save(self, folder: Path) -> None:
         """stage.json, and the log-probabilities of all turns in one array, with the length of each (0: none yet)."""
         turns = [turn for game in self.games for turn in game.turns]
-        assert all(turn.reference_logprobs is None for turn in turns)
         logprobs = [turn.old_logprobs or () for turn in turns]
         values = np.fromiter((value for each in logprobs for value in each), np.float64)
         np.savez(folder / "references.npz", values=values, lengths=np.array([len(each) for each in logprobs], np.int64))

@@ -12,6 +12,7 @@ from actors.endpoint_policy import EndpointPolicy
 from actors.models import load_tokenizer
 from actors.pool import EnginePool, PoolCounts
 from actors.scripted_policy import ScriptedPolicy
+from actors.scripted_seats import ScriptedSeats
 from cluster.buffer.buffer_actor import BufferHandle
 from cluster.buffer.stream import STAGE
 from cluster.handles import ActorHandle, remote_method
@@ -19,6 +20,7 @@ from cluster.rollout.remote_policy import Pace, RemotePolicy
 from cluster.runtime.ray_session import redirect_output
 from cluster.types import Engine, Seat
 from spag_ray.episodes.wire import encode
+from spag_ray.game.game_renderer import game_renderer
 from spag_ray.game.prompt_file import PromptTemplate
 from spag_ray.game.prompts import Renderer, make_renderer
 from spag_ray.game.rules import Verdict
@@ -138,7 +140,13 @@ class ArenaActor:
         renderer = self._renderer(seat.model)
         pool = self._pool(seat.pool, seat.policy)
         if seat.cards is not None:
-            pool.join("expert", ScriptedPolicy(seat.cards, renderer.reply_ids, claim=self._template.claim))
+            game = self._rules.game
+            pool.join(
+                "expert",
+                ScriptedPolicy(seat.cards, renderer.reply_ids, claim=self._template.claim)
+                if game is None
+                else ScriptedSeats(game, renderer.reply_ids),
+            )
         if seat.endpoint is not None:
             pool.join(
                 seat.endpoint.url,
@@ -154,7 +162,12 @@ class ArenaActor:
 
     def _renderer(self, model: str) -> Renderer:
         if model not in self._renderers:
-            self._renderers[model] = make_renderer(self._template, load_tokenizer(model), self._rules.max_turns)
+            rules, tokenizer = self._rules, load_tokenizer(model)
+            self._renderers[model] = (
+                make_renderer(self._template, tokenizer, rules.max_turns)
+                if rules.game is None
+                else game_renderer(rules.game, tokenizer, rules.style)
+            )
         return self._renderers[model]
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import ray
 
-from actors.arena import Rules
 from actors.league import Opponents
 from actors.models import load_tokenizer
 from cluster.buffer.buffer_actor import BufferActor, BufferHandle
@@ -30,6 +29,7 @@ from cluster.planning.bundles import Bundle
 from cluster.planning.reservation import Reservation, reservation_of
 from cluster.rollout.arenas import Arenas
 from cluster.rollout.engines import Engines
+from cluster.rollout.game_rules import rules_of
 from cluster.rollout.publisher import Publisher
 from cluster.run.control import RunControl
 from cluster.run.health import Health
@@ -57,9 +57,10 @@ from spag_ray.episodes.log import write_atomically
 from spag_ray.errors import CollapseError, InputError, StopRequestedError
 from spag_ray.game.decks import Deck
 from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import Renderer, make_renderer
+from spag_ray.game.prompts import Renderer
 from spag_ray.game.rules import Role
 from spag_ray.game.words import WordStream
+from spag_ray.games.of_config import renderer_of
 from spag_ray.host.folder_lease import FolderLease, Heartbeat
 from spag_ray.results.evaluations import Evaluation
 from spag_ray.results.matches import Match
@@ -96,7 +97,7 @@ class Run:
         self._reservation = Reservation(config.cluster, reservation_of(folder), status.note, control.check_stop)
 
         tokenizer, template = load_tokenizer(model), load_template(config.prompts)
-        renderer = make_renderer(template, tokenizer, config.game.max_turns)
+        renderer = renderer_of(config, tokenizer)
         self._policies = self._learning_policies(model, _probe(renderer, held_out[0]))
         self._buffer = self._start_buffer()
         self._watch = ActorWatch(config.supervision.heartbeat_timeout_s)
@@ -110,7 +111,7 @@ class Run:
             self._watch,
             restarts,
             template,
-            Rules(config.game.max_turns, config.game.rules),
+            rules_of(config),
             config.engine.turn_timeout_s,
             config.engine.start_timeout_s,
             self._buffer,

@@ -108,7 +108,7 @@ class Trainer:
         return self._recovery.time_to_save()
 
     def play_expert(self) -> list[Episode]:
-        words = list(self._cards)
+        words = list(self._cards) if self.config.game.is_taboo else list(self._words.words)
         random.Random(self.config.seed).shuffle(words)
         played = [words[index % len(words)] for index in range(self.config.imitation.games)]
         seats = dict.fromkeys(("attacker", "defender"), self._seating.expert())

@@ -43,7 +43,7 @@ class HeldOutMatches:
         words = [self._held_out[index % len(self._held_out)] for index in range(num_games)]
         seats = {"attacker": attacker, "defender": defender}
         name = name_in(self._ground.folder / "episodes", stage)
-        opponents, scored = Opponents(config.seed), config.evaluation.could_have_known
+        opponents, scored = Opponents(config.seed), config.evaluation.could_have_known and config.game.is_taboo
         episodes = play_round(self._ground, name, words, seats, opponents, scored)
         self._ground.recorder.record(HeldOutLine(name, self._ground.version, held_out_report(episodes)))
         match = Match.of(*stage.seats, episodes)

@@ -19,6 +19,11 @@ class ObjectiveConfig(Part):
         description="`ratio`: a token's KL estimate is weighted by its importance ratio, so that tokens that became "
         "improbable do not dominate it (name: spag)",
     )
+    kl_reference: Literal["stage", "start"] = Field(
+        "stage",
+        description="what the KL term compares with: the weights at the stage's start, or those that self-play started "
+        "with (name: spag)",
+    )
     sft_coeff: float = Field(0.5, ge=0)
     clip_range: float = Field(0.2, gt=0, lt=1)
     mismatch_cap: float = Field(2.0, gt=0, description="cap of the engine/learner importance weight")
@@ -44,8 +49,10 @@ class ObjectiveConfig(Part):
         description="the defender's payoff of a right guess is shared over all its turns, or goes to the guess alone, "
         "as that of a wrong guess does with loser_turns: deciding",
     )
-    baseline: Literal["none", "moving", "mean"] = Field(
-        "none", description="subtracted from a result: the role's moving average, or its mean over these games"
+    baseline: Literal["none", "moving", "mean", "scenario"] = Field(
+        "none",
+        description="subtracted from a result: the role's moving average, its mean over these games, or over those of "
+        "them with the same word or scenario (`mean` if there is only one)",
     )
     baseline_decay: float = Field(0.95, gt=0, lt=1, description="decay of that average, per decided game")
     listening_coeff: float = Field(
@@ -83,6 +90,8 @@ class ObjectiveConfig(Part):
     def _check(self) -> ObjectiveConfig:
         if self.length_norm == "constant" and self.constant_length is None:
             raise ValueError("length_norm: constant needs constant_length, for example sampling.max_new_tokens")
+        if self.kl_reference == "start" and self.name != "spag":
+            raise ValueError("kl_reference: start is for the objective `spag`; leave it out, or set name: spag")
         if self.claiming_coeff and not self.listening_coeff:
             raise ValueError("claiming_coeff teaches when to claim the word that listening_coeff teaches; set both")
         return self

@@ -63,9 +63,19 @@ class Payoffs(Part):
 
 
 class GameConfig(Part):
+    name: str = Field(
+        "taboo",
+        min_length=1,
+        description="`taboo`, `kuhn`, an entry point of the group spag_ray.games, or a class `my_module:MyGame` "
+        "(docs/games.md); the other keys are for `taboo`",
+    )
     max_turns: int = Field(5, ge=1, description="turns of each player")
     rules: RulesName = Field("strict", description="the referee")
     payoffs: Payoffs = Payoffs()
+
+    @property
+    def is_taboo(self) -> bool:
+        return self.name == "taboo"
 
 
 class WordsConfig(Part):
@@ -211,6 +221,9 @@ class SelfPlayConfig(Part):
     num_arenas: int = Field(1, ge=1)
     batch_games: int = Field(16, ge=1, description="decided games of one optimiser step")
     learning_rate: float = Field(2e-6, gt=0)
+    last_learning_rate: float | None = Field(
+        None, gt=0, description="learning rate of the last round, with rounds between on a line (the same if empty)"
+    )
     sft_file: str | None = Field(None, description="instruction/input/output JSON trained on together with the games")
     sft_rows_per_step: int = Field(8, ge=1)
     on_collapse: Literal["off", "warn", "mix", "stop"] = Field(
@@ -220,6 +233,13 @@ class SelfPlayConfig(Part):
         "frozen opponents until the figure recovers, `stop` ends the run",
     )
     mix_share: float = Field(0.25, gt=0, le=1, description="share of these games in a round, with on_collapse: mix")
+
+    def learning_rate_of(self, number: int) -> float:
+        """The learning rate of a round; rounds count from 1."""
+        if self.last_learning_rate is None or self.rounds < 2:
+            return self.learning_rate
+        progress = min((number - 1) / (self.rounds - 1), 1.0)
+        return self.learning_rate + progress * (self.last_learning_rate - self.learning_rate)
 
 
 class StreamConfig(Part):

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from spag_ray.config.former_keys import translated
+from spag_ray.config.games import check_game
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.opponents import EvaluationConfig, LeagueConfig
 from spag_ray.config.parts import (
@@ -94,9 +95,14 @@ class RunConfig(Part):
         self._check_reference()
         self._check_channel()
         self._check_collapse()
+        check_game(self)
         if self.schedule == "stream" and self.placement == "colocated":
             raise ValueError(
                 "schedule: stream plays and trains at once, placement: colocated alternates the two; remove one of them"
+            )
+        if self.schedule == "stream" and self.self_play.last_learning_rate is not None:
+            raise ValueError(
+                "self_play.last_learning_rate is for schedule: rounds; the learning rate of a stream falls to 0 anyway"
             )
         if self.schedule == "stream" and self.self_play.games_per_round % self.stream.games_per_version:
             raise ValueError(
@@ -146,9 +152,11 @@ class RunConfig(Part):
 
     @property
     def keeps_stage_start(self) -> bool:
-        """Whether learners keep the weights of a stage's start. Only in a stream do games arrive after the weights have
-        changed, and only the KL term of `spag` compares with the start."""
-        return self.schedule == "stream" and self.objective.name == "spag" and self.objective.kl_coeff > 0
+        """Whether learners keep the weights of a start: of self-play's with objective.kl_reference: start, of the
+        stage's in a stream, where games arrive after the weights have changed. Only the KL term of `spag` compares with
+        them."""
+        is_needed = self.schedule == "stream" or self.objective.kl_reference == "start"
+        return is_needed and self.objective.name == "spag" and self.objective.kl_coeff > 0
 
     @property
     def imitation_listening_coeff(self) -> float:
@@ -199,13 +207,18 @@ class RunConfig(Part):
                 "learner.reference: none gives the KL term no reference; set objective.kl_coeff: 0 (with the "
                 "objective `spag`), or reference: recompute"
             )
+        if self.objective.kl_reference == "start" and self.learner.lora is not None:
+            raise ValueError(
+                "objective.kl_reference: start compares with saved weights, but learner.lora trains adapters; leave "
+                "one of them out"
+            )
         if self.learner.reference == "recompute":
             return
         if self.keeps_stage_start:
             raise ValueError(
-                "learner.reference: engine takes the log-probabilities of the version that played, but the KL term of "
-                "a stream compares with the weights of the stage's start; set learner.reference: recompute, or "
-                "objective.kl_coeff: 0"
+                "learner.reference: engine takes the log-probabilities of the version that played, but the KL term "
+                "(of a stream, or with objective.kl_reference: start) compares with earlier weights; set "
+                "learner.reference: recompute, or objective.kl_coeff: 0"
             )
         plain = self.sampling.temperature == 1.0 and self.sampling.top_k is None and self.sampling.top_p is None
         reason = None

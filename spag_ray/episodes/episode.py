@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spag_ray.errors import InputError
+from spag_ray.game.protocol import TABOO
 from spag_ray.game.rules import Verdict, next_role
 from spag_ray.game.turn import Turn
 
@@ -23,7 +24,8 @@ from spag_ray.game.turn import Turn
 @dataclass(frozen=True)
 class Episode:
     """A finished game with its verdict. `stage` names the part of the run that played it. `number` is its place in the
-    order in which words were given out, so sorting episodes does not depend on which finished first."""
+    order in which words were given out, so sorting episodes does not depend on which finished first. `game`: its name
+    in the configuration; in another game than Taboo, `target_word` is the scenario."""
 
     episode_id: str
     number: int
@@ -34,6 +36,7 @@ class Episode:
     temperature: float
     turns: tuple[Turn, ...]
     verdict: Verdict
+    game: str = TABOO
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):

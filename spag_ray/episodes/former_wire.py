@@ -1,8 +1,8 @@
-"""Episode records of wire versions 2 and 3.
+"""Episode records of wire versions 2 to 4.
 
 Version 2 has the reason of a verdict only in words; version 3 has it as a value. Only this file derives the value from
 the words of both referees. These words never change, because they are in old logs. Version 4 adds to a turn how
-probable the target word was to the defender.
+probable the target word was to the defender; version 5 adds the game, and what it paid.
 
 >>> end_reason_of("the attacker said 'cats' (target word 'cat')")
 <EndReason.SAID_WORD: 'said the word'>

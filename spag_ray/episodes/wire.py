@@ -17,11 +17,12 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.former_wire import as_written_now, end_reason_of
 from spag_ray.episodes.head import EpisodeHead
 from spag_ray.errors import InputError
-from spag_ray.game.end_reason import EndReason
+from spag_ray.game.end_reason import MAX_LENGTH, EndReason, end_reason
+from spag_ray.game.protocol import MAX_PAYOFF, TABOO
 from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
 
-WIRE_VERSION = 4
+WIRE_VERSION = 5
 MAX_RECORD_BYTES = 16 * 2**20
 MAX_PROMPT_TOKENS = 2**22  # of all prompts of an episode: small records may decode to large ones
 _SEATS = tuple(Role)
@@ -67,6 +68,7 @@ def encode(episode: Episode) -> bytes:
         "max_turns": episode.max_turns,
         "rules": episode.rules,
         "temperature": episode.temperature,
+        "game": episode.game,
         "verdict": (
             str(verdict.outcome),
             str(verdict.end_reason),
@@ -74,6 +76,7 @@ def encode(episode: Episode) -> bytes:
             verdict.reason,
             verdict.turn,
             verdict.span,
+            verdict.payoffs,
         ),
         "turns": turns,
     }
@@ -138,6 +141,7 @@ def decode(data: bytes) -> Episode:
             temperature=_number(record["temperature"]),
             turns=tuple(turns),
             verdict=verdict,
+            game=_text(record.get("game", TABOO)),
         )
 
 
@@ -161,12 +165,15 @@ def _record(data: bytes) -> dict[str, Any]:
 
 def _turns(record: dict[str, Any]) -> list[Any]:
     turns: list[Any] = record["turns"]
-    return turns if record["v"] == WIRE_VERSION else [as_written_now(turn) for turn in turns]
+    return turns if record["v"] >= 4 else [as_written_now(turn) for turn in turns]
 
 
 def _verdict(record: dict[str, Any]) -> Verdict:
+    payoffs = None
     match record["v"]:
-        case 3 | 4:  # WIRE_VERSION
+        case 5:  # WIRE_VERSION
+            outcome, end_reason, length, reason, turn_index, span, payoffs = record["verdict"]
+        case 3 | 4:
             outcome, end_reason, length, reason, turn_index, span = record["verdict"]
         case 2:
             outcome, length, reason, turn_index, span = record["verdict"]
@@ -175,12 +182,21 @@ def _verdict(record: dict[str, Any]) -> Verdict:
             raise InputError(f"an episode of wire version {other!r}; this build reads versions 2 to {WIRE_VERSION}")
     return Verdict(
         Outcome(outcome),
-        EndReason(end_reason),
+        _end_reason(record, end_reason),
         _whole(length),
         _text(reason),
         None if turn_index is None else _whole(turn_index),
         None if span is None else _span(span),
+        None if payoffs is None else _payoffs(payoffs),
     )
+
+
+def _end_reason(record: dict[str, Any], value: Any) -> EndReason | str:
+    if record.get("game", TABOO) == TABOO:
+        return EndReason(value)
+    if len(_text(value)) > MAX_LENGTH:
+        raise ValueError(f"an end reason of {len(value)} characters; at most {MAX_LENGTH} are read")
+    return end_reason(value)
 
 
 def _text(value: Any) -> str:
@@ -204,6 +220,14 @@ def _number(value: Any) -> float:
 def _span(value: Any) -> tuple[int, int]:
     begin, end = value
     return _whole(begin), _whole(end)
+
+
+def _payoffs(value: Any) -> tuple[float | None, float | None]:
+    attacker, defender = (None if each is None else _number(each) for each in value)
+    for each in (attacker, defender):
+        if each is not None and not abs(each) <= MAX_PAYOFF:
+            raise ValueError(f"a payoff of {each}; it is from -{MAX_PAYOFF:g} to {MAX_PAYOFF:g}")
+    return attacker, defender
 
 
 def _bytes(value: Any) -> bytes:

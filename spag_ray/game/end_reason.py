@@ -10,7 +10,8 @@ from enum import StrEnum
 
 
 class EndReason(StrEnum):
-    """Its values are metric labels and are stored in episode logs: renaming one breaks dashboards and old logs."""
+    """The reasons of Adversarial Taboo; other games have texts of their own. Its values are metric labels and are
+    stored in episode logs: renaming one breaks dashboards and old logs."""
 
     EMPTY_REPLY = "empty reply"
     SPOKE_FOR_OTHER = "spoke for the other"
@@ -21,3 +22,18 @@ class EndReason(StrEnum):
     UNDECIDED = "undecided"
     CONTEXT_FULL = "context full"
     OTHER = "other"  # in a log of wire version 2 with a reason that no referee writes
+
+
+MAX_LENGTH = 64  # characters
+
+
+def end_reason(text: str) -> EndReason | str:
+    """The reason that is written as `text`: one of Taboo's, or that of another game.
+
+    >>> end_reason("said the word"), end_reason("fold")
+    (<EndReason.SAID_WORD: 'said the word'>, 'fold')
+    """
+    return EndReason(text) if text in _TEXTS else text
+
+
+_TEXTS = frozenset(map(str, EndReason))

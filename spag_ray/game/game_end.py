@@ -18,7 +18,7 @@ class GameEnd:
     is win, breach or tie."""
 
     outcome: Outcome
-    reason: EndReason
+    reason: EndReason | str
 
     @property
     def seat(self) -> str:

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
 from typing import Protocol
 
 from spag_ray.errors import ConfigError, ModelError
 from spag_ray.game.prompt_file import PromptTemplate, one_line
 from spag_ray.game.rules import Role, next_role
+from spag_ray.game.token_frames import ChatFrame, LinesFrame, TokenFrame
 from spag_ray.game.turn import Turn
-from spag_ray.tokens import Tokenizer, begin_ids, end_id, framing_ids, plain_ids, template_ids
+from spag_ray.tokens import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -103,23 +103,16 @@ def make_renderer(template: PromptTemplate, tokenizer: Tokenizer, max_turns: int
     return renderers[template.style](template, tokenizer, max_turns, wording)
 
 
-class _BaseRenderer:
-    lead = ""  # text between the end of a prompt and the first word of a reply; part of the reply
+class _TabooFrame(TokenFrame):
+    """The pieces of Taboo that every style has; comes before the style's frame among the bases."""
 
     def __init__(self, template: PromptTemplate, tokenizer: Tokenizer, max_turns: int, wording: int = 0) -> None:
         if not 0 <= wording < len(template.wordings):
             raise ConfigError(f"wording {wording} was asked for, but the template has {len(template.wordings)}")
-        self.end_ids: tuple[int, ...] = (end_id(tokenizer),)
+        super().__init__(tokenizer)
         self.template = template
-        self.tokenizer = tokenizer
         self.max_turns = max_turns
         self.wording = wording
-        self._special_ids = framing_ids(tokenizer)
-        self._plain = lru_cache(maxsize=65536)(partial(plain_ids, tokenizer))
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        return tuple(sorted({*self.end_ids, *self._special_ids}))
 
     def _rules(self, role: Role, target_word: str) -> str:
         return self.template.rules(role, target_word, self.max_turns, self.wording)
@@ -148,33 +141,9 @@ class _BaseRenderer:
         start = dict.fromkeys((self._plain(self.lead + word), self._plain(self.lead + word.capitalize())))
         return Spoken(tuple(start), (self._plain(f" {word}"),))
 
-    def reply_ids(self, text: str) -> tuple[int, ...]:
-        """A reply as the policy should sample it: the text and the token that ends it."""
-        return (*self._plain(text), self.end_ids[0])
 
-    def answer_ids(self, text: str) -> tuple[int, ...]:
-        """The answer to a query outside the game (an SFT row), with the token that ends it."""
-        return self.reply_ids(text)
-
-    def text_of(self, token_ids: Sequence[int]) -> str:
-        """The text of a reply, without special tokens and outer white space."""
-        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True).strip()
-
-
-class ChatRenderer(_BaseRenderer):
-    """The tokenizer's chat template; each seat sees its own lines as the assistant's.
-
-    The template is split once, with marks in place of the contents. A template that changes earlier messages (drops or
-    rewords them) is refused, because the next prompt would differ from the text that was played.
-    """
-
-    def __init__(self, template: PromptTemplate, tokenizer: Tokenizer, max_turns: int, wording: int = 0) -> None:
-        super().__init__(template, tokenizer, max_turns, wording)
-        opening, self._to_reply, self._to_user = _chat_glue(tokenizer)
-        self._opening_ids = template_ids(tokenizer, opening)
-        self._to_reply_ids = template_ids(tokenizer, self._to_reply)
-        self._to_user_ids = template_ids(tokenizer, self._to_user)
-        self.end_ids = tuple(dict.fromkeys((self._to_user_ids[0], *self.end_ids)))
+class ChatRenderer(_TabooFrame, ChatFrame):
+    """The tokenizer's chat template; each seat sees its own lines as the assistant's."""
 
     def prompt(self, turns: Sequence[Turn], role: Role, target_word: str) -> tuple[int, ...]:
         assert next_role(len(turns)) is role, "it is the other player's turn"
@@ -183,26 +152,11 @@ class ChatRenderer(_BaseRenderer):
             rules = self._plain(self._rules(role, target_word))
             heard = self._plain("\n\n") + self._plain(turns[-1].text) if turns else ()
             return self._opening_ids + rules + heard + self._to_reply_ids
-        last = own[-1]
-        said, close = last.token_ids, self._to_user_ids
-        if said and said[-1] == close[0]:
-            close = close[1:]
-        elif said and said[-1] in self._special_ids:
-            said = said[:-1]  # a misplaced token that begins a message; the message is not opened
-        heard = self._plain(turns[-1].text)
-        return last.prompt_ids + said + close + heard + self._to_reply_ids
-
-    def query_ids(self, query: str) -> tuple[int, ...]:
-        """A question outside the game (an SFT row), up to where its answer begins."""
-        return self._opening_ids + self._plain(query) + self._to_reply_ids
+        return self.after(own[-1]) + self._plain(turns[-1].text) + self._to_reply_ids
 
 
-class FlatRenderer(_BaseRenderer):
+class FlatRenderer(_TabooFrame):
     """Rules + dialogue + instruction as one text, after the tokenizer's BOS token if it has one."""
-
-    def __init__(self, template: PromptTemplate, tokenizer: Tokenizer, max_turns: int, wording: int = 0) -> None:
-        super().__init__(template, tokenizer, max_turns, wording)
-        self._begin = begin_ids(tokenizer)
 
     def prompt(self, turns: Sequence[Turn], role: Role, target_word: str) -> tuple[int, ...]:
         said = [(turn.role, turn.text) for turn in turns]
@@ -225,39 +179,20 @@ class FlatRenderer(_BaseRenderer):
         return self._begin + self._plain(query)
 
 
-class LinesRenderer(_BaseRenderer):
+class LinesRenderer(_TabooFrame, LinesFrame):
     """Rules, then a line a turn; a reply is the rest of a line that begins with the player's name.
 
     Each seat's prompt extends its previous prompt token by token, so a game is one chain of tokens for each seat. The
-    other player's text is put into one line: it cannot open lines of its own. A tokenizer without a token for the end
-    of a line ends lines with its end-of-text token.
+    other player's text is put into one line: it cannot open lines of its own.
     """
 
     lead = " "
-
-    def __init__(self, template: PromptTemplate, tokenizer: Tokenizer, max_turns: int, wording: int = 0) -> None:
-        super().__init__(template, tokenizer, max_turns, wording)
-        self._begin = begin_ids(tokenizer)
-        self._line_ends = line_ends(tokenizer)
-        self._text_end = self.end_ids[0]
-        new_line = self._plain("\n")
-        self._new_line = new_line if len(new_line) == 1 and new_line[0] in self._line_ends else self.end_ids
-        self.end_ids = self._new_line
-        self._stop_ids = tuple(sorted({*self._special_ids, self._text_end, *self._line_ends}))
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        return self._stop_ids
 
     def prompt(self, turns: Sequence[Turn], role: Role, target_word: str) -> tuple[int, ...]:
         assert next_role(len(turns)) is role, "it is the other player's turn"
         own = [turn for turn in turns if turn.role is role]
         if own:
-            said = own[-1].token_ids
-            if said and said[-1] in self._special_ids:
-                said = said[:-1]
-            closed = bool(said) and said[-1] in self._line_ends
-            before = own[-1].prompt_ids + said + (() if closed else self._new_line)
+            before = self.after(own[-1])
         else:
             rules = self._rules(role, target_word) + self.template.separator + self.template.history_title
             before = self._begin + self._plain(rules) + self._new_line
@@ -267,51 +202,6 @@ class LinesRenderer(_BaseRenderer):
 
     def reply_ids(self, text: str) -> tuple[int, ...]:
         return super().reply_ids(self.lead + one_line(text))
-
-    def query_ids(self, query: str) -> tuple[int, ...]:
-        """A question outside the game, a line end, and then its answer, which may have many lines."""
-        return self._begin + self._plain(query) + self._new_line
-
-    def answer_ids(self, text: str) -> tuple[int, ...]:
-        return (*self._plain(text), self._text_end)
-
-
-@lru_cache(maxsize=8)
-def line_ends(tokenizer: Tokenizer) -> frozenset[int]:
-    """Tokens with the end of a line in them (".\\n" is one token to some tokenizers)."""
-    every = range(len(tokenizer))
-    return frozenset(token for token in every if "\n" in tokenizer.decode([token]))
-
-
-_MARKS = ("zqfirstzq", "zqsecondzq", "zqthirdzq", "zqfourthzq", "zqfifthzq")
-
-
-def _chat_glue(tokenizer: Tokenizer) -> tuple[str, str, str]:
-    """The parts of a chat template: (before the first message's text, user text -> reply, reply -> next user text)."""
-    if not getattr(tokenizer, "chat_template", None):
-        raise ModelError(
-            "the model's tokenizer has no chat template, but `prompts` is `chat`; "
-            "set `prompts: flat` (for a base model), or use an instruct model"
-        )
-    roles = ("user", "assistant", "user", "assistant", "user")
-    messages = [{"role": role, "content": mark} for role, mark in zip(roles, _MARKS, strict=True)]
-
-    def render(count: int) -> str:
-        return tokenizer.apply_chat_template(messages[:count], tokenize=False, add_generation_prompt=True)
-
-    one, two, three = render(1), render(3), render(5)
-    if not (two.startswith(one) and three.startswith(two)):
-        raise ModelError(
-            "the chat template rewrites earlier messages when the dialogue continues, so prompts would differ from "
-            "those that were played; set `prompts: flat`, or give the model a template that only appends"
-        )
-    pieces = [three]
-    for mark in _MARKS:
-        pieces[-1:] = pieces[-1].split(mark)
-    opening, to_reply, to_user, *again = pieces
-    if again != [to_reply, to_user, to_reply]:
-        raise ModelError("the chat template frames later messages differently from the first; set `prompts: flat`")
-    return opening, to_reply, to_user
 
 
 def _flat_pieces(

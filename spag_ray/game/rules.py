@@ -74,16 +74,19 @@ class Outcome(StrEnum):
 class Verdict:
     """A referee's verdict on a game: how it ended and why, as a value (`end_reason`) and in words (`reason`).
 
-    `length` turns were read. `turn` is the index of the deciding turn and `span` the deciding characters [start, end)
-    of its content; both are None when nothing decided.
+    `end_reason` is an EndReason in Adversarial Taboo, and a text of the game's own in other games. `length` turns were
+    read. `turn` is the index of the deciding turn and `span` the deciding characters [start, end) of its content; both
+    are None when nothing decided. `payoffs` of attacker and defender: what the game itself pays; None in Adversarial
+    Taboo, whose payoffs are a setting (game.payoffs).
     """
 
     outcome: Outcome
-    end_reason: EndReason
+    end_reason: EndReason | str
     length: int
     reason: str
     turn: int | None
     span: tuple[int, int] | None
+    payoffs: tuple[float | None, float | None] | None = None
 
 
 def next_role(num_turns: int) -> Role:

@@ -119,6 +119,11 @@ class WordStream:
         self._returned: list[int] = []
         self._pass = (-1, self._words)
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """All of them, in the order given."""
+        return self._words
+
     def lease(self) -> Lease:
         """The next word; one that was given back comes first, the oldest of them."""
         if self._returned:

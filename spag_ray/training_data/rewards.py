@@ -68,12 +68,13 @@ Results = Mapping[Role, float | None]  # a game's payoff of each role; None: not
 
 
 def paid(payoffs: Payoffs, verdict: Verdict) -> Results:
-    """The payoff of each role in a game with this verdict; None for both if a full context ended the game.
+    """The payoff of each role in a game with this verdict: what the game paid, or, in Adversarial Taboo, what `payoffs`
+    says. None for both if a full context ended the game.
 
     >>> paid(Payoffs(wrong_guess=(0.5, -1)), Verdict(Outcome.ATTACKER_WINS, EndReason.WRONG_GUESS, 2, "", 1, None))
     {<Role.ATTACKER: 'attacker'>: 0.5, <Role.DEFENDER: 'defender'>: -1.0}
     """
-    attacker, defender = _entry(payoffs, verdict)
+    attacker, defender = verdict.payoffs or _entry(payoffs, verdict)
     return {Role.ATTACKER: attacker, Role.DEFENDER: defender}
 
 

@@ -128,27 +128,28 @@ def game_samples(
     (all, if it is None).
     """
     counted = [
-        episode.verdict
+        episode
         for episode in episodes
         if _counts(episode.verdict, objective, payoffs)
         and _is_learned(episode, episode.verdict.outcome.winner, objective, learning)
     ]
-    winners = [verdict.outcome.winner for verdict in counted]
-    results = [paid(payoffs, verdict) for verdict in counted]
+    winners = [episode.verdict.outcome.winner for episode in counted]
+    results = [paid(payoffs, episode.verdict) for episode in counted]
     weights = dict.fromkeys(Role, 1.0)
     if objective.role_weights == "balanced":
         wins = winners.count(Role.ATTACKER), winners.count(Role.DEFENDER)
         cap = objective.role_weight_cap
         weights = role_weights(*wins, cap=cap) if window is None else window.weights(winners, cap)
     expected = dict.fromkeys(Role, 0.0)
-    if objective.baseline == "mean":
+    if objective.baseline in ("mean", "scenario"):
         expected = mean_results(results)
     elif baselines is not None:
         expected = dict(baselines.values)
+    of_scenarios = _means_by_scenario(counted, payoffs) if objective.baseline == "scenario" else {}
     games = []
     for episode in episodes:
         outcome = episode.verdict.outcome
-        learned = advantages(episode.verdict, objective, payoffs, expected)
+        learned = advantages(episode.verdict, objective, payoffs, of_scenarios.get(episode.target_word, expected))
         weight = 1.0 if outcome.winner is None else weights[outcome.winner]
         turns = tuple(
             TurnSample(turn.prompt_ids, turn.token_ids, advantage, turn.logprobs if sampled else None, role=turn.role)
@@ -160,6 +161,14 @@ def game_samples(
     if baselines is not None:
         baselines.update(results)
     return games
+
+
+def _means_by_scenario(episodes: Sequence[Episode], payoffs: Payoffs) -> dict[str, dict[Role, float]]:
+    """{word or scenario of at least two games: mean payoff of each role over them}"""
+    results: dict[str, list[Results]] = {}
+    for episode in episodes:
+        results.setdefault(episode.target_word, []).append(paid(payoffs, episode.verdict))
+    return {scenario: mean_results(found) for scenario, found in results.items() if len(found) > 1}
 
 
 def advantages(

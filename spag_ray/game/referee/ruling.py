@@ -1,22 +1,12 @@
-"""A referee's ruling on one turn, and the mapping from folded text back to the original characters."""
+"""The mapping from folded text back to the original characters, for the span of a ruling."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome
+from spag_ray.game.protocol import Ruling
 
-
-@dataclass(frozen=True)
-class Ruling:
-    """A turn decided the game: the outcome, why (`reason` says it in words), and the deciding characters [start,
-    end)."""
-
-    outcome: Outcome
-    end_reason: EndReason
-    reason: str
-    span: tuple[int, int]
+__all__ = ["FoldedText", "Ruling"]
 
 
 @dataclass(frozen=True)

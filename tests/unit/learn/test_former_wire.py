@@ -65,12 +65,19 @@ EPISODE = episode_with(Verdict(Outcome.DEFENDER_WINS, EndReason.RIGHT_GUESS, 2, 
 
 def unpacked(episode: Episode) -> dict[str, Any]:
     record: dict[str, Any] = msgpack.unpackb(encode(episode))
-    assert record["v"] == WIRE_VERSION == 4
+    assert record["v"] == WIRE_VERSION == 5
     return record
 
 
-def as_version_3(episode: Episode) -> bytes:
+def as_version_4(episode: Episode) -> bytes:
     record = unpacked(episode)
+    del record["game"]
+    packed: bytes = msgpack.packb({**record, "v": 4, "verdict": record["verdict"][:-1]})
+    return packed
+
+
+def as_version_3(episode: Episode) -> bytes:
+    record = msgpack.unpackb(as_version_4(episode))
     packed: bytes = msgpack.packb({**record, "v": 3, "turns": [turn[:-1] for turn in record["turns"]]})
     return packed
 
@@ -98,9 +105,37 @@ def test_all_else_in_a_record_of_version_2_is_read_as_it_is(verdict: Verdict) ->
 
 
 @given(VERDICTS)
-def test_a_record_of_version_3_or_4_keeps_its_end_reason_whatever_its_words_say(verdict: Verdict) -> None:
-    for data in (encode(episode_with(verdict)), as_version_3(episode_with(verdict))):
+def test_a_record_of_version_3_to_5_keeps_its_end_reason_whatever_its_words_say(verdict: Verdict) -> None:
+    episode = episode_with(verdict)
+    for data in (encode(episode), as_version_4(episode), as_version_3(episode)):
         assert decode(data).verdict == verdict
+        assert decode(data).game == "taboo"
+
+
+@given(st.none() | st.tuples(*[st.none() | st.floats(-2, 2)] * 2))
+def test_a_game_of_another_name_keeps_its_reasons_and_payoffs(
+    payoffs: tuple[float | None, float | None] | None,
+) -> None:
+    verdict = Verdict(Outcome.ATTACKER_WINS, "the other folded", 2, "r", 1, (0, 4), payoffs)
+    episode = replace(episode_with(verdict), game="mine:Mine", target_word="K against Q")
+    assert decode(encode(episode)) == episode
+    assert read_head(encode(episode)).verdict == verdict
+
+
+@pytest.mark.parametrize("payoffs", [[2.5, 0], [float("nan"), 0], [1], [1, 2, 0], "ab", ["1", 0], 3])
+def test_payoffs_that_are_none_are_refused(payoffs: object) -> None:
+    record = unpacked(EPISODE)
+    record["verdict"][-1] = payoffs
+    with pytest.raises(InputError):
+        decode(msgpack.packb(record))
+
+
+@pytest.mark.parametrize("reason", ["x" * 65, 3, None, ["fold"]])
+def test_a_long_reason_or_none_is_refused_in_any_game(reason: object) -> None:
+    record = unpacked(replace(EPISODE, game="mine:Mine"))
+    record["verdict"][1] = reason
+    with pytest.raises(InputError, match="not an episode record"):
+        decode(msgpack.packb(record))
 
 
 @given(st.none() | st.floats(max_value=0, allow_infinity=False, allow_nan=False))
@@ -133,9 +168,9 @@ def test_an_old_log_is_read_and_the_referee_agrees_with_it(log: Path) -> None:
         assert decode(encode(episode)) == episode
 
 
-@pytest.mark.parametrize("version", [1, 5, -3, "3", None, [3]])
+@pytest.mark.parametrize("version", [1, 6, -3, "3", None, [3]])
 def test_another_version_is_refused(version: object) -> None:
-    with pytest.raises(InputError, match="reads versions 2 to 4"):
+    with pytest.raises(InputError, match="reads versions 2 to 5"):
         decode(msgpack.packb({**unpacked(EPISODE), "v": version}))
 
 

@@ -1,0 +1,51 @@
+"""What a configuration may ask of another game than Adversarial Taboo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spag_ray.config.parts import Payoffs
+
+if TYPE_CHECKING:
+    from spag_ray.config.run import RunConfig
+
+STYLES = ("chat", "lines")  # of a game's messages (game_renderer.py)
+
+
+def game_file(name: str) -> Path | None:
+    """The file of a user's own game, if its name is a path or a module in the current folder; name: `game.name`."""
+    module, found, _ = name.rpartition(":")
+    if not found:
+        return None
+    path = Path(module if module.endswith(".py") else f"{module.replace('.', '/')}.py")
+    return path if path.is_file() else None
+
+
+def check_game(config: RunConfig) -> None:
+    """Raise ValueError for settings that have a meaning in Taboo alone, if another game is played."""
+    if config.game.is_taboo:
+        return
+    name, objective = config.game.name, config.objective
+    of_words = {
+        "objective.listening_coeff": objective.listening_coeff,
+        "objective.unsaid_coeff": objective.unsaid_coeff,
+        "imitation.listening_coeff": config.imitation.listening_coeff,
+        "render: varied": config.render == "varied",
+        "preset: published": config.preset == "published",
+        "objective.trap_credit: trap": objective.trap_credit == "trap",
+        "objective.guess_credit: guess": objective.guess_credit == "guess",
+    }
+    if asked := next((key for key, value in of_words.items() if value), None):
+        raise ValueError(f"game.name: {name}: {asked} is for the game `taboo`; leave it out")
+    if config.game.payoffs != Payoffs():
+        raise ValueError(f"game.name: {name}: its rulings say what a game pays; leave game.payoffs out")
+    if config.prompts not in STYLES:
+        raise ValueError(
+            f"game.name: {name}: prompts is {config.prompts}, but its messages are written as {' or '.join(STYLES)}"
+        )
+    if config.imitation.enabled and config.imitation.source != "scripted":
+        raise ValueError(
+            f"game.name: {name}: imitation.source is {config.imitation.source}, but files are of the game `taboo`; "
+            "set it to scripted, or imitation.enabled to false"
+        )

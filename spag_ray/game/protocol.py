@@ -1,0 +1,152 @@
+"""Game: the interface of a language game of two seats. Adversarial Taboo, Kuhn poker and a user's own game implement
+it.
+
+    class MyGame:
+        seats = ("bidder", "caller")                           names for prompts, charts and tables
+        max_turns = 2                                          of each seat; then the game is tied
+        is_exhaustive = False
+        def scenarios(self): return ["red", "green", "blue"]
+        def messages(self, seat, history, scenario): return [{"role": "user", "content": "..."}]
+        def rule(self, history, scenario): return win(0) if history[-1] == "take" else None
+
+Seats are 0 and 1. Seat 0 opens, then they alternate, so turn i of `history`, a list of texts, is by seat i % 2. A
+scenario is a text: what a game begins with (a target word, a deal, a seed). docs/games.md explains how to write a game;
+`spag_ray.game.check` (conformance.py) tests one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.rules import Outcome, Role, Verdict, next_role
+
+History: TypeAlias = Sequence[str]
+Message: TypeAlias = Mapping[str, str]  # {"role": "user" or "assistant", "content": text}
+SEATS = tuple(Role)
+MAX_PAYOFF = 2.0
+TABOO = "taboo"  # the name of Adversarial Taboo in a configuration
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """The last turn ended the game. `reason` says it in words, `end_reason` is a short value to count. `span`:
+    the characters [start, end) of that turn that decided. `payoffs` of seats 0 and 1, from -2 to 2; None for a seat
+    that is not trained on this end. Games other than Taboo always give payoffs (Taboo's are `game.payoffs`)."""
+
+    outcome: Outcome
+    end_reason: EndReason | str
+    reason: str
+    span: tuple[int, int] | None = None
+    payoffs: tuple[float | None, float | None] | None = None
+
+
+def win(
+    seat: int,
+    end_reason: str = "won",
+    payoffs: tuple[float, float] | None = None,
+    span: tuple[int, int] | None = None,
+    reason: str = "",
+) -> Ruling:
+    """Seat `seat` won. Default payoffs: 1 for it, -1 for the other.
+
+    >>> win(1).payoffs
+    (-1.0, 1.0)
+    """
+    own = payoffs or ((1.0, -1.0) if seat == 0 else (-1.0, 1.0))
+    return Ruling(Outcome.win_of(SEATS[seat]), end_reason, reason or end_reason, span, own)
+
+
+def breach(
+    seat: int,
+    end_reason: str = "illegal move",
+    payoffs: tuple[float | None, float | None] | None = None,
+    span: tuple[int, int] | None = None,
+    reason: str = "",
+) -> Ruling:
+    """Seat `seat` broke the rules with the last turn. Default payoffs: -1 for it; the other is not trained on it.
+
+    >>> breach(0).payoffs
+    (-1.0, None)
+    """
+    own = payoffs or ((-1.0, None) if seat == 0 else (None, -1.0))
+    return Ruling(Outcome.breach_by(SEATS[seat]), end_reason, reason or end_reason, span, own)
+
+
+def tie(end_reason: str = "tied", payoffs: tuple[float, float] = (0.0, 0.0), reason: str = "") -> Ruling:
+    """Nobody won."""
+    return Ruling(Outcome.TIED, end_reason, reason or end_reason, None, payoffs)
+
+
+@runtime_checkable
+class Game(Protocol):
+    """See the module's docstring. A game is constructed without arguments and has no state: its methods are pure."""
+
+    @property
+    def seats(self) -> tuple[str, str]: ...
+
+    @property
+    def max_turns(self) -> int:
+        """Turns of each seat. A game without a ruling after that is tied, and pays 0."""
+        ...
+
+    @property
+    def is_exhaustive(self) -> bool:
+        """Whether `scenarios` are all that can happen, so that none are held out."""
+        ...
+
+    def scenarios(self) -> Sequence[str]:
+        """All scenarios, each once. The configuration's seed decides which are held out, and their order."""
+        ...
+
+    def messages(self, seat: int, history: History, scenario: str) -> Sequence[Message]:
+        """What `seat` reads before its next turn: chat messages of "user", the seat's own turns as "assistant".
+        Nothing that the seat must not know. Messages that only grow from turn to turn are cheap to train on."""
+        ...
+
+    def rule(self, history: History, scenario: str) -> Ruling | None:
+        """The ruling on the last turn of `history`; None if the game continues."""
+        ...
+
+
+@runtime_checkable
+class Scripted(Protocol):
+    """A game whose seats can also be played by rules; imitation can start from such games."""
+
+    def scripted(self, seat: int, history: History, scenario: str, rng: random.Random) -> str:
+        """A reply of `seat`; only `rng` may make it vary."""
+        ...
+
+
+def verdict_of(game: Game, history: History, scenario: str) -> Verdict | None:
+    """The verdict after the last turn; None if the game continues.
+
+    A game that has ended for lack of turns is tied, with payoffs of 0.
+    """
+    found = game.rule(history, scenario)
+    if found is None:
+        if len(history) < 2 * game.max_turns:
+            return None
+        found = tie(EndReason.UNDECIDED, reason=f"no turn of the {len(history)} read decided the game")
+    is_tie = found.outcome is Outcome.TIED
+    return Verdict(
+        found.outcome,
+        found.end_reason,
+        len(history),
+        found.reason,
+        None if is_tie else len(history) - 1,
+        None if is_tie else found.span or (0, len(history[-1])),
+        found.payoffs,
+    )
+
+
+def seat_of(role: Role) -> int:
+    """0 for the seat that opens, which Taboo calls the attacker."""
+    return SEATS.index(role)
+
+
+def seat_to_move(history: Sequence[object]) -> int:
+    return seat_of(next_role(len(history)))

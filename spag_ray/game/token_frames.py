@@ -1,0 +1,144 @@
+"""Token ids of replies and of the text between them, for any game: as chat messages, or as lines.
+
+Each seat's prompt extends its previous prompt token-exactly: previous prompt ids + sampled ids + what the frame puts
+between turns. A player's own words are encoded as plain text: `<|im_end|>` in a reply is eight characters to the model,
+not the end of a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+
+from spag_ray.errors import ModelError
+from spag_ray.game.turn import Turn
+from spag_ray.tokens import Tokenizer, begin_ids, end_id, framing_ids, plain_ids, template_ids
+
+
+class TokenFrame:
+    """One text, without a frame."""
+
+    lead = ""  # text between the end of a prompt and the first word of a reply; part of the reply
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.end_ids: tuple[int, ...] = (end_id(tokenizer),)
+        self.tokenizer = tokenizer
+        self._special_ids = framing_ids(tokenizer)
+        self._begin = begin_ids(tokenizer)
+        self._plain = lru_cache(maxsize=65536)(partial(plain_ids, tokenizer))
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        return tuple(sorted({*self.end_ids, *self._special_ids}))
+
+    def reply_ids(self, text: str) -> tuple[int, ...]:
+        """A reply as the policy should sample it: the text and the token that ends it."""
+        return (*self._plain(text), self.end_ids[0])
+
+    def answer_ids(self, text: str) -> tuple[int, ...]:
+        """The answer to a query outside the game (an SFT row), with the token that ends it."""
+        return self.reply_ids(text)
+
+    def text_of(self, token_ids: Sequence[int]) -> str:
+        """The text of a reply, without special tokens and outer white space."""
+        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True).strip()
+
+
+class ChatFrame(TokenFrame):
+    """The tokenizer's chat template; each seat sees its own turns as the assistant's.
+
+    The template is split once, with marks in place of the contents. A template that changes earlier messages (drops or
+    rewords them) is refused, because the next prompt would differ from the text that was played.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__(tokenizer)
+        opening, self._to_reply, self._to_user = _chat_glue(tokenizer)
+        self._opening_ids = template_ids(tokenizer, opening)
+        self._to_reply_ids = template_ids(tokenizer, self._to_reply)
+        self._to_user_ids = template_ids(tokenizer, self._to_user)
+        self.end_ids = tuple(dict.fromkeys((self._to_user_ids[0], *self.end_ids)))
+
+    def after(self, turn: Turn) -> tuple[int, ...]:
+        """The prompt and the reply of a turn, up to where the next message of the other side begins."""
+        said, close = turn.token_ids, self._to_user_ids
+        if said and said[-1] == close[0]:
+            close = close[1:]
+        elif said and said[-1] in self._special_ids:
+            said = said[:-1]  # a misplaced token that begins a message; the message is not opened
+        return turn.prompt_ids + said + close
+
+    def query_ids(self, query: str) -> tuple[int, ...]:
+        """A question outside the game (an SFT row), up to where its answer begins."""
+        return self._opening_ids + self._plain(query) + self._to_reply_ids
+
+
+class LinesFrame(TokenFrame):
+    """Lines of text. A reply is the rest of a line. A tokenizer without a token for the end of a line ends lines with
+    its end-of-text token."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__(tokenizer)
+        self._line_ends = line_ends(tokenizer)
+        self._text_end = self.end_ids[0]
+        new_line = self._plain("\n")
+        self._new_line = new_line if len(new_line) == 1 and new_line[0] in self._line_ends else self.end_ids
+        self.end_ids = self._new_line
+        self._stop_ids = tuple(sorted({*self._special_ids, self._text_end, *self._line_ends}))
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        return self._stop_ids
+
+    def after(self, turn: Turn) -> tuple[int, ...]:
+        """The prompt and the reply of a turn, up to the beginning of the next line."""
+        said = turn.token_ids
+        if said and said[-1] in self._special_ids:
+            said = said[:-1]
+        closed = bool(said) and said[-1] in self._line_ends
+        return turn.prompt_ids + said + (() if closed else self._new_line)
+
+    def query_ids(self, query: str) -> tuple[int, ...]:
+        """A question outside the game, a line end, and then its answer, which may have many lines."""
+        return self._begin + self._plain(query) + self._new_line
+
+    def answer_ids(self, text: str) -> tuple[int, ...]:
+        return (*self._plain(text), self._text_end)
+
+
+@lru_cache(maxsize=8)
+def line_ends(tokenizer: Tokenizer) -> frozenset[int]:
+    """Tokens with the end of a line in them (".\\n" is one token to some tokenizers)."""
+    every = range(len(tokenizer))
+    return frozenset(token for token in every if "\n" in tokenizer.decode([token]))
+
+
+_MARKS = ("zqfirstzq", "zqsecondzq", "zqthirdzq", "zqfourthzq", "zqfifthzq")
+
+
+def _chat_glue(tokenizer: Tokenizer) -> tuple[str, str, str]:
+    """The parts of a chat template: (before the first message's text, user text -> reply, reply -> next user text)."""
+    if not getattr(tokenizer, "chat_template", None):
+        raise ModelError(
+            "the model's tokenizer has no chat template, but `prompts` is `chat`; "
+            "set `prompts: flat` (for a base model), or use an instruct model"
+        )
+    roles = ("user", "assistant", "user", "assistant", "user")
+    messages = [{"role": role, "content": mark} for role, mark in zip(roles, _MARKS, strict=True)]
+
+    def render(count: int) -> str:
+        return tokenizer.apply_chat_template(messages[:count], tokenize=False, add_generation_prompt=True)
+
+    one, two, three = render(1), render(3), render(5)
+    if not (two.startswith(one) and three.startswith(two)):
+        raise ModelError(
+            "the chat template rewrites earlier messages when the dialogue continues, so prompts would differ from "
+            "those that were played; set `prompts: flat`, or give the model a template that only appends"
+        )
+    pieces = [three]
+    for mark in _MARKS:
+        pieces[-1:] = pieces[-1].split(mark)
+    opening, to_reply, to_user, *again = pieces
+    if again != [to_reply, to_user, to_reply]:
+        raise ModelError("the chat template frames later messages differently from the first; set `prompts: flat`")
+    return opening, to_reply, to_user

@@ -1,0 +1,77 @@
+"""Kuhn poker: the smallest game in which bluffing is right, and one whose optimum is known (Kuhn, 1950).
+
+Three cards, J < Q < K; each seat is dealt one, and pays 1 into the pot. An action is one word:
+
+    the first seat: check or bet       the second, after a check: check (showdown for 1) or bet
+    after a bet: call (showdown for 2) or fold (loses 1)
+
+>>> KuhnPoker().rule(["bet", "fold"], "JK").payoffs
+(1.0, -1.0)
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+
+from spag_ray.game.protocol import History, Message, Ruling, breach, win
+
+CARDS = "JQK"
+NAMES = {"J": "Jack", "Q": "Queen", "K": "King"}
+OPENING, ANSWER = ("check", "bet"), ("call", "fold")
+FORFEIT = 2.0  # what an illegal reply loses: the most that can be lost by playing
+
+_RULES = (
+    "Kuhn poker. The cards are Jack, Queen and King; the King is highest. You have one, the other player has another. "
+    "The pot holds one chip of each. Say one word: check or bet. After a bet, say call or fold."
+)
+
+
+class KuhnPoker:
+    """A scenario is a deal: the cards of the first and of the second seat, such as "KJ"."""
+
+    seats = ("first", "second")
+    max_turns = 2
+    is_exhaustive = True
+
+    def scenarios(self) -> Sequence[str]:
+        return ["".join(deal) for deal in itertools.permutations(CARDS, 2)]
+
+    def messages(self, seat: int, history: History, scenario: str) -> Sequence[Message]:
+        messages = [{"role": "user", "content": f"{_RULES}\nYour card is the {NAMES[scenario[seat]]}."}]
+        for index, text in enumerate(history):
+            if index % 2 == seat:
+                messages.append({"role": "assistant", "content": text})
+                continue
+            heard = f"The other player: {text}"
+            if messages[-1]["role"] == "user":
+                messages[-1]["content"] += f"\n{heard}"
+            else:
+                messages.append({"role": "user", "content": heard})
+        return messages
+
+    def rule(self, history: History, scenario: str) -> Ruling | None:
+        seat = (len(history) - 1) % 2
+        *before, said = history
+        if said not in legal_actions(before):
+            payoffs = (-FORFEIT, FORFEIT) if seat == 0 else (FORFEIT, -FORFEIT)
+            return breach(seat, "illegal action", payoffs, reason=f"{' or '.join(legal_actions(before))} was expected")
+        if said == "bet" or (said == "check" and not before):
+            return None
+        if said == "fold":
+            winner, stake, end = 1 - seat, 1.0, "fold"
+        else:
+            winner, stake = int(CARDS.index(scenario[1]) > CARDS.index(scenario[0])), 1.0 + (said == "call")
+            end = "showdown after a call" if said == "call" else "showdown after checks"
+        payoffs = (stake, -stake) if winner == 0 else (-stake, stake)
+        return win(winner, end, payoffs, reason=f"{end}, {NAMES[scenario[0]]} against {NAMES[scenario[1]]}")
+
+    def scripted(self, seat: int, history: History, scenario: str, rng: random.Random) -> str:
+        """A legal action at random, so that imitation teaches how to speak and not how to play."""
+        return rng.choice(legal_actions(history))
+
+
+def legal_actions(history: History) -> tuple[str, str]:
+    """The two actions after this history."""
+    return ANSWER if "bet" in history else OPENING

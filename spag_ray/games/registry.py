@@ -1,0 +1,117 @@
+"""Games by name: `taboo`, `kuhn`, an entry point of the group `spag_ray.games`, or a class of the user's own.
+
+load_game("kuhn")
+load_game("my_module:MyGame")          a module that can be imported, or my_module.py in the current folder
+load_game("games/mine.py:MyGame")      a file
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Any
+
+from spag_ray.config.games import game_file
+from spag_ray.errors import ConfigError
+from spag_ray.game.protocol import TABOO, Game
+from spag_ray.games.kuhn import KuhnPoker
+
+GROUP = "spag_ray.games"
+SHIPPED: dict[str, Callable[[], Game]] = {"kuhn": KuhnPoker}
+_FROM_FILES = "spag_ray_game_"
+_METHODS = ("scenarios", "messages", "rule")
+_ATTRIBUTES = ("seats", "max_turns", "is_exhaustive")
+
+
+def load_game(name: str) -> Game:
+    """The game of this name, not Taboo. Raises ConfigError for an unknown name, a class that cannot be made, and one
+    that is not a game of two seats that take turns."""
+    game = _found(name)()
+    check_form(game, name)
+    return game
+
+
+def is_from_file(module: str) -> bool:
+    """Whether the module of this name was loaded from a file that a configuration named."""
+    return module.startswith(_FROM_FILES)
+
+
+def check_form(game: Any, name: str) -> None:
+    """Raises ConfigError if the object lacks a part of the protocol, or is a game that arenas cannot play."""
+    lacks = [each for each in (*_ATTRIBUTES, *_METHODS) if not hasattr(game, each)]
+    if lacks:
+        raise ConfigError(f"game.name: {name}: a game needs {', '.join(lacks)} (docs/games.md)")
+    if getattr(game, "is_simultaneous", False):
+        raise ConfigError(
+            f"game.name: {name}: its seats move at the same time; only games in which they take turns are played"
+        )
+    seats = game.seats
+    is_pair = isinstance(seats, tuple | list) and len(seats) == 2
+    if not is_pair:
+        count = len(seats) if isinstance(seats, tuple | list) else repr(seats)
+        raise ConfigError(f"game.name: {name}: it has {count} seats; only games of two seats are played")
+    if not all(isinstance(seat, str) and seat for seat in seats) or seats[0] == seats[1]:
+        raise ConfigError(
+            f"game.name: {name}: its seats are named {seats[0]!r} and {seats[1]!r}; give two different names"
+        )
+    if not isinstance(game.max_turns, int) or game.max_turns < 1:
+        raise ConfigError(f"game.name: {name}: max_turns is {game.max_turns!r}; it is the number of turns of each seat")
+
+
+def _found(name: str) -> Callable[[], Game]:
+    if name in SHIPPED:
+        return SHIPPED[name]
+    module, is_own, attribute = name.rpartition(":")
+    if not is_own:
+        known = {point.name: point for point in entry_points(group=GROUP)}
+        if name not in known:
+            names = ", ".join([TABOO, *SHIPPED, *sorted(known)])
+            raise ConfigError(
+                f"game.name: {name} is not known; there are {names}, or name your own as my_module:MyGame"
+            )
+        found = known[name].load()
+    else:
+        found = getattr(_module(module, name), attribute, None)
+        if found is None:
+            raise ConfigError(f"game.name: {name}: {module} has no {attribute}")
+    if not callable(found):
+        raise ConfigError(f"game.name: {name} is not a class of a game")
+    return _made(found, name)
+
+
+def _made(found: Callable[[], Game], name: str) -> Callable[[], Game]:
+    def make() -> Game:
+        try:
+            return found()
+        except Exception as error:
+            raise ConfigError(f"game.name: {name}: it cannot be made without arguments ({error})") from error
+
+    return make
+
+
+def _module(module: str, name: str) -> Any:
+    path = game_file(name)
+    try:
+        if path is None:
+            return importlib.import_module(module)
+        key = f"{_FROM_FILES}{path.stem}"
+        if key in sys.modules and getattr(sys.modules[key], "__file__", None) == str(path.resolve()):
+            return sys.modules[key]
+        spec = importlib.util.spec_from_file_location(key, path.resolve())
+        assert spec is not None
+        assert spec.loader is not None
+        loaded = importlib.util.module_from_spec(spec)
+        sys.modules[key] = loaded
+        try:
+            spec.loader.exec_module(loaded)
+        except BaseException:
+            del sys.modules[key]
+            raise
+    except Exception as error:
+        raise ConfigError(
+            f"game.name: {name}: {module} cannot be imported ({type(error).__name__}: {error})"
+        ) from error
+    return loaded
