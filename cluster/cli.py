@@ -286,6 +286,19 @@ def listen(
 
 
 @app.command()
+def exploitability(
+    target: Annotated[str, typer.Argument(help="a run's folder, a model folder, or `smollm2-135m-instruct`")],
+    config: Annotated[str, typer.Option(help="of a model: configuration with the game and the prompts")] = "kuhn",
+    override: Overrides = None,
+) -> None:
+    """Print how far a policy is from the optimum of a solved game, exactly; see docs/games.md."""
+    settings = load_config(config, override or [])
+    from cluster.commands.exploitability import run_exploitability
+
+    run_exploitability(settings, target, _console())
+
+
+@app.command()
 def dashboard(out: Annotated[Path, typer.Option(help="JSON file to write")]) -> None:
     """A Grafana dashboard of everything that runs export to Prometheus; see docs/monitoring.md."""
     from cluster.commands.dashboard import write_dashboard

@@ -39,6 +39,7 @@ from cluster.run.training import train
 from cluster.run.training_verbs import Trainer
 from cluster.runtime.ray_session import redirect_output
 from cluster.schedules.collapse_watch import CollapseWatch
+from cluster.schedules.exploitability import Exploitability
 from cluster.schedules.frozen import FrozenOpponents
 from cluster.schedules.held_out import HeldOutMatches
 from cluster.schedules.league import LeaguePlay
@@ -97,7 +98,7 @@ class Run:
         self._reservation = Reservation(config.cluster, reservation_of(folder), status.note, control.check_stop)
 
         tokenizer, template = load_tokenizer(model), load_template(config.prompts)
-        renderer = renderer_of(config, tokenizer)
+        renderer, rules = renderer_of(config, tokenizer), rules_of(config)
         self._policies = self._learning_policies(model, _probe(renderer, held_out[0]))
         self._buffer = self._start_buffer()
         self._watch = ActorWatch(config.supervision.heartbeat_timeout_s)
@@ -111,7 +112,7 @@ class Run:
             self._watch,
             restarts,
             template,
-            rules_of(config),
+            rules,
             config.engine.turn_timeout_s,
             config.engine.start_timeout_s,
             self._buffer,
@@ -159,6 +160,7 @@ class Run:
             self._matches,
             frozen,
             CollapseWatch(config, folder, self._matches, recorder, status),
+            Exploitability(self._ground, rules.game, renderer, self._policies),
             self._tasks,
             self._recovery,
             self._watch,

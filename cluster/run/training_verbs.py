@@ -18,6 +18,7 @@ from cluster.run.checkpoint import RunState
 from cluster.run.control import RunControl
 from cluster.run.recovery import Recovery
 from cluster.schedules.collapse_watch import CollapseWatch
+from cluster.schedules.exploitability import Exploitability
 from cluster.schedules.frozen import FrozenOpponents
 from cluster.schedules.held_out import HeldOutMatches
 from cluster.schedules.league import LeaguePlay
@@ -56,6 +57,7 @@ class Trainer:
         matches: HeldOutMatches,
         frozen: FrozenOpponents,
         collapse: CollapseWatch,
+        exploitability: Exploitability,
         tasks: TaskEvaluation,
         recovery: Recovery,
         watch: ActorWatch,
@@ -76,6 +78,7 @@ class Trainer:
         self._matches = matches
         self._frozen = frozen
         self._collapse = collapse
+        self._exploitability = exploitability
         self._tasks = tasks
         self._recovery = recovery
         self._watch = watch
@@ -173,6 +176,7 @@ class Trainer:
             attacker, defender = (self._seating.newest(role, self.config.evaluation.temperature) for role in Role)
             self._matches.play(attacker, defender, Stage.evaluation(str(stage)))
             self._frozen.evaluate(stage)
+        self._exploitability.measure(stage)
         if asks_tasks(self.config, stage):
             self._tasks.stage(stage)
         self._collapse.look(stage)

@@ -121,6 +121,31 @@ class Scripted(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Decision:
+    """A place in a game where a seat has to choose: what was said, a scenario in which that seat knows what it knows
+    here, and the replies whose probabilities are asked for."""
+
+    history: tuple[str, ...]
+    scenario: str
+    replies: tuple[str, ...]
+
+
+@runtime_checkable
+class Solved(Protocol):
+    """A game in which a policy can be measured exactly, from its probabilities at every decision."""
+
+    def decisions(self) -> Sequence[Decision]: ...
+
+    def measure(self, probabilities: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
+        """{name of a figure: value} of a policy with these {reply: probability} at the decisions, in order."""
+        ...
+
+    def average(self, policies: Sequence[Sequence[Mapping[str, float]]]) -> Sequence[Mapping[str, float]]:
+        """The policy that plays each of these for a whole game equally often, as probabilities at the decisions."""
+        ...
+
+
 def verdict_of(game: Game, history: History, scenario: str) -> Verdict | None:
     """The verdict after the last turn; None if the game continues.
 

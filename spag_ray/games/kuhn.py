@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
-from spag_ray.game.protocol import History, Message, Ruling, breach, win
+from spag_ray.game.protocol import Decision, History, Message, Ruling, breach, win
 
 CARDS = "JQK"
 NAMES = {"J": "Jack", "Q": "Queen", "K": "King"}
 OPENING, ANSWER = ("check", "bet"), ("call", "fold")
+HISTORIES: tuple[tuple[str, ...], ...] = ((), ("check",), ("bet",), ("check", "bet"))  # before a decision
 FORFEIT = 2.0  # what an illegal reply loses: the most that can be lost by playing
 
 _RULES = (
@@ -70,6 +72,25 @@ class KuhnPoker:
     def scripted(self, seat: int, history: History, scenario: str, rng: random.Random) -> str:
         """A legal action at random, so that imitation teaches how to speak and not how to play."""
         return rng.choice(legal_actions(history))
+
+    def decisions(self) -> Sequence[Decision]:
+        """The 12 information sets, those of kuhn_strategy.INFORMATION_SETS."""
+        found = []
+        for card, history in itertools.product(CARDS, HISTORIES):
+            other = CARDS[CARDS.index(card) - 1]
+            deal = card + other if len(history) % 2 == 0 else other + card
+            found.append(Decision(history, deal, legal_actions(history)))
+        return found
+
+    def measure(self, probabilities: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
+        from spag_ray.games.kuhn_strategy import measure, strategy_of
+
+        return asdict(measure(strategy_of(probabilities)))
+
+    def average(self, policies: Sequence[Sequence[Mapping[str, float]]]) -> Sequence[Mapping[str, float]]:
+        from spag_ray.games.kuhn_strategy import averaged, strategy_of
+
+        return list(averaged([strategy_of(each) for each in policies]).values())
 
 
 def legal_actions(history: History) -> tuple[str, str]:

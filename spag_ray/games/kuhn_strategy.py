@@ -20,13 +20,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from spag_ray.games.kuhn import CARDS, FORFEIT, KuhnPoker, legal_actions
+from spag_ray.games.kuhn import CARDS, FORFEIT, HISTORIES, KuhnPoker, legal_actions
 
 InformationSet: TypeAlias = tuple[str, tuple[str, ...]]  # own card, what was said
 Strategy: TypeAlias = Mapping[
     InformationSet, Mapping[str, float]
 ]  # both seats: {information set: {action: probability}}
-HISTORIES: tuple[tuple[str, ...], ...] = ((), ("check",), ("bet",), ("check", "bet"))
 INFORMATION_SETS: tuple[InformationSet, ...] = tuple(itertools.product(CARDS, HISTORIES))
 _GAME = KuhnPoker()
 
@@ -66,6 +65,12 @@ def measure(strategy: Strategy) -> Measured:
         bluffs=own["J", ()]["bet"],
         second_bluffs=own["J", ("check",)]["bet"],
     )
+
+
+def strategy_of(probabilities: Sequence[Mapping[str, float]]) -> dict[InformationSet, dict[str, float]]:
+    """The strategy with these probabilities at KuhnPoker.decisions()."""
+    places = zip(INFORMATION_SETS, probabilities, strict=True)
+    return {place: {action: found.get(action, 0.0) for action in legal_actions(place[1])} for place, found in places}
 
 
 def nash_conv(strategy: Strategy) -> float:

@@ -223,6 +223,21 @@ class HeldOutLine(Line):
 
 
 @dataclass(frozen=True)
+class ExploitabilityLine(Line):
+    """A stage's weights in a game that is solved. `probabilities`: {"number of the decision/reply": p} (Solved in
+    spag_ray/game/protocol.py); `figures`: what the game computes from them."""
+
+    kind = "exploitability"
+    stage: str
+    version: int
+    probabilities: Mapping[str, float] = spread("p {}")
+    figures: Mapping[str, float] = spread("exact {}")
+
+    def __str__(self) -> str:
+        return f"{self.stage}: " + ", ".join(f"{name} {value:.3f}" for name, value in self.figures.items())
+
+
+@dataclass(frozen=True)
 class CollapseLine(Line):
     """With `is_alarm`: for the second stage, `figure` is outside `low` to `high`, the interval that it had at stage
     `before`. Without: it is inside again. `action`: self_play.on_collapse. `mix_ratio`: share of the next round's games

@@ -1,0 +1,73 @@
+"""How a model plays, as probabilities: of given replies at given decisions of a game, from the log-probabilities of
+their tokens.
+
+    asked = spelled(renderer, game.decisions())                 every spelling of every reply, as tokens
+    scores = await policy.score([each.tokens for each in asked], temperature)
+    found = probabilities(asked, [score.logprobs for score in scores])        [{reply: probability}] by decision
+
+The probability of a reply is that of all its tokens and of a token that ends it, summed over the tokens that may end a
+reply without changing its text, and over a leading space, which the parser drops. A text that is cut into tokens in an
+unusual way is not counted, so the sum over all legal replies is at most 1, and 1 minus it is an upper bound of the
+illegal mass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from spag_ray.game.prompts import Renderer
+from spag_ray.game.protocol import Decision
+from spag_ray.game.rules import next_role
+from spag_ray.game.turn import Turn
+
+
+class Spelling(NamedTuple):
+    """A reply as tokens: `number` of the decision; `prompt_ids` [P], `target_ids` [L]."""
+
+    number: int
+    reply: str
+    prompt_ids: tuple[int, ...]
+    target_ids: tuple[int, ...]
+
+    @property
+    def tokens(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What a policy scores."""
+        return self.prompt_ids, self.target_ids
+
+
+def spelled(renderer: Renderer, decisions: Sequence[Decision]) -> list[Spelling]:
+    """Every counted spelling of every reply, in the order of the decisions."""
+    others = tuple(token for token in renderer.stop_ids if not renderer.text_of((token,)))
+    regular = renderer.end_ids[0]
+    found = []
+    for number, decision in enumerate(decisions):
+        prompt = _prompt(renderer, decision)
+        for reply in decision.replies:
+            bare = renderer.reply_ids(reply)[:-1]
+            ends = dict.fromkeys((regular, *renderer.end_ids, *others))
+            found += [Spelling(number, reply, prompt, (*bare, end)) for end in ends]
+            spaced = renderer.answer_ids(f" {reply}")[:-1]
+            if spaced != bare and renderer.text_of(spaced) == reply:
+                found.append(Spelling(number, reply, prompt, (*spaced, regular)))
+    return found
+
+
+def probabilities(asked: Sequence[Spelling], logprobs: Sequence[Sequence[float]]) -> list[dict[str, float]]:
+    """{reply: probability} of each decision, in order; `logprobs` [L] of each spelling's tokens."""
+    found: list[dict[str, float]] = [{} for _ in range(1 + max((each.number for each in asked), default=-1))]
+    for each, values in zip(asked, logprobs, strict=True):
+        of_decision = found[each.number]
+        of_decision[each.reply] = of_decision.get(each.reply, 0.0) + math.exp(sum(values))
+    return found
+
+
+def _prompt(renderer: Renderer, decision: Decision) -> tuple[int, ...]:
+    """What the seat reads if earlier replies were spelled in the regular way."""
+    turns: list[Turn] = []
+    for text in decision.history:
+        role, ids = next_role(len(turns)), renderer.reply_ids(text)
+        prompt = renderer.prompt(turns, role, decision.scenario)
+        turns.append(Turn(role, text, prompt, ids, (0.0,) * len(ids), "told"))
+    return renderer.prompt(turns, next_role(len(turns)), decision.scenario)
