@@ -5,9 +5,9 @@ their tokens.
     scores = await policy.score([each.tokens for each in asked], temperature)
     found = probabilities(asked, [score.logprobs for score in scores])        [{reply: probability}] by decision
 
-The probability of a reply is that of all its tokens and of a token that ends it, summed over the tokens that may end a
-reply without changing its text, and over a leading space, which the parser drops. A text that is cut into tokens in an
-unusual way is not counted, so the sum over all legal replies is at most 1, and 1 minus it is an upper bound of the
+The probability of a reply is that of all its tokens and of a token that ends it, summed over the usual tokens that end
+a reply without changing its text, and over a leading space, which the parser drops. A text that is cut into tokens in
+an unusual way is not counted, so the sum over all legal replies is at most 1, and 1 minus it is an upper bound of the
 illegal mass.
 """
 
@@ -39,15 +39,13 @@ class Spelling(NamedTuple):
 
 def spelled(renderer: Renderer, decisions: Sequence[Decision]) -> list[Spelling]:
     """Every counted spelling of every reply, in the order of the decisions."""
-    others = tuple(token for token in renderer.stop_ids if not renderer.text_of((token,)))
     regular = renderer.end_ids[0]
     found = []
     for number, decision in enumerate(decisions):
         prompt = _prompt(renderer, decision)
         for reply in decision.replies:
             bare = renderer.reply_ids(reply)[:-1]
-            ends = dict.fromkeys((regular, *renderer.end_ids, *others))
-            found += [Spelling(number, reply, prompt, (*bare, end)) for end in ends]
+            found += [Spelling(number, reply, prompt, (*bare, end)) for end in renderer.usual_ends]
             spaced = renderer.answer_ids(f" {reply}")[:-1]
             if spaced != bare and renderer.text_of(spaced) == reply:
                 found.append(Spelling(number, reply, prompt, (*spaced, regular)))

@@ -54,12 +54,15 @@ class Spoken:
 
 class Renderer(Protocol):
     """Dialogue -> token ids of the next prompt; a pure function of the turns so far. `end_ids` are the regular end of a
-    reply. Sampling stops at any of `stop_ids`, so a player cannot open another message."""
+    reply. Sampling stops at any of `stop_ids`, so a player cannot open another message. `usual_ends`: those of them
+    that models use and that add no text to a reply."""
 
     @property
     def end_ids(self) -> tuple[int, ...]: ...
     @property
     def stop_ids(self) -> tuple[int, ...]: ...
+    @property
+    def usual_ends(self) -> tuple[int, ...]: ...
 
     def prompt(self, turns: Sequence[Turn], role: Role, target_word: str) -> tuple[int, ...]: ...
     def query_ids(self, query: str) -> tuple[int, ...]: ...

@@ -31,6 +31,11 @@ class TokenFrame:
     def stop_ids(self) -> tuple[int, ...]:
         return tuple(sorted({*self.end_ids, *self._special_ids}))
 
+    @property
+    def usual_ends(self) -> tuple[int, ...]:
+        """The stop tokens that models use to end a reply, and that add no text to it."""
+        return self.end_ids
+
     def reply_ids(self, text: str) -> tuple[int, ...]:
         """A reply as the policy should sample it: the text and the token that ends it."""
         return (*self._plain(text), self.end_ids[0])
@@ -89,6 +94,11 @@ class LinesFrame(TokenFrame):
     @property
     def stop_ids(self) -> tuple[int, ...]:
         return self._stop_ids
+
+    @property
+    def usual_ends(self) -> tuple[int, ...]:
+        blank = self._plain("\n\n")
+        return tuple(dict.fromkeys((*self.end_ids, self._text_end, *(blank if len(blank) == 1 else ()))))
 
     def after(self, turn: Turn) -> tuple[int, ...]:
         """The prompt and the reply of a turn, up to the beginning of the next line."""
