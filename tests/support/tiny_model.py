@@ -61,14 +61,18 @@ CHAT_TEMPLATE = (
 
 
 def make_tiny_model(
-    folder: Path, seed: int = 0, chat_template: str | None = CHAT_TEMPLATE, tie_word_embeddings: bool = True
+    folder: Path,
+    seed: int = 0,
+    chat_template: str | None = CHAT_TEMPLATE,
+    tie_word_embeddings: bool = True,
+    more_words: tuple[str, ...] = (),
 ) -> Path:
-    """A random Llama with a word-level tokenizer, saved as transformers saves models."""
+    """A random Llama with a word-level tokenizer, saved as transformers saves models. `more_words` of its vocabulary."""
     import torch
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    tokens = ["<unk>", "<|start|>", "<|end|>", *_WORDS, *TARGETS]
+    tokens = ["<unk>", "<|start|>", "<|end|>", *_WORDS, *TARGETS, *more_words]
     raw = Tokenizer(models.WordLevel({token: index for index, token in enumerate(tokens)}, unk_token="<unk>"))
     raw.normalizer = normalizers.Lowercase()
     raw.pre_tokenizer = pre_tokenizers.Whitespace()
