@@ -161,9 +161,9 @@ class LearningPolicy:
         return StageProgress(stage, games)
 
     def _keep_reference(self, training_stage: TrainingStage) -> None:
-        """Make the learners keep the weights that the KL term compares with. With objective.kl_reference: start, those
-        of the model that self-play started with. In a stream else those of the stage's start: the current ones before
-        its first part, or when it is resumed, those saved at the end of the previous stage."""
+        """Make the learners keep the weights that the KL term compares with: those of the model that self-play started
+        with (kl_reference: start), or in a stream those of the stage's start: the current ones before its first part,
+        and when it is resumed, those saved at the end of the previous stage."""
         assert self.learners is not None
         if self._compares_with_start(training_stage):
             if self._reference_of is None:
@@ -380,9 +380,8 @@ class LearningPolicy:
                 replace(game, turns=tuple(replace(turn, old_logprobs=turn.behaviour_logprobs) for turn in game.turns))
                 for game in games
             ]
-        if self._compares_with_start(training_stage) or (
-            training_stage.part and self._reference_of == training_stage.stage
-        ):
+        is_part = training_stage.part and self._reference_of == training_stage.stage
+        if is_part or self._compares_with_start(training_stage):
             games = self.learners.score_reference(games, training_stage.temperature)
         first, rest = games[: training_stage.batch_games], games[training_stage.batch_games :]
         return first + self.learners.score_games(rest, training_stage.temperature)

@@ -25,8 +25,8 @@ HISTORIES: tuple[tuple[str, ...], ...] = ((), ("check",), ("bet",), ("check", "b
 FORFEIT = 2.0  # what an illegal reply loses: the most that can be lost by playing
 
 _RULES = (
-    "Kuhn poker. The cards are Jack, Queen and King; the King is highest. You have one, the other player has another. "
-    "The pot holds one chip of each. Say one word: check or bet. After a bet, say call or fold."
+    "Kuhn poker with three cards: the King beats the Queen, and the Queen beats the Jack. Each player has one of them and "
+    "one chip in the pot."
 )
 
 
@@ -41,16 +41,15 @@ class KuhnPoker:
         return ["".join(deal) for deal in itertools.permutations(CARDS, 2)]
 
     def messages(self, seat: int, history: History, scenario: str) -> Sequence[Message]:
-        messages = [{"role": "user", "content": f"{_RULES}\nYour card is the {NAMES[scenario[seat]]}."}]
-        for index, text in enumerate(history):
-            if index % 2 == seat:
-                messages.append({"role": "assistant", "content": text})
-                continue
-            heard = f"The other player: {text}"
-            if messages[-1]["role"] == "user":
-                messages[-1]["content"] += f"\n{heard}"
-            else:
-                messages.append({"role": "user", "content": heard})
+        """The rules once; before each turn what the other player said, the own card, and what can be said."""
+        messages = []
+        for index in range(seat, len(history) + 1, 2):
+            heard = f"The other player: {history[index - 1]}\n" if index else ""
+            choice = " or ".join(legal_actions(history[:index]))
+            asked = f"{heard}You have the {NAMES[scenario[seat]]}: {choice}?"
+            messages.append({"role": "user", "content": asked if messages else f"{_RULES}\n{asked}"})
+            if index < len(history):
+                messages.append({"role": "assistant", "content": history[index]})
         return messages
 
     def rule(self, history: History, scenario: str) -> Ruling | None:

@@ -67,7 +67,8 @@ def make_tiny_model(
     tie_word_embeddings: bool = True,
     more_words: tuple[str, ...] = (),
 ) -> Path:
-    """A random Llama with a word-level tokenizer, saved as transformers saves models. `more_words` of its vocabulary."""
+    """A random Llama with a word-level tokenizer, saved as transformers saves models. `more_words` of its
+    vocabulary."""
     import torch
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast

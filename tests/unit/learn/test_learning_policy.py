@@ -203,6 +203,76 @@ def test_the_schedule_follows_the_steps_that_a_stream_has_now_and_the_reference_
     ]  # fmt: skip
 
 
+class WithReference(FakeLearners):
+    """Notes which weights it is told to keep, and scores turns under them."""
+
+    def __init__(self) -> None:
+        super().__init__(set())
+        self.loaded: list[str] = []
+
+    def load_reference(self, folder: str) -> bool:
+        self.loaded.append(folder)
+        return True
+
+    def score_reference(self, games: list[GameSample], temperature: float) -> list[GameSample]:
+        return [replace(each, turns=(replace(each.turns[0], reference_logprobs=(-7.0,)),)) for each in games]
+
+    def step(self, games: list[GameSample], sft: list[TurnSample], temperature: float, at_start: bool) -> Report:
+        self.steps.append(games)
+        return Report(len(self.steps), 0.5, False)
+
+    def load_state(self, folder: str) -> None: ...
+
+
+@pytest.mark.parametrize("imitates", [True, False])
+def test_the_kl_term_compares_with_the_model_that_self_play_started_with(imitates: bool, tmp_path: Path) -> None:
+    settings = {"objective": {"kl_reference": "start"}, "imitation": {"enabled": imitates}}
+    policy = LearningPolicy("policy", tuple(Role), parse_config(settings), tmp_path, "/base", Recorder(tmp_path))
+    fake: Any = WithReference()
+    policy.learners = fake
+
+    def learn(stage: str, method: str = "self_play", count: int = 4) -> None:
+        policy.learn(TrainingStage(Stage.parse(stage), method, games(count), [], 2, 1e-6, 0.2), lambda *_: None)
+
+    learn("imitated", "imitation")
+    assert fake.loaded == []
+    assert fake.steps[-1][0].turns[0].reference_logprobs is None, "imitation compares with its own start"
+    learn("spag-1")
+    learn("spag-2")
+    start = str(tmp_path / "models" / "imitated") if imitates else "/base"
+    assert fake.loaded == [start], "once"
+    assert [game.turns[0].reference_logprobs for batch in fake.steps[2:] for game in batch] == [(-7.0,)] * 8
+    assert fake.steps[2][0].turns[0].old_logprobs is None
+    assert fake.steps[3][0].turns[0].old_logprobs == (-9.0,)
+    policy.load_state(tmp_path, None)
+    learn("spag-3")
+    assert fake.loaded == [start, start], "learners that resume have to load it again"
+
+
+def test_a_stage_that_resumes_computes_the_reference_of_the_start_again(tmp_path: Path) -> None:
+    settings = {"objective": {"kl_reference": "start"}, "imitation": {"enabled": False}}
+    policy = LearningPolicy("policy", tuple(Role), parse_config(settings), tmp_path, "/base", Recorder(tmp_path))
+    fake: Any = WithReference()
+    policy.learners = fake
+    stage = TrainingStage(Stage.of_round(1), "self_play", games(6), [], 2, 1e-6, 0.2)
+
+    def stop_after_one(name: str, done: int, total: int, loss: float | None) -> None:
+        if done == 1 and "learn" in name:
+            assert policy.stage_progress is not None
+            (tmp_path / "policy").mkdir()
+            policy.stage_progress.save(tmp_path / "policy")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        policy.learn(stage, stop_after_one)
+    policy.load_state(tmp_path, None)
+    policy.learn(stage, lambda *_: None)
+    assert len(fake.steps) == 3
+    resumed = [game for batch in fake.steps[1:] for game in batch]
+    assert [game.turns[0].reference_logprobs for game in resumed] == [(-7.0,)] * 4
+    assert [game.turns[0].old_logprobs for game in resumed] == [(-9.0,)] * 4
+
+
 def mixed(num_won: int, num_tied: int) -> list[GameSample]:
     """Games that the attacker won, and ties; all are listened to."""
     word = TurnSample((1, 3), (4,), 1.0, role=Role.DEFENDER)

@@ -179,3 +179,32 @@ def test_of_a_loser_the_turn_alone_that_lost_the_game_can_be_pushed_down() -> No
         (Role.DEFENDER, -0.5),
     ]
     assert {turn.role for turn in beaten.turns} == {Role.DEFENDER}, "the attacker lost by what the other said"
+
+
+def test_a_baseline_by_scenario_is_the_mean_of_the_games_with_the_same_word() -> None:
+    """Two words: the attacker wins one of three games of the first, and all of the second's; a third word has one
+    game."""
+    outcomes = [("river", Outcome.ATTACKER_WINS), ("river", Outcome.DEFENDER_WINS), ("river", Outcome.DEFENDER_WINS)]
+    outcomes += [("piano", Outcome.ATTACKER_WINS)] * 2 + [("tiger", Outcome.DEFENDER_WINS)]
+    games = [replace(game(number, outcome, 2), target_word=word) for number, (word, outcome) in enumerate(outcomes)]
+    objective = ObjectiveConfig(learn_from="both", baseline="scenario", role_weights="none")
+    found = [[round(turn.advantage, 4) for turn in each.turns] for each in game_samples(games, objective)]
+    third = round(1 / 3, 4)
+    assert found[:3] == [[round(4 / 3, 4), -round(4 / 3, 4)], [-round(2 / 3, 4), round(2 / 3, 4)]] + [
+        [-round(2 / 3, 4), round(2 / 3, 4)]
+    ]
+    assert found[3:5] == [[0.0, 0.0], [0.0, 0.0]], (
+        "the attacker always wins with this word, so nothing is learned of it"
+    )
+    assert found[5] == [-1.0, 1.0], f"one game alone is compared with all: both means are 0, not {third}"
+
+
+def test_what_a_game_itself_pays_is_trained_on() -> None:
+    verdict = replace(game(0, Outcome.ATTACKER_WINS, 2).verdict, end_reason="call", payoffs=(2.0, -2.0))
+    paid_two = replace(game(0, Outcome.ATTACKER_WINS, 2), verdict=verdict, game="kuhn")
+    objective = ObjectiveConfig(learn_from="both", role_weights="none")
+    [found] = game_samples([paid_two], objective)
+    assert [turn.advantage for turn in found.turns] == [2.0, -2.0]
+    illegal = replace(game(0, Outcome.DEFENDER_BREACH, 2).verdict, payoffs=(2.0, -2.0), turn=1)
+    [found] = game_samples([replace(paid_two, verdict=illegal)], objective)
+    assert [turn.advantage for turn in found.turns] == [2.0, -2.0], "the forfeit goes to the turn that was illegal"
