@@ -25,8 +25,8 @@ HISTORIES: tuple[tuple[str, ...], ...] = ((), ("check",), ("bet",), ("check", "b
 FORFEIT = 2.0  # what an illegal reply loses: the most that can be lost by playing
 
 _RULES = (
-    "Kuhn poker with three cards: the King beats the Queen, and the Queen beats the Jack. Each player has one of them and "
-    "one chip in the pot."
+    "Kuhn poker with three cards: the King beats the Queen, and the Queen beats the Jack. Each player has one of them "
+    "and one chip in the pot."
 )
 
 
@@ -42,7 +42,7 @@ class KuhnPoker:
 
     def messages(self, seat: int, history: History, scenario: str) -> Sequence[Message]:
         """The rules once; before each turn what the other player said, the own card, and what can be said."""
-        messages = []
+        messages: list[dict[str, str]] = []
         for index in range(seat, len(history) + 1, 2):
             heard = f"The other player: {history[index - 1]}\n" if index else ""
             choice = " or ".join(legal_actions(history[:index]))

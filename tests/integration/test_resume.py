@@ -81,7 +81,7 @@ def greedy(tiny_model: Path, words: Path, tmp_path_factory: pytest.TempPathFacto
         engine={"kind": "transformers", "num_cpus": 0.5},
         sampling={"temperature": 0.0, "max_new_tokens": 8},
         self_play={"rounds": 2, "games_per_round": 8, "games_in_flight": 1, "batch_games": 2},
-        objective={"baseline": "moving"},
+        objective={"baseline": "moving", "kl_reference": "start"},
         evaluation={"games": 2, "against": ["base"]},
         checkpoint={"every_s": 0.001, "keep_last": 1000},  # one for every step
     )

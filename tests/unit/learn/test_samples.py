@@ -189,14 +189,9 @@ def test_a_baseline_by_scenario_is_the_mean_of_the_games_with_the_same_word() ->
     games = [replace(game(number, outcome, 2), target_word=word) for number, (word, outcome) in enumerate(outcomes)]
     objective = ObjectiveConfig(learn_from="both", baseline="scenario", role_weights="none")
     found = [[round(turn.advantage, 4) for turn in each.turns] for each in game_samples(games, objective)]
-    third = round(1 / 3, 4)
-    assert found[:3] == [[round(4 / 3, 4), -round(4 / 3, 4)], [-round(2 / 3, 4), round(2 / 3, 4)]] + [
-        [-round(2 / 3, 4), round(2 / 3, 4)]
-    ]
-    assert found[3:5] == [[0.0, 0.0], [0.0, 0.0]], (
-        "the attacker always wins with this word, so nothing is learned of it"
-    )
-    assert found[5] == [-1.0, 1.0], f"one game alone is compared with all: both means are 0, not {third}"
+    assert found[:3] == [[1.3333, -1.3333], [-0.6667, 0.6667], [-0.6667, 0.6667]]
+    assert found[3:5] == [[0.0, 0.0], [0.0, 0.0]], "the attacker always wins with this word"
+    assert found[5] == [-1.0, 1.0], "one game alone is compared with all games, whose means are 0"
 
 
 def test_what_a_game_itself_pays_is_trained_on() -> None:

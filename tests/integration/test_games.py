@@ -1,0 +1,139 @@
+"""Whole runs of games other than Taboo: Kuhn poker with its exact figures, and a game from a user's file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cluster.commands.exploitability import run_exploitability
+from cluster.commands.train import run_training
+from spag_ray.config.loading import parse_config
+from spag_ray.config.run import RunConfig
+from spag_ray.episodes.log import read_log
+from spag_ray.errors import ConfigError, InputError
+from spag_ray.game.protocol import verdict_of
+from spag_ray.games.kuhn import KuhnPoker
+from spag_ray.results.lines import ExploitabilityLine
+from spag_ray.results.matches import read_matches
+from spag_ray.results.metric_lines import MetricLines
+from tests.support.runs import quiet, tiny_run
+from tests.support.tiny_model import make_tiny_model
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+
+WORDS = ("kuhn", "poker", "cards", "card", "jack", "queen", "check", "bet", "call", "fold", "player", "other", "chip")
+OWN_GAME = '''
+from spag_ray.game.protocol import breach, win
+
+
+class Echo:
+    """Seat 0 says a word; seat 1 wins if it says the same."""
+
+    seats = ("speaker", "echo")
+    max_turns = 1
+    is_exhaustive = False
+
+    def scenarios(self):
+        return ["red", "green", "big", "old", "small", "long"]
+
+    def messages(self, seat, history, scenario):
+        heard = history[0] if seat else scenario
+        return [{"role": "user", "content": f"say {heard}"}]
+
+    def rule(self, history, scenario):
+        if len(history) == 1:
+            return breach(0) if history[0] != scenario else None
+        return win(int(history[1] == history[0]), "echoed" if history[1] == history[0] else "something else")
+
+    def scripted(self, seat, history, scenario, rng):
+        return history[0] if seat and rng.random() < 0.5 else scenario if not seat else "red"
+'''
+
+
+def run_of(game: str, model: Path, words: Path, **changes: Any) -> RunConfig:
+    settings: dict[str, Any] = {
+        "prompts": "chat",
+        "game": {"name": game},
+        "words": {"source": "deck", "num_held_out": 2},
+        "sampling": {"temperature": 1.0, "max_new_tokens": 4},
+        "imitation": {"games": 48, "batch_games": 4, "learning_rate": 1e-2, "learn_from": "all"},
+        "self_play": {"rounds": 2, "games_per_round": 24, "last_learning_rate": 5e-4},
+        "objective": {
+            "learn_from": "both",
+            "baseline": "scenario",
+            "role_weights": "none",
+            "kl_reference": "start",
+        },
+    }
+    for key, value in changes.items():
+        settings[key] = {**settings[key], **value} if isinstance(settings.get(key), dict) else value
+    return tiny_run(model, words, **settings)
+
+
+@pytest.fixture(scope="module")
+def kuhn_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("kuhn"), more_words=WORDS)
+
+
+def exact_lines(folder: Path) -> dict[str, ExploitabilityLine]:
+    lines = MetricLines(folder / "metrics.jsonl").typed()
+    return {line.stage: line for _, line in lines if isinstance(line, ExploitabilityLine)}
+
+
+@pytest.mark.timeout(300)
+def test_kuhn_poker_is_trained_and_measured_after_every_stage(kuhn_model: Path, words: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    config = run_of("kuhn", kuhn_model, words, evaluation={"games": 12})
+    run_training(config, folder, quiet())
+    lines = exact_lines(folder)
+    assert list(lines) == ["base", "imitated", "spag-1", "spag-2"]
+    assert lines["base"].figures["illegal"] > 0.9, "a random model says anything"
+    assert lines["imitated"].figures["illegal"] < 0.5, "imitation teaches how to speak"
+    for line in lines.values():
+        assert line.figures["nash_conv"] >= line.figures["legal_nash_conv"] - 1e-9 > 0
+        assert len(line.probabilities) == 24
+    [match, *_] = read_matches(folder / "matches.json")
+    assert {game.target_word for game in match.games} == set(KuhnPoker().scenarios()), "nothing is held out"
+    episodes = list(read_log(folder / "episodes" / "spag-2.log"))
+    assert len(episodes) == 24
+    for episode in episodes:
+        assert episode.game == "kuhn"
+        again = verdict_of(KuhnPoker(), [turn.text for turn in episode.turns], episode.target_word)
+        assert episode.verdict == again
+        assert episode.verdict.payoffs is not None
+    console = Console(width=140, record=True)
+    run_exploitability(RunConfig(), str(folder), console)
+    shown = console.export_text()
+    assert "average of rounds" in shown
+    assert f"{lines['spag-2'].figures['nash_conv']:.4f}" in shown
+    console = Console(width=140, record=True)
+    run_exploitability(config, str(folder / "models" / "spag-2"), console)
+    found = console.export_text()
+    assert f"{lines['spag-2'].figures['nash_conv']:.2f}" in found, "transformers and the engine agree"
+
+
+@pytest.mark.timeout(300)
+def test_a_game_from_a_users_file_is_trained_on_its_own_scenarios(
+    tiny_model: Path, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("echo_game.py").write_text(OWN_GAME)
+    run_training(run_of("echo_game:Echo", tiny_model, words), tmp_path / "run", quiet())
+    episodes = list(read_log(tmp_path / "run" / "episodes" / "spag-1.log"))
+    held_out = {game.target_word for match in read_matches(tmp_path / "run" / "matches.json") for game in match.games}
+    assert len(held_out) == 2
+    assert len({episode.target_word for episode in episodes} | held_out) == 6
+    assert not {episode.target_word for episode in episodes} & held_out
+    expert = list(read_log(tmp_path / "run" / "episodes" / "expert.log"))
+    assert {str(episode.verdict.end_reason) for episode in expert} == {"echoed", "something else"}
+    assert not exact_lines(tmp_path / "run")
+    with pytest.raises(InputError, match="is not a solved game"):
+        run_exploitability(RunConfig(), str(tmp_path / "run"), quiet())
+
+
+def test_a_game_of_words_is_refused_what_only_taboo_has() -> None:
+    with pytest.raises(ConfigError, match=r"objective.listening_coeff is for the game `taboo`"):
+        parse_config({"game": {"name": "kuhn"}, "objective": {"listening_coeff": 1.0}})
