@@ -1,0 +1,188 @@
+"""Does self-play learn? Kuhn poker, where the answer is exact: NashConv of every stage, three seeds, and the published
+objective at as many games.
+
+    python benchmarks/kuhn.py run --seed 1 --out runs/kuhn      # one seed; called again, it resumes
+    python benchmarks/kuhn.py tables --out runs/kuhn            # Markdown tables of all seeds that are done
+    python benchmarks/kuhn.py curve --out runs/kuhn --image kuhn.html      # the curves as a page, seeds as a band
+    python benchmarks/kuhn.py tables --out docs/kuhn            # the same of the records in the documentation
+
+A seed is two runs: `spag` (configs/kuhn.yaml), and `published`, which starts from the same imitated model and plays as
+many games with the published objective, at its own learning rate and KL coefficient. `run` keeps a record of both,
+SEED.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from spag_ray.config.loading import load_config
+from spag_ray.game.protocol import Solved
+from spag_ray.games.of_config import game_of
+from spag_ray.results.lines import ExploitabilityLine, PlayLine
+from spag_ray.results.metric_lines import MetricLines
+from spag_ray.stages import Stage, StageKind
+
+CONFIG = "configs/kuhn.yaml"
+PUBLISHED = ("objective.name=published", "objective.learn_from=winners", "objective.kl_reference=stage")
+PUBLISHED += ("objective.baseline=none", "objective.role_weights=balanced", "objective.kl_weighting=none")
+UNIFORM = 11 / 12
+NUM_LEAGUE = 8  # versions that a league keeps (league.max_snapshots)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "tables", "curve"))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("runs/kuhn"))
+    parser.add_argument("--image", type=Path, default=Path("kuhn.html"))
+    parser.add_argument("-o", dest="overrides", action="append", default=[], help="key=value, for both runs")
+    asked = parser.parse_args()
+    if asked.what == "run":
+        run_seed(asked.out, asked.seed, asked.overrides)
+        return
+    records = [json.loads(path.read_text()) for path in sorted(asked.out.glob("*.json"))]
+    if not records:
+        sys.exit(f"{asked.out} has no record of a finished seed")
+    if asked.what == "curve":
+        asked.image.write_text(page(records))
+    else:
+        print("\n".join(tables(records)))
+
+
+def run_seed(out: Path, seed: int, overrides: Sequence[str]) -> None:
+    """Both runs of a seed, and their record."""
+    common = [f"seed={seed}", *overrides]
+    spag, published = out / f"seed-{seed}" / "spag", out / f"seed-{seed}" / "published"
+    record: dict[str, Any] = {"seed": seed, "seconds": train(spag, common)}
+    imitated = [f"model={spag / 'models' / 'imitated'}", "imitation.enabled=false"]
+    train(published, [*common, *imitated, *PUBLISHED])
+    for name, folder in (("spag", spag), ("published", published)):
+        record[name] = stages_of(folder)
+        record[f"{name}_games"] = sum(
+            line.games for line in lines_of(folder, PlayLine) if Stage.parse(line.stage).kind is StageKind.ROUND
+        )
+    (out / f"{seed}.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def train(folder: Path, overrides: Sequence[str]) -> float:
+    """Train, or resume; returns the seconds of this call."""
+    began = time.monotonic()
+    command = ["train", CONFIG, "--run-dir", str(folder), "--resume"]
+    command += [part for override in overrides for part in ("-o", override)]
+    if (code := subprocess.run([sys.executable, "-m", "spag_ray", *command], check=False).returncode) != 0:
+        sys.exit(code)
+    return round(time.monotonic() - began, 1)
+
+
+def lines_of(folder: Path, kind: type) -> list[Any]:
+    return [line for _, line in MetricLines(folder / "metrics.jsonl").typed() if isinstance(line, kind)]
+
+
+def stages_of(folder: Path) -> list[dict[str, Any]]:
+    """Each stage's probabilities, and the figures that they give."""
+    found = {line.stage: line for line in lines_of(folder, ExploitabilityLine)}
+    return [
+        {"stage": stage, "figures": dict(line.figures), "probabilities": dict(line.probabilities)}
+        for stage, line in found.items()
+    ]
+
+
+def tables(records: Sequence[dict[str, Any]]) -> list[str]:
+    """Markdown: figures of each seed, and what its last policy plays."""
+    game = game_of(load_config(CONFIG, []))
+    assert isinstance(game, Solved)
+    lines = ["| seed | policy | NashConv | legal actions alone | illegal | bluffs, first and second seat | games |"]
+    lines += ["|---|---|---|---|---|---|---|"]
+    for record in records:
+        for name in ("spag", "published"):
+            stages = record[name]
+            rounds = [each for each in stages if Stage.parse(each["stage"]).kind is StageKind.ROUND]
+            policies = [policy_of(game, each["probabilities"]) for each in rounds]
+            rows = [(f"{name}: {rounds[-1]['stage']}", rounds[-1]["figures"])]
+            if name == "spag":
+                rows.insert(0, (stages[1]["stage"] if len(stages) > 1 else "", stages[1]["figures"]))
+                rows.append(("average of its rounds", game.measure(game.average(policies))))
+                rows.append((f"mixture of the last {NUM_LEAGUE}", game.measure(game.average(policies[-NUM_LEAGUE:]))))
+            for title, figures in rows:
+                games = record[f"{name}_games"] if title.startswith(name) else ""
+                lines.append(row(record["seed"], title, figures, games))
+    last = [record["spag"][-1] for record in records]
+    for key in ("nash_conv", "illegal"):
+        values = [each["figures"][key] for each in last]
+        lines += ["", f"Last policies, {key}: mean {statistics.fmean(values):.3f}, largest {max(values):.3f}."]
+    lines += [
+        "",
+        "| what the last policy plays: bet or call | "
+        + " | ".join(f"seed {r['seed']}" for r in records)
+        + " | optimum |",
+    ]
+    lines += ["|---|" + "---|" * (len(records) + 1)]
+    for number, decision in enumerate(game.decisions()):
+        seat = len(decision.history) % 2
+        told = f"{decision.scenario[seat]}, {'first' if seat == 0 else 'second'} seat" + (
+            f", after {' and '.join(decision.history)}" if decision.history else ""
+        )
+        strong = "bet" if "bet" in decision.replies else "call"
+        shares = [each["probabilities"].get(f"{number}/{strong}", 0.0) for each in last]
+        lines.append(f"| {told} | " + " | ".join(f"{share:.2f}" for share in shares) + f" | {OPTIMUM[number]} |")
+    return lines
+
+
+OPTIMUM = ("a", "1/3", "0", "0", "0", "0", "1/3", "a + 1/3", "3a", "1", "1", "1")  # a from 0 to 1/3
+
+
+def policy_of(game: Solved, probabilities: dict[str, float]) -> list[dict[str, float]]:
+    return [
+        {reply: probabilities.get(f"{number}/{reply}", 0.0) for reply in decision.replies}
+        for number, decision in enumerate(game.decisions())
+    ]
+
+
+def row(seed: int, title: str, figures: Any, games: object) -> str:
+    bluffs = f"{figures['bluffs']:.2f}, {figures['second_bluffs']:.2f}"
+    cells = (f"{figures['nash_conv']:.3f}", f"{figures['legal_nash_conv']:.3f}", f"{100 * figures['illegal']:.1f} %")
+    return f"| {seed} | {title} | {' | '.join(cells)} | {bluffs} | {games} |"
+
+
+def page(records: Sequence[dict[str, Any]]) -> str:
+    """NashConv by round: the mean over seeds as a line, the seeds' range as a band."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for name, colour in (("published", "rgb(148,103,189)"), ("spag", "rgb(0,128,128)")):
+        curves = [
+            [each["figures"]["nash_conv"] for each in record[name] if each["stage"] not in ("base",) or name != "spag"]
+            for record in records
+        ]
+        columns = list(zip(*curves, strict=False))
+        rounds = list(range(len(columns)))
+        band = colour.replace("rgb", "rgba").replace(")", ",0.18)")
+        figure.add_scatter(
+            x=rounds, y=[max(each) for each in columns], mode="lines", line={"width": 0}, showlegend=False
+        )
+        figure.add_scatter(
+            x=rounds, y=[min(each) for each in columns], mode="lines", line={"width": 0}, fill="tonexty",
+            fillcolor=band, showlegend=False,
+        )  # fmt: skip
+        figure.add_scatter(
+            x=rounds, y=[statistics.fmean(each) for each in columns], name=name, line={"color": colour, "width": 2}
+        )
+    figure.add_hline(y=UNIFORM, line={"dash": "dot", "color": "gray"}, annotation_text="uniform play")
+    figure.add_hline(y=UNIFORM / 4, line={"dash": "dot", "color": "gray"}, annotation_text="a quarter of it")
+    figure.update_layout(
+        template="plotly_white", width=820, height=400, margin={"l": 60, "r": 20, "t": 20, "b": 50},
+        xaxis={"title": {"text": "rounds of self-play"}}, yaxis={"title": {"text": "NashConv"}, "rangemode": "tozero"},
+    )  # fmt: skip
+    return str(figure.to_html(include_plotlyjs=True))
+
+
+if __name__ == "__main__":
+    main()
