@@ -61,6 +61,8 @@ def run_listen(config: RunConfig, model: str, games: Path, console: Console) -> 
     from actors.models import load_tokenizer, resolve_model
     from actors.transformers_policy import TransformersPolicy
 
+    if not config.game.is_taboo:
+        raise InputError(f"listen scores guesses of target words, and game.name {config.game.name} has none")
     folder = resolve_model(model)
     heard, num_unscorable = _heard(_games(games, config.game.rules), config, load_tokenizer(folder))
     if not heard:

@@ -1,0 +1,62 @@
+"""Probabilities of replies from the log-probabilities of their tokens."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from spag_ray.game.decisions import probabilities, spelled
+from spag_ray.game.game_renderer import game_renderer
+from spag_ray.game.prompts import Renderer
+from spag_ray.game.rules import Role
+from spag_ray.games.kuhn import KuhnPoker
+from tests.support.families import tokenizer_of
+
+GAME = KuhnPoker()
+
+
+@pytest.fixture(params=["chat", "lines"])
+def renderer(request: pytest.FixtureRequest) -> Renderer:
+    return game_renderer(GAME, tokenizer_of("smollm2"), request.param)
+
+
+def test_every_reply_at_every_decision_is_spelled_with_each_usual_end(renderer: Renderer) -> None:
+    asked = spelled(renderer, GAME.decisions())
+    by_reply: dict[tuple[int, str], list[Any]] = {}
+    for each in asked:
+        by_reply.setdefault((each.number, each.reply), []).append(each)
+    assert len(by_reply) == 24
+    for (_, reply), spellings in by_reply.items():
+        assert len({each.target_ids for each in spellings}) == len(spellings), "nothing is counted twice"
+        assert {renderer.text_of(each.target_ids) for each in spellings} == {reply}
+        assert spellings[0].target_ids == renderer.reply_ids(reply)
+        assert {each.target_ids[-1] for each in spellings} == set(renderer.usual_ends)
+        assert any(renderer.tokenizer.decode([each.target_ids[0]]).startswith(" ") for each in spellings)  # type: ignore[attr-defined]
+
+
+def test_a_decision_later_in_the_game_is_asked_after_the_earlier_turns(renderer: Renderer) -> None:
+    asked = spelled(renderer, GAME.decisions())
+    number = next(n for n, each in enumerate(GAME.decisions()) if each.history == ("check", "bet"))
+    prompt = next(each.prompt_ids for each in asked if each.number == number)
+    opening = renderer.prompt((), Role.ATTACKER, GAME.decisions()[number].scenario)
+    assert prompt[: len(opening)] == opening
+    assert prompt[len(opening) : len(opening) + 1] == renderer.reply_ids("check")[:1]
+    assert "The other player: bet" in renderer.text_of(prompt)
+
+
+def test_probabilities_are_summed_over_the_spellings_of_a_reply(renderer: Renderer) -> None:
+    asked = spelled(renderer, GAME.decisions())
+    each = 0.5 / len(asked)
+    found = probabilities(asked, [(math.log(each), 0.0)] * len(asked))
+    assert len(found) == 12
+    assert all(set(shares) == set(decision.replies) for shares, decision in zip(found, GAME.decisions(), strict=True))
+    assert sum(sum(shares.values()) for shares in found) == pytest.approx(0.5)
+    assert probabilities([], []) == []
+
+
+def test_scores_of_other_spellings_are_refused(renderer: Renderer) -> None:
+    asked = spelled(renderer, GAME.decisions())
+    with pytest.raises(ValueError, match="zip"):
+        probabilities(asked, [(0.0,)])
