@@ -222,7 +222,9 @@ class SelfPlayConfig(Part):
     batch_games: int = Field(16, ge=1, description="decided games of one optimiser step")
     learning_rate: float = Field(2e-6, gt=0)
     last_learning_rate: float | None = Field(
-        None, gt=0, description="learning rate of the last round, with rounds between on a line (the same if empty)"
+        None,
+        gt=0,
+        description="learning rate of the last round; from round to round it changes by the same factor (no change if empty)",
     )
     sft_file: str | None = Field(None, description="instruction/input/output JSON trained on together with the games")
     sft_rows_per_step: int = Field(8, ge=1)
@@ -239,7 +241,7 @@ class SelfPlayConfig(Part):
         if self.last_learning_rate is None or self.rounds < 2:
             return self.learning_rate
         progress = min((number - 1) / (self.rounds - 1), 1.0)
-        return self.learning_rate + progress * (self.last_learning_rate - self.learning_rate)
+        return float(self.learning_rate * (self.last_learning_rate / self.learning_rate) ** progress)
 
 
 class StreamConfig(Part):

@@ -155,3 +155,29 @@ def test_frozen_opponents_play_as_many_games_as_a_stage_unless_told_otherwise() 
 
 def test_defaults_need_no_file() -> None:
     assert RunConfig().objective.name == "spag"
+
+
+def test_the_learning_rate_falls_by_the_same_factor_from_round_to_round() -> None:
+    rounds = {"rounds": 3, "learning_rate": 4e-5, "last_learning_rate": 1e-5}
+    self_play = parse_config({"self_play": rounds}).self_play
+    assert [self_play.learning_rate_of(number) for number in (1, 2, 3, 4)] == pytest.approx([4e-5, 2e-5, 1e-5, 1e-5])
+    assert parse_config({"self_play": {"learning_rate": 4e-5}}).self_play.learning_rate_of(3) == 4e-5
+    one = {"rounds": 1, "learning_rate": 4e-5, "last_learning_rate": 1e-5}
+    assert parse_config({"self_play": one}).self_play.learning_rate_of(1) == 4e-5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": {"kl_reference": "start", "name": "published"}}, "kl_reference: start is for the objective"),
+        ({"objective": {"kl_reference": "start"}, "learner": {"lora": {}}}, "compares with saved weights"),
+        ({"objective": {"kl_reference": "start"}, "learner": {"reference": "engine"}}, "compares with earlier weights"),
+        (
+            {"schedule": "stream", "self_play": {"games_per_round": 64, "last_learning_rate": 1e-6}},
+            "last_learning_rate is for schedule: rounds",
+        ),
+    ],
+)
+def test_a_reference_or_a_learning_rate_that_cannot_be_kept_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_config(changes)
