@@ -224,7 +224,7 @@ class SelfPlayConfig(Part):
     last_learning_rate: float | None = Field(
         None,
         gt=0,
-        description="learning rate of the last round; from round to round it changes by the same factor (no change if empty)",
+        description="learning rate of the last round; it changes by the same factor every round (the same if empty)",
     )
     sft_file: str | None = Field(None, description="instruction/input/output JSON trained on together with the games")
     sft_rows_per_step: int = Field(8, ge=1)
