@@ -174,6 +174,11 @@ class LearnerConfig(Part):
         description="train all weights but the token embeddings and the output layer, so that the words of the games "
         "do not become more probable than other words (adapters never train them)",
     )
+    keep_moments: bool = Field(
+        False,
+        description="keep Adam's moments from one round of self-play to the next; else every round starts with fresh "
+        "ones, as the published code does, and its first steps are noisy",
+    )
     max_skipped_steps: int = Field(3, ge=1, description="consecutive steps without a finite gradient that end a run")
     max_grad_norm: float = Field(1.0, gt=0)
     weight_decay: float = Field(0.0, ge=0)

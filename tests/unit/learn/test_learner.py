@@ -7,6 +7,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +17,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from learners.batch import check_turns
 from learners.engine import World
-from learners.learner import share_of
+from learners.learner import Learner, share_of
 from learners.model_folder import load_model, load_model_in_parts
+from spag_ray.config.parts import LearnerConfig
 from spag_ray.errors import LearnerError, ModelError
 from spag_ray.training_data.samples import TurnSample
 
@@ -117,3 +119,19 @@ def test_what_is_damaged_or_missing_is_refused_when_it_is_read_in_parts_too(tiny
         in_parts(tmp_path)
     with pytest.raises(ModelError, match="no such model folder"):
         in_parts(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(("keep_moments", "num_forgotten"), [(False, 4), (True, 2)])
+def test_a_round_of_self_play_keeps_adams_moments_if_it_is_told_to(keep_moments: bool, num_forgotten: int) -> None:
+    forgotten: list[str] = []
+
+    class Engine:
+        def forget_moments(self) -> None:
+            forgotten.append("all")
+
+    learner: Any = Learner.__new__(Learner)
+    learner._config = LearnerConfig(keep_moments=keep_moments)
+    learner._engine, learner._stage = Engine(), SimpleNamespace(method="self_play")
+    for method in ("imitation", "self_play", "self_play", "self_play"):
+        learner.begin_stage(method, 4, 1e-5, 0.1)
+    assert len(forgotten) == num_forgotten, "imitation and the first round after it begin anew"
