@@ -33,6 +33,7 @@ from spag_ray.stages import Stage, StageKind
 CONFIG = "configs/kuhn.yaml"
 PUBLISHED = ("objective.name=published", "objective.learn_from=winners", "objective.kl_reference=stage")
 PUBLISHED += ("objective.baseline=none", "objective.role_weights=balanced", "objective.kl_weighting=none")
+PUBLISHED += ("objective.decay=0.8", "objective.kl_coeff=0.2", "learner.keep_moments=false")
 UNIFORM = 11 / 12
 NUM_LEAGUE = 8  # versions that a league keeps (league.max_snapshots)
 
@@ -42,11 +43,12 @@ def main() -> None:
     parser.add_argument("what", choices=("run", "tables", "curve"))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("runs/kuhn"))
+    parser.add_argument("--only", choices=("spag", "published"), help="of a seed; the record is made of both")
     parser.add_argument("--image", type=Path, default=Path("kuhn.html"))
     parser.add_argument("-o", dest="overrides", action="append", default=[], help="key=value, for both runs")
     asked = parser.parse_args()
     if asked.what == "run":
-        run_seed(asked.out, asked.seed, asked.overrides)
+        run_seed(asked.out, asked.seed, asked.overrides, asked.only)
         return
     records = [json.loads(path.read_text()) for path in sorted(asked.out.glob("*.json"))]
     if not records:
@@ -57,19 +59,22 @@ def main() -> None:
         print("\n".join(tables(records)))
 
 
-def run_seed(out: Path, seed: int, overrides: Sequence[str]) -> None:
-    """Both runs of a seed, and their record."""
+def run_seed(out: Path, seed: int, overrides: Sequence[str], only: str | None) -> None:
+    """Both runs of a seed, or only one of them, and the record of what is done."""
     common = [f"seed={seed}", *overrides]
     spag, published = out / f"seed-{seed}" / "spag", out / f"seed-{seed}" / "published"
-    record: dict[str, Any] = {"seed": seed, "seconds": train(spag, common)}
+    file = out / f"{seed}.json"
+    record: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"seed": seed}
     imitated = [f"model={spag / 'models' / 'imitated'}", "imitation.enabled=false"]
-    train(published, [*common, *imitated, *PUBLISHED])
-    for name, folder in (("spag", spag), ("published", published)):
+    wanted = {"spag": (spag, common), "published": (published, [*common, *imitated, *PUBLISHED])}
+    for name in [only] if only else list(wanted):
+        folder, settings = wanted[name]
+        record[f"{name}_seconds"] = train(folder, settings)
         record[name] = stages_of(folder)
         record[f"{name}_games"] = sum(
             line.games for line in lines_of(folder, PlayLine) if Stage.parse(line.stage).kind is StageKind.ROUND
         )
-    (out / f"{seed}.json").write_text(json.dumps(record, indent=1) + "\n")
+    file.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def train(folder: Path, overrides: Sequence[str]) -> float:
@@ -103,7 +108,9 @@ def tables(records: Sequence[dict[str, Any]]) -> list[str]:
     lines += ["|---|---|---|---|---|---|---|"]
     for record in records:
         for name in ("spag", "published"):
-            stages = record[name]
+            stages = record.get(name)
+            if not stages:
+                continue
             rounds = [each for each in stages if Stage.parse(each["stage"]).kind is StageKind.ROUND]
             policies = [policy_of(game, each["probabilities"]) for each in rounds]
             rows = [(f"{name}: {rounds[-1]['stage']}", rounds[-1]["figures"])]
@@ -161,6 +168,7 @@ def page(records: Sequence[dict[str, Any]]) -> str:
         curves = [
             [each["figures"]["nash_conv"] for each in record[name] if each["stage"] not in ("base",) or name != "spag"]
             for record in records
+            if name in record
         ]
         columns = list(zip(*curves, strict=False))
         rounds = list(range(len(columns)))
