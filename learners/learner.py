@@ -122,8 +122,8 @@ class Learner:
         self, method: Method, num_steps: int, learning_rate: float, kl_coeff: float, listening_coeff: float = 0.0
     ) -> None:
         """A stage is a training run of its own: fresh Adam moments, a fresh warm-up and cosine over `num_steps`. With
-        learner.keep_moments, a round of self-play keeps the moments of the round before."""
-        if not (self._config.keep_moments and method == self._stage.method == "self_play"):
+        learner.keep_moments, it keeps the moments of the stage before."""
+        if not self._config.keep_moments:
             self._engine.forget_moments()
         self._stage = _Stage(method, num_steps, learning_rate, kl_coeff, listening_coeff=listening_coeff)
 
