@@ -46,7 +46,7 @@ class KuhnPoker:
         for index in range(seat, len(history) + 1, 2):
             heard = f"The other player: {history[index - 1]}\n" if index else ""
             choice = " or ".join(legal_actions(history[:index]))
-            asked = f"{heard}You have the {NAMES[scenario[seat]]}: {choice}?"
+            asked = f"{heard}{_dealt(scenario[seat])}: {choice}?"
             messages.append({"role": "user", "content": asked if messages else f"{_RULES}\n{asked}"})
             if index < len(history):
                 messages.append({"role": "assistant", "content": history[index]})
@@ -67,6 +67,9 @@ class KuhnPoker:
             end = "showdown after a call" if said == "call" else "showdown after checks"
         payoffs = (stake, -stake) if winner == 0 else (-stake, stake)
         return win(winner, end, payoffs, reason=f"{end}, {NAMES[scenario[0]]} against {NAMES[scenario[1]]}")
+
+    def hidden(self, seat: int, scenario: str) -> Sequence[str]:
+        return [_dealt(scenario[1 - seat])]
 
     def scripted(self, seat: int, history: History, scenario: str, rng: random.Random) -> str:
         """A legal action at random, so that imitation teaches how to speak and not how to play."""
@@ -90,6 +93,10 @@ class KuhnPoker:
         from spag_ray.games.kuhn_strategy import averaged, strategy_of
 
         return list(averaged([strategy_of(each) for each in policies]).values())
+
+
+def _dealt(card: str) -> str:
+    return f"You have the {NAMES[card]}"
 
 
 def legal_actions(history: History) -> tuple[str, str]:
