@@ -49,7 +49,10 @@ def _found(name: str) -> Callable[[], Game]:
             raise ConfigError(
                 f"game.name: {name} is not known; there are {names}, or name your own as my_module:MyGame"
             )
-        found = known[name].load()
+        try:
+            found = known[name].load()
+        except Exception as error:
+            raise _not_imported(name, known[name].value, error) from error
     else:
         found = getattr(_module(module, name), attribute, None)
         if found is None:
@@ -71,6 +74,8 @@ def _made(found: Callable[[], Game], name: str) -> Callable[[], Game]:
 
 def _module(module: str, name: str) -> Any:
     path = game_file(name)
+    if path is None and module.endswith(".py"):
+        raise ConfigError(f"game.name: {name}: there is no file {module}")
     try:
         if path is None:
             return importlib.import_module(module)
@@ -88,7 +93,9 @@ def _module(module: str, name: str) -> Any:
             del sys.modules[key]
             raise
     except Exception as error:
-        raise ConfigError(
-            f"game.name: {name}: {module} cannot be imported ({type(error).__name__}: {error})"
-        ) from error
+        raise _not_imported(name, module, error) from error
     return loaded
+
+
+def _not_imported(name: str, module: str, error: Exception) -> ConfigError:
+    return ConfigError(f"game.name: {name}: {module} cannot be imported ({type(error).__name__}: {error})")

@@ -54,9 +54,10 @@ def test_every_line_of_play_pays_what_the_rules_say(line: tuple[str, ...], deal:
 
 
 def test_these_are_all_lines_of_play() -> None:
-    found, open_lines = [], [()]
+    found: list[tuple[str, ...]] = []
+    open_lines: list[tuple[str, ...]] = [()]
     while open_lines:
-        line: tuple[str, ...] = open_lines.pop()
+        line = open_lines.pop()
         assert line in HISTORIES
         for action in legal_actions(line):
             after = (*line, action)
