@@ -30,16 +30,19 @@ def check_game(
     """Raise ValueError for settings that have a meaning in Taboo alone, if another game is played."""
     if game.is_taboo:
         return
-    of_words = {
+    usual = GameConfig()
+    of_taboo = {
+        "preset: published": preset == "published",
+        "game.max_turns": game.max_turns != usual.max_turns,
+        "game.rules": game.rules != usual.rules,
         "objective.listening_coeff": objective.listening_coeff,
         "objective.unsaid_coeff": objective.unsaid_coeff,
         "imitation.listening_coeff": imitation.listening_coeff,
         "render: varied": render == "varied",
-        "preset: published": preset == "published",
         "objective.trap_credit: trap": objective.trap_credit == "trap",
         "objective.guess_credit: guess": objective.guess_credit == "guess",
     }
-    if asked := next((key for key, value in of_words.items() if value), None):
+    if asked := next((key for key, value in of_taboo.items() if value), None):
         raise ValueError(f"game.name: {game.name}: {asked} is for the game `taboo`; leave it out")
     if game.payoffs != Payoffs():
         raise ValueError(f"game.name: {game.name}: its rulings say what a game pays; leave game.payoffs out")

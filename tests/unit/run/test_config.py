@@ -101,7 +101,7 @@ def test_a_stream_with_a_kl_term_needs_a_reference_of_its_own_and_keeps_a_stages
     stream = {"schedule": "stream", "self_play": {"games_per_round": 160}}
     assert parse_config(stream).keeps_stage_start
     assert not parse_config({}).keeps_stage_start
-    with pytest.raises(ConfigError, match="of a stream compares with the weights of the stage's start"):
+    with pytest.raises(ConfigError, match="compares with earlier weights"):
         parse_config({**stream, "learner": {"reference": "engine"}})
     for objective in ({"kl_coeff": 0}, {"name": "published"}):
         config = parse_config({**stream, "learner": {"reference": "engine"}, "objective": objective})
