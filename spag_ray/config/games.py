@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from spag_ray.config.parts import Payoffs
-
-if TYPE_CHECKING:
-    from spag_ray.config.run import RunConfig
+from spag_ray.config.objective import ObjectiveConfig
+from spag_ray.config.parts import GameConfig, ImitationConfig, Payoffs
 
 STYLES = ("chat", "lines")  # of a game's messages (game_renderer.py)
 
@@ -22,30 +19,39 @@ def game_file(name: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def check_game(config: RunConfig) -> None:
+def check_game(
+    game: GameConfig,
+    objective: ObjectiveConfig,
+    imitation: ImitationConfig,
+    prompts: str,
+    render: str,
+    preset: str | None,
+) -> None:
     """Raise ValueError for settings that have a meaning in Taboo alone, if another game is played."""
-    if config.game.is_taboo:
+    if game.is_taboo:
         return
-    name, objective = config.game.name, config.objective
-    of_words = {
+    usual = GameConfig()
+    of_taboo = {
+        "preset: published": preset == "published",
+        "game.max_turns": game.max_turns != usual.max_turns,
+        "game.rules": game.rules != usual.rules,
         "objective.listening_coeff": objective.listening_coeff,
         "objective.unsaid_coeff": objective.unsaid_coeff,
-        "imitation.listening_coeff": config.imitation.listening_coeff,
-        "render: varied": config.render == "varied",
-        "preset: published": config.preset == "published",
+        "imitation.listening_coeff": imitation.listening_coeff,
+        "render: varied": render == "varied",
         "objective.trap_credit: trap": objective.trap_credit == "trap",
         "objective.guess_credit: guess": objective.guess_credit == "guess",
     }
-    if asked := next((key for key, value in of_words.items() if value), None):
-        raise ValueError(f"game.name: {name}: {asked} is for the game `taboo`; leave it out")
-    if config.game.payoffs != Payoffs():
-        raise ValueError(f"game.name: {name}: its rulings say what a game pays; leave game.payoffs out")
-    if config.prompts not in STYLES:
+    if asked := next((key for key, value in of_taboo.items() if value), None):
+        raise ValueError(f"game.name: {game.name}: {asked} is for the game `taboo`; leave it out")
+    if game.payoffs != Payoffs():
+        raise ValueError(f"game.name: {game.name}: its rulings say what a game pays; leave game.payoffs out")
+    if prompts not in STYLES:
         raise ValueError(
-            f"game.name: {name}: prompts is {config.prompts}, but its messages are written as {' or '.join(STYLES)}"
+            f"game.name: {game.name}: prompts is {prompts}, but its messages are written as {' or '.join(STYLES)}"
         )
-    if config.imitation.enabled and config.imitation.source != "scripted":
+    if imitation.enabled and imitation.source != "scripted":
         raise ValueError(
-            f"game.name: {name}: imitation.source is {config.imitation.source}, but files are of the game `taboo`; "
+            f"game.name: {game.name}: imitation.source is {imitation.source}, but files are of the game `taboo`; "
             "set it to scripted, or imitation.enabled to false"
         )

@@ -1,7 +1,23 @@
-"""Adversarial Taboo: rules, words, decks, prompts, how a game can end.
+"""The Game protocol, and Adversarial Taboo: rules, words, decks, prompts, how a game can end.
 
-The texts of prompts are in configs/prompts/.
+The texts of Taboo's prompts are in configs/prompts/.
 
-Tests of other names: deck_file in test_decks.py; game_end in test_end_reason.py; prompt_file in test_prompts.py; rules,
-turn in test_game.py.
+Tests of other names: deck_file in test_decks.py; game_end in test_end_reason.py; game_form in test_conformance.py;
+prompt_file in test_prompts.py; rules, turn in test_game.py; token_frames in test_lines.py.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spag_ray.game.conformance import check as check
+
+
+def __getattr__(name: str) -> Any:
+    """`spag_ray.game.check(MyGame)`: imported when it is asked for, because most modules here need little."""
+    if name != "check":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from spag_ray.game.conformance import check
+
+    return check

@@ -121,6 +121,19 @@ class Scripted(Protocol):
         ...
 
 
+@runtime_checkable
+class Hides(Protocol):
+    """A game that says what a seat must not know, so that `check` can find leaks.
+
+    def hidden(self, seat, scenario): return [f"You have the {scenario[1 - seat]}"]
+    """
+
+    def hidden(self, seat: int, scenario: str) -> Sequence[str]:
+        """Texts that `seat` must not read, unless a player says them. Name them as the other seat reads them: whole
+        sentences, if the rules that both seats read have the same words."""
+        ...
+
+
 @dataclass(frozen=True)
 class Decision:
     """A place in a game where a seat has to choose: what was said, a scenario in which that seat knows what it knows

@@ -20,14 +20,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from spag_ray.games.kuhn import CARDS, FORFEIT, HISTORIES, KuhnPoker, legal_actions
+from spag_ray.games.kuhn_rules import CARDS, DEALS, FORFEIT, HISTORIES, legal_actions, ruling
 
 InformationSet: TypeAlias = tuple[str, tuple[str, ...]]  # own card, what was said
 Strategy: TypeAlias = Mapping[
     InformationSet, Mapping[str, float]
 ]  # both seats: {information set: {action: probability}}
 INFORMATION_SETS: tuple[InformationSet, ...] = tuple(itertools.product(CARDS, HISTORIES))
-_GAME = KuhnPoker()
 
 
 @dataclass(frozen=True)
@@ -94,21 +93,19 @@ def best_response(strategy: Strategy, seat: int) -> float:
 
 def value(first: Strategy, second: Strategy) -> float:
     """Expected chips of the first seat, over the six deals."""
-    deals = _GAME.scenarios()
-    return sum(_value((first, second), deal, ()) for deal in deals) / len(deals)
+    return sum(_value((first, second), deal, ()) for deal in DEALS) / len(DEALS)
 
 
 def _value(seats: Sequence[Strategy], deal: str, history: tuple[str, ...]) -> float:
-    if history and (found := _GAME.rule(history, deal)) is not None:
+    if history and (found := ruling(history, deal)) is not None:
         assert found.payoffs is not None
         assert found.payoffs[0] is not None
         return found.payoffs[0]
     seat = len(history) % 2
     place = (deal[seat], history)
     forfeit = max(0.0, 1 - _legal(seats[seat], place)) * (-FORFEIT if seat == 0 else FORFEIT)
-    return forfeit + sum(
-        share * _value(seats, deal, (*history, action)) for action, share in seats[seat][place].items() if share
-    )
+    shares = {action: seats[seat][place].get(action, 0.0) for action in legal_actions(history)}
+    return forfeit + sum(share * _value(seats, deal, (*history, action)) for action, share in shares.items() if share)
 
 
 def _legal(strategy: Strategy, place: InformationSet) -> float:
@@ -126,7 +123,7 @@ def renormalised(strategy: Strategy) -> dict[InformationSet, dict[str, float]]:
 
 def averaged(strategies: Sequence[Strategy]) -> dict[InformationSet, dict[str, float]]:
     """The average of strategies as mixtures of whole policies: each information set weighted by how likely each
-    policy's own actions reach it (as fictitious play averages)."""
+    policy's own actions reach it (as fictitious play averages). The plain mean where none of them does."""
     found: dict[InformationSet, dict[str, float]] = {}
     for card, history in INFORMATION_SETS:
         seat = len(history) % 2
@@ -136,7 +133,9 @@ def averaged(strategies: Sequence[Strategy]) -> dict[InformationSet, dict[str, f
             for index in range(seat, len(history), 2):
                 share *= strategy[card, history[:index]].get(history[index], 0.0)
             reach.append(share)
-        total = sum(reach) or 1.0
+        if not any(reach):
+            reach = [1.0] * len(strategies)
+        total = sum(reach)
         found[card, history] = {
             action: sum(
                 share * strategy[card, history].get(action, 0.0)

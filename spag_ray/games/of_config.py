@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
-
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
+from spag_ray.game.game_form import scenarios_fault, split_scenarios
 from spag_ray.game.game_renderer import game_renderer
 from spag_ray.game.prompt_file import load_template
 from spag_ray.game.prompts import Renderer, make_renderer
@@ -39,20 +38,16 @@ def renderer_of(config: RunConfig, tokenizer: Tokenizer) -> Renderer:
 def scenarios_of(config: RunConfig, game: Game) -> tuple[list[str], list[str]]:
     """(scenarios to train on, scenarios held out), a function of the seed: disjoint, or both all of them if the game is
     exhaustive. Raises ConfigError for scenarios that are no list of different texts, and for too few of them."""
-    name = f"game.name: {config.game.name}"
     every = list(game.scenarios())
-    if not every or not all(isinstance(each, str) and each for each in every):
-        raise ConfigError(f"{name}: its scenarios have to be texts, at least one")
-    if len(set(every)) < len(every):
-        twice = next(each for place, each in enumerate(every) if each in every[:place])
-        raise ConfigError(f"{name}: the scenario {twice!r} is there twice; give each once")
-    shuffled = list(every)
-    random.Random(config.seed).shuffle(shuffled)
+    if fault := scenarios_fault(every):
+        raise ConfigError(f"game.name: {config.game.name}: {fault}")
     if game.is_exhaustive:
+        shuffled, _ = split_scenarios(every, config.seed, 0)
         return shuffled, shuffled
     num_held_out = config.words.num_held_out
     if len(every) <= num_held_out:
         raise ConfigError(
             f"words.num_held_out is {num_held_out}, but {config.game.name} has {len(every)} scenarios; hold fewer out"
         )
-    return shuffled[num_held_out:][: config.words.num_train], shuffled[:num_held_out]
+    trained, held_out = split_scenarios(every, config.seed, num_held_out)
+    return trained[: config.words.num_train], held_out

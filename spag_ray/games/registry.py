@@ -16,14 +16,13 @@ from typing import Any
 
 from spag_ray.config.games import game_file
 from spag_ray.errors import ConfigError
+from spag_ray.game.game_form import check_form
 from spag_ray.game.protocol import TABOO, Game
 from spag_ray.games.kuhn import KuhnPoker
 
 GROUP = "spag_ray.games"
 SHIPPED: dict[str, Callable[[], Game]] = {"kuhn": KuhnPoker}
 _FROM_FILES = "spag_ray_game_"
-_METHODS = ("scenarios", "messages", "rule")
-_ATTRIBUTES = ("seats", "max_turns", "is_exhaustive")
 
 
 def load_game(name: str) -> Game:
@@ -39,28 +38,6 @@ def is_from_file(module: str) -> bool:
     return module.startswith(_FROM_FILES)
 
 
-def check_form(game: Any, name: str) -> None:
-    """Raises ConfigError if the object lacks a part of the protocol, or is a game that arenas cannot play."""
-    lacks = [each for each in (*_ATTRIBUTES, *_METHODS) if not hasattr(game, each)]
-    if lacks:
-        raise ConfigError(f"game.name: {name}: a game needs {', '.join(lacks)} (docs/games.md)")
-    if getattr(game, "is_simultaneous", False):
-        raise ConfigError(
-            f"game.name: {name}: its seats move at the same time; only games in which they take turns are played"
-        )
-    seats = game.seats
-    is_pair = isinstance(seats, tuple | list) and len(seats) == 2
-    if not is_pair:
-        count = len(seats) if isinstance(seats, tuple | list) else repr(seats)
-        raise ConfigError(f"game.name: {name}: it has {count} seats; only games of two seats are played")
-    if not all(isinstance(seat, str) and seat for seat in seats) or seats[0] == seats[1]:
-        raise ConfigError(
-            f"game.name: {name}: its seats are named {seats[0]!r} and {seats[1]!r}; give two different names"
-        )
-    if not isinstance(game.max_turns, int) or game.max_turns < 1:
-        raise ConfigError(f"game.name: {name}: max_turns is {game.max_turns!r}; it is the number of turns of each seat")
-
-
 def _found(name: str) -> Callable[[], Game]:
     if name in SHIPPED:
         return SHIPPED[name]
@@ -72,7 +49,10 @@ def _found(name: str) -> Callable[[], Game]:
             raise ConfigError(
                 f"game.name: {name} is not known; there are {names}, or name your own as my_module:MyGame"
             )
-        found = known[name].load()
+        try:
+            found = known[name].load()
+        except Exception as error:
+            raise _not_imported(name, known[name].value, error) from error
     else:
         found = getattr(_module(module, name), attribute, None)
         if found is None:
@@ -94,6 +74,8 @@ def _made(found: Callable[[], Game], name: str) -> Callable[[], Game]:
 
 def _module(module: str, name: str) -> Any:
     path = game_file(name)
+    if path is None and module.endswith(".py"):
+        raise ConfigError(f"game.name: {name}: there is no file {module}")
     try:
         if path is None:
             return importlib.import_module(module)
@@ -111,7 +93,9 @@ def _module(module: str, name: str) -> Any:
             del sys.modules[key]
             raise
     except Exception as error:
-        raise ConfigError(
-            f"game.name: {name}: {module} cannot be imported ({type(error).__name__}: {error})"
-        ) from error
+        raise _not_imported(name, module, error) from error
     return loaded
+
+
+def _not_imported(name: str, module: str, error: Exception) -> ConfigError:
+    return ConfigError(f"game.name: {name}: {module} cannot be imported ({type(error).__name__}: {error})")

@@ -30,7 +30,8 @@ def imitation_samples(
     left out.
     """
     if learn_from == "winners":
-        plain = objective.model_copy(update={"learn_from": "winners", "trap_credit": "all", "guess_credit": "all"})
+        usual = {"learn_from": "winners", "baseline": "none", "trap_credit": "all", "guess_credit": "all"}
+        plain = objective.model_copy(update=usual)
         games = game_samples(episodes, plain, sampled=False)
         return games if claims else [left for game in games if (left := _without_claim(game)) is not None]
     games = []

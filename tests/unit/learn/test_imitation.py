@@ -35,6 +35,13 @@ def test_ties_breaches_and_losers_are_left_out_whatever_self_play_learns() -> No
     assert all(turn.behaviour_logprobs is None for each in games for turn in each.turns)
 
 
+def test_no_baseline_of_self_play_is_subtracted_from_what_is_imitated() -> None:
+    plain = imitation_samples(PLAYED, ObjectiveConfig(), "winners")
+    for baseline in ("moving", "mean", "scenario"):
+        objective = ObjectiveConfig.model_validate({"baseline": baseline})
+        assert imitation_samples(PLAYED, objective, "winners") == plain
+
+
 def test_of_both_the_loser_is_imitated_but_for_the_turn_that_lost_the_game() -> None:
     games = imitation_samples(PLAYED, ObjectiveConfig(), "both")
     assert roles(games) == [["a", "d", "a"], ["a", "d", "a", "d"], ["a", "d", "a"]]

@@ -35,6 +35,7 @@ PICTURE = {
                             results
                             training_data
                             episodes
+                            games
                             game
                          config  host  weights
                          stages  tokens

@@ -1,0 +1,131 @@
+"""The form of a game: its parts, its list of scenarios and their split, and a ruling. Nothing here plays.
+
+form_fault(KuhnPoker())                                            None: arenas can play it
+split_scenarios(["red", "green", "blue"], seed=0, num_held_out=1)  (["blue", "red"], ["green"])
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from spag_ray.errors import ConfigError
+from spag_ray.game.end_reason import MAX_LENGTH
+from spag_ray.game.prompt_file import one_line
+from spag_ray.game.protocol import MAX_PAYOFF, Ruling, seat_of
+from spag_ray.game.rules import Outcome
+
+_METHODS = ("scenarios", "messages", "rule")
+_ATTRIBUTES = ("seats", "max_turns", "is_exhaustive")
+
+
+def check_form(game: Any, name: str) -> None:
+    """Raises ConfigError if the object lacks a part of the protocol, or is a game that arenas cannot play."""
+    if fault := form_fault(game):
+        raise ConfigError(f"game.name: {name}: {fault}")
+
+
+def form_fault(game: Any) -> str | None:
+    """What is missing in the object, or why arenas cannot play it."""
+    lacks = [each for each in (*_ATTRIBUTES, *_METHODS) if not hasattr(game, each)]
+    if lacks:
+        return f"a game needs {', '.join(lacks)} (docs/games.md)"
+    if getattr(game, "is_simultaneous", False):
+        return "its seats move at the same time; only games in which they take turns are played"
+    seats = game.seats
+    is_pair = isinstance(seats, tuple | list) and len(seats) == 2
+    if not is_pair:
+        count = len(seats) if isinstance(seats, tuple | list) else repr(seats)
+        return f"it has {count} seats; only games of two seats are played"
+    if not all(isinstance(seat, str) and seat for seat in seats) or seats[0] == seats[1]:
+        return f"its seats are named {seats[0]!r} and {seats[1]!r}; give two different names"
+    if not isinstance(game.max_turns, int) or game.max_turns < 1:
+        return f"max_turns is {game.max_turns!r}; it is the number of turns of each seat"
+    return None
+
+
+def scenarios_fault(every: Sequence[Any]) -> str | None:
+    """Why these are no scenarios: not texts, none at all, or one of them twice."""
+    if not every or not all(isinstance(each, str) and each for each in every):
+        return "its scenarios have to be texts, at least one"
+    if len(set(every)) < len(every):
+        twice = next(each for place, each in enumerate(every) if each in every[:place])
+        return f"the scenario {twice!r} is there twice; give each once"
+    return None
+
+
+def split_scenarios(every: Sequence[str], seed: int, num_held_out: int) -> tuple[list[str], list[str]]:
+    """(scenarios to train on, scenarios held out), a function of the seed. Exhaustive games hold out none."""
+    shuffled = list(every)
+    random.Random(seed).shuffle(shuffled)
+    return shuffled[num_held_out:], shuffled[:num_held_out]
+
+
+def split_faults(every: Sequence[str]) -> Iterator[str]:
+    """What is wrong with scenarios of which some are to be held out."""
+    if len(every) < 2:
+        yield f"it has one scenario, {every[0]!r}; one to train on and one to hold out are needed, or is_exhaustive"
+    first: dict[str, str] = {}
+    for scenario in every:
+        earlier = first.setdefault(one_line(scenario).casefold(), scenario)
+        if earlier == scenario:
+            continue
+        seed = next(seed for seed in range(1000) if _are_parted(earlier, scenario, every, seed))
+        yield (
+            f"the scenarios {earlier!r} and {scenario!r} differ only in case or white space: one may be trained on and "
+            f"the other held out, as with seed {seed}; leave one of them out"
+        )
+        return
+
+
+def _are_parted(one: str, other: str, every: Sequence[str], seed: int) -> bool:
+    trained, held_out = split_scenarios(every, seed, len(every) // 2)
+    return (one in trained and other in held_out) or (one in held_out and other in trained)
+
+
+def ruling_faults(ruling: Any, history: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(kind, text) of each fault of a ruling on the last turn of `history`."""
+    if not isinstance(ruling, Ruling) or not isinstance(ruling.outcome, Outcome):
+        yield "no ruling", f"rule returns {ruling!r:.60}; return win(...), breach(...), tie(...) or None"
+        return
+    seat, breaker = (len(history) - 1) % 2, ruling.outcome.breaker
+    if breaker is not None and seat_of(breaker) != seat:
+        yield "breaker", f"seat {seat_of(breaker)} is said to have broken the rules, but seat {seat} moved last"
+    if not isinstance(ruling.end_reason, str) or not ruling.end_reason.strip():
+        yield "end reason", f"the end reason is {ruling.end_reason!r:.60}; give a short text"
+    elif len(ruling.end_reason) > MAX_LENGTH:
+        yield "end reason", f"an end reason has {len(ruling.end_reason)} characters; at most {MAX_LENGTH} are read"
+    if not isinstance(ruling.reason, str):
+        yield "reason", f"the reason is {ruling.reason!r:.60}; give a text"
+    if ruling.span is not None and not _is_inside(ruling.span, len(history[-1])):
+        yield "span", f"the span is {ruling.span!r:.60}, but the last turn has {len(history[-1])} characters"
+    yield from _payoff_faults(ruling)
+
+
+def _payoff_faults(ruling: Ruling) -> Iterator[tuple[str, str]]:
+    payoffs: Any = ruling.payoffs
+    if not isinstance(payoffs, tuple | list) or len(payoffs) != 2:
+        yield "payoffs", f"the payoffs are {payoffs!r:.60}; give each seat a number, or None to leave it untrained"
+        return
+    if unfit := [each for each in payoffs if each is not None and not _is_payoff(each)]:
+        yield "payoffs", f"a payoff is {unfit[0]!r:.60}; payoffs are numbers from -{MAX_PAYOFF:g} to {MAX_PAYOFF:g}"
+        return
+    better, worse = ruling.outcome.winner, ruling.outcome.breaker
+    if None in payoffs:
+        return
+    if better is not None and payoffs[seat_of(better)] < payoffs[seat_of(better.other)]:
+        yield "winner", f"the winner, seat {seat_of(better)}, is paid less than the loser: {tuple(payoffs)}"
+    if worse is not None and payoffs[seat_of(worse)] > payoffs[seat_of(worse.other)]:
+        yield "breach", f"seat {seat_of(worse)} broke the rules and is paid more than the other: {tuple(payoffs)}"
+
+
+def _is_payoff(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and abs(value) <= MAX_PAYOFF
+
+
+def _is_inside(span: Any, length: int) -> bool:
+    is_pair = isinstance(span, tuple | list) and len(span) == 2 and all(type(each) is int for each in span)
+    return is_pair and 0 <= span[0] <= span[1] <= length

@@ -1,0 +1,375 @@
+"""`check` plays a game and names each promise of the protocol that it breaks."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from typing import Any, cast
+
+import pytest
+
+import spag_ray.game
+from spag_ray.game.conformance import check
+from spag_ray.game.protocol import History, Message, Ruling, breach, tie, win
+from spag_ray.games.kuhn import KuhnPoker
+
+COLOURS = ("red", "green", "blue", "black", "white", "brown")
+
+
+class Undeclared:
+    """Seat 0 knows a colour and hints; seat 1 says one of the colours. A sound game, which the tests spoil."""
+
+    seats: Any = ("hinter", "guesser")
+    max_turns: Any = 2
+    is_exhaustive = False
+
+    def scenarios(self) -> Any:
+        return list(COLOURS)
+
+    def messages(self, seat: int, history: History, scenario: str) -> Any:
+        messages: list[Message] = [{"role": "user", "content": self.opening(seat, scenario)}]
+        for index, text in enumerate(history):
+            if index % 2 == seat:
+                messages.append({"role": "assistant", "content": text})
+            elif messages[-1]["role"] == "user":
+                messages[-1] = {"role": "user", "content": f"{messages[-1]['content']}\nHeard: {text}"}
+            else:
+                messages.append({"role": "user", "content": f"Heard: {text}"})
+        return messages
+
+    def opening(self, seat: int, scenario: str) -> str:
+        rules = f"Colours: {', '.join(COLOURS)}."
+        return f"{rules} {secret(scenario)}" if seat == 0 else f"{rules} Which one is it?"
+
+    def rule(self, history: History, scenario: str) -> Any:
+        if len(history) % 2 == 1:
+            return breach(0, "empty") if not history[-1].strip() else None
+        if history[-1] not in COLOURS:
+            return breach(1, "no colour", span=(0, len(history[-1])))
+        return win(1, "right") if history[-1] == scenario else (win(0, "wrong") if len(history) == 4 else None)
+
+    def scripted(self, seat: int, history: History, scenario: str, rng: random.Random) -> Any:
+        return rng.choice(COLOURS if seat == 1 else ("warm", "cold"))
+
+
+class Colours(Undeclared):
+    """The same, with what is hidden from whom."""
+
+    def hidden(self, seat: int, scenario: str) -> Any:
+        return [secret(scenario)] if seat == 1 else []
+
+
+def secret(scenario: str) -> str:
+    return f"The colour is {scenario}."
+
+
+def test_kuhn_poker_and_a_game_of_a_users_own_conform() -> None:
+    assert check(KuhnPoker) == []
+    assert check(Colours) == []
+    assert check(lambda: Colours(), num_games=20, seed=7) == []
+
+
+def test_a_game_with_four_faults_is_told_these_four() -> None:
+    class Faulty(Colours):
+        _rulings = count()
+
+        def scenarios(self) -> list[str]:
+            return [*COLOURS, "Red"]
+
+        def opening(self, seat: int, scenario: str) -> str:
+            return f"{super().opening(seat, scenario)} {secret(scenario)}"
+
+        def rule(self, history: History, scenario: str) -> Ruling | None:
+            found: Ruling | None = super().rule(history, scenario)
+            if history[-1] == "warm" and next(self._rulings) % 2:
+                return tie("warm")
+            return replace(found, payoffs=(-3.0, 3.0)) if found and found.end_reason == "right" else found
+
+    faults = check(Faulty)
+    assert len(faults) == 4, faults
+    case, leak, changed, paid = faults
+    assert case.startswith("the scenarios 'red' and 'Red' differ only in case or white space")
+    assert leak.startswith("seat 1 reads 'The colour is ")
+    assert "which is hidden from it (seat 1, scenario '" in leak
+    assert changed.startswith("rule gives another answer when it is asked again")
+    assert "'warm']" in changed, "with the history"
+    assert paid.startswith("a payoff is -3.0; payoffs are numbers from -2 to 2 (scenario '")
+
+
+def spoiled(**attributes: Any) -> type[Colours]:
+    return type("Spoiled", (Colours,), attributes)
+
+
+def ruled(found: Any, at: str = "right") -> type[Colours]:
+    """The game with `found(history)` in place of the ruling whose end reason is `at`."""
+
+    def rule(self: Colours, history: History, scenario: str) -> Any:
+        sound = Colours.rule(self, history, scenario)
+        return found(history) if sound is not None and sound.end_reason == at else sound
+
+    return spoiled(rule=rule)
+
+
+def raises(*_: Any) -> Any:
+    raise RuntimeError("no such move")
+
+
+def reads(change: Any) -> type[Undeclared]:
+    """The game with its messages changed by `change(messages, history)`."""
+
+    def messages(self: Undeclared, seat: int, history: History, scenario: str) -> Any:
+        return change(Undeclared.messages(self, seat, history, scenario), history)
+
+    return type("Spoiled", (Undeclared,), {"messages": messages})
+
+
+FORMS = {
+    "a game needs is_exhaustive, scenarios": type(
+        "Bare", (), {"seats": ("a", "b"), "max_turns": 1, "messages": 0, "rule": 0}
+    ),
+    "its seats move at the same time": spoiled(is_simultaneous=True),
+    "it has 3 seats; only games of two seats are played": spoiled(seats=("a", "b", "c")),
+    "it has 'ab' seats": spoiled(seats="ab"),
+    "its seats are named 'a' and 'a'": spoiled(seats=("a", "a")),
+    "max_turns is 0": spoiled(max_turns=0),
+    "it cannot be made without arguments (TypeError": spoiled(__init__=lambda self, words: None),
+}
+
+
+@pytest.mark.parametrize("said", FORMS)
+def test_what_arenas_cannot_play_is_the_only_fault(said: str) -> None:
+    [fault] = check(FORMS[said])
+    assert fault.startswith(said)
+
+
+SCENARIOS: dict[str, Any] = {
+    "its scenarios have to be texts, at least one": [],
+    "its scenarios have to be texts": [*COLOURS, 7],
+    "the scenario 'red' is there twice": [*COLOURS, "red"],
+    "the scenarios 'red' and ' red ' differ only in case or white space": [*COLOURS, " red "],
+    "it has one scenario, 'red'": ["red"],
+    "scenarios returns a text, 'red green'": "red green",
+}
+
+
+@pytest.mark.parametrize("said", SCENARIOS)
+def test_scenarios_that_cannot_be_split_are_named(said: str) -> None:
+    [fault] = check(spoiled(scenarios=lambda self: SCENARIOS[said], hidden=lambda *_: []))
+    assert fault.startswith(said)
+
+
+def test_an_exhaustive_game_holds_nothing_out_so_one_scenario_will_do() -> None:
+    assert check(spoiled(scenarios=lambda self: ["red", "Red"], is_exhaustive=True)) == []
+    assert check(spoiled(scenarios=lambda self: ["red"], is_exhaustive=True)) == []
+
+
+def test_scenarios_in_another_order_each_time_or_in_each_process_are_a_fault() -> None:
+    numbers = count()
+
+    class Shuffled(Colours):
+        def __init__(self) -> None:
+            self.every = random.Random(next(numbers)).sample(COLOURS, 6)
+
+        def scenarios(self) -> list[str]:
+            return self.every
+
+    class Grows(Colours):
+        def __init__(self) -> None:
+            self.every = list(COLOURS)
+
+        def scenarios(self) -> list[str]:
+            return [*self.every, f"colour {next(numbers)}"]
+
+    for faulty in (Shuffled, Grows):
+        [fault] = check(faulty)
+        assert fault.startswith("scenarios gives another answer when it is asked again of a new instance: first ['")
+
+
+RULINGS = {
+    "rule returns 'won'; return win(...)": ruled(lambda history: "won"),
+    "seat 0 is said to have broken the rules, but seat 1 moved last": ruled(
+        lambda _: breach(0, "no colour"), "no colour"
+    ),
+    "the span is (0, 99), but the last turn has": ruled(lambda _: win(1, span=(0, 99))),
+    "the span is (2, 1), but": ruled(lambda _: win(1, span=(2, 1))),
+    "the payoffs are None; give each seat": ruled(lambda _: replace(win(1), payoffs=None)),
+    "a payoff is nan": ruled(lambda _: win(1, payoffs=(float("nan"), 1.0))),
+    "a payoff is '-1'": ruled(lambda _: win(1, payoffs=("-1", "1"))),  # type: ignore[arg-type]
+    "the winner, seat 1, is paid less than the loser: (1.0, -1.0)": ruled(lambda _: win(1, payoffs=(1.0, -1.0))),
+    "seat 1 broke the rules and is paid more": ruled(lambda _: breach(1, payoffs=(-1, 1)), "no colour"),
+    "the end reason is ' '": ruled(lambda _: win(1, " ")),
+    "an end reason has 65 characters; at most 64": ruled(lambda _: win(1, "x" * 65)),
+    "the reason is 7": ruled(lambda _: win(1, reason=cast(Any, 7))),
+    "rule raises RuntimeError: no such move (scenario '": ruled(raises),
+    "rule changes the history that it is given": spoiled(
+        rule=lambda self, history, scenario: (
+            Colours.rule(self, [*history, *history[:0]], scenario) or history.append("")
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("said", RULINGS)
+def test_each_fault_of_a_ruling_is_named_with_an_example(said: str) -> None:
+    [fault] = check(RULINGS[said])
+    assert said in fault
+    assert "scenario '" in fault
+    assert "history ['" in fault
+
+
+def test_rulings_that_remember_earlier_games_or_this_one_are_found() -> None:
+    class Counts(Colours):
+        """Decides by how many rulings this instance has made."""
+
+        def __init__(self) -> None:
+            self.asked = 0
+
+        def rule(self, history: History, scenario: str) -> Any:
+            self.asked += 1
+            return tie("tired") if self.asked > 300 else super().rule(history, scenario)
+
+    [fault] = check(Counts)
+    assert fault.startswith("rule gives another answer when it is asked again")
+
+    class Follows(Colours):
+        """Takes the last hint that it was asked about for the hint of this game."""
+
+        hint = ""
+
+        def rule(self, history: History, scenario: str) -> Any:
+            if len(history) == 1:
+                self.hint = history[0]
+            return tie("cold") if len(history) == 2 and self.hint == "cold" else super().rule(history, scenario)
+
+    [fault] = check(Follows)
+    assert fault.startswith("rule gives another answer when it is asked again of a new instance")
+
+
+def test_a_game_that_can_be_made_only_once_is_found() -> None:
+    made: list[Colours] = []
+
+    def make() -> Colours:
+        if made:
+            raise RuntimeError("the port is taken")
+        made.append(Colours())
+        return made[0]
+
+    assert check(make) == ["it cannot be made a second time (RuntimeError: the port is taken)"]
+
+
+MESSAGES = {
+    "messages must be of user, assistant, user": reads(
+        lambda messages, _: [{"role": "system", "content": "Play."}, *messages]
+    ),
+    "every message needs a text as its content": reads(lambda messages, _: [{"role": "user", "content": 7}]),
+    "the assistant's messages must be the seat's own turns": reads(
+        lambda messages, _: [*messages, {"role": "assistant", "content": "I won."}, messages[-1]]
+    ),
+    "messages raises TypeError": reads(lambda messages, _: None),
+    "messages raises RuntimeError: no such move": reads(
+        lambda messages, history: raises() if "²" in history else messages
+    ),
+    "messages changes the history": reads(lambda messages, history: (history.append("x"), messages)[1]),
+    "messages gives another answer": reads(
+        lambda messages, _: [*messages[:-1], {"role": "user", "content": str(random.random())}]
+    ),
+}
+
+
+@pytest.mark.parametrize("said", MESSAGES)
+def test_each_fault_of_messages_is_named(said: str) -> None:
+    [fault] = check(MESSAGES[said])
+    assert said in fault
+
+
+class TestSecrets:
+    def test_a_leak_late_in_a_game_and_in_other_case_is_found(self) -> None:
+        def late(self: Colours, seat: int, history: History, scenario: str) -> Any:
+            messages = Colours.messages(self, seat, history, scenario)
+            if len(history) == 3:
+                messages[-1] = {"role": "user", "content": f"THE COLOUR\nis {scenario}. {messages[-1]['content']}"}
+            return messages
+
+        [fault] = check(spoiled(messages=late))
+        assert fault.startswith("seat 1 reads 'The colour is ")
+
+    def test_what_a_player_said_is_no_leak(self) -> None:
+        tells = spoiled(scripted=lambda self, seat, history, scenario, rng: secret(scenario) if seat == 0 else "red")
+        assert check(tells) == []
+
+    def test_a_part_of_a_longer_word_is_no_leak(self) -> None:
+        told = spoiled(
+            hidden=lambda self, seat, scenario: [scenario[:2]] if seat == 1 else [],
+            opening=lambda self, seat, scenario: f"It is {scenario[:2]}." if seat == 0 else f"Is it {scenario[:2]}x?",
+        )
+        assert check(told) == []
+
+    def test_without_a_declaration_nothing_is_assumed(self) -> None:
+        class Open(Undeclared):
+            def opening(self, seat: int, scenario: str) -> str:
+                return secret(scenario)
+
+        assert check(Open) == []
+
+    def test_texts_that_nobody_reads_hide_nothing(self) -> None:
+        [fault] = check(spoiled(hidden=lambda self, seat, scenario: ["The color is red."] if seat == 1 else []))
+        assert fault.startswith("texts are hidden from seat 1, such as 'The color is red.', that seat 0 never reads")
+        assert check(spoiled(hidden=lambda *_: ["The plan of the day."])) == [], "nobody is to read it"
+
+    @pytest.mark.parametrize("texts", ["The colour is red.", [""], [7], 7])
+    def test_hidden_texts_that_are_no_list_of_texts_are_named(self, texts: Any) -> None:
+        [fault] = check(spoiled(hidden=lambda *_: texts))
+        assert fault.startswith(("hidden returns ", "hidden raises TypeError"))
+
+
+SCRIPTED = {
+    "scripted returns None; return a text": lambda self, seat, history, scenario, rng: None,
+    "scripted raises RuntimeError": lambda self, seat, history, scenario, rng: raises(),
+    "scripted gives another answer": lambda self, seat, history, scenario, rng: random.choice(COLOURS),
+}
+
+
+@pytest.mark.parametrize("said", SCRIPTED)
+def test_scripted_seats_answer_with_texts_and_vary_by_their_generator_alone(said: str) -> None:
+    [fault] = check(spoiled(scripted=SCRIPTED[said]))
+    assert fault.startswith(said)
+
+
+BREAKS: dict[str, Callable[[str], Any]] = {
+    "an empty text": lambda said: said.split()[0],
+    "a digit that is no number": lambda said: int(said) if said.isdigit() and len(said) < 9 else 0,
+    "more digits than int() reads": lambda said: int(said) if said.isascii() and said.isdigit() else 0,
+    "control characters": lambda said: raises() if "\x00" in said else 0,
+    "a long text": lambda said: raises() if len(said) > 9000 else 0,
+    "a line of the other seat": lambda said: raises() if said.startswith("Heard: ") else 0,
+    "the other seat's name": lambda said: raises() if said.startswith("hinter: ") else 0,
+}
+
+
+@pytest.mark.parametrize("reply", BREAKS)
+def test_a_rule_that_breaks_on_a_hostile_reply_is_found(reply: str) -> None:
+    def rule(self: Colours, history: History, scenario: str) -> Any:
+        BREAKS[reply](history[-1])
+        return Colours.rule(self, history, scenario)
+
+    [fault] = check(spoiled(rule=rule))
+    assert fault.startswith("rule raises ")
+
+
+def test_the_same_seed_finds_the_same_examples() -> None:
+    leaky = spoiled(opening=lambda self, seat, scenario: secret(scenario))
+    assert check(leaky, seed=1) == check(leaky, seed=1)
+    assert len({tuple(check(leaky, seed=seed)) for seed in range(5)}) > 1
+
+
+def test_it_is_in_the_package_and_importing_it_loads_neither_torch_nor_ray() -> None:
+    assert spag_ray.game.check is check
+    code = "import sys, spag_ray.game; spag_ray.game.check; print(sorted({'torch', 'ray', 'vllm'} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
+    with pytest.raises(AttributeError, match="no attribute 'cheque'"):
+        _ = spag_ray.game.cheque

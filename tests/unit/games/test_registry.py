@@ -1,0 +1,173 @@
+"""Games are found by name, in files and in other packages; what is no game is refused in one line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spag_ray.errors import ConfigError
+from spag_ray.game.game_form import check_form
+from spag_ray.games import registry
+from spag_ray.games.kuhn import KuhnPoker
+from spag_ray.games.registry import is_from_file, load_game
+
+GAME = """
+from spag_ray.game.protocol import win
+
+
+class Mine:
+    seats, max_turns, is_exhaustive = ("one", "two"), 1, True
+
+    def scenarios(self):
+        return ["{scenario}"]
+
+    def messages(self, seat, history, scenario):
+        return [{{"role": "user", "content": scenario}}]
+
+    def rule(self, history, scenario):
+        return win(0)
+
+
+class Picky(Mine):
+    def __init__(self, words):
+        self.words = words
+
+
+class Trio(Mine):
+    seats = ("one", "two", "three")
+
+
+constant = 7
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder, with games/mine.py and mine_here.py; modules that are loaded from it are forgotten."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "games").mkdir()
+    (tmp_path / "games" / "mine.py").write_text(GAME.format(scenario="red"))
+    (tmp_path / "mine_here.py").write_text(GAME.format(scenario="blue"))
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        del sys.modules[name]
+
+
+def entries(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
+    """Installed packages that offer these games."""
+    found = EntryPoints(EntryPoint(name, value, registry.GROUP) for name, value in values.items())
+    monkeypatch.setattr(registry, "entry_points", lambda group: found if group == registry.GROUP else EntryPoints())
+
+
+def test_a_shipped_game_is_found_by_its_name_and_made_anew_each_time() -> None:
+    one, other = load_game("kuhn"), load_game("kuhn")
+    assert isinstance(one, KuhnPoker)
+    assert one is not other
+
+
+@pytest.mark.parametrize(
+    ("name", "scenario"),
+    [
+        ("games/mine.py:Mine", "red"),
+        ("./games/mine.py:Mine", "red"),
+        ("games.mine:Mine", "red"),
+        ("mine_here:Mine", "blue"),
+    ],
+)
+def test_a_users_class_is_found_by_its_file_or_module_in_the_current_folder(
+    name: str, scenario: str, folder: Path
+) -> None:
+    game = load_game(name)
+    assert game.scenarios() == [scenario]
+    assert is_from_file(type(game).__module__)
+    assert type(load_game(name)) is type(game), "the file is read once"
+
+
+def test_an_absolute_path_and_two_files_of_one_name_are_told_apart(folder: Path) -> None:
+    (folder / "mine.py").write_text(GAME.format(scenario="green"))
+    first, second = load_game(f"{folder}/games/mine.py:Mine"), load_game("mine:Mine")
+    assert (first.scenarios(), second.scenarios()) == (["red"], ["green"])
+    assert load_game("games/mine.py:Mine").scenarios() == ["red"]
+
+
+def test_an_installed_module_is_imported_as_it_is(folder: Path) -> None:
+    game = load_game("spag_ray.games.kuhn:KuhnPoker")
+    assert type(game) is KuhnPoker
+    assert not is_from_file(type(game).__module__)
+
+
+def test_a_game_of_another_package_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries(monkeypatch, cards="spag_ray.games.kuhn:KuhnPoker", kuhn="nowhere:Nothing")
+    assert isinstance(load_game("cards"), KuhnPoker)
+    assert isinstance(load_game("kuhn"), KuhnPoker), "a shipped name is not taken over"
+
+
+REFUSED = {
+    "chess": r"^game.name: chess is not known; there are taboo, kuhn, cards, or name your own as my_module:MyGame$",
+    "games/none.py:Mine": r"^game.name: games/none.py:Mine: there is no file games/none.py$",
+    "nowhere:Mine": r"^game.name: nowhere:Mine: nowhere cannot be imported \(ModuleNotFoundError: No module named",
+    "games/mine.py:Yours": r"^game.name: games/mine.py:Yours: games/mine.py has no Yours$",
+    "games/mine.py:": r"games/mine.py has no $",
+    ":Mine": r"cannot be imported",
+    "games/mine.py:constant": r"^game.name: games/mine.py:constant is not a class of a game$",
+    "games/mine.py:Picky": r"games/mine.py:Picky: it cannot be made without arguments \(.*'words'\)$",
+    "games/mine.py:Trio": r"games/mine.py:Trio: it has 3 seats; only games of two seats are played$",
+    "games/broken.py:Mine": r"games/broken.py cannot be imported \(SyntaxError",
+    "games/raises.py:Mine": r"games/raises.py cannot be imported \(RuntimeError: not today\)$",
+    "pathlib:Path": r"^game.name: pathlib:Path: a game needs seats, max_turns, is_exhaustive, scenarios, ",
+    "lost": r"^game.name: lost: nowhere:Nothing cannot be imported \(ModuleNotFoundError",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_game_is_refused_in_one_line(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "games" / "broken.py").write_text("def :")
+    (folder / "games" / "raises.py").write_text("raise RuntimeError('not today')")
+    entries(
+        monkeypatch, cards="spag_ray.games.kuhn:KuhnPoker", **({"lost": "nowhere:Nothing"} if name == "lost" else {})
+    )
+    with pytest.raises(ConfigError, match=REFUSED[name]) as caught:
+        load_game(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_failed_is_read_again_once_it_is_mended(folder: Path) -> None:
+    path = folder / "games" / "late.py"
+    path.write_text("raise RuntimeError('not today')")
+    with pytest.raises(ConfigError, match="not today"):
+        load_game("games/late.py:Mine")
+    path.write_text(GAME.format(scenario="black"))
+    assert load_game("games/late.py:Mine").scenarios() == ["black"]
+
+
+class Whole:
+    seats: Any = ("one", "two")
+    max_turns: Any = 3
+    is_exhaustive = True
+    scenarios = messages = rule = print
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"is_simultaneous": True}, "its seats move at the same time; only games in which they take turns are played"),
+        ({"seats": ("one",)}, "it has 1 seats; only games of two seats are played"),
+        ({"seats": "ab"}, "it has 'ab' seats; only games of two seats are played"),
+        ({"seats": ("one", "")}, "its seats are named 'one' and ''; give two different names"),
+        ({"seats": ("one", "one")}, "its seats are named 'one' and 'one'; give two different names"),
+        ({"seats": (1, 2)}, "its seats are named 1 and 2; give two different names"),
+        ({"max_turns": 0}, "max_turns is 0; it is the number of turns of each seat"),
+        ({"max_turns": 2.5}, "max_turns is 2.5; it is the number of turns of each seat"),
+    ],
+)
+def test_a_game_that_arenas_cannot_play_is_refused(attributes: dict[str, Any], said: str) -> None:
+    check_form(Whole(), "whole")
+    with pytest.raises(ConfigError) as caught:
+        check_form(type("Faulty", (Whole,), attributes)(), "mine:Mine")
+    assert str(caught.value) == f"game.name: mine:Mine: {said}"

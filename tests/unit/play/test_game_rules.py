@@ -1,0 +1,52 @@
+"""The rules that arenas get: Taboo's settings, or a game, whose class travels with its code if it is a user's file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import ray
+
+from cluster.rollout.game_rules import rules_of
+from spag_ray.config.loading import load_config, parse_config
+from spag_ray.games.kuhn import KuhnPoker
+
+OWN = """
+from spag_ray.games.kuhn import KuhnPoker
+
+SEATS = ("mine", "yours")
+
+
+class Mine(KuhnPoker):
+    seats = SEATS
+    max_turns = 3
+
+    def scripted(self, seat, history, scenario, rng):
+        return SEATS[seat]
+"""
+READS = "import pickle, sys; print(pickle.load(sys.stdin.buffer).game.scripted(1, [], '', None))"
+
+
+def test_taboo_has_its_settings_and_no_game() -> None:
+    rules = rules_of(load_config("quickstart", ["game.max_turns=3", "game.rules=published"]))
+    assert (rules.max_turns, rules.referee, rules.game, rules.name) == (3, "published", None, "taboo")
+
+
+def test_another_game_has_its_own_turns_and_no_referee() -> None:
+    rules = rules_of(load_config("kuhn"))
+    assert (rules.max_turns, rules.referee, rules.name, rules.style) == (2, "", "kuhn", "lines")
+    assert isinstance(rules.game, KuhnPoker)
+
+
+def test_a_class_of_a_users_file_is_read_where_the_file_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(OWN)
+    rules = rules_of(parse_config({"game": {"name": "mine.py:Mine"}, "prompts": "chat"}))
+    assert (rules.max_turns, rules.name, rules.style) == (3, "mine.py:Mine", "chat")
+    sent = ray.cloudpickle.dumps(rules)
+    Path("mine.py").unlink()
+    folder = {"cwd": Path(__file__).resolve().parents[3], "capture_output": True, "check": True}
+    found = subprocess.run([sys.executable, "-c", READS], input=sent, **folder)  # type: ignore[call-overload]
+    assert found.stdout == b"yours\n"

@@ -1,0 +1,137 @@
+"""What a configuration may ask of another game than Adversarial Taboo, and the settings that came with such games."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spag_ray.config.files import named_paths
+from spag_ray.config.games import game_file
+from spag_ray.config.loading import load_config, parse_config
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import ConfigError
+
+
+def kuhn(*overrides: str) -> RunConfig:
+    return load_config("kuhn", list(overrides))
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("objective.listening_coeff=0.1", "objective.listening_coeff is for the game `taboo`; leave it out"),
+        ("objective.unsaid_coeff=0.1", "objective.unsaid_coeff is for the game `taboo`; leave it out"),
+        ("imitation.listening_coeff=0.1", "imitation.listening_coeff is for the game `taboo`; leave it out"),
+        ("objective.trap_credit=trap", "objective.trap_credit: trap is for the game `taboo`; leave it out"),
+        ("objective.guess_credit=guess", "objective.guess_credit: guess is for the game `taboo`; leave it out"),
+        ("render=varied", "render: varied is for the game `taboo`; leave it out"),
+        ("game.max_turns=3", "game.max_turns is for the game `taboo`; leave it out"),
+        ("game.rules=published", "game.rules is for the game `taboo`; leave it out"),
+        ("preset=published", "preset: published is for the game `taboo`; leave it out"),
+        ("game.payoffs={tie: [-0.1, -0.1]}", "its rulings say what a game pays; leave game.payoffs out"),
+        ("prompts=flat", "prompts is flat, but its messages are written as chat or lines"),
+        ("prompts=mine.yaml", "prompts is mine.yaml, but its messages are written as chat or lines"),
+        ("imitation.source=games.json", "imitation.source is games.json, but files are of the game `taboo`; set it to"),
+    ],
+)
+def test_what_has_a_meaning_in_taboo_alone_is_refused_for_another_game(override: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        kuhn("objective.kl_reference=stage", override)
+    assert f"game.name: kuhn: {said}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_same_settings_at_the_values_of_a_written_config_are_taken() -> None:
+    """A run's config.yaml has all keys, so a default is no request."""
+    config = kuhn("objective.listening_coeff=0", "imitation.listening_coeff=0", "game.payoffs={}", "prompts=chat")
+    assert config.prompts == "chat"
+    assert parse_config(config.model_dump(mode="json")) == config
+
+
+def test_a_file_of_games_is_no_matter_where_nothing_is_imitated() -> None:
+    assert not kuhn("imitation.enabled=false", "imitation.source=games.json").imitation.enabled
+
+
+def test_taboo_takes_what_is_refused_elsewhere() -> None:
+    config = load_config("quickstart", ["objective.listening_coeff=0.1", "objective.unsaid_coeff=0.1", "prompts=flat"])
+    assert config.game.is_taboo
+    assert not kuhn().game.is_taboo
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("kuhn", None),
+        ("taboo", None),
+        ("mine.py:Mine", "mine.py"),
+        ("mine:Mine", "mine.py"),
+        ("games.duel:Duel", "games/duel.py"),
+        ("games/duel.py:Duel", "games/duel.py"),
+        ("games/none.py:Duel", None),
+        ("none:Mine", None),
+        ("mine.py", None),
+    ],
+)
+def test_the_file_of_a_game_is_a_path_or_a_module_in_the_current_folder(
+    name: str, file: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("games").mkdir()
+    for path in ("mine.py", "games/duel.py"):
+        Path(path).write_text("")
+    assert game_file(name) == (None if file is None else Path(file))
+    config = parse_config({"game": {"name": name}, "prompts": "lines"})
+    assert named_paths(config).get("game.name") == file, "it is sent with a job"
+
+
+def test_a_name_is_needed() -> None:
+    with pytest.raises(ConfigError, match=r"game\.name"):
+        kuhn("game.name=''")
+
+
+@pytest.mark.parametrize(
+    ("settings", "rates"),
+    [
+        ({"rounds": 3}, [2e-5, 2e-5, 2e-5]),
+        ({"rounds": 3, "last_learning_rate": 4e-6}, [2e-5, 1.2e-5, 4e-6]),
+        ({"rounds": 1, "last_learning_rate": 4e-6}, [2e-5]),
+        ({"rounds": 2, "last_learning_rate": 3e-5}, [2e-5, 3e-5]),
+    ],
+)
+def test_the_learning_rates_of_rounds_lie_on_a_line(settings: dict[str, Any], rates: list[float]) -> None:
+    config = parse_config({"self_play": {"learning_rate": 2e-5, **settings}})
+    assert [config.self_play.learning_rate_of(number) for number in range(1, len(rates) + 1)] == pytest.approx(rates)
+    assert config.self_play.learning_rate_of(len(rates) + 5) == pytest.approx(rates[-1]), "of rounds added on resuming"
+
+
+def test_the_last_learning_rate_is_of_rounds_and_not_of_a_stream() -> None:
+    with pytest.raises(
+        ConfigError, match=r"self_play\.last_learning_rate is for schedule: rounds; the learning rate of a"
+    ):
+        parse_config({"schedule": "stream", "self_play": {"games_per_round": 64, "last_learning_rate": 1e-6}})
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "objective.name=published",
+            "kl_reference: start is for the objective `spag`; leave it out, or set name: spag",
+        ),
+        ("learner.lora={rank: 4}", "kl_reference: start compares with saved weights, but learner.lora trains adapters"),
+        ("learner.reference=engine", "the KL term (of a stream, or with objective.kl_reference: start) compares with"),
+    ],
+)
+def test_a_reference_at_the_start_needs_whole_weights_that_can_be_scored(override: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        kuhn(override)
+    assert said in str(caught.value)
+
+
+def test_weights_of_the_start_are_kept_where_the_kl_term_compares_with_them() -> None:
+    assert kuhn().keeps_stage_start
+    assert not kuhn("objective.kl_coeff=0").keeps_stage_start
+    assert not kuhn("objective.kl_reference=stage").keeps_stage_start
+    assert kuhn("objective.kl_coeff=0", "learner.reference=engine").learner.reference == "engine"
