@@ -104,7 +104,8 @@ def match_tables(matches: Sequence[Match], names: Sequence[str], game: GameNames
 def _win_table(matches: Sequence[Match], names: Sequence[str], game: GameNames) -> Table:
     by_pair = {(match.attacker, match.defender): match for match in matches}
     first, second = _seats(game).values()
-    title = f"{first.capitalize()}'s score in % against each {second} [95% interval; ties count half], games"
+    heading = escape(plain(game.title(Role.ATTACKER)))
+    title = f"{heading}'s score in % against each {second} [95% interval; ties count half], games"
     table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
     table.add_column(first, no_wrap=True)
     for name in names:

@@ -34,6 +34,10 @@ class GameNames:
     def seat(self, role: Role) -> str:
         return self.seats[seat_of(role)]
 
+    def title(self, role: Role) -> str:
+        """The seat as the first word of a heading."""
+        return self.seat(role)[:1].upper() + self.seat(role)[1:]
+
     def policy(self, name: str) -> str:
         """A policy's name for people. Policies of one seat have the seat's name; a league adds @ and a version."""
         seat, at, version = name.partition("@")
