@@ -46,6 +46,7 @@ from spag_ray.results.report.sections import (
     rating_table,
     staleness_text,
 )
+from spag_ray.results.report.solved_figures import solved_figures, solved_table
 from spag_ray.results.report.step_figures import LEARNING, MISMATCH, step_figures
 from spag_ray.results.report.tokens import Aligner, Decode
 from spag_ray.results.report.transcripts import read_transcripts
@@ -151,6 +152,8 @@ def _charts(run: Gathered, draw: Callable[[Sequence[Figure | None]], Markup]) ->
         "payoffs": payoff_table(run.transcripts, game),
         "learning": draw(step_figures(measured, LEARNING, game)) or _nothing("No learner steps yet."),
         "standings": met + league + ranks or _nothing("No matches yet: they come with the first evaluation."),
+        "solved": draw(solved_figures(measured, files.config)),
+        "solved_text": solved_table(measured, files.config),
         "matches": match_table(files.matches, game) if files.matches else NOTHING,
         "known": draw(known_figures(run.transcripts)) if game.has_words else NOTHING,
         "known_text": known_tables(run.transcripts) if game.has_words else NOTHING,
