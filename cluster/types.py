@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cluster.handles import EngineHandle
+from spag_ray.game.rules import Role
 
 if TYPE_CHECKING:  # a session (console.py) imports this, and has little installed
     from actors.endpoint_policy import Endpoint
@@ -56,7 +57,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a run is doing now. `notes`: the last of `num_notes` lines worth showing."""
+    """What a run is doing now. `notes`: the last of `num_notes` lines worth showing. `seats`: what the game calls them,
+    for the outcomes."""
 
     stage: str = "starting"
     done: int = 0
@@ -65,6 +67,7 @@ class Progress:
     seconds: float = 0.0
     num_tokens: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
+    seats: tuple[str, str] = (str(Role.ATTACKER), str(Role.DEFENDER))
     loss: float | None = None
     version: int = 0
     notes: tuple[str, ...] = ()

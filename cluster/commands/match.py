@@ -22,6 +22,7 @@ from spag_ray.errors import ConfigError
 from spag_ray.game.decks import load_deck
 from spag_ray.game.words import read_words
 from spag_ray.results.could_have_known import read_held_out
+from spag_ray.results.game_names import names_of
 from spag_ray.results.matches import others_in, read_matches, write_matches
 
 
@@ -65,11 +66,11 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     before = {(match.attacker, match.defender) for match in played}
     new = [match for match in matches if (match.attacker, match.defender) not in before]
     write_matches(out, others_in(out, new) + new)  # a live run may have added its own matches
-    names = [entrant.name for entrant in entrants]
-    for table in match_tables(matches, names):
+    names, game = [entrant.name for entrant in entrants], names_of(config)
+    for table in match_tables(matches, names, game):
         console.print(table)
-    for line in comparison_lines(matches, names, wanted.against):
+    for line in comparison_lines(matches, names, wanted.against, game):
         console.print(line, soft_wrap=True)
-    if lines := read_held_out(folder / "metrics.jsonl"):
+    if game.has_words and (lines := read_held_out(folder / "metrics.jsonl")):
         console.print(guess_table(lines))
     console.print(f"matches: {out}   games: {folder}/episodes", soft_wrap=True)

@@ -15,7 +15,7 @@ from rich.console import Console
 from cluster.checks.cluster_checks import check_cluster
 from cluster.commands.report import report_finished
 from cluster.launch.jobs import check_run_dir
-from cluster.launch.placed_run import placed_run, prepare, said_on, stream_hint, watch_run
+from cluster.launch.placed_run import Prepared, placed_run, prepare, said_on, stream_hint, watch_run
 from cluster.monitor.tables import evaluation_tables, guess_table, head_to_head_lines, outcome_table
 from cluster.runtime.ray_session import get, is_job, ray_session
 from cluster.runtime.run_folder import make_run_folder, resumed_config
@@ -25,6 +25,7 @@ from spag_ray.host.folder_lease import FolderLease, held
 from spag_ray.results.could_have_known import read_held_out
 from spag_ray.results.evaluations import FILE as EVALUATIONS
 from spag_ray.results.evaluations import read_evaluations
+from spag_ray.results.game_names import GameNames, names_of
 
 
 def run_training(config: RunConfig, folder: Path, console: Console, resume: bool = False) -> None:
@@ -46,7 +47,7 @@ def run_training(config: RunConfig, folder: Path, console: Console, resume: bool
 
 def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease | None) -> None:
     """`lease`: of the folder of a run that resumes; None for a new one."""
-    prepared = prepare(config, folder, resume=lease is not None)
+    prepared, game = prepare(config, folder, resume=lease is not None), names_of(config)
     if config.objective.learn_from == "both" and config.objective.loser_turns == "all":
         console.print(
             "objective.learn_from: both also pushes losers' turns down; a reproduction saw that not converge: "
@@ -61,7 +62,7 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
         folder = make_run_folder(folder, config) if lease is None else lease.folder
         console.print(f"run folder: {folder}", soft_wrap=True)
         console.print(
-            f"model: {prepared.model}; {len(prepared.words)} training words, {len(prepared.held_out)} held out",
+            f"model: {prepared.model}; {_split(prepared, game)}",
             soft_wrap=True,
         )
         with placed_run(config, folder, *prepared, lease=lease) as run:
@@ -78,10 +79,10 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
                 raise CollapseError(
                     f"{error}; to continue anyway: --resume --run-dir {folder} -o self_play.on_collapse=warn"
                 ) from None
-    console.print(outcome_table(results))
-    for line in head_to_head_lines(results):
+    console.print(outcome_table(results, game))
+    for line in head_to_head_lines(results, game):
         console.print(line, soft_wrap=True)
-    if lines := read_held_out(folder / "metrics.jsonl"):
+    if game.has_words and (lines := read_held_out(folder / "metrics.jsonl")):
         console.print(guess_table(lines))
     if (folder / EVALUATIONS).exists():
         for table in evaluation_tables(read_evaluations(folder / EVALUATIONS)):
@@ -91,6 +92,12 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
         soft_wrap=True,
     )
     report_finished(folder, console)
+
+
+def _split(prepared: Prepared, game: GameNames) -> str:
+    if game.is_exhaustive:
+        return f"{len(prepared.words)} {game.scenarios}, all of them also for evaluation"
+    return f"{len(prepared.words)} training {game.scenarios}, {len(prepared.held_out)} held out"
 
 
 @contextlib.contextmanager

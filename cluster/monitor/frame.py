@@ -16,15 +16,17 @@ from rich.text import Text
 
 from cluster.monitor.run_view import CURVES, Learning, RunView, Shares
 from cluster.monitor.terminal import bar, duration, plain, sparkline
+from spag_ray.game.protocol import seat_of
 from spag_ray.game.rules import Outcome
+from spag_ray.results.game_names import GameNames
 
 _LABEL = 11  # columns for the label of a line
 _COLUMNS = {
-    Outcome.ATTACKER_WINS: ("attacker", "green"),
-    Outcome.DEFENDER_WINS: ("defender", "blue"),
-    Outcome.ATTACKER_BREACH: ("a. breach", "red"),
-    Outcome.DEFENDER_BREACH: ("d. breach", "magenta"),
-    Outcome.TIED: ("tie", "yellow"),
+    Outcome.ATTACKER_WINS: "green",
+    Outcome.DEFENDER_WINS: "blue",
+    Outcome.ATTACKER_BREACH: "red",
+    Outcome.DEFENDER_BREACH: "magenta",
+    Outcome.TIED: "yellow",
 }
 _NAMES = {"kl": "KL", "ratio_max": "max ratio"}
 
@@ -91,7 +93,7 @@ def _doing(view: RunView) -> str:
     versions = {name: published.version for name, published in view.published.items()}
     versions = versions or {"policy": progress.version if progress is not None else 0}
     parts += [
-        f"v{version}" if len(versions) == 1 else f"{plain(name)} v{version}"
+        f"v{version}" if len(versions) == 1 else f"{plain(view.game.policy(name))} v{version}"
         for name, version in sorted(versions.items())
     ]
     if progress is not None and progress.is_paused:
@@ -124,13 +126,22 @@ def _shares(view: RunView, width: int) -> list[Text]:
     if not rows:
         return []
     column = max(10, (width - 24) // len(_COLUMNS))
-    headings = "".join(heading.rjust(column) for heading, _ in _COLUMNS.values())
+    headings = "".join(_heading(view.game, outcome, column - 1).rjust(column) for outcome in _COLUMNS)
     return [Text("games".rjust(24) + headings, "dim"), *(_share_line(row, column) for row in rows)]
+
+
+def _heading(game: GameNames, outcome: Outcome, width: int) -> str:
+    """An outcome in a column of `width`: breaches with the seat's first letter, or its number if both have the same."""
+    if (role := outcome.breaker) is None:
+        return plain(game.short_outcome(outcome))[:width]
+    letters = [plain(seat)[0].lower() for seat in game.seats]
+    name = letters[seat_of(role)] if letters[0] != letters[1] else str(seat_of(role) + 1)
+    return f"{name}. breach"[:width]
 
 
 def _share_line(shares: Shares, column: int) -> Text:
     line = Text(plain(shares.name).ljust(17)[:17] + f"{shares.num_games:7d}")
-    for outcome, (_, style) in _COLUMNS.items():
+    for outcome, style in _COLUMNS.items():
         share = shares.outcomes.get(outcome, 0) / max(1, shares.num_games)
         line.append(" " + bar(share, column - 6), style)
         line.append(f"{share:5.0%}")
@@ -139,13 +150,13 @@ def _share_line(shares: Shares, column: int) -> Text:
 
 def _newest(shares: Sequence[Text], count: int) -> list[Text]:
     """The headings, self-play, and as many of the newest stages as fit."""
-    return [*shares[: min(2, count)], *shares[max(2, len(shares) - (count - 2)) :]] if count > 2 else []
+    return [*shares[: min(2, count)], *shares[max(2, len(shares) - (count - 2)) :]] if count > 1 else []
 
 
 def _learner(view: RunView, width: int) -> list[Text]:
     lines = []
     for policy, learning in sorted(view.learning.items()):
-        line = _labelled("learn" if policy == "policy" else plain(policy))
+        line = _labelled("learn" if policy == "policy" else plain(view.game.policy(policy)))
         line.append(plain(f"{learning.stage}, step {learning.step}"))
         line.append(f", learning rate {learning.learning_rate:.2e}, gradient {learning.gradient_norm:.3g}")
         lines.append(line)
@@ -168,7 +179,7 @@ def _curve(learning: Learning, name: str, width: int) -> Text:
 def _machine(view: RunView, width: int) -> list[Text]:
     lines = []
     for policy, published in sorted(view.published.items()):
-        line = _labelled("weights" if policy == "policy" else f"  {plain(policy)}")
+        line = _labelled("weights" if policy == "policy" else f"  {plain(view.game.policy(policy))}")
         line.append(f"v{published.version} in {published.seconds:.2f} s, engines: {published.num_engines}")
         line.append(f", {published.num_bytes / 2**20:.0f} MiB, probe gap {published.probe_gap_max:.3f}  ")
         if published.broken_channels:

@@ -10,15 +10,10 @@ from rich.live import Live
 from rich.text import Text
 
 from cluster.types import Progress
+from spag_ray.game.rules import Outcome
+from spag_ray.results.game_names import GameNames
 
 PLAIN_EVERY_S = 15.0
-_SHORT = {
-    "attacker wins": "attacker",
-    "defender wins": "defender",
-    "attacker breaks the rules": "attacker breach",
-    "defender breaks the rules": "defender breach",
-    "tied game": "tie",
-}
 
 
 class ProgressLine:
@@ -63,8 +58,9 @@ def describe(progress: Progress, stage_seconds: float) -> str:
             parts.append(f"{progress.num_tokens / stage_seconds:.0f} tokens/s")
         parts.append(f"{(progress.total - progress.done) / rate:.0f} s left")
     if progress.outcomes:
-        games = sum(progress.outcomes.values())
-        parts.append(", ".join(f"{_SHORT[name]} {n / games:.0%}" for name, n in sorted(progress.outcomes.items())))
+        games, names = sum(progress.outcomes.values()), GameNames(seats=progress.seats)
+        shares = {Outcome(name): number / games for name, number in sorted(progress.outcomes.items())}
+        parts.append(", ".join(f"{names.short_outcome(outcome)} {share:.0%}" for outcome, share in shares.items()))
     if progress.loss is not None:
         parts.append(f"loss {progress.loss:.3f}")
     parts.append(f"v{progress.version}")

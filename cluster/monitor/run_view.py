@@ -17,12 +17,14 @@ from typing import Any
 
 from cluster.types import Progress
 from spag_ray.config.run import RunConfig
-from spag_ray.game.game_end import GAME_ENDS
 from spag_ray.results.evaluations import Evaluation
+from spag_ray.results.game_names import names_of
 from spag_ray.results.lines import (
+    OUTCOME_OF_END,
     BufferLine,
     CollapseLine,
     EvaluationLine,
+    ExploitabilityLine,
     GamesLine,
     PlayLine,
     RestartLine,
@@ -113,8 +115,8 @@ class Learned:
 def outcomes_of(line: GamesLine) -> Counter[str]:
     """{outcome: games}, summed over the more detailed ends of games in the line."""
     counts: Counter[str] = Counter()
-    for end in GAME_ENDS:
-        counts[str(end.outcome)] += line.ends.get(str(end), 0)
+    for end, games in line.ends.items():
+        counts[OUTCOME_OF_END[end.partition(":")[0]]] += games
     return +counts
 
 
@@ -133,6 +135,7 @@ _HAPPENINGS = {
 KINDS = (
     "collapse",
     "evaluation",
+    "exploitability",
     "games",
     "buffer",
     "play",
@@ -144,13 +147,14 @@ KINDS = (
 
 
 class RunView:
-    """`config` is None if it cannot be read. `progress` is the run's own report, if there is one. `end` says how the
-    run ended, if it is known. `evaluations` are by stage, task and metric; the newest is last. `num_unread`: lines of
-    an unknown format, from another version of spag_ray."""
+    """`config` is None if it cannot be read. `game` has the names of its seats. `progress` is the run's own report, if
+    there is one. `end` says how the run ended, if it is known. `evaluations` are by stage, task and metric; the newest
+    is last. `num_unread`: lines of an unknown format, from another version of spag_ray."""
 
     def __init__(self, name: str, config: RunConfig | None = None) -> None:
         self.name = name
         self.config = config
+        self.game = names_of(config)
         self.progress: Progress | None = None
         self.end: str | None = None
         self.evaluations: dict[tuple[str, str, str], Evaluation] = {}
@@ -219,7 +223,7 @@ class RunView:
         if line is not None and (words := _HAPPENINGS.get(line.kind)) is not None:
             self.happenings.append((at, words.format_map(line.values())))
         match line:
-            case CollapseLine():
+            case CollapseLine() | ExploitabilityLine():
                 self.happenings.append((at, str(line)))
             case StepLine():
                 self._take_step(line)

@@ -9,15 +9,18 @@ from dataclasses import replace
 
 from cluster.types import Progress
 from spag_ray.episodes.game_count import GameCount
+from spag_ray.results.game_names import TABOO_NAMES, GameNames
 
 MAX_NOTES = 50
 
 
 class StatusBoard:
-    """The board of one run. `version` returns the version of its weights; it is called each time something is shown."""
+    """The board of one run. `version` returns the version of its weights; it is called each time something is shown.
+    `game`: the names of its seats."""
 
-    def __init__(self, version: Callable[[], int]) -> None:
+    def __init__(self, version: Callable[[], int], game: GameNames = TABOO_NAMES) -> None:
         self._version = version
+        self._game = game
         self._progress = Progress()
         self._notes: deque[str] = deque(maxlen=MAX_NOTES)
         self._num_notes = 0
@@ -41,6 +44,7 @@ class StatusBoard:
             "games",
             num_tokens=count.num_tokens,
             outcomes={str(outcome): number for outcome, number in count.outcomes.items()},
+            seats=self._game.seats,
             version=self._version(),
         )
 

@@ -6,11 +6,14 @@ import contextlib
 from collections.abc import Sequence
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
+from cluster.monitor.terminal import plain
 from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.evaluations import PAPER_METRICS, PAPER_SCORES, Evaluation, scale_of, score_text
+from spag_ray.results.game_names import TABOO_NAMES, GameNames
 from spag_ray.results.lines import HeldOutLine
 from spag_ray.results.matches import Match
 from spag_ray.results.ratings import wilson_interval
@@ -18,31 +21,37 @@ from spag_ray.results.standings import better, largest_group, ratings, score, tu
 from spag_ray.stages import Stage, order_of
 
 
-def outcome_table(matches: Sequence[Match]) -> Table:
+def outcome_table(matches: Sequence[Match], game: GameNames = TABOO_NAMES) -> Table:
     """Outcomes by stage: per cent of games with 95% Wilson intervals; fits 80 columns."""
     breaches = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
-    columns: dict[str, tuple[Outcome, ...]] = {
-        "attacker": (Outcome.ATTACKER_WINS,),
-        "defender": (Outcome.DEFENDER_WINS,),
-        "breach": breaches,
-        "tie": (Outcome.TIED,),
-        "breach+tie": (*breaches, Outcome.TIED),
-    }
-    title = "Held-out words: % of games won by each seat, rule violations, ties [95% interval]"
+    seats = _seats(game)
+    columns: tuple[tuple[str, tuple[Outcome, ...]], ...] = (
+        (seats[Role.ATTACKER], (Outcome.ATTACKER_WINS,)),
+        (seats[Role.DEFENDER], (Outcome.DEFENDER_WINS,)),
+        ("breach", breaches),
+        ("tie", (Outcome.TIED,)),
+        ("breach+tie", (*breaches, Outcome.TIED)),
+    )
+    title = f"{game.held_out}: % of games won by each seat, rule violations, ties [95% interval]"
     table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("attacker v defender", no_wrap=True)
-    for heading in columns:
+    table.add_column(" v ".join(seats.values()), no_wrap=True)
+    for heading, _ in columns:
         table.add_column(heading, justify="right", no_wrap=True)
     for match in matches:
         games = len(match.games)
         cells = []
-        for outcomes in columns.values():
+        for _, outcomes in columns:
             count = sum(match.outcomes[outcome] for outcome in outcomes)
             low, high = wilson_interval(count, games)
             cells.append(f"{100 * count / games:.0f} [{100 * low:.0f},{100 * high:.0f}]")
         same = match.attacker == match.defender
         table.add_row(match.attacker if same else f"{match.attacker} v {match.defender}", *cells)
     return table
+
+
+def _seats(game: GameNames) -> dict[Role, str]:
+    """A game's own words; nothing in them is markup."""
+    return {role: escape(plain(game.seat(role))) for role in Role}
 
 
 def guess_table(lines: Sequence[HeldOutLine]) -> Table:
@@ -69,7 +78,7 @@ def guess_table(lines: Sequence[HeldOutLine]) -> Table:
     return table
 
 
-def head_to_head_lines(matches: Sequence[Match]) -> list[str]:
+def head_to_head_lines(matches: Sequence[Match], game: GameNames = TABOO_NAMES) -> list[str]:
     """The newest weights' score in each seat against every other player they met, and its mean over both."""
     met = [match for match in matches if match.attacker != match.defender]
     newest = max((name for match in met for name in (match.attacker, match.defender)), key=order_of, default="")
@@ -79,23 +88,26 @@ def head_to_head_lines(matches: Sequence[Match]) -> list[str]:
             role = Role.ATTACKER if newest == match.attacker else Role.DEFENDER
             other = match.defender if role is Role.ATTACKER else match.attacker
             scores.setdefault(other, {})[role] = match.score(role)
-    lines = []
+    lines, seats = [], _seats(game)
     for other, by_role in scores.items():
-        lines += [f"{newest} as {role} against {other}: score {score:.2f}" for role, score in by_role.items()]
+        lines += [f"{newest} as {seats[role]} against {other}: score {score:.2f}" for role, score in by_role.items()]
         lines.append(f"mean score over both seats: {sum(by_role.values()) / len(by_role):.2f} (0.5 is even)")
     return lines
 
 
-def match_tables(matches: Sequence[Match], names: Sequence[str]) -> list[Table]:
-    """The attackers' scores against every defender, and each player's ratings and shares, with 95% intervals."""
-    return [_win_table(matches, names), _player_table(matches, names)]
+def match_tables(matches: Sequence[Match], names: Sequence[str], game: GameNames = TABOO_NAMES) -> list[Table]:
+    """The first seat's scores against every player of the second, and each player's ratings and shares, with 95%
+    intervals."""
+    return [_win_table(matches, names, game), _player_table(matches, names, game)]
 
 
-def _win_table(matches: Sequence[Match], names: Sequence[str]) -> Table:
+def _win_table(matches: Sequence[Match], names: Sequence[str], game: GameNames) -> Table:
     by_pair = {(match.attacker, match.defender): match for match in matches}
-    title = "Attacker's score in % against each defender [95% interval; ties count half], games"
+    first, second = _seats(game).values()
+    heading = escape(plain(game.title(Role.ATTACKER)))
+    title = f"{heading}'s score in % against each {second} [95% interval; ties count half], games"
     table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("attacker", no_wrap=True)
+    table.add_column(first, no_wrap=True)
     for name in names:
         table.add_column(f"v {name}", justify="right", no_wrap=True)
     for attacker in names:
@@ -112,24 +124,26 @@ def _share(share: float, games: int) -> str:
     return f"{100 * share:.0f} [{100 * low:.0f},{100 * high:.0f}] {games}"
 
 
-def _player_table(matches: Sequence[Match], names: Sequence[str]) -> Table:
-    rated = ratings(largest_group(matches))
-    title = "Each seat: rating (Elo's scale, mean 0 [95%, by word]), breaches and ties in %, turns until a win"
+def _player_table(matches: Sequence[Match], names: Sequence[str], game: GameNames) -> Table:
+    rated, seats = ratings(largest_group(matches)), _seats(game)
+    title = (
+        f"Each seat: rating (Elo's scale, mean 0 [95%, by {game.scenario}]), breaches and ties in %, turns until a win"
+    )
     table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
     for heading in ("player", "seat", "rating", "own breaches", "ties", "turns to win"):
         table.add_column(heading, justify="left" if heading in ("player", "seat") else "right", no_wrap=True)
     for name in names:
         for role in Role:
             own = [match for match in matches if name == (match.attacker, match.defender)[role is Role.DEFENDER]]
-            games = [game for match in own for game in match.games]
+            games = [each for match in own for each in match.games]
             if not games:
                 continue
             rating, turns = rated.get((name, role)), turns_to_win(own, role)
-            breaches = sum(game.outcome.breaker is role for game in games)
-            ties = sum(game.outcome is Outcome.TIED for game in games)
+            breaches = sum(each.outcome.breaker is role for each in games)
+            ties = sum(each.outcome is Outcome.TIED for each in games)
             table.add_row(
                 name,
-                str(role),
+                seats[role],
                 "" if rating is None else f"{rating.value:.0f} [{rating.low:.0f},{rating.high:.0f}]",
                 f"{100 * breaches / len(games):.0f}",
                 f"{100 * ties / len(games):.0f}",
@@ -138,7 +152,9 @@ def _player_table(matches: Sequence[Match], names: Sequence[str]) -> Table:
     return table
 
 
-def comparison_lines(matches: Sequence[Match], names: Sequence[str], against: str | None) -> list[str]:
+def comparison_lines(
+    matches: Sequence[Match], names: Sequence[str], against: str | None, game: GameNames = TABOO_NAMES
+) -> list[str]:
     """Each player's score against `against`, or against the player before it, if the two met in both seats."""
     met = {(match.attacker, match.defender) for match in matches}
     lines = []
@@ -151,7 +167,7 @@ def comparison_lines(matches: Sequence[Match], names: Sequence[str], against: st
         with contextlib.suppress(InputError):  # in one seat every game ended by a rule violation
             free = score([matches], name, other, breach_free=True)
             text += f", without breaches {free.value:.2f} [{free.low:.2f}, {free.high:.2f}]"
-        lines.append(f"{text}; better over {test.num_words} words with p = {test.p_value:.4f}")
+        lines.append(f"{text}; better over {test.num_words} {game.scenarios} with p = {test.p_value:.4f}")
     return lines
 
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from spag_ray.results.lines import Line, PlayLine, StepLine, StreamLine, SyncLine
+from spag_ray.results.lines import ExploitabilityLine, Line, PlayLine, StepLine, StreamLine, SyncLine
 from spag_ray.stages import Stage, StageKind
 
 Axis = Literal["optimiser_step", "version", "seconds"]
@@ -51,6 +51,7 @@ _KINDS = {
     "samples": _Kind("version"),
     "evaluation": _Kind("version", ("task", "metric", "policy")),
     "held_out": _Kind("version", ("stage",)),
+    "exploitability": _Kind("version"),
     "games": _Kind("seconds", ("phase",)),
     "buffer": _Kind("seconds"),
     "checkpoint": _Kind("seconds"),
@@ -78,6 +79,8 @@ class Curves:
         if isinstance(line, SyncLine):
             self._version = line.report.version
         kind, fields = _KINDS.get(line.kind), line.values()
+        if isinstance(line, ExploitabilityLine):
+            fields = dict(line.figures)  # not every probability
         if kind is None:
             text = ", ".join(f"{field}: {value}" for field, value in fields.items())
             return self._placed("seconds", (line.kind,), time, line, {line.kind: text})
@@ -98,7 +101,7 @@ class Curves:
                 x = self._steps.number(line.policy, line.stage, line.report.step)
             case SyncLine():
                 x = line.report.version
-            case PlayLine() | StreamLine():
+            case PlayLine() | StreamLine() | ExploitabilityLine():
                 x = line.version
             case _ if axis == "version":
                 x = self._version

@@ -88,6 +88,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         Panel("Collapse: alarms", ("collapse_alarms_total",), rare=True),
         Panel("Games against frozen opponents", ("mix_ratio",)),
     ),
+    "Solved games": (Panel("Exploitability", ("exploitability",)),),
     "Tasks": (Panel("Scores", ("task_score",)),),
     "Faults and checkpoints": (
         Panel("Restarts", ("restarts_total",), rare=True),

@@ -283,6 +283,15 @@ METRICS: tuple[Metric, ...] = (
         "could_have_known_nats",
         ("stage",),
     ),
+    # solved games
+    _gauge(
+        "spag_ray_exploitability",
+        "",
+        "a solved game's figures of the newest stage, such as nash_conv",
+        "exploitability",
+        "exact (?P<figure>.+)",
+        ("figure",),
+    ),
     # collapse
     _counter(
         "spag_ray_collapse_alarms_total",

@@ -17,10 +17,12 @@ MOST = 1e100  # largest absolute value of a number, so that sums of numbers stay
 _KEEPS = "unknown"  # the field for values that no other field takes
 
 
-def spread(name: str, keys: Iterable[object] = ()) -> Any:
+def spread(name: str, keys: Iterable[object] = (), rest: str = "") -> Any:
     """A field {key: value} that is written as one entry per key: `name`, with the key in place of its placeholder. When
-    read, it takes these `keys`, or any key if `keys` is empty."""
+    read, it takes these `keys`, or any key if `keys` is empty. `rest`: a pattern of what may follow a key as a part of
+    it."""
     key = "|".join(re.escape(str(each)) for each in keys) or ".+"
+    key = f"(?:{key}){rest}"
     pattern = re.compile(re.escape(name).replace(r"\{\}", f"({key})"))
     return field(default_factory=dict, metadata={"name": name, "pattern": pattern})
 

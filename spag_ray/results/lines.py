@@ -23,6 +23,8 @@ from spag_ray.results.evaluations import Evaluation
 from spag_ray.results.line_codec import parsed, spread, written
 
 NOT_SAID = math.nan
+# {"attacker win": "attacker wins", ...}: the ends of games by seat and result.
+OUTCOME_OF_END = {f"{end.seat} {end.result}": end.outcome for end in GAME_ENDS}
 
 
 @dataclass(frozen=True)
@@ -133,13 +135,14 @@ class PlayLine(Line):
 
 @dataclass(frozen=True)
 class GamesLine(Line):
-    """Sums of a phase since the buffer's process started; `ends`: {GameEnd: games}."""
+    """Sums of a phase since the buffer's process started; `ends`: {GameEnd: games}. A game's own reasons may follow the
+    known seats and results."""
 
     kind = "games"
     phase: str
     turns: int
     tokens: int
-    ends: Mapping[str, int] = spread("{}", GAME_ENDS)
+    ends: Mapping[str, int] = spread("{}", OUTCOME_OF_END, rest=": .+")
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.results.report.packing import BLOCK_GAMES
 from spag_ray.results.report.page import write_report
 from spag_ray.stages import order_of
+from tests.support.kuhn_runs import make_kuhn_run
 from tests.support.not_here import not_here
 from tests.support.report_runs import HOSTILE, hostile_episode, make_run, repeated, write_log
 
@@ -281,6 +282,28 @@ def test_each_token_has_the_shade_of_its_surprise(browser: Any, reports: Reports
         by_surprise = [shade for _, shade in sorted(zip(numbers, shades, strict=True), reverse=True)]
         assert by_surprise == sorted(by_surprise)
         assert len(set(shades)) > 3
+
+
+def test_another_game_is_shown_with_its_own_names(browser: Any, tmp_path: Path) -> None:
+    folder = make_kuhn_run(tmp_path / "kuhn")
+    write_report(folder, folder / "report.html")
+    with opened(browser, folder / "report.html") as page:
+        draw_all(page)
+        names = {plot.get_attribute("id").removeprefix("plot-") for plot in page.locator(".plot").all()}
+        assert {"outcomes-trained", "payoffs", "matrix", "nash-conv", "illegal", "bluffs"} <= names
+        assert page.locator("#known").count() == 0
+        assert page.locator("#game").get_attribute("aria-label") == "Game on the scenario KJ: first wins"
+        assert [who.inner_text() for who in page.locator(".who b").all()] == ["first", "second"]
+        assert page.locator(".ruling").inner_text() == "Ruling: first wins; fold, King against Jack."
+        assert "referee" not in page.locator(".facts").inner_text()
+        page.get_by_label("Outcome", exact=True).select_option(label="second breaks the rules")
+        assert count_of(page) == "3 of 15 games"
+        page.get_by_role("button", name="Clear").click()
+        expect(page.locator("#count")).to_have_text("15 games")
+        page.get_by_label("Seat", exact=True).select_option(label="second")
+        assert count_of(page) == "3 of 15 games"
+        page.get_by_label("Scenario", exact=True).fill("qk")
+        assert count_of(page) == "3 of 15 games"
 
 
 @pytest.mark.parametrize("width", [390, 360])

@@ -12,6 +12,8 @@ function element(kind, className = "", text = "") {
   return made;
 }
 
+const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
 /** 1 turn, 2 turns. */
 const counted = (count, name) => `${count} ${name}${count === 1 ? "" : "s"}`;
 

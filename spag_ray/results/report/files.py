@@ -15,6 +15,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import RunFolderError, SpagError
 from spag_ray.results.evaluations import FILE as EVALUATIONS
 from spag_ray.results.evaluations import Evaluation, read_evaluations
+from spag_ray.results.game_names import TABOO_NAMES, GameNames, names_of
 from spag_ray.results.matches import Match, read_matches
 from spag_ray.results.ratings import WinMatrix
 
@@ -34,11 +35,13 @@ _FAULTS = (
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The content of the files. Missing files are None or empty. `damaged`: {name of an unreadable file: why}. `ended`:
-    (finished, stopped or failed; why); None for a run that is running or was killed."""
+    """The content of the files. Missing files are None or empty. `game`: the names of the configuration's game.
+    `damaged`: {name of an unreadable file: why}. `ended`: (finished, stopped or failed; why); None for a run that is
+    running or was killed."""
 
     folder: Path
     config: RunConfig | None = None
+    game: GameNames = TABOO_NAMES
     versions: Mapping[str, Any] = field(default_factory=dict)
     matches: tuple[Match, ...] = ()
     league: WinMatrix = field(default_factory=WinMatrix)
@@ -71,9 +74,11 @@ def read_files(folder: Path) -> RunFiles:
             damaged[name] = " ".join(str(error).replace(f"{folder}/", "").split())[:300]
             return otherwise
 
+    config = read("config.yaml", _config, None)
     return RunFiles(
         folder,
-        config=read("config.yaml", _config, None),
+        config=config,
+        game=names_of(config),
         versions=read("versions.json", _mapping, {}),
         matches=read("matches.json", lambda path: tuple(read_matches(path)), ()),
         league=read("league.json", lambda path: WinMatrix.from_json(_mapping(path)["games"]), WinMatrix()),

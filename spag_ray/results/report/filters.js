@@ -8,10 +8,11 @@ const filters = {
     this.index = index;
     this.options("filter-stage", [["", index.stages.map((name, place) => [name, place])]]);
     this.options("filter-outcome", [["", index.outcomes.map((name, place) => [name, place])]]);
+    const [first, second] = index.seats;
     const seats = [
-      ["Who won", [["attacker", "won:0"], ["defender", "won:1"], ["nobody", "won:-1"]]],
-      ["Attacker's seat", this.players("attacker").map((place) => [index.players[place], `attacker:${place}`])],
-      ["Defender's seat", this.players("defender").map((place) => [index.players[place], `defender:${place}`])],
+      ["Who won", [[first, "won:0"], [second, "won:1"], ["nobody", "won:-1"]]],
+      [`${capital(first)}'s seat`, this.players("attacker").map((place) => [index.players[place], `attacker:${place}`])],
+      [`${capital(second)}'s seat`, this.players("defender").map((place) => [index.players[place], `defender:${place}`])],
     ];
     this.options("filter-seat", seats.filter(([, options]) => options.length > 1));
   },

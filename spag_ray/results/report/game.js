@@ -1,4 +1,5 @@
 // One game: chat bubbles, shades, the deciding words. Everything that a player said is set as text.
+// Styles call the first seat of any game attacker.
 
 const STRONGEST = 0.45; // shade of a token
 const FULL_NATS = 6; // of surprise, at which it is reached
@@ -7,21 +8,21 @@ const FULL_NATS = 6; // of surprise, at which it is reached
 function showGame(into, game, facts, index, steps) {
   const head = element("header");
   head.append(element("h3", "", facts.word), element("span", "", facts.outcome), steps);
-  head.append(element("p", "facts", describeGame(game, facts)));
+  head.append(element("p", "facts", describeGame(game, facts, index)));
   const known = game.turns.filter((turn) => turn.known !== undefined);
   if (known.length) head.append(knownCurve(known.map((turn) => turn.known)));
   const turns = element("ol", "turns");
   game.turns.forEach((turn, place) => turns.append(showTurn(turn, place, game, index)));
   const ruling = element("p", "ruling");
-  ruling.append(element("b", "", "Referee: "), `${facts.outcome}; ${game.reason}.`);
+  ruling.append(element("b", "", index.hasReferee ? "Referee: " : "Ruling: "), `${facts.outcome}; ${game.reason}.`);
   into.replaceChildren(head, turns, ruling);
-  into.setAttribute("aria-label", `Game on the word ${facts.word}: ${facts.outcome}`);
+  into.setAttribute("aria-label", `Game on the ${index.scenario} ${facts.word}: ${facts.outcome}`);
 }
 
-function describeGame(game, facts) {
+function describeGame(game, facts, index) {
   return (
     `${facts.stage}, game ${facts.number}: ${game.turns.length} of at most ${counted(2 * game.maxTurns, "turn")}, ` +
-    `temperature ${game.temperature}, referee ${game.rules}`
+    `temperature ${game.temperature}${index.hasReferee ? `, referee ${game.rules}` : ""}`
   );
 }
 
@@ -29,7 +30,7 @@ function showTurn(turn, place, game, index) {
   const role = place % 2 === 0 ? "attacker" : "defender";
   const made = element("li", `turn ${role}`);
   const who = element("p", "who");
-  who.append(element("b", "", role), ` ${describeTurn(turn, index)}`);
+  who.append(element("b", "", index.seats[place % 2]), ` ${describeTurn(turn, index)}`);
   const bubble = element("p", "bubble");
   if (turn.text) bubble.append(...shaded(turn, place === game.decided ? game.span : null, index.stepsPerNat));
   else bubble.append(element("span", "empty", "says nothing"));

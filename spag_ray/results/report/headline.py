@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from spag_ray.config.parts import EngineConfig, LearnerConfig
 from spag_ray.config.run import RunConfig
+from spag_ray.results.game_names import GameNames
 from spag_ray.results.report import markup
 from spag_ray.results.report.files import RunFiles
 from spag_ray.results.report.markup import duration, in_words, joined, paragraph
@@ -37,7 +38,8 @@ def headline(run: Gathered) -> Markup:
     config = run.files.config
     text = [paragraph(_state(run), "state")]
     if config is not None:
-        text += [paragraph(_what(config), "lede"), paragraph(_where(config), "where")]
+        game = run.files.game
+        text += [paragraph(_what(config, game), "lede"), paragraph(_where(config, game), "where")]
     return joined([*text, markup.numbers(_numbers(run))])
 
 
@@ -53,25 +55,35 @@ def _state(run: Gathered) -> str:
     return f"{how.capitalize()}{f': {why}' if why else ''}. Last measured {last}; this page was made {made}."
 
 
-def _what(config: RunConfig) -> str:
+def _what(config: RunConfig, game: GameNames) -> str:
     model = config.model.rstrip("/").rsplit("/", 1)[-1]
     parts = []
     if config.imitation.enabled:
-        parts.append(f"imitates {'a scripted expert' if config.imitation.source == 'scripted' else 'given games'}")
+        scripted = "a scripted expert" if game.has_words else "the game's scripted seats"
+        parts.append(f"imitates {scripted if config.imitation.source == 'scripted' else 'given games'}")
     if (rounds := config.self_play.rounds) > 0:
         how = "play and training at the same time" if config.schedule == "stream" else "play and training in turns"
         number = "1 round" if rounds == 1 else f"{rounds} rounds"
         parts.append(f"plays itself: {number} of {config.self_play.games_per_round} games, {how}")
-    seats = "" if config.policies == "shared" else ", as an attacker and a defender with separate weights,"
-    return f"{model}{seats} {', then '.join(parts) or 'is evaluated'}."
+    return f"{model}{_seats(config, game)} {', then '.join(parts) or 'is evaluated'}."
 
 
-def _where(config: RunConfig) -> str:
+def _seats(config: RunConfig, game: GameNames) -> str:
+    if config.policies == "shared":
+        return ""
+    first, second = game.seats
+    seats = f"an {first} and a {second}" if game.has_words else f"{first} and {second}"
+    return f", as {seats} with separate weights,"
+
+
+def _where(config: RunConfig, game: GameNames) -> str:
     engine, learner = config.engine, config.learner
+    rules = f"referee {config.game.rules}" if game.has_words else f"game {game.name}"
+    turns = "" if game.max_turns is None else f", up to {game.max_turns} turns a player"
     return (
         f"{_devices(engine, engine.num_engines, f'{_ENGINES[engine.kind]} engine')}, {engine.dtype}; "
         f"{_devices(learner, learner.num_ranks, 'learner rank')}, {learner.dtype}, ZeRO {learner.zero_stage}; "
-        f"objective {config.objective.name}, referee {config.game.rules}, up to {config.game.max_turns} turns a player."
+        f"objective {config.objective.name}, {rules}{turns}."
     )
 
 

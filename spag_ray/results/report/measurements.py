@@ -13,6 +13,7 @@ from spag_ray.results.lines import (
     EngineJoinedLine,
     EngineLeftLine,
     EngineLostLine,
+    ExploitabilityLine,
     GamesLine,
     Line,
     LogDamageLine,
@@ -87,7 +88,7 @@ class Measurements:
     """What the report draws. `steps`: {(policy, phase): rows of the policy's step number and STEP_FIELDS}.
     `stage_begins`: {policy: {stage: number of its first step}}. `lags`: rows of a version and the shares of its
     episodes by age in versions. `syncs`: rows of version and seconds. `incidents`: {what: how often}. `collapse`:
-    {(stage, figure): an alarm or its end}."""
+    {(stage, figure): an alarm or its end}. `solved`: {stage: its newest measurement}, of a solved game."""
 
     clock: Clock
     activity: Activity
@@ -101,6 +102,7 @@ class Measurements:
     newest_version: int = 0
     incidents: Counter[str] = field(default_factory=Counter)
     collapse: dict[tuple[str, str], CollapseLine] = field(default_factory=dict)
+    solved: dict[str, ExploitabilityLine] = field(default_factory=dict)
     num_lines: int = 0
     num_unreadable: int = 0
 
@@ -152,6 +154,8 @@ class _Reader:
                 self._found.newest_version = max(self._found.newest_version, sync.version)
             case CollapseLine():
                 self._found.collapse[line.stage, line.figure] = line
+            case ExploitabilityLine():
+                self._found.solved[line.stage] = line  # a resumed run measures its stage again
             case RestartLine(cause=cause):
                 self._found.incidents[f"{line.kind}: {cause}"] += 1
             case ResumedLine() | EngineLostLine() | EngineJoinedLine() | EngineLeftLine():

@@ -1,14 +1,18 @@
-"""How games ended, by stage and by pair of players."""
+"""How games ended and what they paid, by stage and by pair of players."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
+from markupsafe import Markup
+
 from spag_ray.episodes.game_count import GameCount
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.results.game_names import TABOO_NAMES, GameNames
 from spag_ray.results.ratings import WinMatrix, mean_score
-from spag_ray.results.report.figure import MARK, Figure, as_label, numbered
-from spag_ray.results.report.transcripts import Transcripts
+from spag_ray.results.report.figure import MARK, Figure, as_label, line, numbered
+from spag_ray.results.report.markup import NOTHING, table
+from spag_ray.results.report.transcripts import Payoffs, Transcripts
 from spag_ray.stages import Stage, StageKind, order_of
 
 # In the order of the bars: outcomes that are good for the attacker on the left, for the defender on the right.
@@ -19,13 +23,14 @@ COLOURS = {
     Outcome.ATTACKER_BREACH: "--attacker-breach",
     Outcome.DEFENDER_WINS: "--defender",
 }
-LEGEND = tuple((str(outcome), colour) for outcome, colour in COLOURS.items())
 FEW_STAGES = 20
 MOST_VERSION_BARS = 100
 MOST_NUMBERED_CELLS = 144
 
 
-def outcome_figures(transcripts: Transcripts, alarmed: Container[str] = ()) -> list[Figure]:
+def outcome_figures(
+    transcripts: Transcripts, alarmed: Container[str] = (), game: GameNames = TABOO_NAMES
+) -> list[Figure]:
     """Shares by stage: of games for training, and of games on held-out words. Evaluations of the stages in `alarmed`
     are marked."""
     found = []
@@ -35,13 +40,13 @@ def outcome_figures(transcripts: Transcripts, alarmed: Container[str] = ()) -> l
         (held_out if Stage.parse(stage).phase == "evaluation" else trained)[stage] = count
     for name, title, counts in (
         ("outcomes-trained", "Games that were trained on", trained),
-        ("outcomes-held-out", "Held-out words", held_out),
+        ("outcomes-held-out", game.held_out, held_out),
     ):
         if counts:
             marked = {stage for stage in counts if _evaluated(stage) in alarmed}
-            found.append(_shares(name, title, counts, marked))
+            found.append(_shares(name, title, counts, marked, game))
     if len(transcripts.by_version) > 1:
-        found.append(_shares_by_version(transcripts.by_version))
+        found.append(_shares_by_version(transcripts.by_version, game))
     return found
 
 
@@ -51,22 +56,27 @@ def _evaluated(stage: str) -> str | None:
     return parsed.players[0] if parsed.kind is StageKind.EVALUATION else None
 
 
-def _shares(name: str, title: str, counts: Mapping[str, GameCount], marked: Container[str]) -> Figure:
+def _legend(game: GameNames) -> tuple[tuple[str, str], ...]:
+    return tuple((game.outcome(outcome), colour) for outcome, colour in COLOURS.items())
+
+
+def _shares(name: str, title: str, counts: Mapping[str, GameCount], marked: Container[str], game: GameNames) -> Figure:
     stages = [as_label(Stage.parse(stage).title) + (MARK if stage in marked else "") for stage in counts]
     data = []
     for outcome, colour in COLOURS.items():
+        said = as_label(game.outcome(outcome))
         numbers = [count.outcomes[outcome] for count in counts.values()]
         shares = [100 * number / count.num_games for number, count in zip(numbers, counts.values(), strict=True)]
         data.append(
             {
                 "type": "bar",
                 "orientation": "h",
-                "name": str(outcome),
+                "name": said,
                 "x": shares,
                 "y": stages,
                 "customdata": numbers,
                 "marker": {"color": colour, "line": {"color": "--surface", "width": 1}},
-                "hovertemplate": "%{y}: " + str(outcome) + " %{x:.1f}% (%{customdata} games)<extra></extra>",
+                "hovertemplate": "%{y}: " + said + " %{x:.1f}% (%{customdata} games)<extra></extra>",
             }
         )
     layout = {
@@ -78,14 +88,14 @@ def _shares(name: str, title: str, counts: Mapping[str, GameCount], marked: Cont
     }
     summary = "; ".join(
         f"{stage}: "
-        + ", ".join(f"{outcome} {100 * count.outcomes[outcome] / count.num_games:.0f}%" for outcome in COLOURS)
+        + ", ".join(f"{game.outcome(each)} {100 * count.outcomes[each] / count.num_games:.0f}%" for each in COLOURS)
         for stage, count in zip(stages, counts.values(), strict=True)
     )
     bar_height = 34 if len(stages) <= FEW_STAGES else 14
-    return Figure(name, title, summary, data, layout, height=60 + bar_height * len(stages), legend=LEGEND)
+    return Figure(name, title, summary, data, layout, height=60 + bar_height * len(stages), legend=_legend(game))
 
 
-def _shares_by_version(by_version: Mapping[int, Mapping[Outcome, int]]) -> Figure:
+def _shares_by_version(by_version: Mapping[int, Mapping[Outcome, int]], game: GameNames) -> Figure:
     versions = sorted(by_version)
     width = -(-len(versions) // MOST_VERSION_BARS)
     groups = [versions[place : place + width] for place in range(0, len(versions), width)]
@@ -93,14 +103,14 @@ def _shares_by_version(by_version: Mapping[int, Mapping[Outcome, int]]) -> Figur
     data = [
         {
             "type": "bar",
-            "name": str(outcome),
+            "name": as_label(game.outcome(outcome)),
             "x": [group[0] for group in groups],
             "y": [
                 100 * sum(by_version[version].get(outcome, 0) for version in group) / total
                 for group, total in zip(groups, totals, strict=True)
             ],
             "marker": {"color": colour},
-            "hovertemplate": "version %{x}: " + str(outcome) + " %{y:.1f}%<extra></extra>",
+            "hovertemplate": "version %{x}: " + as_label(game.outcome(outcome)) + " %{y:.1f}%<extra></extra>",
         }
         for outcome, colour in COLOURS.items()
     ]
@@ -112,11 +122,58 @@ def _shares_by_version(by_version: Mapping[int, Mapping[Outcome, int]]) -> Figur
         "hovermode": "closest",
     }
     summary = f"Shares of outcomes of the stream's games for {len(versions)} versions of the weights."
-    return Figure("outcomes-by-version", "The stream, by version", summary, data, layout, height=280, legend=LEGEND)
+    return Figure(
+        "outcomes-by-version", "The stream, by version", summary, data, layout, height=280, legend=_legend(game)
+    )
 
 
-def matrix_figure(name: str, title: str, matrix: WinMatrix) -> Figure | None:
-    """The attacker's score by attacker (rows) and defender (columns)."""
+def payoff_figure(transcripts: Transcripts, game: GameNames) -> Figure | None:
+    """The mean payoff of each seat, by stage, in games that were trained on; None if the game does not say what it
+    pays."""
+    paid = {stage: seats for stage, seats in transcripts.payoffs.items() if Stage.parse(stage).phase != "evaluation"}
+    if not paid:
+        return None
+    titles = [as_label(Stage.parse(stage).title) for stage in paid]
+    data = []
+    for role in Role:
+        means = [seats[role].mean if role in seats else None for seats in paid.values()]
+        trace = line(range(len(paid)), means, game.seat(role), f"--{role}")
+        data.append(trace | {"x": titles, "mode": "lines+markers"})
+    summary = "; ".join(
+        f"{title}: " + ", ".join(f"{game.seat(role)} {payoffs.mean:+.3f}" for role, payoffs in seats.items())
+        for title, seats in zip(titles, paid.values(), strict=True)
+    )
+    layout = {
+        "xaxis": {"type": "category", "showgrid": False},
+        "yaxis": {"zeroline": True, "zerolinecolor": "--rule-strong"},
+    }
+    legend = tuple((game.seat(role), f"--{role}") for role in Role)
+    note = "games that were trained on"
+    return Figure("payoffs", "Mean payoff of each seat", summary, data, layout, note, height=260, legend=legend)
+
+
+def payoff_table(transcripts: Transcripts, game: GameNames) -> Markup:
+    """The mean payoff of each seat in every stage, training first; nothing if the game does not say what it pays."""
+    if not transcripts.payoffs:
+        return NOTHING
+    stages = sorted(transcripts.payoffs, key=lambda stage: Stage.parse(stage).phase == "evaluation")
+    rows = [
+        [
+            stage,
+            *(_mean(transcripts.payoffs[stage].get(role)) for role in Role),
+            str(transcripts.counts[stage].num_games),
+        ]
+        for stage in stages
+    ]
+    return table("Mean payoff of each seat ± half of the 95% interval", ("stage", *game.seats, "games"), rows)
+
+
+def _mean(payoffs: Payoffs | None) -> str:
+    return "-" if payoffs is None else f"{payoffs.mean:+.3f} ± {payoffs.margin:.3f}"
+
+
+def matrix_figure(name: str, title: str, matrix: WinMatrix, game: GameNames = TABOO_NAMES) -> Figure | None:
+    """The first seat's score by its player (rows) and the player of the second (columns)."""
     met = {(row["attacker"], row["defender"]) for row in matrix.as_json()}
     if not met:
         return None
@@ -124,6 +181,8 @@ def matrix_figure(name: str, title: str, matrix: WinMatrix) -> Figure | None:
     counts = [[matrix.outcomes(attacker, defender) for defender in defenders] for attacker in attackers]
     games = [[outcomes.total() for outcomes in row] for row in counts]
     scores = [[round(mean_score(each, Role.ATTACKER), 3) if each else None for each in row] for row in counts]
+    first, second = map(as_label, game.seats)
+    against = "attacks" if game.has_words else f"as {first} against"
     is_small = len(attackers) * len(defenders) <= MOST_NUMBERED_CELLS
     heat = {
         "type": "heatmap",
@@ -138,12 +197,12 @@ def matrix_figure(name: str, title: str, matrix: WinMatrix) -> Figure | None:
         "hoverongaps": False,
         "colorscale": [[0, "--defender"], [0.5, "--middle"], [1, "--attacker"]],
         "colorbar": {"thickness": 10, "outlinewidth": 0, "tickvals": [0, 0.5, 1], "len": 0.9},
-        "hovertemplate": "%{y} attacks %{x}: %{z:.2f} of %{customdata} games<extra></extra>",
+        "hovertemplate": "%{y} " + against + " %{x}: %{z:.2f} of %{customdata} games<extra></extra>",
         **({"texttemplate": "%{z:.2f}"} if is_small else {}),
     }
     layout = {
-        "xaxis": {"title": {"text": "defender"}, "type": "category", "showgrid": False, "side": "bottom"},
-        "yaxis": {"title": {"text": "attacker"}, "type": "category", "showgrid": False, "autorange": "reversed"},
+        "xaxis": {"title": {"text": second}, "type": "category", "showgrid": False, "side": "bottom"},
+        "yaxis": {"title": {"text": first}, "type": "category", "showgrid": False, "autorange": "reversed"},
         "hovermode": "closest",
     }
     summary = "; ".join(

@@ -15,6 +15,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.game.turn import Turn
+from spag_ray.results.game_names import TABOO_NAMES, GameNames
 from spag_ray.results.report.tokens import Aligner
 from spag_ray.stages import Stage
 from spag_ray.training_data.imitation import imitated_turns
@@ -56,8 +57,15 @@ class Packer:
     `num_shaded`: turns whose tokens could be located in their text.
     """
 
-    def __init__(self, config: RunConfig | None, aligner: Aligner | None, put: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        config: RunConfig | None,
+        aligner: Aligner | None,
+        put: Callable[[str], None],
+        game: GameNames = TABOO_NAMES,
+    ) -> None:
         self.num_shaded = 0
+        self._names = game
         self._config = config
         self._aligner = aligner
         self._put = put
@@ -96,9 +104,12 @@ class Packer:
         """The values by which games are filtered, as columns; names are replaced by numbers."""
         return {
             "stages": list(self._stages),
-            "outcomes": [str(outcome) for outcome in OUTCOMES],
+            "outcomes": [self._names.outcome(outcome) for outcome in OUTCOMES],
+            "seats": list(self._names.seats),
+            "scenario": self._names.scenario,
+            "hasReferee": self._names.has_words,
             "words": list(self._words),
-            "players": list(self._players),
+            "players": [self._names.policy(player) for player in self._players],
             "blockGames": BLOCK_GAMES,
             "stepsPerNat": SURPRISE_STEPS_PER_NAT,
             **{name: column.tolist() for name, column in self._columns.items()},

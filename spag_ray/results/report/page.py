@@ -21,6 +21,7 @@ from markupsafe import Markup
 
 from spag_ray import __version__
 from spag_ray.errors import InputError
+from spag_ray.game.rules import Role
 from spag_ray.results.ratings import WinMatrix
 from spag_ray.results.report.figure import Figure
 from spag_ray.results.report.files import read_files
@@ -28,7 +29,12 @@ from spag_ray.results.report.headline import Gathered, headline, notices
 from spag_ray.results.report.known_figures import known_figures, known_tables
 from spag_ray.results.report.markup import NOTHING, chart, in_words, joined, megabytes, page, paragraph
 from spag_ray.results.report.measurements import read_measurements
-from spag_ray.results.report.outcome_figures import matrix_figure, outcome_figures
+from spag_ray.results.report.outcome_figures import (
+    matrix_figure,
+    outcome_figures,
+    payoff_figure,
+    payoff_table,
+)
 from spag_ray.results.report.pace_figures import pace_figures
 from spag_ray.results.report.packing import Packer, packed, packed_bytes
 from spag_ray.results.report.sections import (
@@ -40,6 +46,7 @@ from spag_ray.results.report.sections import (
     rating_table,
     staleness_text,
 )
+from spag_ray.results.report.solved_figures import solved_figures, solved_table
 from spag_ray.results.report.step_figures import LEARNING, MISMATCH, step_figures
 from spag_ray.results.report.tokens import Aligner, Decode
 from spag_ray.results.report.transcripts import read_transcripts
@@ -73,7 +80,9 @@ def write_report(folder: Path, out: Path, decode: Decode | None = None, max_game
     measured = read_measurements(folder / "metrics.jsonl", stream.max_lag if stream is not None else 0)
     partial = out.with_name(f".{out.name}.partial")
     with tempfile.TemporaryFile("w+", encoding="ascii") as blocks:
-        packer = Packer(files.config, Aligner(decode) if decode is not None else None, _block_writer(blocks))
+        packer = Packer(
+            files.config, Aligner(decode) if decode is not None else None, _block_writer(blocks), files.game
+        )
         transcripts = read_transcripts(folder / "episodes", packer, max_games)
         run = Gathered(files, measured, transcripts, packer, time.time())
         try:
@@ -105,6 +114,7 @@ def _page(run: Gathered, blocks: TextIO) -> Iterator[str]:
     text = page(
         policy=Markup(_policy(script, plotly)),
         title=run.files.name,
+        game=run.files.game,
         style=Markup(_own("page.css")),
         script=Markup(script),
         headline=headline(run) + notices(run),
@@ -125,25 +135,30 @@ def _page(run: Gathered, blocks: TextIO) -> Iterator[str]:
 
 
 def _charts(run: Gathered, draw: Callable[[Sequence[Figure | None]], Markup]) -> dict[str, Markup]:
-    """{section: its HTML}. A section without data says so."""
-    files, measured = run.files, run.measured
+    """{section: its HTML}. A section without data says so; one that the game does not have is empty."""
+    files, measured, game = run.files, run.measured, run.files.game
     matrix = WinMatrix()
     for match in files.matches:
-        for game in match.games:
-            matrix.add(match.attacker, match.defender, game.outcome)
-    met = draw([matrix_figure("matrix", "Attacker's score against each defender", matrix)])
-    league = draw([matrix_figure("league", "The league: attacker's score, by version", files.league)])
-    ranks = rating_table(files.matches) if files.matches else NOTHING
+        for each in match.games:
+            matrix.add(match.attacker, match.defender, each.outcome)
+    met_title = f"{game.title(Role.ATTACKER)}'s score against each {game.seat(Role.DEFENDER)}"
+    league_title = f"The league: {game.seat(Role.ATTACKER)}'s score, by version"
+    met = draw([matrix_figure("matrix", met_title, matrix, game)])
+    league = draw([matrix_figure("league", league_title, files.league, game)])
+    ranks = rating_table(files.matches, game) if files.matches else NOTHING
+    ended = draw([*outcome_figures(run.transcripts, measured.alarmed, game), payoff_figure(run.transcripts, game)])
     return {
-        "outcomes": (draw(outcome_figures(run.transcripts, measured.alarmed)) or _nothing("No games yet."))
-        + collapse_table(measured),
-        "learning": draw(step_figures(measured, LEARNING)) or _nothing("No learner steps yet."),
+        "outcomes": (ended or _nothing("No games yet.")) + collapse_table(measured),
+        "payoffs": payoff_table(run.transcripts, game),
+        "learning": draw(step_figures(measured, LEARNING, game)) or _nothing("No learner steps yet."),
         "standings": met + league + ranks or _nothing("No matches yet: they come with the first evaluation."),
-        "matches": match_table(files.matches) if files.matches else NOTHING,
-        "known": draw(known_figures(run.transcripts)),
-        "known_text": known_tables(run.transcripts),
+        "solved": draw(solved_figures(measured, files.config)),
+        "solved_text": solved_table(measured, files.config),
+        "matches": match_table(files.matches, game) if files.matches else NOTHING,
+        "known": draw(known_figures(run.transcripts)) if game.has_words else NOTHING,
+        "known_text": known_tables(run.transcripts) if game.has_words else NOTHING,
         "pace": (draw(pace_figures(measured)) or _nothing("Nothing was measured yet."))
-        + draw(step_figures(measured, MISMATCH)),
+        + draw(step_figures(measured, MISMATCH, game)),
         "pace_text": staleness_text(files.config, measured) + incidents(measured),
         "evaluation": evaluation_table(files.evaluations)
         if files.evaluations

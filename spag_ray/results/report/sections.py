@@ -11,6 +11,7 @@ from spag_ray.config.loading import without_environment
 from spag_ray.config.run import RunConfig
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.evaluations import PAPER_METRICS, PAPER_SCORES, Evaluation, scale_of, score_text
+from spag_ray.results.game_names import TABOO_NAMES, GameNames
 from spag_ray.results.matches import Match
 from spag_ray.results.ratings import wilson_interval
 from spag_ray.results.report.files import RunFiles
@@ -22,7 +23,7 @@ from spag_ray.stages import order_of
 _BREACHES = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
 
 
-def match_table(matches: Sequence[Match]) -> Markup:
+def match_table(matches: Sequence[Match], game: GameNames = TABOO_NAMES) -> Markup:
     """Outcomes of every match in per cent, with intervals."""
     rows = []
     for match in matches:
@@ -32,11 +33,12 @@ def match_table(matches: Sequence[Match]) -> Markup:
             for outcomes in ((Outcome.ATTACKER_WINS,), (Outcome.DEFENDER_WINS,), _BREACHES, (Outcome.TIED,))
         ]
         rows.append([match.attacker if same else f"{match.attacker} v {match.defender}", *cells, str(len(match.games))])
-    caption = "Held-out words: % of games, 95% interval"
-    return table(caption, ("attacker v defender", "attacker wins", "defender wins", "breach", "tie", "games"), rows)
+    caption = f"{game.held_out}: % of games, 95% interval"
+    wins = (f"{seat} wins" for seat in game.seats)
+    return table(caption, (" v ".join(game.seats), *wins, "breach", "tie", "games"), rows)
 
 
-def rating_table(matches: Sequence[Match]) -> Markup:
+def rating_table(matches: Sequence[Match], game: GameNames = TABOO_NAMES) -> Markup:
     """Ratings of the players that are connected by games; others cannot be compared."""
     connected = largest_group(matches)
     try:
@@ -48,7 +50,8 @@ def rating_table(matches: Sequence[Match]) -> Markup:
     names = sorted({name for name, _ in found}, key=order_of)
     rows = [[name, *(_rating(found.get((name, role))) for role in Role)] for name in names]
     left_out = sorted({match.attacker for match in matches} - set(names), key=order_of)
-    text = table("Ratings (400 points: odds of 10 to 1), 95% interval by word", ("player", *map(str, Role)), rows)
+    caption = f"Ratings (400 points: odds of 10 to 1), 95% interval by {game.scenario}"
+    text = table(caption, ("player", *game.seats), rows)
     if left_out:
         text += paragraph(f"Not comparable with these, because no games connect them: {', '.join(left_out)}.", "note")
     return block(text)

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from spag_ray.game.rules import Role
+from spag_ray.results.game_names import TABOO_NAMES, GameNames
 from spag_ray.results.report.figure import MARK, SERIES, Figure, as_label, column, line, numbered
 from spag_ray.results.report.measurements import STEP_FIELDS, Measurements
 from spag_ray.stages import Stage
@@ -50,13 +51,13 @@ MISMATCH = (
 )
 
 
-def step_figures(measured: Measurements, curves: Sequence[Curve]) -> list[Figure]:
+def step_figures(measured: Measurements, curves: Sequence[Curve], game: GameNames = TABOO_NAMES) -> list[Figure]:
     """The `curves` for which the run has data, over the number of the step."""
-    return [figure for curve in curves if (figure := _figure(measured, curve)) is not None]
+    return [figure for curve in curves if (figure := _figure(measured, curve, game)) is not None]
 
 
-def _figure(measured: Measurements, curve: Curve) -> Figure | None:
-    data = [trace for name in curve.fields for trace in _traces(measured, curve, name)]
+def _figure(measured: Measurements, curve: Curve, game: GameNames) -> Figure | None:
+    data = [trace for name in curve.fields for trace in _traces(measured, curve, name, game)]
     if not data:
         return None
     first, last = min(trace["x"][0] for trace in data), max(trace["x"][-1] for trace in data)
@@ -82,7 +83,7 @@ def _figure(measured: Measurements, curve: Curve) -> Figure | None:
     )
 
 
-def _traces(measured: Measurements, curve: Curve, name: str) -> list[dict[str, Any]]:
+def _traces(measured: Measurements, curve: Curve, name: str, game: GameNames) -> list[dict[str, Any]]:
     """One trace for each policy. Traces of a role have the role's colour."""
     policies = sorted(measured.stage_begins)
     role = name.removesuffix("_weight")
@@ -93,7 +94,8 @@ def _traces(measured: Measurements, curve: Curve, name: str) -> list[dict[str, A
         if phase in curve.phases and any(value is not None for value in values):
             is_of_role = role in tuple(Role)
             colour = f"--{role}" if is_of_role else SERIES[policies.index(policy) % len(SERIES)]
-            label = " ".join([policy] * (len(policies) > 1) + [role] * is_of_role) or curve.title
+            seat = [game.seat(Role(role))] if is_of_role else []
+            label = " ".join([game.policy(policy)] * (len(policies) > 1) + seat) or curve.title
             found.append(line(column(rows, 0), values, label, colour))
     return found
 

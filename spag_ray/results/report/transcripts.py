@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections import Counter
@@ -14,7 +15,7 @@ from spag_ray.episodes.game_count import GameCount
 from spag_ray.episodes.log import LogFaults, scan, segments
 from spag_ray.episodes.wire import decode
 from spag_ray.errors import InputError
-from spag_ray.game.rules import Outcome
+from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.could_have_known import Knowledge
 from spag_ray.results.report.packing import Packer
 from spag_ray.stages import STREAM, order_of
@@ -23,11 +24,37 @@ _SEGMENT = re.compile(r"(.+)\.\d+\.log")
 
 
 @dataclass
+class Payoffs:
+    """What games paid a seat: their number, sum and sum of squares."""
+
+    num_games: int = 0
+    total: float = 0.0
+    squares: float = 0.0
+
+    def add(self, payoff: float) -> None:
+        self.num_games += 1
+        self.total += payoff
+        self.squares += payoff * payoff
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.num_games
+
+    @property
+    def margin(self) -> float:
+        """Half the width of the mean's 95% interval, from the normal distribution."""
+        variance = max(0.0, self.squares / self.num_games - self.mean**2)
+        return 1.96 * math.sqrt(variance / self.num_games)
+
+
+@dataclass
 class Transcripts:
-    """Counts of all games. `counts`: by stage. `by_version`: games of a stream, by the newest version that played in
-    them. `known`: for stages whose games were scored. `faults`: {log: what is wrong with it}."""
+    """Counts of all games. `counts`: by stage. `payoffs`: by stage and seat, of games in which the game itself says
+    what it pays. `by_version`: games of a stream, by the newest version that played in them. `known`: for stages whose
+    games were scored. `faults`: {log: what is wrong with it}."""
 
     counts: dict[str, GameCount] = field(default_factory=dict)
+    payoffs: dict[str, dict[Role, Payoffs]] = field(default_factory=dict)
     by_version: dict[int, Counter[Outcome]] = field(default_factory=dict)
     known: dict[str, Knowledge] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
@@ -42,6 +69,9 @@ class Transcripts:
 
     def count(self, stage: str, episode: Episode) -> None:
         self.counts.setdefault(stage, GameCount()).add(episode)
+        for role, payoff in zip(Role, episode.verdict.payoffs or (), strict=False):
+            if payoff is not None:
+                self.payoffs.setdefault(stage, {}).setdefault(role, Payoffs()).add(payoff)
         if any(turn.word_logprob is not None for turn in episode.turns):
             self.known.setdefault(stage, Knowledge()).add_episode(episode)
         if stage == str(STREAM) and episode.turns:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -12,12 +13,13 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from cluster.monitor.tables import comparison_lines, head_to_head_lines, match_tables
+from cluster.monitor.tables import comparison_lines, head_to_head_lines, match_tables, outcome_table
 from cluster.schedules.tournament import Entrant, check_entrants, entrants_of_run, pairings, shape_of
 from spag_ray.errors import ConfigError, ModelError
 from spag_ray.game.prompt_file import load_template
 from spag_ray.game.prompts import chat_messages
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.results.game_names import GameNames
 from spag_ray.results.matches import Game, Match
 
 
@@ -103,6 +105,39 @@ def table_text(table: Table) -> str:
     console = Console(file=io.StringIO(), width=200)
     console.print(table)
     return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+KUHN = GameNames("kuhn", ("first", "second"), "scenario", has_words=False, is_exhaustive=True)
+
+
+def test_tables_of_another_game_have_its_seats() -> None:
+    won, lost = (Game(deal, outcome, 2) for deal, outcome in zip(("KJ", "JQ"), list(Outcome)[:2], strict=True))
+    matches = [Match("new", "old", (won, won)), Match("old", "new", (lost, won)), Match("old", "old", (won, lost))]
+    lines = [*head_to_head_lines(matches, KUHN), *comparison_lines(matches, ["old", "new"], None, KUHN)]
+    tables = [outcome_table(matches, KUHN), *match_tables(matches, ["old", "new"], KUHN)]
+    text = " ".join("\n".join([*lines, *map(table_text, tables)]).split())
+    for part in (
+        "old as second against new",
+        "scenarios with p =",
+        "All scenarios: % of games won",
+        "first v second",
+        "First's score in % against each second",
+        "95%, by scenario",
+    ):
+        assert part in text, part
+    assert not re.search("attack|defen|word", text, re.IGNORECASE)
+
+
+def test_names_of_seats_are_no_markup_and_no_column_is_lost() -> None:
+    names = GameNames("odd", ("[bold]tie", "[/nothing]\x1b[2J\n"), "scenario", has_words=False)
+    won = Game("a", Outcome.ATTACKER_WINS, 2)
+    matches = [Match("new", "old", (won,)), Match("old", "new", (won,))]
+    for table in (outcome_table(matches, names), *match_tables(matches, ["old", "new"], names)):
+        text = table_text(table)
+        assert "[bold]tie" in text
+        assert "\x1b" not in text
+    plainly = GameNames("odd", ("tie", "breach"), "scenario", has_words=False)
+    assert len(outcome_table(matches, plainly).columns) == 6
 
 
 def test_seats_that_no_games_connect_are_not_rated_beside_each_other() -> None:

@@ -124,10 +124,21 @@ def test_every_type_of_line_has_a_kind_of_its_own() -> None:
     assert all(line.kind == kind for kind, line in LINES.items())
 
 
+def test_a_games_own_reasons_are_ends_of_games() -> None:
+    ends = {
+        "attacker win: showdown after a call": 3,
+        "defender breach: illegal action": 2,
+        "none tie: a draw: agreed": 1,
+    }
+    line = GamesLine("self_play", 12, 24, ends)
+    assert parse_line({"kind": "games", **line.values()}) == line
+
+
 def test_what_is_no_end_of_a_game_is_not_counted_as_one() -> None:
-    values = {"phase": "self_play", "turns": 4, "tokens": 9, "attacker win: wrong guess": 2, "mood": "calm"}
+    odd = {"mood": "calm", "nobody win: it": 3, "attacker win": 4, "my attacker win: it": 5}
+    values = {"phase": "self_play", "turns": 4, "tokens": 9, "attacker win: wrong guess": 2, **odd}
     found = parse_line({"kind": "games", **values})
     assert isinstance(found, GamesLine)
     assert found.ends == {"attacker win: wrong guess": 2}
-    assert found.unknown == {"mood": "calm"}
+    assert found.unknown == odd
     assert found.values() == values

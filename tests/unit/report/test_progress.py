@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rich.console import Console
 
-from cluster.monitor.progress import ProgressLine
+from cluster.monitor.progress import ProgressLine, describe
 from cluster.types import Progress
+from spag_ray.game.rules import Outcome
+
+
+def test_outcomes_are_shown_with_the_names_of_the_seats() -> None:
+    outcomes = {str(Outcome.DEFENDER_BREACH): 1, str(Outcome.TIED): 1, str(Outcome.ATTACKER_WINS): 2}
+    taboo = Progress("spag-1: play", outcomes=outcomes)
+    assert "| attacker 50%, defender breach 25%, tie 25% |" in describe(taboo, 1.0)
+    kuhn = replace(taboo, seats=("first", "second"))
+    assert "| first 50%, second breach 25%, tie 25% |" in describe(kuhn, 1.0)
 
 
 def test_a_note_is_shown_once_and_only_the_last_are_kept() -> None:

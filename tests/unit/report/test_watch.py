@@ -26,6 +26,7 @@ from cluster.types import Progress
 from spag_ray.config.loading import load_config, parse_config, to_yaml
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import InputError
+from spag_ray.results.game_names import GameNames
 from spag_ray.results.lines import CollapseLine
 from spag_ray.results.metric_lines import MetricLines
 from tests.support.typed import CTRL_C, typed
@@ -132,6 +133,43 @@ def test_a_stream_of_two_policies_shows_staleness_both_learners_and_restarts() -
     assert "is restarted (crash): it is gone" in text
     assert "attacker   spag-1-attacker, step 2" in text
     assert "defender   spag-1-defender, step 2" in text
+
+
+KUHN = {"game": {"name": "kuhn"}, "prompts": "lines", "policies": "separate"}
+
+
+def kuhn_lines() -> list[dict[str, Any]]:
+    """Games of Kuhn poker, whose ends are none of Taboo's, and an exact measurement."""
+    lines: list[dict[str, Any]] = []
+    for count in (1, 2):
+        ends = {"attacker win: fold": 6 * count, "defender breach: illegal action": 2 * count}
+        lines.append({"kind": "games", "phase": "self_play", "turns": 20 * count, "tokens": 20 * count, **ends})
+        for policy in ("attacker", "defender"):
+            lines.append({"kind": "sync", "policy": policy, "version": count, "seconds": 0.5})
+    lines.append({"kind": "exploitability", "stage": "spag-1", "version": 2, "exact nash_conv": 0.25})
+    return [{"time": 1e9 + 10 * number, **line} for number, line in enumerate(lines)]
+
+
+def test_another_game_has_its_seats_and_its_own_ends_are_counted() -> None:
+    view = view_of(kuhn_lines(), parse_config(KUHN))
+    check_fit(view)
+    assert view.num_unread == 0
+    lines = shown(view).splitlines()
+    (headings,) = (line.split() for line in lines if line.lstrip().startswith("games "))
+    assert headings == ["games", "first", "second", "f.", "breach", "s.", "breach", "tie"]
+    (shares,) = (line for line in lines if line.startswith("self-play"))
+    assert [word for word in shares.split() if word.endswith("%")] == ["75%", "0%", "0%", "25%", "0%"]
+    assert "0.27 games/s" in shown(view)
+    assert "first v2 | second v2" in lines[0]
+    assert "spag-1: nash_conv 0.250" in shown(view)
+
+
+@pytest.mark.parametrize("seats", [("player one", "player two"), (HOSTILE, f"[/x]{HOSTILE}"), ("買い手", "売り手")])
+def test_any_names_of_seats_fit(seats: tuple[str, str]) -> None:
+    view = view_of(kuhn_lines(), parse_config(KUHN))
+    view.game = GameNames("odd", seats, "scenario", has_words=False)
+    check_fit(view)
+    assert ("1. breach" in shown(view)) == (seats[0][0] == seats[1][0])
 
 
 def test_what_the_run_says_itself_comes_first() -> None:

@@ -23,6 +23,7 @@ from spag_ray.results.lines import (
     LINES,
     BufferLine,
     CollapseLine,
+    ExploitabilityLine,
     GamesLine,
     Line,
     LogDamageLine,
@@ -96,6 +97,12 @@ def test_an_alarm_is_counted_and_its_end_is_not() -> None:
             "spag_ray_collapse_alarms_total": ({"figure": "ties"}, counted),
             "spag_ray_mix_ratio": ({}, share),
         }
+
+
+def test_a_solved_games_figures_are_series_and_its_probabilities_are_not() -> None:
+    line = ExploitabilityLine("spag-1", 3, {"0/check": 0.25}, {"nash_conv": 0.5, "value": float("nan")})
+    found = [(update.metric.name, update.labels, update.value) for update in updates(line)]
+    assert found == [("spag_ray_exploitability", {"figure": "nash_conv"}, 0.5)]
 
 
 def test_labels_stay_few() -> None:

@@ -7,6 +7,7 @@ import pytest
 from cluster.monitor.status_board import MAX_NOTES, StatusBoard
 from spag_ray.episodes.game_count import GameCount
 from spag_ray.game.rules import Outcome
+from spag_ray.results.game_names import GameNames
 from tests.support.episodes import game
 
 
@@ -33,6 +34,10 @@ def test_games_are_shown_with_how_they_ended() -> None:
     shown = board.progress(is_paused=False)
     assert (shown.stage, shown.done, shown.total, shown.num_tokens) == ("spag-1: play", 3, 8, count.num_tokens)
     assert shown.outcomes == {str(Outcome.TIED): 2, str(Outcome.ATTACKER_WINS): 1}
+    assert shown.seats == ("attacker", "defender")
+    board = StatusBoard(lambda: 0, GameNames("kuhn", ("first", "second")))
+    board.show_games("spag-1", 8, count)
+    assert board.progress(is_paused=False).seats == ("first", "second")
 
 
 @pytest.mark.parametrize("count", [0, 2, MAX_NOTES + 7])

@@ -29,6 +29,7 @@ from spag_ray.results.lines import (
     BufferLine,
     EngineLeftLine,
     EvaluationLine,
+    ExploitabilityLine,
     Line,
     OpponentLine,
     PlayLine,
@@ -84,6 +85,18 @@ def test_curves_are_told_apart_by_phase_policy_and_match() -> None:
     task = Evaluation("base", "arc_easy", "acc", 0.5, None, 40, 0)
     assert "evaluation/value/arc_easy/acc" in names(EvaluationLine("policy", task))
     assert names(SamplesLine("round 1", 0, {"attacker": float("nan")})) == ["samples/decided"]
+
+
+def test_a_solved_games_figures_are_curves_over_versions() -> None:
+    curves = Curves()
+    line = ExploitabilityLine(
+        "spag-1", 3, {"0/check": 0.25}, {"nash_conv": 0.5, "odd name": 1.0, "value": float("nan")}
+    )
+    points = curves.points(5.0, line)
+    assert points is not None
+    assert (points.axis, points.x) == ("version", 3)
+    assert points.values == {"exploitability/nash_conv": 0.5, "exploitability/odd_name": 1.0}
+    assert curves.points(6.0, line) is None, "a stage that was measured again is drawn once"
 
 
 def test_what_happened_is_text_at_its_second() -> None:

@@ -1,0 +1,88 @@
+"""What people read about a run's game: the names of its seats and of its scenarios. Data has attacker and defender for
+the first and the second seat of every game.
+
+>>> names = GameNames("kuhn", ("first", "second"), "scenario", has_words=False, is_exhaustive=True)
+>>> names.seat(Role.DEFENDER), names.outcome(Outcome.ATTACKER_BREACH), names.held_out
+('second', 'first breaks the rules', 'All scenarios')
+>>> GameNames().outcome(Outcome.TIED), GameNames().held_out
+('tied game', 'Held-out words')
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spag_ray.config.run import RunConfig
+from spag_ray.game.protocol import seat_of
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.games.registry import load_game
+
+
+@dataclass(frozen=True)
+class GameNames:
+    """The default is Adversarial Taboo. `seats`: of seat 0 and seat 1. `scenario`: what a game begins with.
+    `has_words`: whether seat 1 guesses a target word, so that guesses and traps can be counted. `is_exhaustive`: no
+    scenario is held out. `max_turns`: of each seat; None if it is not known."""
+
+    name: str = "Adversarial Taboo"
+    seats: tuple[str, str] = (str(Role.ATTACKER), str(Role.DEFENDER))
+    scenario: str = "word"
+    has_words: bool = True
+    is_exhaustive: bool = False
+    max_turns: int | None = None
+
+    def seat(self, role: Role) -> str:
+        return self.seats[seat_of(role)]
+
+    def title(self, role: Role) -> str:
+        """The seat as the first word of a heading."""
+        return self.seat(role)[:1].upper() + self.seat(role)[1:]
+
+    def policy(self, name: str) -> str:
+        """A policy's name for people. Policies of one seat have the seat's name; a league adds @ and a version."""
+        seat, at, version = name.partition("@")
+        return f"{self.seat(Role(seat))}{at}{version}" if seat in tuple(Role) else name
+
+    def outcome(self, outcome: Outcome) -> str:
+        if outcome.winner is not None:
+            return f"{self.seat(outcome.winner)} wins"
+        return str(outcome) if outcome.breaker is None else f"{self.seat(outcome.breaker)} breaks the rules"
+
+    def short_outcome(self, outcome: Outcome) -> str:
+        """An outcome where there is little room.
+
+        >>> [GameNames().short_outcome(outcome) for outcome in Outcome]
+        ['attacker', 'defender', 'attacker breach', 'defender breach', 'tie']
+        """
+        if outcome.winner is not None:
+            return self.seat(outcome.winner)
+        return "tie" if outcome.breaker is None else f"{self.seat(outcome.breaker)} breach"
+
+    @property
+    def scenarios(self) -> str:
+        return f"{self.scenario}s"
+
+    @property
+    def held_out(self) -> str:
+        """The scenarios of an evaluation."""
+        return f"{'All' if self.is_exhaustive else 'Held-out'} {self.scenarios}"
+
+
+TABOO_NAMES = GameNames()
+
+
+def names_of(config: RunConfig | None) -> GameNames:
+    """The names of a configuration's game; without a configuration, those of Adversarial Taboo. A game that cannot be
+    loaded here, such as a user's own on another machine, has plain names."""
+    if config is None:
+        return TABOO_NAMES
+    if config.game.is_taboo:
+        return GameNames(max_turns=config.game.max_turns)
+    name = config.game.name
+    try:
+        game = load_game(name)
+        first, second = game.seats
+        is_exhaustive, max_turns = bool(game.is_exhaustive), game.max_turns
+    except Exception:  # a user's module may raise anything, and its names are no reason to show nothing
+        return GameNames(name, scenario="scenario", has_words=False)
+    return GameNames(name, (first, second), "scenario", False, is_exhaustive, max_turns)

@@ -1,0 +1,83 @@
+"""Names for people: Taboo's are those of the data, other games bring their own, and a lost game has plain ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spag_ray.config.loading import parse_config
+from spag_ray.config.run import RunConfig
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.results.game_names import TABOO_NAMES, GameNames, names_of
+
+KUHN = parse_config({"game": {"name": "kuhn"}, "prompts": "lines"})
+
+
+def playing(name: str) -> RunConfig:
+    return parse_config({"game": {"name": name}, "imitation": {"enabled": False}})
+
+
+def test_taboo_is_shown_as_it_is_stored() -> None:
+    names = names_of(RunConfig())
+    assert [names.outcome(outcome) for outcome in Outcome] == list(map(str, Outcome))
+    assert [names.seat(role) for role in Role] == list(map(str, Role))
+    assert (names.scenario, names.held_out, names.has_words) == ("word", "Held-out words", True)
+    assert names.max_turns == 5
+    assert names_of(None) == TABOO_NAMES, "a run whose configuration is lost is taken for Taboo"
+
+
+def test_another_game_brings_its_own_names() -> None:
+    names = names_of(KUHN)
+    assert names == GameNames("kuhn", ("first", "second"), "scenario", False, True, 2)
+    assert [names.outcome(outcome) for outcome in Outcome] == [
+        "first wins",
+        "second wins",
+        "first breaks the rules",
+        "second breaks the rules",
+        "tied game",
+    ]
+
+
+def test_only_policies_of_a_seat_are_renamed() -> None:
+    names = names_of(KUHN)
+    found = [names.policy(name) for name in ("attacker", "defender@12", "policy", "policy@3", "attackers", "")]
+    assert found == ["first", "second@12", "policy", "policy@3", "attackers", ""]
+
+
+GAME = """
+class Auction:
+    seats = ("bidder", "caller")
+    max_turns = 3
+    is_exhaustive = False
+    def scenarios(self): return ["red"]
+    def messages(self, seat, history, scenario): return []
+    def rule(self, history, scenario): return None
+"""
+
+
+def test_a_users_game_is_asked_once_and_then_may_be_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "auction.py").write_text(GAME)
+    names = names_of(playing("auction.py:Auction"))
+    assert (names.seats, names.held_out, names.max_turns) == (("bidder", "caller"), "Held-out scenarios", 3)
+    (tmp_path / "auction.py").unlink()
+    gone = names_of(playing("auction.py:Auction"))
+    assert (gone.name, gone.seats, gone.max_turns) == ("auction.py:Auction", ("attacker", "defender"), None)
+    assert not gone.has_words
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "raise OSError('no network')",
+        "class Auction: seats = ('a', 'b', 'c'); max_turns = 3; is_exhaustive = False",
+        GAME.replace('("bidder", "caller")', "(1, 2)"),
+        GAME.replace("    seats =", "    @property\n    def seats(self): raise KeyError\n    _ ="),
+    ],
+)
+def test_a_game_that_does_not_load_is_no_error(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text(source)
+    names = names_of(playing("broken.py:Auction"))
+    assert names == GameNames("broken.py:Auction", scenario="scenario", has_words=False)
