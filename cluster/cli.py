@@ -81,7 +81,7 @@ def stop(
     address: Annotated[str, typer.Option(help="http://HEAD:8265 (jobs) or ray://HEAD:10001")],
 ) -> None:
     """Stop a run at a point where nothing is lost."""
-    from cluster.commands.stop import run_stop
+    from cluster.commands.runs import run_stop
 
     run_stop(run, address, _console())
 

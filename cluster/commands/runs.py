@@ -1,6 +1,8 @@
-"""`spag-ray runs`: the runs on a cluster."""
+"""`spag-ray runs` and `spag-ray stop`: the runs on a cluster."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from rich.console import Console
 
@@ -18,3 +20,16 @@ def run_runs(address: str, console: Console) -> None:
 
     for job, status, folder in jobs_at(address):
         console.print(f"{job}  {status}  {folder}", soft_wrap=True)
+
+
+def run_stop(run: str, address: str, console: Console) -> None:
+    """`spag-ray stop`: `run` is the run folder of a job; with ray://, the run's name."""
+    if address.startswith("ray://"):
+        from cluster.console import attach, session
+
+        with session(address):
+            attach(run=Path(run).name).stop()
+        return
+    from cluster.launch.jobs import stop_job
+
+    stop_job(address, Path(run), console)

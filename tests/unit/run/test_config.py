@@ -157,15 +157,6 @@ def test_defaults_need_no_file() -> None:
     assert RunConfig().objective.name == "spag"
 
 
-def test_the_learning_rate_falls_by_the_same_factor_from_round_to_round() -> None:
-    rounds = {"rounds": 3, "learning_rate": 4e-5, "last_learning_rate": 1e-5}
-    self_play = parse_config({"self_play": rounds}).self_play
-    assert [self_play.learning_rate_of(number) for number in (1, 2, 3, 4)] == pytest.approx([4e-5, 2e-5, 1e-5, 1e-5])
-    assert parse_config({"self_play": {"learning_rate": 4e-5}}).self_play.learning_rate_of(3) == 4e-5
-    one = {"rounds": 1, "learning_rate": 4e-5, "last_learning_rate": 1e-5}
-    assert parse_config({"self_play": one}).self_play.learning_rate_of(1) == 4e-5
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -95,12 +95,12 @@ def test_a_name_is_needed() -> None:
     ("settings", "rates"),
     [
         ({"rounds": 3}, [2e-5, 2e-5, 2e-5]),
-        ({"rounds": 3, "last_learning_rate": 4e-6}, [2e-5, 1.2e-5, 4e-6]),
+        ({"rounds": 3, "last_learning_rate": 4e-6}, [2e-5, 80**0.5 * 1e-6, 4e-6]),
         ({"rounds": 1, "last_learning_rate": 4e-6}, [2e-5]),
         ({"rounds": 2, "last_learning_rate": 3e-5}, [2e-5, 3e-5]),
     ],
 )
-def test_the_learning_rates_of_rounds_lie_on_a_line(settings: dict[str, Any], rates: list[float]) -> None:
+def test_the_learning_rate_changes_by_the_same_factor_every_round(settings: dict[str, Any], rates: list[float]) -> None:
     config = parse_config({"self_play": {"learning_rate": 2e-5, **settings}})
     assert [config.self_play.learning_rate_of(number) for number in range(1, len(rates) + 1)] == pytest.approx(rates)
     assert config.self_play.learning_rate_of(len(rates) + 5) == pytest.approx(rates[-1]), "of rounds added on resuming"
