@@ -13,12 +13,13 @@ import math
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from cluster.types import Progress
 from spag_ray.config.run import RunConfig
 from spag_ray.results.evaluations import Evaluation
-from spag_ray.results.game_names import names_of
+from spag_ray.results.game_names import read_names
 from spag_ray.results.lines import (
     OUTCOME_OF_END,
     BufferLine,
@@ -147,14 +148,15 @@ KINDS = (
 
 
 class RunView:
-    """`config` is None if it cannot be read. `game` has the names of its seats. `progress` is the run's own report, if
-    there is one. `end` says how the run ended, if it is known. `evaluations` are by stage, task and metric; the newest
-    is last. `num_unread`: lines of an unknown format, from another version of spag_ray."""
+    """`config` is None if it cannot be read; `folder`: of the run, if it is here. `game` has the names of its seats.
+    `progress` is the run's own report, if there is one. `end` says how the run ended, if it is known. `evaluations` are
+    by stage, task and metric; the newest is last. `num_unread`: lines of an unknown format, from another version of
+    spag_ray."""
 
-    def __init__(self, name: str, config: RunConfig | None = None) -> None:
+    def __init__(self, name: str, config: RunConfig | None = None, folder: Path | None = None) -> None:
         self.name = name
         self.config = config
-        self.game = names_of(config)
+        self.game = read_names(folder or Path(name), config)
         self.progress: Progress | None = None
         self.end: str | None = None
         self.evaluations: dict[tuple[str, str, str], Evaluation] = {}

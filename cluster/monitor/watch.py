@@ -48,7 +48,7 @@ class FolderSource:
             raise InputError(f"{folder} is not a run folder (no config.yaml); give a run's folder, or ray://HEAD:10001")
         self._folder = folder
         self._lines = MetricLines(folder / "metrics.jsonl")
-        self._view = RunView(folder.resolve().name, _config_of(folder))
+        self._view = RunView(folder.resolve().name, _config_of(folder), folder)
         self._evaluated_at = 0.0
 
     def look(self) -> RunView:

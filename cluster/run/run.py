@@ -64,7 +64,7 @@ from spag_ray.game.words import WordStream
 from spag_ray.games.of_config import renderer_of
 from spag_ray.host.folder_lease import FolderLease, Heartbeat
 from spag_ray.results.evaluations import Evaluation
-from spag_ray.results.game_names import names_of
+from spag_ray.results.game_names import names_of, write_names
 from spag_ray.results.matches import Match
 from spag_ray.stages import LEARN, PLAY
 from spag_ray.training_data.samples import GameSample, TurnSample
@@ -93,6 +93,7 @@ class Run:
         self._folder = folder = lease.folder
         self._control = control = RunControl(lease)
         self._status = status = StatusBoard(lambda: self._policies[0].version, names_of(config))
+        write_names(folder, config)
         Heartbeat(lease, status.note)  # until this process ends
         self._recorder = recorder = Recorder(folder, config.tracking, status.note, lease.check)
         self._restarts = restarts = RestartBudget(config.supervision, recorder, status.note)

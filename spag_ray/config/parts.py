@@ -77,6 +77,11 @@ class GameConfig(Part):
     def is_taboo(self) -> bool:
         return self.name == "taboo"
 
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a class of the user's own, not a shipped or an installed game."""
+        return ":" in self.name
+
 
 class WordsConfig(Part):
     source: str = Field(

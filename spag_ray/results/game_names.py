@@ -10,9 +10,12 @@ the first and the second seat of every game.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from spag_ray.config.run import RunConfig
+from spag_ray.episodes.log import write_atomically
 from spag_ray.game.protocol import seat_of
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.games.registry import load_game
@@ -69,6 +72,32 @@ class GameNames:
 
 
 TABOO_NAMES = GameNames()
+FILE = "game.json"  # in a run's folder, if its game is a user's own
+MAX_NAME = 200  # characters of a seat's name
+
+
+def write_names(folder: Path, config: RunConfig) -> None:
+    """Keep the names of a user's own game in the run's folder, for readers that must not run its code."""
+    if config.game.is_own:
+        names = names_of(config)
+        found = {"seats": names.seats, "is_exhaustive": names.is_exhaustive, "max_turns": names.max_turns}
+        write_atomically(folder / FILE, json.dumps(found) + "\n")
+
+
+def read_names(folder: Path, config: RunConfig | None) -> GameNames:
+    """The names of the game of a run's folder, which may come from a stranger: no code of a user's own game is run. Its
+    names are those in the folder, or plain ones."""
+    if config is None or not config.game.is_own:
+        return names_of(config)
+    plain = GameNames(config.game.name, scenario="scenario", has_words=False)
+    try:
+        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        first, second = (str(seat)[:MAX_NAME] for seat in found["seats"])
+        return replace(
+            plain, seats=(first, second), is_exhaustive=bool(found["is_exhaustive"]), max_turns=int(found["max_turns"])
+        )
+    except (OSError, ValueError, TypeError, KeyError):
+        return plain
 
 
 def names_of(config: RunConfig | None) -> GameNames:

@@ -56,8 +56,7 @@ class Echo:
 def run_of(game: str, model: Path, words: Path, **changes: Any) -> RunConfig:
     settings: dict[str, Any] = {
         "prompts": "chat",
-        "game": {"name": game},
-        "words": {"source": "deck", "num_held_out": 2},
+        "game": {"name": game, "max_turns": 5},  # the default, which other games have
         "sampling": {"temperature": 1.0, "max_new_tokens": 4},
         "imitation": {"games": 48, "batch_games": 4, "learning_rate": 1e-2, "learn_from": "all"},
         "self_play": {"rounds": 2, "games_per_round": 24, "last_learning_rate": 5e-4},

@@ -15,7 +15,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import RunFolderError, SpagError
 from spag_ray.results.evaluations import FILE as EVALUATIONS
 from spag_ray.results.evaluations import Evaluation, read_evaluations
-from spag_ray.results.game_names import TABOO_NAMES, GameNames, names_of
+from spag_ray.results.game_names import TABOO_NAMES, GameNames, read_names
 from spag_ray.results.matches import Match, read_matches
 from spag_ray.results.ratings import WinMatrix
 
@@ -78,7 +78,7 @@ def read_files(folder: Path) -> RunFiles:
     return RunFiles(
         folder,
         config=config,
-        game=names_of(config),
+        game=read_names(folder, config),
         versions=read("versions.json", _mapping, {}),
         matches=read("matches.json", lambda path: tuple(read_matches(path)), ()),
         league=read("league.json", lambda path: WinMatrix.from_json(_mapping(path)["games"]), WinMatrix()),

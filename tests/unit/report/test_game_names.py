@@ -9,7 +9,7 @@ import pytest
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.game.rules import Outcome, Role
-from spag_ray.results.game_names import TABOO_NAMES, GameNames, names_of
+from spag_ray.results.game_names import FILE, TABOO_NAMES, GameNames, names_of, read_names, write_names
 
 KUHN = parse_config({"game": {"name": "kuhn"}, "prompts": "lines"})
 
@@ -81,3 +81,22 @@ def test_a_game_that_does_not_load_is_no_error(source: str, tmp_path: Path, monk
     (tmp_path / "broken.py").write_text(source)
     names = names_of(playing("broken.py:Auction"))
     assert names == GameNames("broken.py:Auction", scenario="scenario", has_words=False)
+
+
+def test_a_reader_of_a_run_folder_never_runs_a_users_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = playing("auction.py:Auction")
+    (tmp_path / "auction.py").write_text(GAME)
+    write_names(tmp_path, config)
+    (tmp_path / "auction.py").write_text("raise SystemExit('a reader ran it')")
+    names = read_names(tmp_path, config)
+    assert (names.seats, names.held_out, names.max_turns) == (("bidder", "caller"), "Held-out scenarios", 3)
+    plain = GameNames("auction.py:Auction", scenario="scenario", has_words=False)
+    for text in ("{", "[]", '{"seats": ["a"]}', '{"seats": 3, "is_exhaustive": 1, "max_turns": 1}', "null"):
+        (tmp_path / FILE).write_text(text)
+        assert read_names(tmp_path, config) == plain
+    (tmp_path / FILE).unlink()
+    assert read_names(tmp_path, config) == plain
+    assert read_names(tmp_path, KUHN) == names_of(KUHN)
+    write_names(tmp_path, KUHN)
+    assert not (tmp_path / FILE).exists(), "a shipped game is asked for its names"

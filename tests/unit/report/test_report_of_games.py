@@ -13,6 +13,7 @@ from spag_ray.config.files import write_config
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.episodes.log import read_log
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.results.game_names import write_names
 from tests.support.kuhn_runs import GAMES, kuhn_game, make_kuhn_run
 from tests.support.report_page import Page, page_of
 from tests.support.report_runs import HOSTILE, write_log
@@ -126,7 +127,9 @@ class Odd:
 """
     monkeypatch.chdir(run)
     (run / "odd.py").write_text(source)
-    write_config(run / "config.yaml", parse_config({"game": {"name": "odd.py:Odd"}, "imitation": {"enabled": False}}))
+    config = parse_config({"game": {"name": "odd.py:Odd"}, "imitation": {"enabled": False}})
+    write_config(run / "config.yaml", config)
+    write_names(run, config)
     page = page_of(run)
     source = (run / "report.html").read_text(encoding="utf-8")
     assert "<script>alert" not in source
