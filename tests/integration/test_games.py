@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,47 +12,26 @@ from rich.console import Console
 
 from cluster.commands.exploitability import run_exploitability
 from cluster.commands.train import run_training
-from spag_ray.config.loading import parse_config
+from spag_ray.config.loading import load_config, parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import ConfigError, InputError
+from spag_ray.game import check
 from spag_ray.game.protocol import verdict_of
 from spag_ray.games.kuhn import KuhnPoker
+from spag_ray.games.registry import load_game
 from spag_ray.results.lines import ExploitabilityLine
 from spag_ray.results.matches import read_matches
 from spag_ray.results.metric_lines import MetricLines
 from tests.support.runs import quiet, tiny_run
 from tests.support.tiny_model import make_tiny_model
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("local_ray")
 
 WORDS = ("kuhn", "poker", "cards", "card", "jack", "queen", "check", "bet", "call", "fold", "player", "other", "chip")
-OWN_GAME = '''
-from spag_ray.game.protocol import breach, win
-
-
-class Echo:
-    """Seat 0 says a word; seat 1 wins if it says the same."""
-
-    seats = ("speaker", "echo")
-    max_turns = 1
-    is_exhaustive = False
-
-    def scenarios(self):
-        return ["red", "green", "big", "old", "small", "long"]
-
-    def messages(self, seat, history, scenario):
-        heard = history[0] if seat else scenario
-        return [{"role": "user", "content": f"say {heard}"}]
-
-    def rule(self, history, scenario):
-        if len(history) == 1:
-            return breach(0) if history[0] != scenario else None
-        return win(int(history[1] == history[0]), "echoed" if history[1] == history[0] else "something else")
-
-    def scripted(self, seat, history, scenario, rng):
-        return history[0] if seat and rng.random() < 0.5 else scenario if not seat else "red"
-'''
+WORDS += ("duel", "secret", "number", "numbers", "high", "low", "above", "below", "first", "bets", *"123456789")
+DUEL = ROOT / "docs" / "examples" / "number_duel.py"
 
 
 def run_of(game: str, model: Path, words: Path, **changes: Any) -> RunConfig:
@@ -115,22 +96,27 @@ def test_kuhn_poker_is_trained_and_measured_after_every_stage(kuhn_model: Path, 
 
 
 @pytest.mark.timeout(300)
-def test_a_game_from_a_users_file_is_trained_on_its_own_scenarios(
-    tiny_model: Path, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_game_of_the_documentation_is_trained_from_its_file(
+    kuhn_model: Path, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """docs/games.md: its own file, here copied to the current folder and named as a module."""
     monkeypatch.chdir(tmp_path)
-    Path("echo_game.py").write_text(OWN_GAME)
-    run_training(run_of("echo_game:Echo", tiny_model, words), tmp_path / "run", quiet())
-    episodes = list(read_log(tmp_path / "run" / "episodes" / "spag-1.log"))
-    held_out = {game.target_word for match in read_matches(tmp_path / "run" / "matches.json") for game in match.games}
+    shutil.copy(DUEL, tmp_path)
+    config = load_config(str(DUEL.with_suffix(".yaml")), ["game.name=number_duel:NumberDuel"])
+    assert config.words.num_held_out == 12
+    folder = tmp_path / "run"
+    run_training(run_of("number_duel:NumberDuel", kuhn_model, words), folder, quiet())
+    assert len(check(load_game("number_duel:NumberDuel").__class__)) == 0
+    episodes = list(read_log(folder / "episodes" / "spag-1.log"))
+    held_out = {game.target_word for match in read_matches(folder / "matches.json") for game in match.games}
     assert len(held_out) == 2
-    assert len({episode.target_word for episode in episodes} | held_out) == 6
     assert not {episode.target_word for episode in episodes} & held_out
-    expert = list(read_log(tmp_path / "run" / "episodes" / "expert.log"))
-    assert {str(episode.verdict.end_reason) for episode in expert} == {"echoed", "something else"}
-    assert not exact_lines(tmp_path / "run")
+    expert = list(read_log(folder / "episodes" / "expert.log"))
+    assert {str(episode.verdict.end_reason) for episode in expert} == {"right bet", "wrong bet"}
+    assert not exact_lines(folder)
+    assert json.loads((folder / "game.json").read_text())["seats"] == ["bettor", "bluffer"]
     with pytest.raises(InputError, match="is not a solved game"):
-        run_exploitability(RunConfig(), str(tmp_path / "run"), quiet())
+        run_exploitability(RunConfig(), str(folder), quiet())
 
 
 def test_a_game_of_words_is_refused_what_only_taboo_has() -> None:

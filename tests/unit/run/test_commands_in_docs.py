@@ -56,7 +56,9 @@ RUN_BY: dict[str, str | None] = {
     "python -m benchmarks.expert_games": "tests/unit/play/test_scripted_policy.py",
     "python -m benchmarks.imitated": "tests/unit/play/test_imitated.py",
     "python -m benchmarks.loading": "tests/integration/test_learner.py",
+    "spag-ray exploitability": "tests/integration/test_games.py",
     "python benchmarks/proof.py": "tests/integration/test_results.py",
+    "python benchmarks/kuhn.py": None,  # half an hour a seed
 }
 
 
