@@ -107,7 +107,7 @@ class StageSamples:
             sft,
             config.self_play.batch_games,
             config.self_play.learning_rate_of(stage.round),
-            config.objective.kl_coeff,
+            config.self_play.kl_coeff_of(stage.round, config.objective.kl_coeff),
             temperature if tempered else 1.0,
             config.objective.listening_coeff,
         )

@@ -236,6 +236,11 @@ class SelfPlayConfig(Part):
         gt=0,
         description="learning rate of the last round; it changes by the same factor every round (the same if empty)",
     )
+    last_kl_coeff: float | None = Field(
+        None,
+        gt=0,
+        description="objective.kl_coeff of the last round, in the same way (the same in every round if empty)",
+    )
     sft_file: str | None = Field(None, description="instruction/input/output JSON trained on together with the games")
     sft_rows_per_step: int = Field(8, ge=1)
     on_collapse: Literal["off", "warn", "mix", "stop"] = Field(
@@ -248,10 +253,17 @@ class SelfPlayConfig(Part):
 
     def learning_rate_of(self, number: int) -> float:
         """The learning rate of a round; rounds count from 1."""
-        if self.last_learning_rate is None or self.rounds < 2:
-            return self.learning_rate
+        return self._between(self.learning_rate, self.last_learning_rate, number)
+
+    def kl_coeff_of(self, number: int, first: float) -> float:
+        """The KL coefficient of a round, if that of the first is `first`."""
+        return self._between(first, self.last_kl_coeff, number)
+
+    def _between(self, first: float, last: float | None, number: int) -> float:
+        if last is None or not first or self.rounds < 2:
+            return first
         progress = min((number - 1) / (self.rounds - 1), 1.0)
-        return float(self.learning_rate * (self.last_learning_rate / self.learning_rate) ** progress)
+        return float(first * (last / first) ** progress)
 
 
 class StreamConfig(Part):

@@ -104,6 +104,8 @@ class RunConfig(Part):
             raise ValueError(
                 "self_play.last_learning_rate is for schedule: rounds; the learning rate of a stream falls to 0 anyway"
             )
+        if self.schedule == "stream" and self.self_play.last_kl_coeff is not None:
+            raise ValueError("self_play.last_kl_coeff is for schedule: rounds; leave it out")
         if self.schedule == "stream" and self.self_play.games_per_round % self.stream.games_per_version:
             raise ValueError(
                 f"self_play.games_per_round ({self.self_play.games_per_round}) has to be a multiple of "

@@ -106,6 +106,15 @@ def test_the_learning_rate_changes_by_the_same_factor_every_round(settings: dict
     assert config.self_play.learning_rate_of(len(rates) + 5) == pytest.approx(rates[-1]), "of rounds added on resuming"
 
 
+def test_the_kl_coefficient_changes_in_the_same_way() -> None:
+    self_play = parse_config({"self_play": {"rounds": 3, "last_kl_coeff": 0.25}}).self_play
+    assert [self_play.kl_coeff_of(number, 1.0) for number in (1, 2, 3, 9)] == pytest.approx([1.0, 0.5, 0.25, 0.25])
+    assert self_play.kl_coeff_of(3, 0.0) == 0.0, "no KL term stays none"
+    assert parse_config({}).self_play.kl_coeff_of(2, 0.3) == 0.3
+    with pytest.raises(ConfigError, match="last_kl_coeff is for schedule: rounds"):
+        parse_config({"schedule": "stream", "self_play": {"games_per_round": 64, "last_kl_coeff": 0.1}})
+
+
 def test_the_last_learning_rate_is_of_rounds_and_not_of_a_stream() -> None:
     with pytest.raises(
         ConfigError, match=r"self_play\.last_learning_rate is for schedule: rounds; the learning rate of a"
