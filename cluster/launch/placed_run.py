@@ -18,6 +18,7 @@ from cluster.checks.preflight import check_files, check_run, in_a_process
 from cluster.handles import Ref
 from cluster.monitor.progress import watch
 from cluster.planning.reservation import free, reservation_of
+from cluster.rollout.game_rules import rules_of
 from cluster.run.run import Run
 from cluster.run.run_handle import RunHandle
 from cluster.runtime.ray_session import NAMESPACE, get, ray_session
@@ -69,7 +70,7 @@ def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
         actor = ray.remote(Run).options(
             name=f"run-{folder.name}", namespace=NAMESPACE, lifetime="detached", num_cpus=0, max_concurrency=8
         )
-        run: RunHandle = actor.remote(config, lease, *prepared)
+        run: RunHandle = actor.remote(config, lease, *prepared, rules_of(config))
         ray.get(run.status.remote())  # an error of its constructor is raised here
         run.train_alone.remote()
         stack.pop_all()  # the Run holds the lease from here on
@@ -132,7 +133,7 @@ def placed_run(
         lease = lease or stack.enter_context(held(folder))
         stack.enter_context(ray_session(config.cluster))
         actor = ray.remote(Run).options(name=f"run-{folder.name}", num_cpus=0, max_concurrency=4)
-        run: RunHandle = actor.remote(config, lease, model, words, held_out, cards)
+        run: RunHandle = actor.remote(config, lease, model, words, held_out, cards, rules_of(config))
         try:
             yield run
         finally:

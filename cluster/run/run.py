@@ -16,6 +16,7 @@ from typing import Any
 
 import ray
 
+from actors.arena import Rules
 from actors.league import Opponents
 from actors.models import load_tokenizer
 from cluster.buffer.buffer_actor import BufferActor, BufferHandle
@@ -29,7 +30,6 @@ from cluster.planning.bundles import Bundle
 from cluster.planning.reservation import Reservation, reservation_of
 from cluster.rollout.arenas import Arenas
 from cluster.rollout.engines import Engines
-from cluster.rollout.game_rules import rules_of
 from cluster.rollout.publisher import Publisher
 from cluster.run.control import RunControl
 from cluster.run.health import Health
@@ -75,7 +75,7 @@ PROBE = "It is something that most people have seen, though few could say when t
 
 class Run:
     """`lease`: of the run folder; this process adopts it. `words` are trained on, `held_out` only evaluated on; `model`
-    is a folder."""
+    is a folder; `rules` have the game, which this process may be unable to import."""
 
     def __init__(
         self,
@@ -85,6 +85,7 @@ class Run:
         words: Sequence[str],
         held_out: Sequence[str],
         cards: Deck,
+        rules: Rules,
     ) -> None:
         lease.adopt()
         redirect_output(str(lease.folder / "logs" / "run.log"))
@@ -92,15 +93,15 @@ class Run:
         self._lease = lease
         self._folder = folder = lease.folder
         self._control = control = RunControl(lease)
-        self._status = status = StatusBoard(lambda: self._policies[0].version, names_of(config))
-        write_names(folder, config)
+        self._status = status = StatusBoard(lambda: self._policies[0].version, names_of(config, rules.game))
+        write_names(folder, config, rules.game)
         Heartbeat(lease, status.note)  # until this process ends
         self._recorder = recorder = Recorder(folder, config.tracking, status.note, lease.check)
         self._restarts = restarts = RestartBudget(config.supervision, recorder, status.note)
         self._reservation = Reservation(config.cluster, reservation_of(folder), status.note, control.check_stop)
 
         tokenizer, template = load_tokenizer(model), load_template(config.prompts)
-        renderer, rules = renderer_of(config, tokenizer), rules_of(config)
+        renderer = renderer_of(config, tokenizer, rules.game)
         self._policies = self._learning_policies(model, _probe(renderer, held_out[0]))
         self._buffer = self._start_buffer()
         self._watch = ActorWatch(config.supervision.heartbeat_timeout_s)

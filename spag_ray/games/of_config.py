@@ -27,9 +27,9 @@ def game_of(config: RunConfig) -> Game | None:
     return game
 
 
-def renderer_of(config: RunConfig, tokenizer: Tokenizer) -> Renderer:
-    """Renders the prompts of this configuration."""
-    game = game_of(config)
+def renderer_of(config: RunConfig, tokenizer: Tokenizer, game: Game | None = None) -> Renderer:
+    """Renders the prompts of this configuration. `game`: its game, if it is there already."""
+    game = game or game_of(config)
     if game is None:
         return make_renderer(load_template(config.prompts), tokenizer, config.game.max_turns)
     return game_renderer(game, tokenizer, config.prompts)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import write_atomically
-from spag_ray.game.protocol import seat_of
+from spag_ray.game.protocol import Game, seat_of
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.games.registry import load_game
 
@@ -76,10 +76,10 @@ FILE = "game.json"  # in a run's folder, if its game is a user's own
 MAX_NAME = 200  # characters of a seat's name
 
 
-def write_names(folder: Path, config: RunConfig) -> None:
+def write_names(folder: Path, config: RunConfig, game: Game | None = None) -> None:
     """Keep the names of a user's own game in the run's folder, for readers that must not run its code."""
     if config.game.is_own:
-        names = names_of(config)
+        names = names_of(config, game)
         found = {"seats": names.seats, "is_exhaustive": names.is_exhaustive, "max_turns": names.max_turns}
         write_atomically(folder / FILE, json.dumps(found) + "\n")
 
@@ -100,7 +100,7 @@ def read_names(folder: Path, config: RunConfig | None) -> GameNames:
         return plain
 
 
-def names_of(config: RunConfig | None) -> GameNames:
+def names_of(config: RunConfig | None, game: Game | None = None) -> GameNames:
     """The names of a configuration's game; without a configuration, those of Adversarial Taboo. A game that cannot be
     loaded here, such as a user's own on another machine, has plain names."""
     if config is None:
@@ -109,7 +109,7 @@ def names_of(config: RunConfig | None) -> GameNames:
         return GameNames(max_turns=config.game.max_turns)
     name = config.game.name
     try:
-        game = load_game(name)
+        game = game or load_game(name)
         first, second = game.seats
         is_exhaustive, max_turns = bool(game.is_exhaustive), game.max_turns
     except Exception:  # a user's module may raise anything, and its names are no reason to show nothing
