@@ -16,8 +16,10 @@ from typing import Any
 
 from actors.policy import Completion, GameView, Request, Score, WakePart
 from spag_ray.errors import EngineError, ModelError
+from spag_ray.game.game_renderer import checked_messages
 from spag_ray.game.prompt_file import PromptTemplate
 from spag_ray.game.prompts import chat_messages
+from spag_ray.game.protocol import Game, seat_of
 from spag_ray.weights.snapshot import Snapshot
 
 MAX_ASKED_AT_ONCE = 64
@@ -57,7 +59,8 @@ def _key() -> str:
 
 
 class EndpointPolicy:
-    """`encode(text) -> token ids` as reply_ids of a renderer."""
+    """`encode(text) -> token ids` as reply_ids of a renderer. `game`: another game than Taboo; its messages are read
+    instead of the prompt file's."""
 
     version = 0
     is_dead = False
@@ -68,12 +71,14 @@ class EndpointPolicy:
         template: PromptTemplate,
         encode: Callable[[str], Sequence[int]],
         timeout_s: float = 600.0,
+        game: Game | None = None,
     ) -> None:
         from openai import AsyncOpenAI
 
         self.name = endpoint.model
         self._endpoint = endpoint
         self._template = template
+        self._game = game
         self._encode = encode
         self._client = AsyncOpenAI(base_url=endpoint.url, api_key=_key(), timeout=timeout_s, max_retries=3)
         self._places = asyncio.Semaphore(MAX_ASKED_AT_ONCE)
@@ -92,6 +97,13 @@ class EndpointPolicy:
             tokens, reason = tokens[:limit], "length"
         return Completion(request.request_id, tokens, (0.0,) * len(tokens), 0, 0, reason)
 
+    def _messages(self, view: GameView) -> list[dict[str, str]]:
+        if self._game is None:
+            return chat_messages(self._template, view.history, view.role, view.target_word or "", view.max_turns)
+        assert view.scenario is not None, "an arena tells players of other games than Taboo the scenario"
+        history = [text for _, text in view.history]
+        return [dict(each) for each in checked_messages(self._game, seat_of(view.role), history, view.scenario)]
+
     async def _ask(self, view: GameView, request: Request) -> tuple[str, str]:
         from openai import OpenAIError
 
@@ -99,7 +111,7 @@ class EndpointPolicy:
         try:
             answer = await self._client.chat.completions.create(
                 model=self._endpoint.model,
-                messages=chat_messages(self._template, view.history, view.role, view.target_word or "", view.max_turns),  # type: ignore[arg-type]
+                messages=self._messages(view),  # type: ignore[arg-type]
                 temperature=sampling.temperature,
                 max_tokens=sampling.max_new_tokens,
                 top_p=1.0 if sampling.top_p is None else sampling.top_p,

@@ -138,9 +138,8 @@ class ArenaActor:
 
     def _player(self, seat: Seat) -> Player:
         renderer = self._renderer(seat.model)
-        pool = self._pool(seat.pool, seat.policy)
+        pool, game = self._pool(seat.pool, seat.policy), self._rules.game
         if seat.cards is not None:
-            game = self._rules.game
             pool.join(
                 "expert",
                 ScriptedPolicy(seat.cards, renderer.reply_ids, claim=self._template.claim)
@@ -150,7 +149,7 @@ class ArenaActor:
         if seat.endpoint is not None:
             pool.join(
                 seat.endpoint.url,
-                EndpointPolicy(seat.endpoint, self._template, renderer.reply_ids, self._turn_timeout_s),
+                EndpointPolicy(seat.endpoint, self._template, renderer.reply_ids, self._turn_timeout_s, game),
             )
         can_score = seat.cards is None and seat.endpoint is None
         return Player(pool, renderer, seat.sampling, can_score)

@@ -23,9 +23,11 @@ from spag_ray.episodes.wire import MAX_RECORD_BYTES, decode, encode
 from spag_ray.errors import EngineError
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.game_end import end_of
+from spag_ray.game.game_renderer import game_renderer
 from spag_ray.game.prompt_file import load_template
 from spag_ray.game.prompts import make_renderer
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.games.kuhn import KuhnPoker
 from tests.support.loop import collect
 
 SAMPLING = Sampling(temperature=1.0, max_new_tokens=24)
@@ -39,6 +41,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.message: dict[str, Any] | None = None
+        self.asked: list[dict[str, str]] = []  # the messages of the last request
 
     @property
     def endpoint(self) -> Endpoint:
@@ -54,6 +57,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         assert request["max_tokens"] == SAMPLING.max_new_tokens
+        self.server.asked = request["messages"]
         choice = {"index": 0, "finish_reason": "stop", "message": self.server.message}
         answer = {"id": "1", "object": "chat.completion", "created": 1, "model": "talker", "choices": [choice]}
         body = json.dumps(answer)
@@ -181,3 +185,20 @@ def test_somebody_who_fills_the_context_has_a_tie(loop: Any, tiny_model: Path, t
     assert verdict is not None
     assert verdict.outcome is Outcome.TIED
     assert verdict.end_reason is EndReason.CONTEXT_FULL
+
+
+def test_an_endpoint_reads_the_messages_of_the_game_that_is_played(loop: Any, server: Server, tokenizer: Any) -> None:
+    game = KuhnPoker()
+    renderer = game_renderer(game, tokenizer, "lines")
+
+    async def asked() -> list[str]:
+        far = EndpointPolicy(server.endpoint, load_template("lines"), renderer.reply_ids, game=game)
+        texts, _ = await answer(
+            GameTask(0, "KJ", "m"), ["check", "bet"], seat(far, renderer), Rules(2, "", game, "kuhn")
+        )
+        await far.close()
+        return texts
+
+    server.says("call")
+    loop.run(asked())
+    assert server.asked == game.messages(0, ["check", "bet"], "KJ")
