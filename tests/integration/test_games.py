@@ -104,7 +104,7 @@ def test_the_game_of_the_documentation_is_trained_from_its_file(
     monkeypatch.chdir(tmp_path)
     shutil.copy(DUEL, tmp_path)
     config = load_config(str(DUEL.with_suffix(".yaml")), ["game.name=number_duel:NumberDuel"])
-    assert config.words.num_held_out == 12
+    assert config.words.num_held_out == 24
     folder = tmp_path / "run"
     run_training(run_of("number_duel:NumberDuel", kuhn_model, words), folder, quiet())
     assert len(check(load_game("number_duel:NumberDuel").__class__)) == 0
