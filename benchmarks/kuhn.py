@@ -7,8 +7,8 @@ objective at as many games.
     python benchmarks/kuhn.py tables --out docs/kuhn            # the same of the records in the documentation
 
 A seed is two runs: `spag` (configs/kuhn.yaml), and `published`, which starts from the same imitated model and plays as
-many games with the published objective, at its own learning rate and KL coefficient. `run` keeps a record of both,
-SEED.json.
+many games with the published objective and its KL coefficient, at the same learning rates. `run` keeps a record of
+both, SEED.json.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ CONFIG = "configs/kuhn.yaml"
 PUBLISHED = ("objective.name=published", "objective.learn_from=winners", "objective.kl_reference=stage")
 PUBLISHED += ("objective.baseline=none", "objective.role_weights=balanced", "objective.kl_weighting=none")
 PUBLISHED += ("objective.decay=0.8", "objective.kl_coeff=0.2", "learner.keep_moments=false")
+PUBLISHED += ("self_play.last_kl_coeff=null",)
 UNIFORM = 11 / 12
 NUM_LEAGUE = 8  # versions that a league keeps (league.max_snapshots)
 
