@@ -301,7 +301,7 @@ def exploitability(
 @app.command()
 def dashboard(out: Annotated[Path, typer.Option(help="JSON file to write")]) -> None:
     """A Grafana dashboard of everything that runs export to Prometheus; see docs/monitoring.md."""
-    from cluster.commands.dashboard import write_dashboard
+    from cluster.tracking.grafana import write_dashboard
 
     write_dashboard(out, _console())
 
