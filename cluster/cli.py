@@ -51,6 +51,21 @@ def train(
 
 
 @app.command()
+def quickstart(
+    override: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and start nothing")] = False,
+) -> None:
+    """Train a small model on this machine, into the next free runs/quickstart folder: `train quickstart`."""
+    from cluster.runtime.output_files import free_name
+
+    usual = Path("runs") / "quickstart"
+    folder = free_name(usual)
+    if folder != usual and not dry_run:
+        print(f"Earlier quickstart runs are kept in {usual.parent}/; this one goes to {folder}")
+    train("quickstart", override, folder, dry_run=dry_run)
+
+
+@app.command()
 def submit(
     config: Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped one")],
     address: Annotated[str, typer.Option(help="the dashboard, for example http://127.0.0.1:8265")],
@@ -348,7 +363,7 @@ def run_guarded(command: Callable[..., object]) -> int:
             raise
         print(
             f"spag-ray: {error.name} is not installed, which this command needs: pip install spag-ray[cpu] or "
-            "spag-ray[gpu]; the extra `client` alone attaches, launches and submits",
+            "spag-ray[gpu]; the extra `client` alone attaches, launches, submits, watches, reports and exports",
             file=sys.stderr,
         )
         return 2
