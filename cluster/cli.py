@@ -51,6 +51,21 @@ def train(
 
 
 @app.command()
+def quickstart(
+    override: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and start nothing")] = False,
+) -> None:
+    """Train a small model on this machine, into the next free runs/quickstart folder: `train quickstart`."""
+    from cluster.runtime.output_files import free_name
+
+    usual = Path("runs") / "quickstart"
+    folder = free_name(usual)
+    if folder != usual and not dry_run:
+        print(f"Earlier quickstart runs are kept in {usual.parent}/; this one goes to {folder}")
+    train("quickstart", override, folder, dry_run=dry_run)
+
+
+@app.command()
 def submit(
     config: Annotated[str, typer.Argument(help="a YAML file, or the name of a shipped one")],
     address: Annotated[str, typer.Option(help="the dashboard, for example http://127.0.0.1:8265")],
@@ -270,6 +285,25 @@ def report(
 
 
 @app.command()
+def export(
+    run_dir: Annotated[Path, typer.Argument(help="folder of a run: finished, under way, or ended early")],
+    form: Annotated[
+        Literal["parquet", "jsonl", "hf"],
+        typer.Option("--format", help="hf: a folder for Hugging Face datasets; parquet and hf need spag-ray[data]"),
+    ],
+    rows: Annotated[Literal["turns", "games"], typer.Option(help="what a row is")] = "turns",
+    stage: Annotated[list[str] | None, typer.Option(help="only this stage's games; may be given again")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="file or folder to write (default RUN_DIR/turns.parquet ...)")
+    ] = None,
+) -> None:
+    """Write a run's games as rows of tokens, log-probabilities, rewards and verdicts; see docs/data.md."""
+    from cluster.commands.export import run_export
+
+    run_export(run_dir, form, rows, stage or (), out, _console())
+
+
+@app.command()
 def listen(
     model: Annotated[str, typer.Argument(help="a model folder, or `smollm2-135m-instruct`")],
     games: Annotated[Path, typer.Option(help="games in the published JSON format, or a run's episodes/NAME.log")],
@@ -301,7 +335,7 @@ def exploitability(
 @app.command()
 def dashboard(out: Annotated[Path, typer.Option(help="JSON file to write")]) -> None:
     """A Grafana dashboard of everything that runs export to Prometheus; see docs/monitoring.md."""
-    from cluster.commands.dashboard import write_dashboard
+    from cluster.tracking.grafana import write_dashboard
 
     write_dashboard(out, _console())
 
@@ -329,7 +363,7 @@ def run_guarded(command: Callable[..., object]) -> int:
             raise
         print(
             f"spag-ray: {error.name} is not installed, which this command needs: pip install spag-ray[cpu] or "
-            "spag-ray[gpu]; the extra `client` alone attaches, launches and submits",
+            "spag-ray[gpu]; the extra `client` alone attaches, launches, submits, watches, reports and exports",
             file=sys.stderr,
         )
         return 2

@@ -112,7 +112,7 @@ class Rooms:
 
 def actors_of(config: RunConfig) -> list[ActorSpec]:
     """All engines and learner ranks, in the order in which they are started."""
-    policies = policy_names(config)
+    policies = config.policy_names
     league = config.league
 
     def engines(name: str, count: int) -> ActorSpec:
@@ -152,12 +152,8 @@ def match_actors(config: RunConfig) -> list[ActorSpec]:
     engine = config.engine
     return [
         ActorSpec(f"engine-{anchor}-{name}", "EngineActor", 1, engine.num_cpus, engine.num_gpus, "engine")
-        for name in policy_names(config)
+        for name in config.policy_names
     ]
-
-
-def policy_names(config: RunConfig) -> tuple[str, ...]:
-    return ("policy",) if config.policies == "shared" else ("attacker", "defender")
 
 
 def totals(actors: Sequence[ActorSpec]) -> tuple[float, float]:

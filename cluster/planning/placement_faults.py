@@ -16,7 +16,6 @@ from cluster.planning.placement import (
     Unplaced,
     actors_of,
     match_actors,
-    policy_names,
     totals,
 )
 from cluster.types import NodeResources
@@ -69,7 +68,7 @@ def _shape_fault(config: RunConfig) -> str | None:
 
 
 def _totals_fault(config: RunConfig, actors: Sequence[ActorSpec], nodes: Sequence[NodeResources]) -> str | None:
-    policies = len(policy_names(config))
+    policies = len(config.policy_names)
     num_extra = sum(spec.count for spec in actors if spec.kind == "engine") - policies * config.engine.num_engines
     available = sum(node.num_cpus for node in nodes), sum(node.num_gpus for node in nodes)
     for resource, needed, there in zip(("CPU", "GPU"), totals(actors), available, strict=True):

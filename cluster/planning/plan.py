@@ -21,7 +21,7 @@ from cluster.planning.memory import (
     num_trained,
 )
 from cluster.planning.model_size import ModelSize, model_size
-from cluster.planning.placement import ActorSpec, actors_of, match_actors, num_later_stages, policy_names, totals
+from cluster.planning.placement import ActorSpec, actors_of, match_actors, num_later_stages, totals
 from spag_ray.config.run import RunConfig
 
 # Share of a GPU's memory; the rest is for what the estimate leaves out.
@@ -112,7 +112,7 @@ def version_bytes(config: RunConfig, size: ModelSize) -> int:
     """Bytes of one published version."""
     lora = config.learner.lora
     sent = num_trained(config, size) if lora is not None and lora.export == "adapter" else size.num_parameters
-    return len(policy_names(config)) * sent * bytes_of(config.learner.dtype)
+    return len(config.policy_names) * sent * bytes_of(config.learner.dtype)
 
 
 def make_schedule(config: RunConfig) -> Schedule:
@@ -145,7 +145,7 @@ def make_schedule(config: RunConfig) -> Schedule:
 
 
 def make_disk(config: RunConfig, size: ModelSize) -> Disk:
-    policies = len(policy_names(config))
+    policies = len(config.policy_names)
     times = f"{policies} policies x " if policies > 1 else ""
     model = policies * size.num_parameters * bytes_of(config.learner.dtype)
     parts = []

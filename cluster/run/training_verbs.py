@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 from actors.league import Opponents
+from actors.models import BUILT_IN
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.learning.stage_samples import StageSamples
 from cluster.learning.training_stage import TrainingStage
@@ -35,6 +37,7 @@ from spag_ray.game.decks import Deck
 from spag_ray.game.rules import Role
 from spag_ray.game.words import WordStream
 from spag_ray.results.matches import Match
+from spag_ray.results.model_card import SMOLLM2, BaseModel, write_cards
 from spag_ray.stages import BASE, EXPERT, IMITATED, Stage
 
 
@@ -153,6 +156,7 @@ class Trainer:
         self._control.lease.check(now=True)
         for policy in self._policies:
             policy.save(stage)
+        self._write_cards(stage)
 
     def publish(self) -> None:
         self._publisher.publish()
@@ -179,6 +183,7 @@ class Trainer:
         self._exploitability.measure(stage)
         if asks_tasks(self.config, stage):
             self._tasks.stage(stage)
+        self._write_cards(stage)
         self._collapse.look(stage)
 
     def match_with(self, stage: Stage) -> None:
@@ -192,8 +197,16 @@ class Trainer:
         self._reservation.learners_are_done()
 
     def end(self) -> list[Match]:
+        self._write_cards()
         self._status.set_status("done")
         return self._matches.results
+
+    def _write_cards(self, stage: Stage | None = None) -> None:
+        """The README.md of the saved models of a stage, or of all."""
+        self._control.lease.check(now=True)
+        is_built_in = self.config.model == BUILT_IN
+        base = SMOLLM2 if is_built_in else BaseModel.of_folder(Path(self._policies[0].model))
+        write_cards(self._ground.folder, base, stage)
 
 
 def asks_tasks(config: RunConfig, stage: Stage) -> bool:

@@ -11,9 +11,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
+from cluster.runtime.output_files import refuse_existing
 from cluster.tracking.metric_registry import METRICS, Metric
+from spag_ray.errors import InputError
 
 UID = "spag-ray"
 WINDOWS = ("1m", "5m", "15m", "1h", "6h")
@@ -132,6 +137,16 @@ def dashboard() -> dict[str, Any]:
         "templating": {"list": _variables()},
         "panels": panels,
     }
+
+
+def write_dashboard(out: Path, console: Console) -> None:
+    """`spag-ray dashboard`. Raises InputError if `out` exists or cannot be written."""
+    refuse_existing(out)
+    try:
+        out.write_text(as_text(), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{out} cannot be written: {error.strerror}; choose another place") from error
+    console.print(f"dashboard in {out}: in Grafana, Dashboards > New > Import", soft_wrap=True)
 
 
 def as_text() -> str:

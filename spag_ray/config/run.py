@@ -153,6 +153,11 @@ class RunConfig(Part):
             raise ValueError(f"self_play.mix_share and the league's shares add up to {total:g}; they may be 1 at most")
 
     @property
+    def policy_names(self) -> tuple[str, ...]:
+        """The policies that the run trains, as their turns name them."""
+        return ("policy",) if self.policies == "shared" else ("attacker", "defender")
+
+    @property
     def keeps_stage_start(self) -> bool:
         """Whether learners keep the weights of a start: of self-play's with objective.kl_reference: start, of the
         stage's in a stream, where games arrive after the weights have changed. Only the KL term of `spag` compares with

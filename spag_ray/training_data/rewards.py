@@ -106,10 +106,42 @@ class RoleBaselines:
                     self.values[role] += (1 - self._decay) * (value - self.values[role])
 
 
-def mean_results(results: Sequence[Results]) -> dict[Role, float]:
-    """The mean payoff of each role over the games that paid it; 0 if there are none."""
-    values = {role: [value for game in results if (value := game[role]) is not None] for role in Role}
-    return {role: sum(each) / max(1, len(each)) for role, each in values.items()}
+class MeanPayoffs:
+    """The mean payoff of each role over the games that paid it. `by_scenario`: over those of them with the same word or
+    scenario, where there are at least two."""
+
+    def __init__(self, by_scenario: bool = False) -> None:
+        self._by_scenario = by_scenario
+        self._all = _Sums()
+        self._of_scenarios: dict[str, _Sums] = {}
+
+    def add(self, scenario: str, results: Results) -> None:
+        """Add a game."""
+        self._all.add(results)
+        if self._by_scenario:
+            self._of_scenarios.setdefault(scenario, _Sums()).add(results)
+
+    def expected(self, scenario: str) -> dict[Role, float]:
+        """What a game of this scenario pays each role on average; 0 where no game paid."""
+        own = self._of_scenarios.get(scenario)
+        return self._all.means() if own is None or own.num_games < 2 else own.means()
+
+
+class _Sums:
+    def __init__(self) -> None:
+        self.num_games = 0
+        self._paid = dict.fromkeys(Role, 0)
+        self._totals = dict.fromkeys(Role, 0.0)
+
+    def add(self, results: Results) -> None:
+        self.num_games += 1
+        for role, value in results.items():
+            if value is not None:
+                self._paid[role] += 1
+                self._totals[role] += value
+
+    def means(self) -> dict[Role, float]:
+        return {role: self._totals[role] / max(1, self._paid[role]) for role in Role}
 
 
 def winner_turns(outcome: Outcome, num_turns: int) -> list[int]:

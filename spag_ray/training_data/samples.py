@@ -18,11 +18,11 @@ from spag_ray.errors import InputError
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role, Verdict, next_role
 from spag_ray.training_data.rewards import (
+    MeanPayoffs,
     Results,
     RoleBaselines,
     RoleWindow,
     decayed_shares,
-    mean_results,
     paid,
     role_weights,
 )
@@ -127,12 +127,7 @@ def game_samples(
     tokens that were not sampled. In games between policies only the turns of policies in `learning` are trained on
     (all, if it is None).
     """
-    counted = [
-        episode
-        for episode in episodes
-        if _counts(episode.verdict, objective, payoffs)
-        and _is_learned(episode, episode.verdict.outcome.winner, objective, learning)
-    ]
+    counted = [episode for episode in episodes if has_baseline(episode, objective, payoffs, learning)]
     winners = [episode.verdict.outcome.winner for episode in counted]
     results = [paid(payoffs, episode.verdict) for episode in counted]
     weights = dict.fromkeys(Role, 1.0)
@@ -140,16 +135,16 @@ def game_samples(
         wins = winners.count(Role.ATTACKER), winners.count(Role.DEFENDER)
         cap = objective.role_weight_cap
         weights = role_weights(*wins, cap=cap) if window is None else window.weights(winners, cap)
-    expected = dict.fromkeys(Role, 0.0)
+    means = MeanPayoffs(by_scenario=objective.baseline == "scenario")
     if objective.baseline in ("mean", "scenario"):
-        expected = mean_results(results)
-    elif baselines is not None:
-        expected = dict(baselines.values)
-    of_scenarios = _means_by_scenario(counted, payoffs) if objective.baseline == "scenario" else {}
+        for episode, result in zip(counted, results, strict=True):
+            means.add(episode.target_word, result)
+    moving = None if baselines is None else dict(baselines.values)
     games = []
     for episode in episodes:
         outcome = episode.verdict.outcome
-        learned = advantages(episode.verdict, objective, payoffs, of_scenarios.get(episode.target_word, expected))
+        expected = means.expected(episode.target_word) if moving is None else moving
+        learned = advantages(episode.verdict, objective, payoffs, expected)
         weight = 1.0 if outcome.winner is None else weights[outcome.winner]
         turns = tuple(
             TurnSample(turn.prompt_ids, turn.token_ids, advantage, turn.logprobs if sampled else None, role=turn.role)
@@ -163,12 +158,12 @@ def game_samples(
     return games
 
 
-def _means_by_scenario(episodes: Sequence[Episode], payoffs: Payoffs) -> dict[str, dict[Role, float]]:
-    """{word or scenario of at least two games: mean payoff of each role over them}"""
-    results: dict[str, list[Results]] = {}
-    for episode in episodes:
-        results.setdefault(episode.target_word, []).append(paid(payoffs, episode.verdict))
-    return {scenario: mean_results(found) for scenario, found in results.items() if len(found) > 1}
+def has_baseline(
+    episode: Episode, objective: ObjectiveConfig, payoffs: Payoffs, learning: Container[str] | None
+) -> bool:
+    """Whether a game's payoffs enter the baseline: those of a game with a trained turn, that no breach ended."""
+    verdict = episode.verdict
+    return _counts(verdict, objective, payoffs) and _is_learned(episode, verdict.outcome.winner, objective, learning)
 
 
 def advantages(

@@ -23,6 +23,7 @@ import pytest
 from spag_ray.config.loading import to_yaml
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
+from tests.support.bare_environment import of_extra, python_with, site_packages
 from tests.support.runs import PENALISED, records_of, stream_run, tiny_run
 from tests.support.typed import CTRL_C, typed
 
@@ -354,46 +355,25 @@ def test_two_runs_on_a_cluster_do_not_see_each_other(head: Head, endless: Path, 
     assert head.run("stop", "two", "--address", head.client).returncode == 0
 
 
-def test_a_session_needs_neither_torch_nor_vllm_nor_deepspeed(head: Head, endless: Path, tmp_path: Path) -> None:
+def test_a_client_needs_neither_torch_nor_vllm_nor_deepspeed(head: Head, endless: Path, tmp_path: Path) -> None:
     """In an environment that holds what the extra `client` names, and what that needs, and nothing else."""
-    site = tmp_path / "site"
-    site.mkdir()
-    for distribution in closure("spag-ray", "client"):
-        for file in distribution.files or []:
-            top = file.parts[0]
-            if not top.startswith(("..", "__editable__", "__pycache__")) and not (site / top).exists():
-                (site / top).symlink_to(Path(str(distribution.locate_file(top))))
-    names = {path.name for path in site.iterdir()}
+    python = python_with(of_extra(importlib.metadata.requires("spag-ray") or [], "client"), tmp_path / "environment")
+    names = {path.name for path in site_packages(tmp_path / "environment").iterdir()}
     assert "ray" in names
     assert not names & {"torch", "vllm", "deepspeed", "transformers"}
-    environment = {**head.environment, "PYTHONPATH": f"{ROOT}:{site}"}
+
+    def client(*arguments: str, typed: str = "") -> str:
+        environment = {**head.environment, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [python, *arguments], env=environment, input=typed, capture_output=True, text=True, timeout=200, cwd=ROOT
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
     code = f"from cluster.console import launch\nrun = launch({str(endless)!r}, {head.client!r}, "
-    code += f"{str(tmp_path / 'run')!r})\nprint(run.status())\nrun.stop()\n"
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", code], env=environment, capture_output=True, text=True, timeout=200, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "run | " in done.stdout, done.stdout + done.stderr
-
-
-def closure(name: str, extra: str) -> list[importlib.metadata.Distribution]:
-    """A distribution's requirements with an extra, and theirs; not itself."""
-    from packaging.requirements import Requirement
-
-    found: dict[str, importlib.metadata.Distribution] = {}
-    to_do = [(name, frozenset({extra}))]
-    done = set()
-    while to_do:
-        current = to_do.pop()
-        if current in done:
-            continue
-        done.add(current)
-        distribution = importlib.metadata.distribution(current[0])
-        found[current[0].lower()] = distribution
-        for text in distribution.requires or []:
-            requirement = Requirement(text)
-            wanted = [{"extra": each} for each in current[1]] or [{"extra": ""}]
-            if requirement.marker is None or any(requirement.marker.evaluate(each) for each in wanted):
-                to_do.append((requirement.name, frozenset(requirement.extras)))
-    del found[name]
-    return list(found.values())
+    assert "run | " in client("-c", f"{code}{str(tmp_path / 'run')!r})\nprint(run.status())\n")
+    spag_ray = ("-m", "spag_ray")
+    assert client(*spag_ray, "runs", "--address", head.client).split() == ["run"]
+    assert "run" in client(*spag_ray, "watch", head.client, "--once")
+    assert "run | " in client(*spag_ray, "attach", head.client, typed="print(run.status())\n")
+    client(*spag_ray, "stop", "run", "--address", head.client)

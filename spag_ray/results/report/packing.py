@@ -17,9 +17,7 @@ from spag_ray.game.rules import Outcome, Role
 from spag_ray.game.turn import Turn
 from spag_ray.results.game_names import TABOO_NAMES, GameNames
 from spag_ray.results.report.tokens import Aligner
-from spag_ray.stages import Stage
-from spag_ray.training_data.imitation import imitated_turns
-from spag_ray.training_data.samples import advantages
+from spag_ray.results.trained_turns import trained_turns
 
 BLOCK_GAMES = 64
 SURPRISE_STEPS_PER_NAT = 20  # log-probabilities are rounded to 1/20 nat
@@ -117,7 +115,7 @@ class Packer:
 
     def _game(self, stage: str, episode: Episode) -> dict[str, Any]:
         verdict = episode.verdict
-        rewards = learned_from(stage, episode, self._config)
+        rewards = {} if self._config is None else trained_turns(stage, episode, self._config)
         return {
             "id": episode.episode_id,
             "reason": verdict.reason,
@@ -127,7 +125,7 @@ class Packer:
             "rules": episode.rules,
             "temperature": episode.temperature,
             "turns": [
-                self._turn(turn) | ({"reward": rewards[index]} if index in rewards else {})
+                self._turn(turn) | ({"reward": _rounded(rewards[index])} if index in rewards else {})
                 for index, turn in enumerate(episode.turns)
             ],
         }
@@ -155,27 +153,8 @@ class Packer:
         return found
 
 
-def learned_from(stage: str, episode: Episode, config: RunConfig | None) -> dict[int, float | None]:
-    """{index of a turn that is trained on: its reward before the baseline is subtracted; None if it is imitated}. Empty
-    for games on held-out words."""
-    phase = Stage.parse(stage).phase
-    if config is None or phase not in ("imitation", "self_play") or not _fits(episode):
-        return {}
-    expected = dict.fromkeys(Role, 0.0)
-    if phase == "imitation":
-        imitation, decay = config.imitation, config.objective.decay
-        return dict.fromkeys(imitated_turns(episode.verdict, imitation.learn_from, decay, config.imitates_claims))
-    names = {"policy"} if config.policies == "shared" else {str(role) for role in Role}
-    found = advantages(episode.verdict, config.objective, config.game.payoffs, expected)
-    return {index: round(value, 4) for index, value in found.items() if episode.turns[index].policy in names}
-
-
-def _fits(episode: Episode) -> bool:
-    """Whether the verdict is possible for these turns: a damaged log may contain any verdict."""
-    verdict, num_turns = episode.verdict, len(episode.turns)
-    if verdict.turn is None:
-        return verdict.outcome.breaker is None and verdict.length <= num_turns
-    return verdict.turn < num_turns and verdict.length <= num_turns
+def _rounded(reward: float | None) -> float | None:
+    return None if reward is None else round(reward, 4)
 
 
 def _player(episode: Episode, role: Role) -> str:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.game_count import GameCount
-from spag_ray.episodes.log import LogFaults, scan, segments
-from spag_ray.episodes.wire import decode
-from spag_ray.errors import InputError
+from spag_ray.episodes.log import LogFaults
+from spag_ray.episodes.stage_logs import StageFaults, read_stage, stage_logs, stage_records
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.could_have_known import Knowledge
 from spag_ray.results.report.packing import Packer
-from spag_ray.stages import STREAM, order_of
-
-_SEGMENT = re.compile(r"(.+)\.\d+\.log")
+from spag_ray.stages import STREAM
 
 
 @dataclass
@@ -83,43 +79,20 @@ def read_transcripts(folder: Path, packer: Packer, max_games: int, seed: int = 0
     """Reads every log of `folder`. If there are more than `max_games` games, a sample is packed: the same share of each
     stage, and at least one game of each."""
     found = Transcripts()
-    logs = _logs(folder)
+    logs = stage_logs(folder)
     chosen = _sample(
-        {stage: sum(1 for _ in _records(path, LogFaults())) for stage, path in logs.items()}, max_games, seed
+        {stage: sum(1 for _ in stage_records(path, LogFaults())) for stage, path in logs.items()}, max_games, seed
     )
     for stage, path in logs.items():
-        faults, num_refused = LogFaults(), 0
-        for place, record in enumerate(_records(path, faults)):
-            try:
-                episode = decode(record)
-            except InputError:
-                num_refused += 1
-                continue
+        faults = StageFaults()
+        for place, episode in read_stage(path, faults):
             found.count(stage, episode)
             if chosen is None or place in chosen[stage]:
                 packer.add(stage, episode)
-        amiss = [str(faults)] if faults else []
-        amiss += [f"{num_refused} records are not episodes of this version"] if num_refused else []
-        if amiss:
-            found.faults[path.name] = ", ".join(amiss)
+        if faults:
+            found.faults[path.name] = str(faults)
     packer.close()
     return found
-
-
-def _logs(folder: Path) -> dict[str, Path]:
-    """{stage: the first segment of its log}, in the order of the run."""
-    names = {path.name for path in folder.glob("*.log")}
-    stages = [
-        name.removesuffix(".log")
-        for name in names
-        if (segment := _SEGMENT.fullmatch(name)) is None or f"{segment[1]}.log" not in names
-    ]
-    return {stage: folder / f"{stage}.log" for stage in sorted(stages, key=order_of)}
-
-
-def _records(path: Path, faults: LogFaults) -> Iterator[bytes]:
-    for segment in segments(path):
-        yield from (data for _, data in scan(segment, faults))
 
 
 def _sample(sizes: Mapping[str, int], max_games: int, seed: int) -> dict[str, Collection[int]] | None:

@@ -16,7 +16,7 @@ from spag_ray.errors import ConfigError
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.game_end import GAME_ENDS, GameEnd
 from spag_ray.game.rules import Outcome, Role, Verdict
-from spag_ray.training_data.rewards import RoleBaselines, mean_results, paid
+from spag_ray.training_data.rewards import MeanPayoffs, RoleBaselines, paid
 from spag_ray.training_data.samples import game_samples
 from tests.support.episodes import game
 
@@ -102,7 +102,13 @@ def test_baselines_are_of_what_was_paid_and_skip_who_was_paid_nothing() -> None:
     payoffs = Payoffs(wrong_guess=(0.5, None))
     verdicts = [ended(end).verdict for end in (GAME_ENDS[0], GAME_ENDS[1])]
     results = [paid(payoffs, verdict) for verdict in verdicts]
-    assert mean_results(results) == {Role.ATTACKER: 0.75, Role.DEFENDER: -1.0}
+    means = MeanPayoffs(by_scenario=True)
+    assert means.expected("river") == {Role.ATTACKER: 0.0, Role.DEFENDER: 0.0}
+    for scenario, result in zip(("river", "piano"), results, strict=True):
+        means.add(scenario, result)
+    assert means.expected("river") == {Role.ATTACKER: 0.75, Role.DEFENDER: -1.0}, "one game of a word is no mean"
+    means.add("river", results[0])
+    assert means.expected("river") == {Role.ATTACKER: 0.5, Role.DEFENDER: 0.0}
     moving = RoleBaselines(decay=0.5)
     moving.update(results)
     assert moving.values == {Role.ATTACKER: pytest.approx(0.625), Role.DEFENDER: pytest.approx(-0.5)}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.cli import app, run_guarded
+from spag_ray.config.run import RunConfig
 from tests.support.tiny_model import TARGETS, make_tiny_model
 
 
@@ -134,6 +135,31 @@ def test_a_chat_template_is_refused_where_plain_text_is_written(run: Any, tmp_pa
     error = run("reward", "games.json", "out.json", "--prompts", "chat")
     assert "--prompts chat: the training-data format holds plain text" in error
     assert "`flat`" in error
+
+
+def test_quickstart_trains_into_the_next_free_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[tuple[str, int, Path]] = []
+
+    def note(config: RunConfig, folder: Path, *_: Any) -> None:
+        started.append((config.name, config.self_play.rounds, folder))
+        folder.mkdir(parents=True)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("cluster.commands.train.run_training", note)
+    for _ in range(3):
+        assert exit_code("quickstart", "-o", "self_play.rounds=1") == 0
+    assert started == [("quickstart", 1, Path("runs") / name) for name in FREE]
+    assert capsys.readouterr().out.splitlines() == [
+        f"Earlier quickstart runs are kept in runs/; this one goes to runs/{name}" for name in FREE[1:]
+    ]
+    assert exit_code("quickstart", "--dry-run") == 0
+    assert "imitat" in capsys.readouterr().out
+    assert len(started) == 3
+
+
+FREE = ("quickstart", "quickstart-2", "quickstart-3")
 
 
 def test_words_writes_a_list_that_train_accepts(tmp_path: Path) -> None:

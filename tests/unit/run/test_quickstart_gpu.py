@@ -43,8 +43,8 @@ def test_a_machine_without_a_gpu_is_refused_with_one_line(target: str, tmp_path:
 def test_the_quickstart_takes_turns_on_one_gpu(tmp_path: Path) -> None:
     ended = make("quickstart-gpu", "echo 'GPU 0: one'", tmp_path)
     assert ended.returncode == 0, ended.stderr
-    [command] = [line for line in ended.stdout.splitlines() if "spag-ray train" in line]
-    assert ".venv-gpu/bin/spag-ray train configs/quickstart.yaml" in command
+    [command] = [line for line in ended.stdout.splitlines() if "spag-ray quickstart" in line]
+    assert ".venv-gpu/bin/spag-ray quickstart -o" in command
     plain = load_config("configs/quickstart.yaml")
     config = load_config("configs/quickstart.yaml", re.findall(r"-o (\S+)", command))
     assert (config.model, config.placement) == (plain.model, "colocated")

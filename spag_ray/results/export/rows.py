@@ -1,0 +1,179 @@
+"""Judged games as rows: one a turn, or one a game. docs/data.md describes the columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from spag_ray.config.run import RunConfig
+from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.stage_logs import StageFaults, read_stage, stage_logs
+from spag_ray.errors import InputError
+from spag_ray.game.rules import Role
+from spag_ray.results.game_names import GameNames
+from spag_ray.results.report.files import RunFiles
+from spag_ray.results.trained_turns import NOTHING, trained_turns
+from spag_ray.stages import Stage, StageKind
+from spag_ray.training_data.rewards import MeanPayoffs, Results, paid
+from spag_ray.training_data.samples import has_baseline
+
+Row: TypeAlias = dict[str, Any]
+Unit: TypeAlias = Literal["turns", "games"]
+Expect: TypeAlias = Callable[[str], Mapping[Role, float]]  # {role: its baseline} in games of a scenario
+
+
+@dataclass(frozen=True)
+class GameColumns:
+    """Of a game. The referee read `num_turns`. `deciding_span`: characters [begin, end) of the deciding turn."""
+
+    stage: str
+    game_id: str
+    number: int
+    game: str
+    scenario: str
+    max_turns: int
+    rules: str
+    temperature: float
+    outcome: str
+    winner: str | None
+    breaker: str | None
+    end_reason: str
+    reason: str
+    num_turns: int
+    deciding_turn: int | None
+    deciding_span: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class TurnColumns:
+    """Of a turn. `prompt_ids` [P], `token_ids` [L], `logprobs` [L] in nats. `reward`: what the game paid its seat.
+    `trained`: `self_play`, `imitation`, or None; `advantage`: of a turn of self-play."""
+
+    turn: int
+    seat: str
+    text: str
+    policy: str
+    first_version: int
+    last_version: int
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: str
+    word_logprob: float | None
+    reward: float | None
+    trained: str | None
+    advantage: float | None
+
+
+@dataclass
+class Rows:
+    """The rows of a run's stages, read from its logs one game at a time. `faults`: {log: what could not be read}."""
+
+    run: RunFiles
+    unit: Unit
+    num_games: int = 0
+    num_rows: int = 0
+    faults: dict[str, str] = field(default_factory=dict)
+
+    def logs(self, stages: Collection[str] = ()) -> dict[str, Path]:
+        """{stage: its log}, in the order of the run; all of them if no stage is named. Raises InputError."""
+        found = stage_logs(self.run.folder / "episodes")
+        if not found:
+            raise InputError(f"{self.run.folder}: there are no games in it yet (episodes/*.log)")
+        if unknown := [stage for stage in stages if stage not in found]:
+            raise InputError(f"{self.run.folder}: it has no games of stage {unknown[0]!r}; it has {', '.join(found)}")
+        return {stage: path for stage, path in found.items() if not stages or stage in stages}
+
+    def of_stage(self, stage: str, path: Path) -> Iterator[Row]:
+        """The rows of a log, in its order: that in which games ended."""
+        faults = StageFaults()
+        expect = None if self.run.config is None else _baselines(self.run.config, stage, path)
+        for _, episode in read_stage(path, faults):
+            found = self._rows(stage, episode, expect)
+            self.num_games += 1
+            self.num_rows += len(found)
+            yield from found
+        if faults:
+            self.faults[path.name] = str(faults)
+
+    def _rows(self, stage: str, episode: Episode, expect: Expect | None) -> list[Row]:
+        payoffs = _payoffs(self.run.config, episode)
+        game = vars(_game_columns(stage, episode, self.run.game))
+        turns = [vars(turn) for turn in _turn_columns(stage, episode, self.run, payoffs, expect)]
+        if self.unit == "turns":
+            return [game | turn for turn in turns]
+        return [game | {"payoffs": tuple(payoffs[role] for role in Role), "turns": turns}]
+
+
+def _game_columns(stage: str, episode: Episode, names: GameNames) -> GameColumns:
+    verdict = episode.verdict
+    winner, breaker = verdict.outcome.winner, verdict.outcome.breaker
+    return GameColumns(
+        stage=stage,
+        game_id=episode.episode_id,
+        number=episode.number,
+        game=episode.game,
+        scenario=episode.target_word,
+        max_turns=episode.max_turns,
+        rules=episode.rules,
+        temperature=episode.temperature,
+        outcome=names.outcome(verdict.outcome),
+        winner=None if winner is None else names.seat(winner),
+        breaker=None if breaker is None else names.seat(breaker),
+        end_reason=str(verdict.end_reason),
+        reason=verdict.reason,
+        num_turns=verdict.length,
+        deciding_turn=verdict.turn,
+        deciding_span=verdict.span,
+    )
+
+
+def _turn_columns(
+    stage: str, episode: Episode, run: RunFiles, payoffs: Results, expect: Expect | None
+) -> Iterator[TurnColumns]:
+    trained: Mapping[int, float | None] = {}
+    if run.config is not None:
+        expected = NOTHING if expect is None else expect(episode.target_word)
+        trained = trained_turns(stage, episode, run.config, expected)
+    for index, turn in enumerate(episode.turns):
+        is_trained = index in trained and turn.num_tokens > 0
+        yield TurnColumns(
+            turn=index,
+            seat=run.game.seat(turn.role),
+            text=turn.text,
+            policy=turn.policy,
+            first_version=turn.first_version,
+            last_version=turn.last_version,
+            prompt_ids=turn.prompt_ids,
+            token_ids=turn.token_ids,
+            logprobs=turn.logprobs,
+            finish_reason=turn.finish_reason,
+            word_logprob=turn.word_logprob,
+            reward=payoffs[turn.role],
+            trained=Stage.parse(stage).phase if is_trained else None,
+            advantage=trained[index] if is_trained and expect is not None else None,
+        )
+
+
+def _payoffs(config: RunConfig | None, episode: Episode) -> Results:
+    """What the game paid each role; None for both if nobody can say it without the configuration."""
+    if config is None and episode.verdict.payoffs is None:
+        return dict.fromkeys(Role)
+    return paid((config or RunConfig()).game.payoffs, episode.verdict)
+
+
+def _baselines(config: RunConfig, stage: str, path: Path) -> Expect | None:
+    """The baselines that this stage's games are trained with; None if its log does not tell: a moving average depends
+    on all games before, and that of a stream on which games were trained on together."""
+    objective = config.objective
+    if objective.baseline == "none":
+        return lambda _: NOTHING
+    if objective.baseline == "moving" or Stage.parse(stage).kind is not StageKind.ROUND:
+        return None
+    means, payoffs = MeanPayoffs(by_scenario=objective.baseline == "scenario"), config.game.payoffs
+    for _, episode in read_stage(path, StageFaults()):
+        if has_baseline(episode, objective, payoffs, config.policy_names):
+            means.add(episode.target_word, paid(payoffs, episode.verdict))
+    return means.expected
