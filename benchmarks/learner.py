@@ -33,7 +33,6 @@ from transformers import AutoModelForCausalLM
 
 from actors.models import BUILT_IN, load_tokenizer, resolve_model
 from learners.attention import TREE
-from learners.batch import Batch
 from learners.engine import World
 from learners.forward import token_logprobs
 from learners.head import TargetHead
@@ -51,6 +50,7 @@ from spag_ray.game.turn import Turn
 from spag_ray.training_data.listened_turns import count_leading, spread
 from spag_ray.training_data.rewards import decayed_shares
 from spag_ray.training_data.samples import GameSample, TurnSample
+from spag_ray.training_data.shares import Batch
 
 # As long as the published prompt (about 300 tokens); the shipped prompts are a third of it.
 RULES = """This is Adversarial Taboo, a game for two players who talk in turn: an attacker and a defender.

@@ -10,6 +10,10 @@ Ray's processes run on the same cores.
     overlap    the schedule `stream` with simulated play and training: games trained on per second, divided by the
                slower of the engines' and the learner's rates
 
+    python -m benchmarks.scale --part batches|weights
+
+A part of scale_learning.py instead, each under a minute.
+
 The last line is JSON: efficiency_N (share of the ideal rate at N engines), cpu_ms_per_turn, encode_per_s and
 decode_per_s (episodes), overlap and the values they are computed from.
 """
@@ -318,11 +322,17 @@ def run_parts() -> dict[str, float]:
 
 
 def main() -> None:
+    from benchmarks.scale_learning import PARTS
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--engines", type=int, nargs="+", default=[1, 4, 16, 32, 64, 256])
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--arenas", type=int, default=2)
+    parser.add_argument("--part", choices=PARTS, help="measure only this (scale_learning.py)")
     arguments = parser.parse_args()
+    if arguments.part is not None:
+        print(json.dumps({**PARTS[arguments.part](), **machine()}))
+        return
     parts = run_parts()
     print(json.dumps(parts), flush=True)
     with ray_session(ClusterConfig(object_store_gib=0.5)):

@@ -1,4 +1,4 @@
-"""The global batch of one optimiser step and the loss of a part of it.
+"""The loss of a part of one optimiser step's global batch (shares.py).
 
 A learner runs a few turns at a time. `BatchLoss` turns their log-probabilities into their share of the whole batch's
 loss, independent of the other micro-batches and ranks, so the gradients of all of them add up to one gradient.
@@ -6,10 +6,8 @@ loss, independent of the other micro-batches and ranks, so the gradients of all 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Literal
 
 import torch
@@ -28,73 +26,10 @@ from learners.objectives import (
 )
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.errors import LearnerError
-from spag_ray.game.rules import Role
-from spag_ray.training_data.samples import GameSample, TurnSample
+from spag_ray.training_data.samples import TurnSample
+from spag_ray.training_data.shares import Batch, Item
 
 Method = Literal["imitation", "self_play"]
-Kind = Literal["turn", "sft", "listening", "unsaid"]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The global batch of one optimiser step: games (never split) and SFT rows."""
-
-    games: tuple[GameSample, ...]
-    sft: tuple[TurnSample, ...] = ()
-
-    @property
-    def items(self) -> list[Item]:
-        """Everything that is trained on, games first."""
-        turns = [Item(turn, game.weight, len(game.turns)) for game in self.games for turn in game.turns]
-        words = [
-            Item(word, num_turns=len(game.listening), kind="listening")
-            for game in self.games
-            for word in game.listening
-        ]
-        places = [
-            Item(place, num_turns=sum(turn[0].role is place.role for turn in game.unsaid), kind="unsaid")
-            for game in self.games
-            for turn in game.unsaid
-            for place in turn
-        ]
-        return turns + words + places + [Item(row, kind="sft") for row in self.sft]
-
-    @cached_property
-    def num_decided(self) -> int:
-        """Games with trained turns, N of the loss."""
-        return sum(bool(game.turns) for game in self.games)
-
-    @cached_property
-    def num_listened(self) -> int:
-        """Games with listened turns that train the word, K of the loss."""
-        return sum(bool(game.listening) and not game.teaches_when for game in self.games)
-
-    @cached_property
-    def num_heard(self) -> int:
-        """Games with listened turns, including those that train when to claim."""
-        return sum(bool(game.listening) for game in self.games)
-
-    @cached_property
-    def num_unsaid(self) -> Counter[Role | None]:
-        """{seat: games with turns of it that must not say some words}"""
-        return Counter(role for game in self.games for role in {turn[0].role for turn in game.unsaid})
-
-
-@dataclass(frozen=True)
-class Item:
-    """One of a game's `num_turns` trained turns, an SFT row, one of a game's `num_turns` listened turns, or a place in
-    one of a seat's `num_turns` turns where a word must not be said."""
-
-    turn: TurnSample
-    weight: float = 1.0
-    num_turns: int = 1
-    kind: Kind = "turn"
-
-    def temperature(self, of_turns: float) -> float:
-        """Temperature of the softmax in training: that of play for sampled turns and for claims, else 1."""
-        if self.turn.claiming is not None:
-            return self.turn.claiming.temperature
-        return of_turns if self.kind == "turn" else 1.0
 
 
 @dataclass
@@ -134,8 +69,9 @@ class BatchMaxima:
 
 @dataclass
 class BatchLoss:
-    """The loss of `batch`, in parts; `sums` and `maxima` include every part. With `at_start` the weights are those
-    with which the games were taken, so turns need no old log-probabilities."""
+    """The loss of a global batch, in parts; `batch` is all of it or a rank's share. `sums` and `maxima` include every
+    part. With `at_start` the weights are those with which the games were taken, so turns need no old
+    log-probabilities."""
 
     batch: Batch
     method: Method
@@ -148,21 +84,21 @@ class BatchLoss:
 
     def of(self, items: Sequence[Item], logprobs: Sequence[Tensor], entropies: Sequence[Tensor]) -> Tensor:
         """These items' share of the batch's loss, 0-d; `logprobs`, `entropies` [L] each under the current weights."""
-        num_turns = sum(len(game.turns) for game in self.batch.games)
+        counts = self.batch.counts
         total = logprobs[0].new_zeros(())
         for item, theta, entropy in zip(items, logprobs, entropies, strict=True):
             if item.kind == "listening":
                 piece = self._listening(item, theta)
             elif item.kind == "unsaid":
-                num_games = self.batch.num_unsaid[item.turn.role]
+                num_games = counts.num_unsaid[item.turn.role]
                 piece = unsaid_piece(theta, item.num_turns, num_games, self.objective.unsaid_coeff)
                 self.sums.unsaid += piece.item()
             elif item.kind == "sft":
-                piece = sft_piece(theta, len(self.batch.sft), self.objective.sft_coeff)
+                piece = sft_piece(theta, counts.num_rows, self.objective.sft_coeff)
                 self.sums.sft += piece.item()
             else:
                 if self.method == "imitation" or self.objective.name == "published":
-                    piece = self._published(item, theta, num_turns)
+                    piece = self._published(item, theta, counts.num_turns)
                     self.sums.policy += piece.item()
                 else:
                     piece = self._spag(item, theta)
@@ -177,10 +113,10 @@ class BatchLoss:
         if (claiming := item.turn.claiming) is not None:
             deciding, rest, word = theta.tensor_split([claiming.num_deciding, claiming.num_opening])
             coeff = self.objective.claiming_coeff * claiming.share
-            piece = claiming_piece(deciding, rest, word, item.num_turns, self.batch.num_heard, coeff)
+            piece = claiming_piece(deciding, rest, word, item.num_turns, self.batch.counts.num_heard, coeff)
             self.sums.claiming += piece.item()
             return piece
-        piece = listening_piece(theta, item.num_turns, self.batch.num_listened, self.listening_coeff)
+        piece = listening_piece(theta, item.num_turns, self.batch.counts.num_listened, self.listening_coeff)
         self.sums.listening += piece.item()
         self.sums.listened_nats -= theta.sum().item()
         self.sums.listened_tokens += len(theta)
@@ -205,7 +141,7 @@ class BatchLoss:
             constant_length=self.objective.constant_length,
             kl_weighting=self.objective.kl_weighting,
         )
-        policy, kl = spag_game_pieces(terms, item.weight, item.num_turns, self.batch.num_decided, self.kl_coeff)
+        policy, kl = spag_game_pieces(terms, item.weight, item.num_turns, self.batch.counts.num_decided, self.kl_coeff)
         self.sums.policy += policy.item()
         self.sums.kl += kl.item()
         self._count(terms.stats, item.turn.behaviour_logprobs is not None)
@@ -251,15 +187,3 @@ class BatchLoss:
         if not self.at_start:
             raise LearnerError("a turn came to the learner without its old log-probabilities; score it first")
         return theta.detach()
-
-
-def check_turns(turns: Sequence[TurnSample], vocabulary_size: int) -> None:
-    """Raises LearnerError for a token that the model's vocabulary does not have."""
-    for index, turn in enumerate(turns):
-        largest = max(max(turn.prompt_ids, default=0), max(turn.target_ids))
-        smallest = min(min(turn.prompt_ids, default=0), min(turn.target_ids))
-        if largest >= vocabulary_size or smallest < 0:
-            raise LearnerError(
-                f"sample {index} has token id {largest if smallest >= 0 else smallest}, the model's vocabulary has "
-                f"{vocabulary_size} tokens; was it made with another model's tokenizer?"
-            )

@@ -2,12 +2,13 @@
 
     learner = Learner(model, LearnerConfig(), ObjectiveConfig(), World())
     learner.begin_stage("self_play", num_steps=12, learning_rate=2e-6)
-    scores = learner.score(turns, temperature=1.0)               # this rank's share, {index: [L]}
+    scores = learner.score(turns, temperature=1.0)               # [L] of each turn
     report = learner.step(Batch(games), temperature=1.0)
     for index in range(learner.num_buckets):
         learner.bucket(index)                                    # weights as bytes, valid until the next
 
-Every rank receives the whole global batch and takes its share. All ranks make the same calls in the same order.
+Every rank receives its share of the turns or of the global batch (shares.py). All ranks make the same calls in the
+same order.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from learners.attention import TREE, check_compiles
-from learners.batch import Batch, BatchLoss, BatchMaxima, BatchSums, Method, check_turns
+from learners.batch import BatchLoss, BatchMaxima, BatchSums, Method
 from learners.deepspeed_config import deepspeed_config, loads_in_parts
 from learners.engine import Partition, TrainingEngine, World, max_over_ranks, sum_over_ranks
 from learners.export import Exporter, whole_weights
@@ -42,6 +43,7 @@ from spag_ray.game.rules import Role
 from spag_ray.host.memory import keep_freed_memory, release_freed_memory
 from spag_ray.results.lines import StepReport
 from spag_ray.training_data.samples import TurnSample
+from spag_ray.training_data.shares import Batch, check_turns
 from spag_ray.weights.snapshot import Bucket
 
 
@@ -74,7 +76,7 @@ class Learner:
             if torch.cuda.is_available():
                 check_compiles(module.config, dtype, torch.device("cuda"))
             TargetHead.install(module)
-        self._vocabulary_size = module.get_input_embeddings().num_embeddings
+        self.vocabulary_size = module.get_input_embeddings().num_embeddings
         if config.gradient_checkpointing:
             module.gradient_checkpointing_enable({"use_reentrant": False})
         if config.freeze_embeddings:
@@ -154,62 +156,63 @@ class Learner:
 
     def check(self, turns: Sequence[TurnSample]) -> None:
         """Raises LearnerError for tokens beyond the vocabulary."""
-        check_turns(turns, self._vocabulary_size)
+        check_turns(turns, self.vocabulary_size)
 
     @torch.no_grad()
-    def score(self, turns: Sequence[TurnSample], temperature: float = 1.0) -> dict[int, tuple[float, ...]]:
-        """Log-probabilities of each turn's tokens under the current weights: {index: [L]} of this rank's share. Every
-        rank runs the same number of forward passes.
+    def score(
+        self, turns: Sequence[TurnSample], temperature: float = 1.0, stand_in: TurnSample | None = None
+    ) -> list[tuple[float, ...]]:
+        """Log-probabilities [L] of the tokens of each of this rank's turns under the current weights. Every rank runs
+        the same number of forward passes; one without turns runs them on `stand_in`.
 
         Raises LearnerError for tokens beyond the vocabulary and for a turn that no micro-batch can hold.
         """
         self.check(turns)
-        share = share_of([turn.num_tokens for turn in turns], self._world)
-        micro_batches, num_micro_steps = self._micro_batches([turns[index] for index in share], turns[0])
-        scores: dict[int, tuple[float, ...]] = {}
+        micro_batches, num_micro_steps = self._micro_batches(turns, stand_in)
+        scores: list[tuple[float, ...]] = [()] * len(turns)
         self._engine.module.eval()
         for micro_step in range(num_micro_steps):
             micro_batch = micro_batches[min(micro_step, len(micro_batches) - 1)]
             logprobs = token_logprobs(self._engine.module, micro_batch, temperature)
-            if micro_step < len(micro_batches) and share:
+            if micro_step < len(micro_batches) and turns:
                 for index, values in zip(micro_batch.sample_indices, logprobs, strict=True):
-                    scores[share[index]] = tuple(values.float().tolist())
+                    scores[index] = tuple(values.float().tolist())
         self._engine.module.train()
         release_freed_memory()
         return scores
 
-    def score_reference(self, turns: Sequence[TurnSample], temperature: float = 1.0) -> dict[int, tuple[float, ...]]:
+    def score_reference(
+        self, turns: Sequence[TurnSample], temperature: float = 1.0, stand_in: TurnSample | None = None
+    ) -> list[tuple[float, ...]]:
         """`score` under the weights of `keep_reference` or `load_reference`."""
         with self._stage_start.in_place():
-            return self.score(turns, temperature)
+            return self.score(turns, temperature, stand_in)
 
     @torch.no_grad()
     def score_here(self, turn: TurnSample) -> list[float]:
         """Log-probabilities [L] of one turn at temperature 1, computed whole on every rank."""
         self.check([turn])
-        (micro_batch,), _ = self._micro_batches([turn], turn)
+        (micro_batch,), _ = self._micro_batches([turn], None)
         self._engine.module.eval()
         (logprobs,) = token_logprobs(self._engine.module, micro_batch, 1.0)
         self._engine.module.train()
         return [float(value) for value in logprobs]
 
     def step(self, batch: Batch, temperature: float = 1.0, at_start: bool = False) -> StepReport:
-        """One optimiser step on the global batch. If the loss or gradient is not finite, the weights do not change and
-        the report has `skipped`. With `at_start`, turns need no old log-probabilities: the current weights' are used.
-        `temperature` applies to the games' turns. Tokens that were not sampled (SFT rows, the words of listened turns,
-        unsaid words) are trained at 1; claims have their own temperature.
+        """One optimiser step on the global batch, of which `batch` is this rank's share. If the loss or gradient is not
+        finite, the weights do not change and the report has `skipped`. With `at_start`, turns need no old
+        log-probabilities: the current weights' are used. `temperature` applies to the games' turns. Tokens that were
+        not sampled (SFT rows, the words of listened turns, unsaid words) are trained at 1; claims have their own
+        temperature.
 
         Raises LearnerError when the batch is empty.
         """
         began = time.perf_counter()
-        everything = batch.items
-        if not everything:
+        assert batch.whole is not None or self._world.size == 1, "a rank of several takes its share of a batch"
+        items = batch.items
+        if not items and batch.stand_in is None:
             raise LearnerError("an optimiser step needs a batch with games or SFT rows")
-        games_share = share_of([game.num_tokens for game in batch.games], self._world)
-        rows_share = share_of([row.num_tokens for row in batch.sft], self._world)
-        mine = Batch(tuple(batch.games[i] for i in games_share), tuple(batch.sft[i] for i in rows_share))
-        items = mine.items
-        micro_batches, num_micro_steps = self._micro_batches([item.turn for item in items], everything[0].turn)
+        micro_batches, num_micro_steps = self._micro_batches([item.turn for item in items], batch.stand_in)
         temperatures = [item.temperature(temperature) for item in items]
         stage = self._stage
         batch_loss = BatchLoss(batch, stage.method, self._objective, stage.kl_coeff, at_start, stage.listening_coeff)
@@ -251,7 +254,6 @@ class Learner:
     ) -> StepReport:
         turns = max(sums.turns, 1.0)
         sampled = max(sums.sampled_turns, 1.0)
-        weights = {role: [game.weight for game in batch.games if game.role is role and game.turns] for role in Role}
         return StepReport(
             step=self._stage.step,
             loss=sums.policy + sums.kl + sums.sft + sums.listening + sums.claiming + sums.unsaid,
@@ -262,7 +264,7 @@ class Learner:
             listening_nats=sums.listened_nats / sums.listened_tokens if sums.listened_tokens else None,
             claiming_loss=sums.claiming if self._objective.claiming_coeff else None,
             unsaid_loss=sums.unsaid if self._objective.unsaid_coeff else None,
-            num_listened=batch.num_listened if self._stage.listening_coeff else None,
+            num_listened=batch.counts.num_listened if self._stage.listening_coeff else None,
             gradient_norm=math.nan if gradient_norm is None else gradient_norm,
             learning_rate=learning_rate,
             kl=sums.divergence / turns,
@@ -274,8 +276,8 @@ class Learner:
             gap_max=maxima.gap,
             gap_k3=sums.gap_k3 / sampled,
             entropy=sums.entropy / sums.turns if sums.turns else math.nan,
-            attacker_weight=_mean(weights[Role.ATTACKER]),
-            defender_weight=_mean(weights[Role.DEFENDER]),
+            attacker_weight=batch.counts.role_weights[Role.ATTACKER],
+            defender_weight=batch.counts.role_weights[Role.DEFENDER],
             num_target_tokens=int(sums.target_tokens),
             num_unique_tokens=int(sums.unique_tokens),
             num_flat_tokens=int(sums.flat_tokens),
@@ -363,10 +365,13 @@ class Learner:
             self._engine.reload()
         self._is_asleep = False
 
-    def _micro_batches(self, turns: Sequence[TurnSample], stand_in: TurnSample) -> tuple[list[MicroBatch], int]:
+    def _micro_batches(self, turns: Sequence[TurnSample], stand_in: TurnSample | None) -> tuple[list[MicroBatch], int]:
         """This rank's micro-batches, and the number of forward passes of every rank. A rank without turns gets one
         micro-batch of `stand_in`, to take part in collective calls."""
-        samples = [TokenSample(turn.prompt_ids, turn.target_ids) for turn in turns or [stand_in]]
+        if not turns:
+            assert stand_in is not None, "a rank without turns needs one to take part"
+            turns = [stand_in]
+        samples = [TokenSample(turn.prompt_ids, turn.target_ids) for turn in turns]
         budget = self._config.max_tokens_per_microbatch
         cut: list[MicroBatch] = [*(pack if self._config.packing == "trees" else pad)(samples, budget)]
         return cut, int(max_over_ranks([len(cut)])[0])
@@ -381,19 +386,3 @@ def _load(folder: str, config: LearnerConfig, world: World) -> torch.nn.Module:
     module = load_model_in_parts(folder, dtype, attention, partition.applied, partition.take)
     release_freed_memory()  # of whole weights, each held briefly
     return module
-
-
-def share_of(sizes: Sequence[int], world: World) -> list[int]:
-    """The indices of one rank, in order. Items are given out largest first, each to the rank with the least so far."""
-    loads = [0] * world.size
-    mine = []
-    for index in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):
-        rank = loads.index(min(loads))
-        loads[rank] += sizes[index]
-        if rank == world.rank:
-            mine.append(index)
-    return sorted(mine)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0

@@ -274,9 +274,9 @@ def _rank(told: Told, **options: Any) -> tuple[Any, Any]:
 
 
 def _batch(told: Told) -> Any:
-    from learners.batch import Batch
     from spag_ray.game.rules import Role
     from spag_ray.training_data.samples import GameSample, TurnSample
+    from spag_ray.training_data.shares import Batch
 
     games = []
     for number, samples in enumerate(games_of(16 if told.on_gpu else 2, SHAPES[told.shape]["vocab_size"])):

@@ -3,6 +3,6 @@
 Every channel for weights is opened and used here; what is specific to one is in learners/channel_senders.py (sending)
 and actors/vllm_weights.py (receiving).
 
-Tests of other names: direct_channel in test_transfer.py; learner_actor, learner_group in test_learner_loss.py;
+Tests of other names: direct_channel in test_transfer.py; learner_actor in test_learner_group.py;
 training_stage in test_stage_start.py; weight_sync in test_remote_policy.py.
 """

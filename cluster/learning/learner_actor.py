@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,8 +17,8 @@ from cluster.runtime.ray_session import redirect_output, set_environment
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import Channel, LearnerConfig
 from spag_ray.results.lines import StepReport
-from spag_ray.training_data.samples import GameSample, TurnSample
-from spag_ray.weights.snapshot import Bucket
+from spag_ray.training_data.samples import TurnSample
+from spag_ray.training_data.shares import Batch
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,16 @@ class Place:
     rank: int
     size: int
     master: str
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a group knows of its learners. `adapter`: its configuration, where adapters are published."""
+
+    num_buckets: int
+    num_tensors: int
+    adapter: dict[str, Any] | None
+    vocabulary_size: int
 
 
 class LearnerActor:
@@ -55,9 +66,8 @@ class LearnerActor:
 
     def start(
         self, model: str, config: LearnerConfig, objective: ObjectiveConfig, place: Place, num_here: int
-    ) -> tuple[int, int, dict[str, Any] | None]:
-        """Load the model and join the group; returns (buckets, tensors, adapter configuration) of a snapshot.
-        `num_here`: ranks on this node, which share its cores."""
+    ) -> Loaded:
+        """Load the model and join the group. `num_here`: ranks on this node, which share its cores."""
         set_environment(config.env)
         if config.num_threads is None:
             config = config.model_copy(update={"num_threads": max(1, (os.cpu_count() or 1) // num_here)})
@@ -67,7 +77,8 @@ class LearnerActor:
 
         # Ray shows each rank only its own GPU, so its local index is always 0.
         self._learner = Learner(model, config, objective, World(place.rank, place.size, 0, place.master))
-        return self._learner.num_buckets, self._learner.num_tensors, self._learner.adapter
+        learner = self._learner
+        return Loaded(learner.num_buckets, learner.num_tensors, learner.adapter, learner.vocabulary_size)
 
     def begin_stage(
         self, method: str, num_steps: int, learning_rate: float, kl_coeff: float, listening_coeff: float
@@ -83,27 +94,34 @@ class LearnerActor:
     def load_reference(self, folder: str) -> bool:
         return self._learner.load_reference(folder)
 
-    def check(self, turns: list[TurnSample]) -> None:
-        self._learner.check(turns)
+    def score(
+        self, turns: Sequence[TurnSample], temperature: float, stand_in: TurnSample | None
+    ) -> list[tuple[float, ...]]:
+        return self._learner.score(turns, temperature, stand_in)
 
-    def score(self, turns: list[TurnSample], temperature: float) -> dict[int, tuple[float, ...]]:
-        return self._learner.score(turns, temperature)
-
-    def score_reference(self, turns: list[TurnSample], temperature: float) -> dict[int, tuple[float, ...]]:
-        return self._learner.score_reference(turns, temperature)
+    def score_reference(
+        self, turns: Sequence[TurnSample], temperature: float, stand_in: TurnSample | None
+    ) -> list[tuple[float, ...]]:
+        return self._learner.score_reference(turns, temperature, stand_in)
 
     def probe(self, prompt_ids: tuple[int, ...], target_ids: tuple[int, ...]) -> list[float]:
         # Every rank scores it: a pass is collective, and each rank's share must not be empty.
         turn = TurnSample(prompt_ids, target_ids, 1.0)
         return self._learner.score_here(turn)
 
-    def step(self, games: list[GameSample], sft: list[TurnSample], temperature: float, at_start: bool) -> StepReport:
-        from learners.batch import Batch
+    def step(self, batch: Batch, temperature: float, at_start: bool) -> StepReport:
+        return self._learner.step(batch, temperature, at_start)
 
-        return self._learner.step(Batch(tuple(games), tuple(sft)), temperature, at_start)
+    def buckets(self, begin: int, end: int) -> Any:
+        """Buckets [begin, end) of rank 0, to be called with as many `num_returns`. Ray stores each before the next one
+        is computed, because they share their memory."""
+        found = (self._learner.bucket(index) for index in range(begin, end))
+        return next(found) if end - begin == 1 else found
 
-    def bucket(self, index: int) -> Bucket | None:
-        return self._learner.bucket(index)
+    def gather_buckets(self) -> None:
+        """The part of any other rank in rank 0's calls of `buckets`."""
+        for index in range(self._learner.num_buckets):
+            self._learner.bucket(index)
 
     def save_model(self, folder: str) -> None:
         self._learner.save_model(folder)
@@ -144,7 +162,7 @@ class LearnerHandle(ActorHandle, Protocol):
     @remote_method
     def start(
         self, model: str, config: LearnerConfig, objective: ObjectiveConfig, place: Place, num_here: int
-    ) -> tuple[int, int, dict[str, Any] | None]: ...
+    ) -> Loaded: ...
 
     @remote_method
     def begin_stage(
@@ -161,24 +179,26 @@ class LearnerHandle(ActorHandle, Protocol):
     def load_reference(self, folder: str) -> bool: ...
 
     @remote_method
-    def check(self, turns: list[TurnSample]) -> None: ...
+    def score(
+        self, turns: Sequence[TurnSample], temperature: float, stand_in: TurnSample | None
+    ) -> list[tuple[float, ...]]: ...
 
     @remote_method
-    def score(self, turns: list[TurnSample], temperature: float) -> dict[int, tuple[float, ...]]: ...
-
-    @remote_method
-    def score_reference(self, turns: list[TurnSample], temperature: float) -> dict[int, tuple[float, ...]]: ...
+    def score_reference(
+        self, turns: Sequence[TurnSample], temperature: float, stand_in: TurnSample | None
+    ) -> list[tuple[float, ...]]: ...
 
     @remote_method
     def probe(self, prompt_ids: tuple[int, ...], target_ids: tuple[int, ...]) -> list[float]: ...
 
     @remote_method
-    def step(
-        self, games: list[GameSample], sft: list[TurnSample], temperature: float, at_start: bool
-    ) -> StepReport: ...
+    def step(self, batch: Batch, temperature: float, at_start: bool) -> StepReport: ...
 
     @remote_method
-    def bucket(self, index: int) -> Bucket | None: ...
+    def buckets(self, begin: int, end: int) -> Any: ...
+
+    @remote_method
+    def gather_buckets(self) -> None: ...
 
     @remote_method
     def save_model(self, folder: str) -> None: ...

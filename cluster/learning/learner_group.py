@@ -1,6 +1,7 @@
 """The learner group: DeepSpeed ranks, one actor each, called as one.
 
-Every call goes to every rank, in the same order, because DeepSpeed's steps and gathers are collective.
+Every rank takes part in every call, in the same order, because DeepSpeed's steps and gathers are collective. Each
+sample is sent to one rank only, and a version of the weights takes at most four calls per rank, however large it is.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from spag_ray.config.parts import Channel, LearnerConfig
 from spag_ray.errors import LearnersLostError
 from spag_ray.results.lines import StepReport
 from spag_ray.training_data.samples import GameSample, TurnSample
+from spag_ray.training_data.shares import Batch, check_turns, shares_of
 from spag_ray.weights.snapshot import Bucket
 
 
 class LearnerGroup:
-    """Started by the constructor; `close` ends its actors."""
+    """Started by the constructor; `close` ends its actors. `actor`: the class that hosts a rank."""
 
     def __init__(
         self,
@@ -36,18 +38,20 @@ class LearnerGroup:
         log_folder: str,
         name: str = "learner",
         reservation: Reservation | None = None,
+        actor: type[LearnerActor] = LearnerActor,
     ) -> None:
-        actor = ray.remote(LearnerActor)
         self.timeout_s = config.timeout_s
         self._reservation = reservation or Reservation()
         self._names = [f"{name}-{rank}" for rank in range(config.num_ranks)]
         self._ranks: list[LearnerHandle] = [
-            actor.options(
+            ray.remote(actor)
+            .options(
                 name=rank,
                 num_cpus=config.num_cpus,
                 num_gpus=config.num_gpus,
                 **self._reservation.take(rank, "learner", config.num_cpus, config.num_gpus),
-            ).remote(f"{log_folder}/{rank}.log")
+            )
+            .remote(f"{log_folder}/{rank}.log")
             for rank in self._names
         ]
         self._beats: list[Ref[None]] = []
@@ -60,7 +64,9 @@ class LearnerGroup:
                 rank.start.remote(model, config, objective, place, nodes.count(node))
                 for rank, place, node in zip(self._ranks, ranks, nodes, strict=True)
             ]
-            self.num_buckets, self.num_tensors, self.adapter = self._get(started)[0]
+            loaded = self._get(started)[0]
+            self.num_tensors, self.adapter = loaded.num_tensors, loaded.adapter
+            self._num_buckets, self._vocabulary_size = loaded.num_buckets, loaded.vocabulary_size
         except BaseException:
             self.close()
             raise
@@ -97,11 +103,11 @@ class LearnerGroup:
 
     def check(self, turns: Sequence[TurnSample]) -> None:
         """Raises LearnerError, before any step, for samples that the model cannot be trained on."""
-        self._get([self._ranks[0].check.remote(list(turns))])
+        check_turns(turns, self._vocabulary_size)
 
     def score_games(self, games: Sequence[GameSample], temperature: float) -> list[GameSample]:
         """The games, with their turns' log-probabilities under the current weights as the old ones."""
-        scored = iter(self._scores(games, lambda rank, turns: rank.score.remote(turns, temperature)))
+        scored = iter(self._scores(games, lambda rank, turns, other: rank.score.remote(turns, temperature, other)))
         return [
             replace(game, turns=tuple(replace(turn, old_logprobs=next(scored)) for turn in game.turns))
             for game in games
@@ -109,7 +115,9 @@ class LearnerGroup:
 
     def score_reference(self, games: Sequence[GameSample], temperature: float) -> list[GameSample]:
         """The games, with their turns' log-probabilities under the reference."""
-        scored = iter(self._scores(games, lambda rank, turns: rank.score_reference.remote(turns, temperature)))
+        scored = iter(
+            self._scores(games, lambda rank, turns, other: rank.score_reference.remote(turns, temperature, other))
+        )
         return [
             replace(game, turns=tuple(replace(turn, reference_logprobs=next(scored)) for turn in game.turns))
             for game in games
@@ -118,29 +126,46 @@ class LearnerGroup:
     def _scores(
         self,
         games: Sequence[GameSample],
-        score: Callable[[LearnerHandle, list[TurnSample]], Ref[dict[int, tuple[float, ...]]]],
+        score: Callable[[LearnerHandle, Sequence[TurnSample], TurnSample | None], Ref[list[tuple[float, ...]]]],
     ) -> list[tuple[float, ...]]:
         """The scores of every turn, in order."""
-        turns = [turn for game in games for turn in game.turns]
-        merged: dict[int, tuple[float, ...]] = {}
-        for share in self._all(lambda rank: score(rank, turns)) if turns else []:
-            merged.update(share)
-        return [merged[index] for index in range(len(turns))]
+        turns = [TurnSample(turn.prompt_ids, turn.target_ids, 0.0) for game in games for turn in game.turns]
+        if not turns:
+            return []
+        shares = shares_of([turn.num_tokens for turn in turns], len(self._ranks))
+        refs = [
+            score(rank, [turns[index] for index in share], None if share else turns[0])
+            for rank, share in zip(self._ranks, shares, strict=True)
+        ]
+        scores: list[tuple[float, ...]] = [()] * len(turns)
+        for share, found in zip(shares, self._get(refs), strict=True):
+            for index, logprobs in zip(share, found, strict=True):
+                scores[index] = logprobs
+        return scores
 
     def step(
         self, games: Sequence[GameSample], sft: Sequence[TurnSample], temperature: float, at_start: bool = False
     ) -> StepReport:
         """One optimiser step; returns the StepReport of rank 0. `at_start`: turns without old log-probabilities take
         those of the current weights."""
-        return self._all(lambda rank: rank.step.remote(list(games), list(sft), temperature, at_start))[0]
+        shares = Batch(tuple(games), tuple(sft)).shares(len(self._ranks))
+        steps = [rank.step.remote(own, temperature, at_start) for rank, own in zip(self._ranks, shares, strict=True)]
+        return self._get(steps)[0]
 
     def bucket_refs(self) -> list[Ref[Bucket]]:
-        """The current weights, one object-store reference per bucket."""
-        return [self._bucket_ref(index) for index in range(self.num_buckets)]
+        """The current weights, one object-store reference per bucket.
 
-    def _bucket_ref(self, index: int) -> Ref[Bucket]:
-        of_rank_0 = self._ask(lambda rank: rank.bucket.remote(index))[0]
-        return cast(Ref[Bucket], of_rank_0)  # the others have none
+        A call of rank 0 computes a run of buckets, and their references can be read when it ends. There are several
+        such calls, so that engines load the first buckets while the last are computed. With them, one call of each
+        other rank, and a probe of every rank (`probe_ref`), a version takes at most four calls per rank.
+        """
+        refs: list[Ref[Bucket]] = []
+        for run in runs(self._num_buckets, 2 * len(self._ranks) + 1):
+            of_run = self._ranks[0].buckets.options(num_returns=len(run)).remote(run.start, run.stop)
+            refs += [cast(Ref[Bucket], of_run)] if len(run) == 1 else cast(list[Ref[Bucket]], of_run)
+        for rank in self._ranks[1:]:
+            rank.gather_buckets.remote()
+        return refs
 
     def probe_ref(self, prompt_ids: tuple[int, ...], target_ids: tuple[int, ...]) -> Ref[list[float]]:
         """Reference to the log-probabilities [L] of a turn under the current weights, computed as engines do."""
@@ -196,3 +221,13 @@ class LearnerGroup:
             ) from error
         except ray.exceptions.RayActorError as error:
             raise LearnersLostError(f"a learner rank is gone: {str(error).splitlines()[0]}") from error
+
+
+def runs(count: int, most: int) -> list[range]:
+    """0 .. count - 1 in at most `most` runs of nearly equal length, none empty.
+
+    >>> runs(5, most=3)
+    [range(0, 1), range(1, 3), range(3, 5)]
+    """
+    number = min(count, most)
+    return [range(run * count // number, (run + 1) * count // number) for run in range(number)]

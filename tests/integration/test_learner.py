@@ -24,7 +24,8 @@ import torch
 from dataclasses import replace
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_grad
 from learners.engine import World
-from learners.learner import Batch, Learner
+from learners.learner import Learner
+from spag_ray.training_data.shares import Batch, shares_of
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.training_data.samples import GameSample, TurnSample
@@ -55,10 +56,11 @@ sft = [TurnSample((1, 30, 31, 2), (32, 33, 2), 1.0)]
 
 def scored(games):
     turns = [turn for one in games for turn in one.turns]
-    scores = learner.score(turns)
-    gathered = [None] * int(size)
+    shares = shares_of([turn.num_tokens for turn in turns], world.size)
+    scores = learner.score([turns[index] for index in shares[world.rank]], stand_in=turns[0])
+    gathered = [None] * world.size
     torch.distributed.all_gather_object(gathered, scores)
-    merged = {index: values for share in gathered for index, values in share.items()}
+    merged = {index: values for own, found in zip(shares, gathered) for index, values in zip(own, found)}
     at, done = 0, []
     for one in games:
         turns = enumerate(one.turns, start=at)
@@ -75,10 +77,11 @@ def step(rate):
 learner._engine.step = step
 
 learner.begin_stage("self_play", 9, 1e-3, 0.2, 0.4)
-batch = Batch(tuple(scored(games)), tuple(sft))
+whole = Batch(tuple(scored(games)), tuple(sft))
+batch = whole.shares(world.size)[world.rank]
 reports = [learner.step(batch) for _ in range(3)]
-turn = replace(batch.games[0].turns[0], old_logprobs=(float("nan"),) * 4)
-poisoned = Batch((replace(batch.games[0], turns=(turn,)),))
+turn = replace(whole.games[0].turns[0], old_logprobs=(float("nan"),) * 4)
+poisoned = Batch((replace(whole.games[0], turns=(turn,)),)).shares(world.size)[world.rank]
 def checksums():
     buckets = [learner.bucket(index) for index in range(learner.num_buckets)]
     return [bucket.checksum for bucket in buckets if bucket is not None]

@@ -8,11 +8,12 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from learners.attention import TREE
-from learners.batch import Batch, BatchLoss
+from learners.batch import BatchLoss
 from learners.forward import token_logprobs_and_entropies
 from learners.head import TargetHead
 from learners.packing import TokenSample, TokenTree, pack
 from spag_ray.config.objective import ObjectiveConfig
+from spag_ray.training_data.shares import Batch
 
 
 def make_tree_model() -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from learners.batch import Batch, BatchLoss, Method
+from learners.batch import BatchLoss, Method
 from learners.objectives import MIN_ASKED, claiming_piece
 from spag_ray.config.loading import parse_config
 from spag_ray.config.objective import ObjectiveConfig
@@ -20,6 +20,7 @@ from spag_ray.game.prompts import Claim
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.training_data.listened_turns import WhenToClaim, is_for_claiming, listened_turns
 from spag_ray.training_data.samples import Claiming, GameSample, TurnSample
+from spag_ray.training_data.shares import Batch
 from tests.support.episodes import game
 from tests.support.tree_model import check_same_in_a_tree, make_tree_model
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from learners.batch import Batch, BatchLoss, Method
+from learners.batch import BatchLoss, Method
 from learners.forward import token_logprobs, token_logprobs_and_entropies
 from learners.packing import TokenSample, pack
 from spag_ray.config.loading import parse_config
@@ -19,6 +19,7 @@ from spag_ray.game.prompts import Claim
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.training_data.listened_turns import count_leading, listened_turns, spread, with_listening
 from spag_ray.training_data.samples import GameSample, TurnSample, game_samples, turns_of
+from spag_ray.training_data.shares import Batch
 from tests.support.episodes import game
 from tests.support.tree_model import check_same_in_a_tree, make_tree_model
 

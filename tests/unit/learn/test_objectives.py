@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from learners.batch import Batch, BatchLoss
+from learners.batch import BatchLoss
 from learners.objectives import (
     GameLogprobs,
     KlWeighting,
@@ -27,6 +27,7 @@ from learners.objectives import (
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.game.rules import Role
 from spag_ray.training_data.samples import GameSample, TurnSample
+from spag_ray.training_data.shares import Batch
 
 torch.set_num_threads(1)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from learners.batch import Batch, BatchLoss, Method
+from learners.batch import BatchLoss, Method
 from learners.objectives import MAX_SAID, unsaid_piece
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.episodes.episode import Episode
@@ -17,6 +17,7 @@ from spag_ray.errors import ModelError
 from spag_ray.game.prompts import Claim, Spoken
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.training_data.samples import GameSample, TurnSample, game_samples, turns_of
+from spag_ray.training_data.shares import Batch
 from spag_ray.training_data.unsaid_words import heard_words, merged, unsaid_words, with_unsaid_words
 from tests.support.episodes import game
 from tests.support.tree_model import check_same_in_a_tree, make_tree_model

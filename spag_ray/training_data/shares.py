@@ -1,0 +1,145 @@
+"""The global batch of an optimiser step, and what each rank of a learner group gets of it.
+
+The process that puts a batch together plans it for all ranks, so each sample is sent to one rank only. There is no
+torch here, because that process trains nothing.
+
+    >>> shares_of([5, 1, 4, 3], num_ranks=2)
+    [[0, 1], [2, 3]]
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from spag_ray.errors import LearnerError
+from spag_ray.game.rules import Role
+from spag_ray.training_data.samples import GameSample, TurnSample
+
+Kind = Literal["turn", "sft", "listening", "unsaid"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The global batch of one optimiser step: games (never split) and SFT rows. Or one rank's share of it, made by
+    `shares`: then `whole` counts the global batch, and a share without items has a `stand_in`, with which its rank
+    takes part in collective calls."""
+
+    games: tuple[GameSample, ...]
+    sft: tuple[TurnSample, ...] = ()
+    whole: BatchCounts | None = None
+    stand_in: TurnSample | None = None
+
+    def shares(self, num_ranks: int) -> list[Batch]:
+        """This global batch, divided over the ranks."""
+        games = shares_of([game.num_tokens for game in self.games], num_ranks)
+        rows = shares_of([row.num_tokens for row in self.sft], num_ranks)
+        items = self.items
+        first = items[0].turn if items else None
+        return [
+            Batch(
+                tuple(self.games[index] for index in own_games),
+                tuple(self.sft[index] for index in own_rows),
+                self.counts,
+                None if own_games or own_rows else first,
+            )
+            for own_games, own_rows in zip(games, rows, strict=True)
+        ]
+
+    @cached_property
+    def counts(self) -> BatchCounts:
+        """Those of the global batch."""
+        return self.whole or BatchCounts.of(self)
+
+    @property
+    def items(self) -> list[Item]:
+        """Everything that is trained on, games first."""
+        turns = [Item(turn, game.weight, len(game.turns)) for game in self.games for turn in game.turns]
+        words = [
+            Item(word, num_turns=len(game.listening), kind="listening")
+            for game in self.games
+            for word in game.listening
+        ]
+        places = [
+            Item(place, num_turns=sum(turn[0].role is place.role for turn in game.unsaid), kind="unsaid")
+            for game in self.games
+            for turn in game.unsaid
+            for place in turn
+        ]
+        return turns + words + places + [Item(row, kind="sft") for row in self.sft]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One of a game's `num_turns` trained turns, an SFT row, one of a game's `num_turns` listened turns, or a place in
+    one of a seat's `num_turns` turns where a word must not be said."""
+
+    turn: TurnSample
+    weight: float = 1.0
+    num_turns: int = 1
+    kind: Kind = "turn"
+
+    def temperature(self, of_turns: float) -> float:
+        """Temperature of the softmax in training: that of play for sampled turns and for claims, else 1."""
+        if self.turn.claiming is not None:
+            return self.turn.claiming.temperature
+        return of_turns if self.kind == "turn" else 1.0
+
+
+@dataclass(frozen=True)
+class BatchCounts:
+    """What the loss and the report of every rank need to know of a global batch.
+
+    `num_decided`: games with trained turns, N of the loss. `num_listened`: games with listened turns that train the
+    word, K of the loss; `num_heard`: those that train when to claim too. `num_unsaid`: {seat: games with turns of it
+    that must not say some words}. `role_weights`: {role: mean weight of the games that it decided; 0 if none}.
+    """
+
+    num_turns: int
+    num_rows: int
+    num_decided: int
+    num_listened: int
+    num_heard: int
+    num_unsaid: Mapping[Role | None, int]
+    role_weights: Mapping[Role, float]
+
+    @classmethod
+    def of(cls, batch: Batch) -> BatchCounts:
+        games = batch.games
+        weights = {role: [game.weight for game in games if game.role is role and game.turns] for role in Role}
+        return cls(
+            num_turns=sum(len(game.turns) for game in games),
+            num_rows=len(batch.sft),
+            num_decided=sum(bool(game.turns) for game in games),
+            num_listened=sum(bool(game.listening) and not game.teaches_when for game in games),
+            num_heard=sum(bool(game.listening) for game in games),
+            num_unsaid=Counter(role for game in games for role in {turn[0].role for turn in game.unsaid}),
+            role_weights={role: sum(values) / len(values) if values else 0.0 for role, values in weights.items()},
+        )
+
+
+def shares_of(sizes: Sequence[int], num_ranks: int) -> list[list[int]]:
+    """The indices of each rank, in order. Items are given out largest first, each to the rank with the least so far."""
+    loads = [(0, rank) for rank in range(num_ranks)]  # a heap; of equal loads, the lowest rank comes first
+    shares: list[list[int]] = [[] for _ in range(num_ranks)]
+    for index in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):
+        load, rank = loads[0]
+        heapq.heapreplace(loads, (load + sizes[index], rank))
+        shares[rank].append(index)
+    return [sorted(share) for share in shares]
+
+
+def check_turns(turns: Sequence[TurnSample], vocabulary_size: int) -> None:
+    """Raises LearnerError for a token that the model's vocabulary does not have."""
+    for index, turn in enumerate(turns):
+        largest = max(max(turn.prompt_ids, default=0), max(turn.target_ids))
+        smallest = min(min(turn.prompt_ids, default=0), min(turn.target_ids))
+        if largest >= vocabulary_size or smallest < 0:
+            raise LearnerError(
+                f"sample {index} has token id {largest if smallest >= 0 else smallest}, the model's vocabulary has "
+                f"{vocabulary_size} tokens; was it made with another model's tokenizer?"
+            )
