@@ -1,4 +1,4 @@
-"""The form of a game: its parts, its list of scenarios and their split, and a ruling. Nothing here plays.
+"""The form of a game: its parts, its list of scenarios and their split, a ruling and its verdict. Nothing here plays.
 
 form_fault(KuhnPoker())                                            None: arenas can play it
 split_scenarios(["red", "green", "blue"], seed=0, num_held_out=1)  (["blue", "red"], ["green"])
@@ -11,11 +11,11 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from spag_ray.errors import ConfigError
-from spag_ray.game.end_reason import MAX_LENGTH
+from spag_ray.errors import ConfigError, InputError
+from spag_ray.game.end_reason import MAX_LENGTH, EndReason
 from spag_ray.game.prompt_file import one_line
-from spag_ray.game.protocol import MAX_PAYOFF, Ruling, seat_of
-from spag_ray.game.rules import Outcome
+from spag_ray.game.protocol import MAX_PAYOFF, Game, History, Ruling, seat_of, tie
+from spag_ray.game.rules import Outcome, Verdict
 
 _METHODS = ("scenarios", "messages", "rule")
 _ATTRIBUTES = ("seats", "max_turns", "is_exhaustive")
@@ -83,6 +83,31 @@ def split_faults(every: Sequence[str]) -> Iterator[str]:
 def _are_parted(one: str, other: str, every: Sequence[str], seed: int) -> bool:
     trained, held_out = split_scenarios(every, seed, len(every) // 2)
     return (one in trained and other in held_out) or (one in held_out and other in trained)
+
+
+def verdict_of(game: Game, history: History, scenario: str) -> Verdict | None:
+    """The verdict after the last turn; None if the game continues.
+
+    A game that has ended for lack of turns is tied, with payoffs of 0. Raises InputError for a ruling with a fault.
+    """
+    found = game.rule(history, scenario)
+    if found is None:
+        if len(history) < 2 * game.max_turns:
+            return None
+        found = tie(EndReason.UNDECIDED, reason=f"no turn of the {len(history)} read decided the game")
+    if fault := next(ruling_faults(found, history), None):
+        where = f"scenario {scenario!r:.100}, history {list(history)!r:.200}"
+        raise InputError(f"{type(game).__name__}.rule: {fault[1]} ({where}); mend the game (docs/games.md)")
+    is_tie = found.outcome is Outcome.TIED
+    return Verdict(
+        found.outcome,
+        found.end_reason,
+        len(history),
+        found.reason,
+        None if is_tie else len(history) - 1,
+        None if is_tie else found.span or (0, len(history[-1])),
+        found.payoffs,
+    )
 
 
 def ruling_faults(ruling: Any, history: Sequence[str]) -> Iterator[tuple[str, str]]:

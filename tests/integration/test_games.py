@@ -17,7 +17,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import ConfigError, InputError
 from spag_ray.game import check
-from spag_ray.game.protocol import verdict_of
+from spag_ray.game.game_form import verdict_of
 from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.games.registry import load_game
 from spag_ray.results.lines import ExploitabilityLine
