@@ -15,8 +15,20 @@ def game_file(name: str) -> Path | None:
     module, found, _ = name.rpartition(":")
     if not found:
         return None
-    path = Path(module if module.endswith(".py") else f"{module.replace('.', '/')}.py")
-    return path if path.is_file() else None
+    folder = module.replace(".", "/")
+    paths = [module] if module.endswith(".py") else [f"{folder}.py", f"{folder}/__init__.py"]
+    return next((path for path in map(Path, paths) if path.is_file()), None)
+
+
+def package_of(file: Path) -> Path | None:
+    """The outermost folder of the package that a file is in; None for a file that is in none. A relative path is of a
+    package below the current folder."""
+    outermost = None
+    for folder in file.parents[:-1]:
+        if not (folder / "__init__.py").is_file():
+            break
+        outermost = folder
+    return outermost
 
 
 def check_game(
