@@ -22,8 +22,9 @@ from actors.policy import Completion, GameView, Request, Sampling, Score
 from actors.pool import EnginePool, Member
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import EngineError, ModelError
+from spag_ray.game.game_form import verdict_of
 from spag_ray.game.prompts import Renderer
-from spag_ray.game.protocol import TABOO, Game, verdict_of
+from spag_ray.game.protocol import TABOO, Game
 from spag_ray.game.referee.judge import judge_turn, out_of_room, tied
 from spag_ray.game.rules import Role, Verdict, next_role
 from spag_ray.game.turn import Turn

@@ -159,7 +159,7 @@ def play(
     out: Annotated[Path, typer.Option(help="games in the published JSON format")],
     attacker: Annotated[str | None, typer.Option(help="model folder of the attacker")] = None,
     defender: Annotated[str | None, typer.Option(help="model folder of the defender")] = None,
-    words: Annotated[Path | None, typer.Option(help="target words, one a line")] = None,
+    words: Annotated[Path | None, typer.Option(help="target words, or scenarios of another game, one a line")] = None,
     override: Overrides = None,
 ) -> None:
     """Play one game per word and write the games."""
@@ -202,7 +202,7 @@ def match(
     stages: Annotated[Path | None, typer.Option(help="run folder: its base model and every stage play too")] = None,
     against: Annotated[str | None, typer.Option(help="play only this player's matches, in both seats")] = None,
     games: Annotated[int | None, typer.Option(min=1, help="of each pairing (default evaluation.games)")] = None,
-    words: Annotated[Path | None, typer.Option(help="words, one a line, instead of the held-out ones")] = None,
+    words: Annotated[Path | None, typer.Option(help="words or scenarios, one a line (default: held-out ones)")] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file; matches in it are kept, not played again")] = None,
     override: Overrides = None,
 ) -> None:

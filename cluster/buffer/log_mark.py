@@ -19,8 +19,7 @@ from spag_ray.episodes.game_count import GameCount
 from spag_ray.episodes.head import Played
 from spag_ray.episodes.log import LOG_START, LogPlace
 from spag_ray.game.end_reason import end_reason
-from spag_ray.game.game_end import GameEnd
-from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.rules import GameEnd, Outcome, Role
 
 _RATE = 0.02
 

@@ -17,6 +17,7 @@ from learners.deepspeed_config import deepspeed_config, sleep_fault
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.formats import holds_games, read_games, read_samples, read_sft
 from spag_ray.errors import ConfigError
+from spag_ray.game.conformance import check
 from spag_ray.game.game_renderer import game_renderer
 from spag_ray.game.prompt_file import load_template
 from spag_ray.game.prompts import make_renderer
@@ -26,6 +27,8 @@ from spag_ray.game.turn import Turn
 from spag_ray.games.of_config import game_of
 from spag_ray.results.evaluations import task_names
 from spag_ray.training_data.prompt_randomization import load_varied
+
+_NUM_CHECKED = 20  # games that show the faults of a game, in a moment
 
 
 def check_files(config: RunConfig) -> None:
@@ -144,7 +147,12 @@ def _check_prompts(config: RunConfig, model: str, words: Sequence[str]) -> None:
 
 
 def _check_messages(config: RunConfig, game: Game, model: str, scenarios: Sequence[str]) -> None:
-    """The same for a game's messages: those of seat 0 before its first turn, and of seat 1 after one."""
+    """The same for a game's messages: those of seat 0 before its first turn, and of seat 1 after one. Refuses a game
+    that breaks a promise of the protocol in a few games."""
+    if faults := check(lambda: game_of(config), _NUM_CHECKED):
+        raise ConfigError(
+            f"game.name: {config.game.name}: {faults[0]}; spag_ray.game.check lists every fault (docs/games.md)"
+        )
     renderer = game_renderer(game, load_tokenizer(model), config.prompts)
     longest = max(scenarios, key=len)
     opening = Turn(Role.ATTACKER, "", (), (), (), "nobody")

@@ -11,7 +11,7 @@ from rich.console import Console
 from actors.endpoint_policy import check_endpoint
 from actors.models import resolve_model
 from cluster.checks.preflight import check_model, in_a_process
-from cluster.launch.placed_run import needs_cards, placed_run, training_words, watch_run
+from cluster.launch.placed_run import needs_cards, placed_run, training_words, watch_run, words_of_file
 from cluster.monitor.tables import comparison_lines, guess_table, match_tables
 from cluster.runtime.output_files import free_name
 from cluster.runtime.ray_session import get
@@ -20,7 +20,6 @@ from cluster.schedules.tournament import Entrant, check_entrants, entrants_of_ru
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 from spag_ray.game.decks import load_deck
-from spag_ray.game.words import read_words
 from spag_ray.results.could_have_known import read_held_out
 from spag_ray.results.game_names import names_of
 from spag_ray.results.matches import others_in, read_matches, write_matches
@@ -51,7 +50,7 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     cards = (
         load_deck(config.words.cards_from, config.words.max_difficulty) if is_scripted or needs_cards(config) else {}
     )
-    held_out = read_words(wanted.words) if wanted.words else training_words(config, cards)[1]
+    held_out = words_of_file(config, wanted.words) if wanted.words else training_words(config, cards)[1]
     model = next((entrant.folder for entrant in entrants if entrant.folder), None) or resolve_model(config.model)
     for each in dict.fromkeys(entrant.folder or model for entrant in entrants):
         in_a_process(check_model, config, each, held_out)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from actors.models import resolve_model
 from cluster.checks.preflight import check_model, in_a_process
-from cluster.launch.placed_run import needs_cards, placed_run, training_words, watch_run
+from cluster.launch.placed_run import needs_cards, placed_run, training_words, watch_run, words_of_file
 from cluster.runtime.output_files import refuse_existing
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
@@ -17,7 +17,6 @@ from cluster.tracking.wandb import check_tracking
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.formats import write_games
 from spag_ray.game.decks import load_deck
-from spag_ray.game.words import read_words
 
 
 def run_play(
@@ -32,7 +31,7 @@ def run_play(
     refuse_existing(out)
     check_tracking(config.tracking)
     if words_file:
-        words = read_words(words_file)
+        words = words_of_file(config, words_file)
     else:
         words = training_words(
             config, load_deck(config.words.cards_from, config.words.max_difficulty) if needs_cards(config) else {}

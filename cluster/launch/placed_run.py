@@ -27,7 +27,7 @@ from cluster.types import Progress
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 from spag_ray.game.decks import Deck, easy_cards, load_deck, split_words, without_words
-from spag_ray.game.words import read_words
+from spag_ray.game.words import read_scenarios, read_words
 from spag_ray.games.of_config import game_of, scenarios_of
 from spag_ray.host.folder_lease import FolderLease, held
 
@@ -116,6 +116,13 @@ def training_words(config: RunConfig, cards: Deck) -> tuple[list[str], list[str]
     if len(candidates) < len(every):
         words, _ = split_words([word for word in every if word not in set(held_out)], 0, config.seed)
     return words[: config.words.num_train], held_out
+
+
+def words_of_file(config: RunConfig, path: Path) -> list[str]:
+    """The words to play from a file with one per line; in another game than Taboo, its scenarios. Raises InputError."""
+    if (game := game_of(config)) is not None:
+        return read_scenarios(path, list(game.scenarios()), config.game.name)
+    return read_words(path)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from spag_ray.game.game_end import GAME_ENDS
+from spag_ray.game.rules import GAME_ENDS
 from spag_ray.results.lines import Line
 from spag_ray.stages import Stage
 

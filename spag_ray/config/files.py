@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from spag_ray.config.games import game_file
+from spag_ray.config.games import game_file, package_of
 from spag_ray.config.loading import to_yaml, without_environment
 from spag_ray.config.run import RunConfig
 
@@ -50,6 +50,6 @@ def named_paths(config: RunConfig) -> dict[str, str]:
     if config.render == "varied":
         maybe_shipped["varied_prompts"] = config.varied_prompts
     if (module := game_file(config.game.name)) is not None:
-        named["game.name"] = str(module)
+        named["game.name"] = str(package_of(module) or module)
     named |= {key: path for key, path in maybe_shipped.items() if Path(path).is_file()}
     return {key: path for key, path in named.items() if path}

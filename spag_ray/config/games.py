@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from spag_ray.config.objective import ObjectiveConfig
-from spag_ray.config.parts import GameConfig, ImitationConfig, Payoffs
+from spag_ray.config.parts import GameConfig, ImitationConfig, Payoffs, WordsConfig
 
 STYLES = ("chat", "lines")  # of a game's messages (game_renderer.py)
+_WORDS_OF_TABOO = ("source", "deck", "max_difficulty", "max_held_out_difficulty")
 
 
 def game_file(name: str) -> Path | None:
@@ -15,12 +16,25 @@ def game_file(name: str) -> Path | None:
     module, found, _ = name.rpartition(":")
     if not found:
         return None
-    path = Path(module if module.endswith(".py") else f"{module.replace('.', '/')}.py")
-    return path if path.is_file() else None
+    folder = module.replace(".", "/")
+    paths = [module] if module.endswith(".py") else [f"{folder}.py", f"{folder}/__init__.py"]
+    return next((path for path in map(Path, paths) if path.is_file()), None)
+
+
+def package_of(file: Path) -> Path | None:
+    """The outermost folder of the package that a file is in; None for a file that is in none. A relative path is of a
+    package below the current folder."""
+    outermost = None
+    for folder in file.parents[:-1]:
+        if not (folder / "__init__.py").is_file():
+            break
+        outermost = folder
+    return outermost
 
 
 def check_game(
     game: GameConfig,
+    words: WordsConfig,
     objective: ObjectiveConfig,
     imitation: ImitationConfig,
     prompts: str,
@@ -30,11 +44,12 @@ def check_game(
     """Raise ValueError for settings that have a meaning in Taboo alone, if another game is played."""
     if game.is_taboo:
         return
-    usual = GameConfig()
+    usual, usual_words = GameConfig(), WordsConfig()
     of_taboo = {
         "preset: published": preset == "published",
         "game.max_turns": game.max_turns != usual.max_turns,
         "game.rules": game.rules != usual.rules,
+        **{f"words.{key}": getattr(words, key) != getattr(usual_words, key) for key in _WORDS_OF_TABOO},
         "objective.listening_coeff": objective.listening_coeff,
         "objective.unsaid_coeff": objective.unsaid_coeff,
         "imitation.listening_coeff": imitation.listening_coeff,

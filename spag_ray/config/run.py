@@ -95,7 +95,7 @@ class RunConfig(Part):
         self._check_reference()
         self._check_channel()
         self._check_collapse()
-        check_game(self.game, self.objective, self.imitation, self.prompts, self.render, self.preset)
+        check_game(self.game, self.words, self.objective, self.imitation, self.prompts, self.render, self.preset)
         if self.schedule == "stream" and self.placement == "colocated":
             raise ValueError(
                 "schedule: stream plays and trains at once, placement: colocated alternates the two; remove one of them"

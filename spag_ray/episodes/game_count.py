@@ -6,8 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from spag_ray.episodes.head import Counted
-from spag_ray.game.game_end import GameEnd, end_of
-from spag_ray.game.rules import Outcome
+from spag_ray.game.rules import GameEnd, Outcome, end_of
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The form of a game: its parts, its list of scenarios and their split, and a ruling. Nothing here plays.
+"""The form of a game: its parts, its list of scenarios and their split, a ruling and its verdict. Nothing here plays.
 
 form_fault(KuhnPoker())                                            None: arenas can play it
 split_scenarios(["red", "green", "blue"], seed=0, num_held_out=1)  (["blue", "red"], ["green"])
@@ -11,13 +11,14 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from spag_ray.errors import ConfigError
-from spag_ray.game.end_reason import MAX_LENGTH
+from spag_ray.errors import ConfigError, InputError
+from spag_ray.game.end_reason import MAX_LENGTH, EndReason
 from spag_ray.game.prompt_file import one_line
-from spag_ray.game.protocol import MAX_PAYOFF, Ruling, seat_of
-from spag_ray.game.rules import Outcome
+from spag_ray.game.protocol import MAX_PAYOFF, Game, History, Ruling, seat_of, tie
+from spag_ray.game.rules import Outcome, Verdict
 
 _METHODS = ("scenarios", "messages", "rule")
+_OPTIONAL_METHODS = ("scripted", "hidden", "decisions", "measure", "average")
 _ATTRIBUTES = ("seats", "max_turns", "is_exhaustive")
 
 
@@ -29,20 +30,41 @@ def check_form(game: Any, name: str) -> None:
 
 def form_fault(game: Any) -> str | None:
     """What is missing in the object, or why arenas cannot play it."""
-    lacks = [each for each in (*_ATTRIBUTES, *_METHODS) if not hasattr(game, each)]
-    if lacks:
+    found: dict[str, Any] = {}
+    for name in (*_ATTRIBUTES, "is_simultaneous", *_METHODS, *_OPTIONAL_METHODS):
+        try:
+            found[name] = getattr(game, name)
+        except AttributeError:
+            continue
+        except Exception as error:
+            return f"its {name} cannot be read ({type(error).__name__}: {error})"
+    if lacks := [each for each in (*_ATTRIBUTES, *_METHODS) if each not in found]:
         return f"a game needs {', '.join(lacks)} (docs/games.md)"
-    if getattr(game, "is_simultaneous", False):
+    for name in ("is_exhaustive", "is_simultaneous"):
+        if not isinstance(found.get(name, False), bool):
+            return f"{name} is {found[name]!r:.60}; set it to True or False"
+    methods = [*_METHODS, *(name for name in _OPTIONAL_METHODS if found.get(name) is not None)]
+    for name in methods:
+        if not callable(found[name]):
+            return f"{name} is {found[name]!r:.60}; it has to be a method"
+    if found.get("is_simultaneous"):
         return "its seats move at the same time; only games in which they take turns are played"
-    seats = game.seats
+    return _seats_fault(found["seats"]) or _turns_fault(found["max_turns"])
+
+
+def _seats_fault(seats: Any) -> str | None:
     is_pair = isinstance(seats, tuple | list) and len(seats) == 2
     if not is_pair:
         count = len(seats) if isinstance(seats, tuple | list) else repr(seats)
         return f"it has {count} seats; only games of two seats are played"
     if not all(isinstance(seat, str) and seat for seat in seats) or seats[0] == seats[1]:
         return f"its seats are named {seats[0]!r} and {seats[1]!r}; give two different names"
-    if not isinstance(game.max_turns, int) or game.max_turns < 1:
-        return f"max_turns is {game.max_turns!r}; it is the number of turns of each seat"
+    return None
+
+
+def _turns_fault(max_turns: Any) -> str | None:
+    if type(max_turns) is not int or max_turns < 1:
+        return f"max_turns is {max_turns!r:.60}; it is the number of turns of each seat"
     return None
 
 
@@ -83,6 +105,31 @@ def split_faults(every: Sequence[str]) -> Iterator[str]:
 def _are_parted(one: str, other: str, every: Sequence[str], seed: int) -> bool:
     trained, held_out = split_scenarios(every, seed, len(every) // 2)
     return (one in trained and other in held_out) or (one in held_out and other in trained)
+
+
+def verdict_of(game: Game, history: History, scenario: str) -> Verdict | None:
+    """The verdict after the last turn; None if the game continues.
+
+    A game that has ended for lack of turns is tied, with payoffs of 0. Raises InputError for a ruling with a fault.
+    """
+    found = game.rule(history, scenario)
+    if found is None:
+        if len(history) < 2 * game.max_turns:
+            return None
+        found = tie(EndReason.UNDECIDED, reason=f"no turn of the {len(history)} read decided the game")
+    if fault := next(ruling_faults(found, history), None):
+        where = f"scenario {scenario!r:.100}, history {list(history)!r:.200}"
+        raise InputError(f"{type(game).__name__}.rule: {fault[1]} ({where}); mend the game (docs/games.md)")
+    is_tie = found.outcome is Outcome.TIED
+    return Verdict(
+        found.outcome,
+        found.end_reason,
+        len(history),
+        found.reason,
+        None if is_tie else len(history) - 1,
+        None if is_tie else found.span or (0, len(history[-1])),
+        found.payoffs,
+    )
 
 
 def ruling_faults(ruling: Any, history: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role, Verdict, next_role
+from spag_ray.game.rules import Outcome, Role, next_role
 
 History: TypeAlias = Sequence[str]
 Message: TypeAlias = Mapping[str, str]  # {"role": "user" or "assistant", "content": text}
@@ -157,28 +157,6 @@ class Solved(Protocol):
     def average(self, policies: Sequence[Sequence[Mapping[str, float]]]) -> Sequence[Mapping[str, float]]:
         """The policy that plays each of these for a whole game equally often, as probabilities at the decisions."""
         ...
-
-
-def verdict_of(game: Game, history: History, scenario: str) -> Verdict | None:
-    """The verdict after the last turn; None if the game continues.
-
-    A game that has ended for lack of turns is tied, with payoffs of 0.
-    """
-    found = game.rule(history, scenario)
-    if found is None:
-        if len(history) < 2 * game.max_turns:
-            return None
-        found = tie(EndReason.UNDECIDED, reason=f"no turn of the {len(history)} read decided the game")
-    is_tie = found.outcome is Outcome.TIED
-    return Verdict(
-        found.outcome,
-        found.end_reason,
-        len(history),
-        found.reason,
-        None if is_tie else len(history) - 1,
-        None if is_tie else found.span or (0, len(history[-1])),
-        found.payoffs,
-    )
 
 
 def seat_of(role: Role) -> int:

@@ -1,9 +1,11 @@
-"""The rules of Adversarial Taboo as pure functions: who speaks, how a game can end, who scored.
+"""The rules of Adversarial Taboo as pure functions: who speaks, how a game ends in one of eleven ways, who scored.
 
 >>> next_role(0), next_role(1)
 (<Role.ATTACKER: 'attacker'>, <Role.DEFENDER: 'defender'>)
 >>> Outcome.DEFENDER_BREACH.winner, Outcome.DEFENDER_BREACH.score(Role.ATTACKER)
 (None, 1.0)
+>>> str(GameEnd(Outcome.ATTACKER_BREACH, EndReason.SAID_WORD))
+'attacker breach: said the word'
 """
 
 from __future__ import annotations
@@ -87,6 +89,52 @@ class Verdict:
     turn: int | None
     span: tuple[int, int] | None
     payoffs: tuple[float | None, float | None] | None = None
+
+
+@dataclass(frozen=True)
+class GameEnd:
+    """An outcome and its reason. Two labels name the outcome: `seat` won or broke the rules (`none` in a tie), `result`
+    is win, breach or tie."""
+
+    outcome: Outcome
+    reason: EndReason | str
+
+    @property
+    def seat(self) -> str:
+        return str(self.outcome.winner or self.outcome.breaker or "none")
+
+    @property
+    def result(self) -> str:
+        if self.outcome is Outcome.TIED:
+            return "tie"
+        return "win" if self.outcome.is_decided else "breach"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {"seat": self.seat, "result": self.result, "reason": str(self.reason)}
+
+    def __str__(self) -> str:
+        return f"{self.seat} {self.result}: {self.reason}"
+
+
+def end_of(verdict: Verdict) -> GameEnd:
+    return GameEnd(verdict.outcome, verdict.end_reason)
+
+
+GAME_ENDS = (
+    GameEnd(Outcome.ATTACKER_WINS, EndReason.WRONG_GUESS),
+    GameEnd(Outcome.ATTACKER_WINS, EndReason.SAID_WORD),
+    GameEnd(Outcome.DEFENDER_WINS, EndReason.RIGHT_GUESS),
+    GameEnd(Outcome.ATTACKER_BREACH, EndReason.SAID_WORD),
+    GameEnd(Outcome.ATTACKER_BREACH, EndReason.GUESSED),
+    *(
+        GameEnd(Outcome.breach_by(role), reason)
+        for role in Role
+        for reason in (EndReason.EMPTY_REPLY, EndReason.SPOKE_FOR_OTHER)
+    ),
+    GameEnd(Outcome.TIED, EndReason.UNDECIDED),
+    GameEnd(Outcome.TIED, EndReason.CONTEXT_FULL),
+)
 
 
 def next_role(num_turns: int) -> Role:

@@ -11,7 +11,7 @@ True
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,24 +43,43 @@ STOP_WORDS = frozenset(
 
 def read_words(path: str | Path) -> list[str]:
     """The words of a file with one word per line; blank lines at the end are ignored. Raises InputError."""
+    words = _read_lines(path, "word", str.casefold)
+    for number, word in enumerate(words, start=1):
+        if len(word.split()) > 1:
+            raise InputError(f"{path}, line {number}: {word!r} is more than one word; write one word a line")
+    return words
+
+
+def read_scenarios(path: str | Path, every: Sequence[str], game: str) -> list[str]:
+    """The scenarios of a game in a file with one per line, as `read_words`; `every` are those that there are. Raises
+    InputError."""
+    known, scenarios = set(every), _read_lines(path, "scenario", str)
+    for number, scenario in enumerate(scenarios, start=1):
+        if scenario not in known:
+            raise InputError(
+                f"{path}, line {number}: {scenario!r} is no scenario of {game}; write one a line, such as {every[0]!r}"
+            )
+    return scenarios
+
+
+def _read_lines(path: str | Path, what: str, folded: Callable[[str], str]) -> list[str]:
+    """The lines of a file without white space around them. None is blank, and no two are the same when `folded`."""
+    remedy = f"one {what} a line"
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").rstrip().split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        remedy = "give a UTF-8 file, one word a line"
-        raise InputError(f"{path}: cannot read the word list ({error}); {remedy}") from error
-    words = [line.strip() for line in lines]
-    if words == [""]:
-        raise InputError(f"{path}: the word list is empty; write one word a line")
+        raise InputError(f"{path}: cannot read the {what} list ({error}); give a UTF-8 file, {remedy}") from error
+    texts = [line.strip() for line in lines]
+    if texts == [""]:
+        raise InputError(f"{path}: the {what} list is empty; write {remedy}")
     first_line: dict[str, int] = {}
-    for number, word in enumerate(words, start=1):
-        if not word:
+    for number, text in enumerate(texts, start=1):
+        if not text:
             raise InputError(f"{path}, line {number}: blank; remove the line")
-        if len(word.split()) > 1:
-            raise InputError(f"{path}, line {number}: {word!r} is more than one word; write one word a line")
-        earlier = first_line.setdefault(word.casefold(), number)
+        earlier = first_line.setdefault(folded(text), number)
         if earlier != number:
-            raise InputError(f"{path}: {word!r} is on lines {earlier} and {number}; remove one of them")
-    return words
+            raise InputError(f"{path}: {text!r} is on lines {earlier} and {number}; remove one of them")
+    return texts
 
 
 def write_words(path: str | Path, words: Sequence[str]) -> None:

@@ -2,19 +2,22 @@
 
 load_game("kuhn")
 load_game("my_module:MyGame")          a module that can be imported, or my_module.py in the current folder
-load_game("games/mine.py:MyGame")      a file
+load_game("games/mine.py:MyGame")      a file, alone or in a package
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from spag_ray.config.games import game_file
+from spag_ray.config.games import game_file, package_of
 from spag_ray.errors import ConfigError
 from spag_ray.game.game_form import check_form
 from spag_ray.game.protocol import TABOO, Game
@@ -23,6 +26,8 @@ from spag_ray.games.kuhn import KuhnPoker
 GROUP = "spag_ray.games"
 SHIPPED: dict[str, Callable[[], Game]] = {"kuhn": KuhnPoker}
 _FROM_FILES = "spag_ray_game_"
+_OURS = ("spag_ray", "actors", "learners", "cluster")
+_PACKAGES: set[str] = set()  # the names of packages that were imported from a user's folder
 
 
 def load_game(name: str) -> Game:
@@ -33,9 +38,14 @@ def load_game(name: str) -> Game:
     return game
 
 
-def is_from_file(module: str) -> bool:
-    """Whether the module of this name was loaded from a file that a configuration named."""
-    return module.startswith(_FROM_FILES)
+def module_to_send(game: Game) -> ModuleType | None:
+    """The module or the package of a user's own that the game's class comes from: other processes may not have it. None
+    for a class of this project or of an installed package."""
+    name = type(game).__module__
+    package = name.partition(".")[0]
+    if package in _PACKAGES:
+        return sys.modules[package]
+    return sys.modules[name] if name.startswith(_FROM_FILES) else None
 
 
 def _found(name: str) -> Callable[[], Game]:
@@ -79,6 +89,8 @@ def _module(module: str, name: str) -> Any:
     try:
         if path is None:
             return importlib.import_module(module)
+        if (package := package_of(path)) is not None:
+            return _in_package(path, package)
         key = f"{_FROM_FILES}{path.stem}"
         if key in sys.modules and getattr(sys.modules[key], "__file__", None) == str(path.resolve()):
             return sys.modules[key]
@@ -95,6 +107,28 @@ def _module(module: str, name: str) -> Any:
     except Exception as error:
         raise _not_imported(name, module, error) from error
     return loaded
+
+
+def _in_package(path: Path, package: Path) -> ModuleType:
+    """The module of this file, imported with the packages around it. The folder of the outermost one, `package`, is
+    searched meanwhile."""
+    file, folder = (os.path.abspath(each) for each in (path, package.parent))
+    name = os.path.relpath(file, folder).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    importlib.invalidate_caches()
+    sys.path.insert(0, folder)
+    try:
+        found = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        found = None
+    finally:
+        sys.path.remove(folder)
+    if found is None or found.__file__ != file:
+        raise ImportError(f"another package is named {package.name}; rename yours")
+    if package.name not in _OURS:
+        _PACKAGES.add(package.name)
+    return found
 
 
 def _not_imported(name: str, module: str, error: Exception) -> ConfigError:

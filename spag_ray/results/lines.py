@@ -17,8 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from spag_ray.game.game_end import GAME_ENDS
-from spag_ray.game.rules import Outcome
+from spag_ray.game.rules import GAME_ENDS, Outcome
 from spag_ray.results.evaluations import Evaluation
 from spag_ray.results.line_codec import parsed, spread, written
 

@@ -17,7 +17,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import ConfigError, InputError
 from spag_ray.game import check
-from spag_ray.game.protocol import verdict_of
+from spag_ray.game.game_form import verdict_of
 from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.games.registry import load_game
 from spag_ray.results.lines import ExploitabilityLine
@@ -37,6 +37,7 @@ DUEL = ROOT / "docs" / "examples" / "number_duel.py"
 def run_of(game: str, model: Path, words: Path, **changes: Any) -> RunConfig:
     settings: dict[str, Any] = {
         "prompts": "chat",
+        "words": {"source": "deck"},  # the default
         "game": {"name": game, "max_turns": 5},  # the default, which other games have
         "sampling": {"temperature": 1.0, "max_new_tokens": 4},
         "imitation": {"games": 48, "batch_games": 4, "learning_rate": 1e-2, "learn_from": "all"},

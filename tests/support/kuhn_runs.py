@@ -9,7 +9,7 @@ from typing import Any
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.loading import parse_config
 from spag_ray.episodes.episode import Episode
-from spag_ray.game.protocol import verdict_of
+from spag_ray.game.game_form import verdict_of
 from spag_ray.game.rules import next_role
 from spag_ray.game.turn import Turn
 from spag_ray.games.kuhn import KuhnPoker

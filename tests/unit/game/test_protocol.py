@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from spag_ray.errors import InputError
 from spag_ray.game.end_reason import EndReason
+from spag_ray.game.game_form import verdict_of
 from spag_ray.game.protocol import (
     Game,
     Hides,
@@ -20,7 +22,6 @@ from spag_ray.game.protocol import (
     seat_of,
     seat_to_move,
     tie,
-    verdict_of,
     win,
 )
 from spag_ray.game.rules import Outcome, Role, Verdict
@@ -115,6 +116,25 @@ def test_a_ruling_on_the_last_possible_turn_counts() -> None:
     found = verdict_of(told(win(1)), ["go on", "go on", "go on", "end"], "only")
     assert found is not None
     assert found.outcome is Outcome.DEFENDER_WINS
+
+
+FAULTY: dict[str, Any] = {
+    "rule returns 'won'; return win(...), breach(...), tie(...) or None": "won",
+    "rule returns Ruling(outcome='seat 1 wins'": Ruling("seat 1 wins", "won", "won"),  # type: ignore[arg-type]
+    "a payoff is -3.0; payoffs are numbers from -2 to 2": win(1, payoffs=(-3.0, 3.0)),
+    "the payoffs are None": Ruling(Outcome.TIED, "tied", "tied"),
+    "seat 1 is said to have broken the rules, but seat 0 moved last": breach(1),
+    "the span is (0, 9), but the last turn has 3 characters": win(0, span=(0, 9)),
+}
+
+
+@pytest.mark.parametrize("said", FAULTY)
+def test_a_ruling_with_a_fault_is_refused_in_one_line_and_not_trained_on(said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        verdict_of(told(FAULTY[said]), ["end"], "only")
+    assert str(caught.value).startswith(f"Told.rule: {said}")
+    assert str(caught.value).endswith("(scenario 'only', history ['end']); mend the game (docs/games.md)")
+    assert "\n" not in str(caught.value)
 
 
 def test_seats_alternate_from_the_attackers() -> None:

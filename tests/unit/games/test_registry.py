@@ -14,7 +14,7 @@ from spag_ray.errors import ConfigError
 from spag_ray.game.game_form import check_form
 from spag_ray.games import registry
 from spag_ray.games.kuhn import KuhnPoker
-from spag_ray.games.registry import is_from_file, load_game
+from spag_ray.games.registry import load_game, module_to_send
 
 GAME = """
 from spag_ray.game.protocol import win
@@ -85,7 +85,7 @@ def test_a_users_class_is_found_by_its_file_or_module_in_the_current_folder(
 ) -> None:
     game = load_game(name)
     assert game.scenarios() == [scenario]
-    assert is_from_file(type(game).__module__)
+    assert module_to_send(game) is sys.modules[type(game).__module__]
     assert type(load_game(name)) is type(game), "the file is read once"
 
 
@@ -96,10 +96,64 @@ def test_an_absolute_path_and_two_files_of_one_name_are_told_apart(folder: Path)
     assert load_game("games/mine.py:Mine").scenarios() == ["red"]
 
 
+@pytest.fixture
+def package(folder: Path) -> Path:
+    """The package own.cards in the current folder, whose game imports relatively and absolutely."""
+    (folder / "own" / "cards").mkdir(parents=True)
+    for path in ("own", "own/cards"):
+        (folder / path / "__init__.py").write_text("")
+    (folder / "own" / "colours.py").write_text("COLOUR = 'violet'\n")
+    (folder / "own" / "cards" / "base.py").write_text(GAME.format(scenario="green"))
+    (folder / "own" / "cards" / "duel.py").write_text(
+        "from own import colours\nfrom ..colours import COLOUR\nfrom .base import Mine\n\n\n"
+        "class Duel(Mine):\n"
+        "    def scenarios(self):\n"
+        "        from .base import constant\n\n"
+        "        assert COLOUR == colours.COLOUR and constant\n"
+        "        return [COLOUR]\n"
+    )
+    return folder / "own"
+
+
+@pytest.mark.parametrize("name", ["own.cards.duel:Duel", "own/cards/duel.py:Duel", "{}/own/cards/duel.py:Duel"])
+def test_a_game_in_a_package_is_imported_with_its_package(name: str, package: Path) -> None:
+    before = list(sys.path)
+    game = load_game(name.format(package.parent))
+    assert game.scenarios() == ["violet"]
+    assert type(game).__module__ == "own.cards.duel"
+    assert module_to_send(game) is sys.modules["own"]
+    assert sys.path == before
+    inherited = load_game("own.cards.duel:Mine")
+    assert type(inherited).__module__ == "own.cards.base"
+    assert module_to_send(inherited) is sys.modules["own"]
+
+
+def test_a_package_itself_may_have_the_class(package: Path) -> None:
+    (package / "__init__.py").write_text("from .cards.base import Mine\n")
+    assert load_game("own:Mine").scenarios() == ["green"]
+
+
+def test_a_package_with_the_name_of_another_one_is_refused(package: Path, tmp_path: Path) -> None:
+    load_game("own.cards.duel:Duel")
+    other = tmp_path / "elsewhere" / "own"
+    other.mkdir(parents=True)
+    (other / "__init__.py").write_text("")
+    (other / "duel.py").write_text(GAME.format(scenario="grey"))
+    with pytest.raises(ConfigError, match=r"\(ImportError: another package is named own; rename yours\)$"):
+        load_game(f"{other}/duel.py:Mine")
+
+
+def test_a_game_of_this_project_is_not_sent_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).resolve().parents[3])
+    game = load_game("spag_ray.games.kuhn:KuhnPoker")
+    assert type(game) is KuhnPoker
+    assert module_to_send(game) is None
+
+
 def test_an_installed_module_is_imported_as_it_is(folder: Path) -> None:
     game = load_game("spag_ray.games.kuhn:KuhnPoker")
     assert type(game) is KuhnPoker
-    assert not is_from_file(type(game).__module__)
+    assert module_to_send(game) is None
 
 
 def test_a_game_of_another_package_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,6 +217,15 @@ class Whole:
         ({"seats": ("one", "one")}, "its seats are named 'one' and 'one'; give two different names"),
         ({"seats": (1, 2)}, "its seats are named 1 and 2; give two different names"),
         ({"max_turns": 0}, "max_turns is 0; it is the number of turns of each seat"),
+        ({"max_turns": True}, "max_turns is True; it is the number of turns of each seat"),
+        ({"is_exhaustive": "no"}, "is_exhaustive is 'no'; set it to True or False"),
+        ({"is_exhaustive": None}, "is_exhaustive is None; set it to True or False"),
+        ({"is_simultaneous": 0}, "is_simultaneous is 0; set it to True or False"),
+        ({"scenarios": ["red"]}, "scenarios is ['red']; it has to be a method"),
+        ({"rule": None}, "rule is None; it has to be a method"),
+        ({"scripted": "check"}, "scripted is 'check'; it has to be a method"),
+        ({"hidden": ["red"]}, "hidden is ['red']; it has to be a method"),
+        ({"seats": property(lambda self: 1 / 0)}, "its seats cannot be read (ZeroDivisionError: division by zero)"),
         ({"max_turns": 2.5}, "max_turns is 2.5; it is the number of turns of each seat"),
     ],
 )

@@ -22,11 +22,10 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import MAX_RECORD_BYTES, decode, encode
 from spag_ray.errors import EngineError
 from spag_ray.game.end_reason import EndReason
-from spag_ray.game.game_end import end_of
 from spag_ray.game.game_renderer import game_renderer
 from spag_ray.game.prompt_file import load_template
 from spag_ray.game.prompts import make_renderer
-from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.rules import Outcome, Role, end_of
 from spag_ray.games.kuhn import KuhnPoker
 from tests.support.loop import collect
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,36 @@ class Mine(KuhnPoker):
     def scripted(self, seat, history, scenario, rng):
         return SEATS[seat]
 """
+DUEL = """
+from . import cards
+from .cards import Cards, SEATS
+
+
+class Duel(Cards):
+    seats = SEATS
+
+    def scripted(self, seat, history, scenario, rng):
+        return cards.name(seat)
+"""
+CARDS = """
+from enum import Enum
+
+from spag_ray.games.kuhn import KuhnPoker
+
+SEATS = ("mine", "yours")
+
+
+class Seat(Enum):
+    FIRST, SECOND = SEATS
+
+
+class Cards(KuhnPoker):
+    pass
+
+
+def name(seat):
+    return list(Seat)[seat].value
+"""
 READS = "import pickle, sys; print(pickle.load(sys.stdin.buffer).game.scripted(1, [], '', None))"
 
 
@@ -47,6 +78,23 @@ def test_a_class_of_a_users_file_is_read_where_the_file_is_not(tmp_path: Path, m
     assert (rules.max_turns, rules.name, rules.style) == (3, "mine.py:Mine", "chat")
     sent = ray.cloudpickle.dumps(rules)
     Path("mine.py").unlink()
+    assert read_elsewhere(sent) == b"yours\n"
+
+
+def test_a_class_of_a_users_package_is_sent_with_all_modules_that_it_has_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("duels").mkdir()
+    for name, text in (("__init__", ""), ("duel", DUEL), ("cards", CARDS)):
+        Path(f"duels/{name}.py").write_text(text)
+    sent = ray.cloudpickle.dumps(rules_of(parse_config({"game": {"name": "duels.duel:Duel"}, "prompts": "chat"})))
+    shutil.rmtree("duels")
+    assert read_elsewhere(sent) == b"yours\n"
+
+
+def read_elsewhere(sent: bytes) -> bytes:
+    """What a process that has no file of the game reads."""
     folder = {"cwd": Path(__file__).resolve().parents[3], "capture_output": True, "check": True}
     found = subprocess.run([sys.executable, "-c", READS], input=sent, **folder)  # type: ignore[call-overload]
-    assert found.stdout == b"yours\n"
+    return bytes(found.stdout)

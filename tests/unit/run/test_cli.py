@@ -169,6 +169,15 @@ def test_words_writes_a_list_that_train_accepts(tmp_path: Path) -> None:
     assert len(read_words(tmp_path / "w")) == 50
 
 
+@pytest.mark.parametrize(
+    "command", [("play",), ("match", "--player", "a=scripted", "--player", "b=scripted")], ids=lambda c: c[0]
+)
+def test_words_of_another_game_are_its_scenarios(command: tuple[str, ...], run: Any, tmp_path: Path) -> None:
+    (tmp_path / "deals.txt").write_text("KJ\nK J\n")
+    error = run(command[0], "kuhn", *command[1:], "--words", "deals.txt", "--out", "games.json")
+    assert "deals.txt, line 2: 'K J' is no scenario of kuhn; write one a line, such as '" in error
+
+
 def test_words_without_a_file_to_write_says_what_there_is(run: Any) -> None:
     assert "spag-ray words check FILE" in run("words", "--top", "5")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spag_ray.config.files import named_paths
-from spag_ray.config.games import game_file
+from spag_ray.config.games import game_file, package_of
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
@@ -29,6 +29,10 @@ def kuhn(*overrides: str) -> RunConfig:
         ("render=varied", "render: varied is for the game `taboo`; leave it out"),
         ("game.max_turns=3", "game.max_turns is for the game `taboo`; leave it out"),
         ("game.rules=published", "game.rules is for the game `taboo`; leave it out"),
+        ("words.source=words.txt", "words.source is for the game `taboo`; leave it out"),
+        ("words.deck=mine.yaml", "words.deck is for the game `taboo`; leave it out"),
+        ("words.max_difficulty=0.5", "words.max_difficulty is for the game `taboo`; leave it out"),
+        ("words.max_held_out_difficulty=0", "words.max_held_out_difficulty is for the game `taboo`; leave it out"),
         ("preset=published", "preset: published is for the game `taboo`; leave it out"),
         ("game.payoffs={tie: [-0.1, -0.1]}", "its rulings say what a game pays; leave game.payoffs out"),
         ("prompts=flat", "prompts is flat, but its messages are written as chat or lines"),
@@ -69,19 +73,26 @@ def test_taboo_takes_what_is_refused_elsewhere() -> None:
         ("mine:Mine", "mine.py"),
         ("games.duel:Duel", "games/duel.py"),
         ("games/duel.py:Duel", "games/duel.py"),
+        ("own.cards.duel:Duel", "own"),
+        ("own/cards/duel.py:Duel", "own"),
+        ("own:Duel", "own"),
+        ("own.cards:Duel", "own"),
         ("games/none.py:Duel", None),
         ("none:Mine", None),
         ("mine.py", None),
     ],
 )
-def test_the_file_of_a_game_is_a_path_or_a_module_in_the_current_folder(
+def test_the_file_of_a_game_or_its_package_is_a_path_or_a_module_in_the_current_folder(
     name: str, file: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("games").mkdir()
-    for path in ("mine.py", "games/duel.py"):
+    for folder in ("games", "own/cards"):
+        Path(folder).mkdir(parents=True)
+    for path in ("mine.py", "games/duel.py", "__init__.py", "own/__init__.py", "own/cards/__init__.py"):
         Path(path).write_text("")
-    assert game_file(name) == (None if file is None else Path(file))
+    Path("own/cards/duel.py").write_text("")
+    found = game_file(name)
+    assert (found and (package_of(found) or found)) == (None if file is None else Path(file))
     config = parse_config({"game": {"name": name}, "prompts": "lines"})
     assert named_paths(config).get("game.name") == file, "it is sent with a job"
 

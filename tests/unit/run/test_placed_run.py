@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from cluster.launch import placed_run
-from cluster.launch.placed_run import training_words
+from cluster.launch.placed_run import training_words, words_of_file
 from spag_ray.config.loading import parse_config
-from spag_ray.errors import ConfigError
+from spag_ray.errors import ConfigError, InputError
 from spag_ray.game.decks import load_deck
 
 
@@ -50,6 +50,42 @@ def test_what_does_not_end_is_killed_and_gone_on_return() -> None:
         child.stdout.readline()
         placed_run._wait_for_the_end([psutil.Process(child.pid)], seconds=0.3)
         assert not psutil.pid_exists(child.pid)
+
+
+class TestWordsOfAFile:
+    @pytest.fixture
+    def duel(self, tmp_path: Path) -> Any:
+        game = Path(__file__).resolve().parents[3] / "docs" / "examples" / "number_duel.py"
+        return parse_config({"game": {"name": f"{game}:NumberDuel"}, "prompts": "lines"})
+
+    def test_of_another_game_than_taboo_they_are_its_scenarios(self, duel: Any, tmp_path: Path) -> None:
+        path = tmp_path / "scenarios.txt"
+        path.write_text("7 3\n 1 9 \n\n")
+        assert words_of_file(duel, path) == ["7 3", "1 9"]
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("7 3\n7 7\n", "line 2: '7 7' is no scenario of {name}; write one a line, such as '1 2'"),
+            ("7 3\n\n1 9", "line 2: blank; remove the line"),
+            ("7 3\n1 9\n7 3", ": '7 3' is on lines 1 and 3; remove one of them"),
+            ("", ": the scenario list is empty; write one scenario a line"),
+        ],
+    )
+    def test_what_is_none_is_refused_with_its_line(self, text: str, said: str, duel: Any, tmp_path: Path) -> None:
+        path = tmp_path / "scenarios.txt"
+        path.write_text(text)
+        with pytest.raises(InputError) as caught:
+            words_of_file(duel, path)
+        assert str(caught.value).endswith(said.format(name=duel.game.name))
+
+    def test_taboo_reads_words_as_before(self, tmp_path: Path) -> None:
+        path = tmp_path / "words.txt"
+        path.write_text("river\ncat\n")
+        assert words_of_file(parse_config({}), path) == ["river", "cat"]
+        path.write_text("two words\n")
+        with pytest.raises(InputError, match="'two words' is more than one word; write one word a line"):
+            words_of_file(parse_config({}), path)
 
 
 def test_held_out_words_may_be_the_easier_ones_of_a_deck_that_is_trained_on_whole() -> None:

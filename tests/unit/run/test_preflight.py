@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from cluster.checks import preflight
-from cluster.checks.preflight import check_claims, check_files
+from cluster.checks.preflight import check_claims, check_files, check_model
 from spag_ray.config.loading import parse_config
 from spag_ray.errors import ConfigError, ModelError
+from spag_ray.games.kuhn import KuhnPoker
 
 
 def prompts(folder: Path) -> str:
@@ -59,6 +60,41 @@ def test_rows_of_training_data_cannot_be_listened_to(tmp_path: Path) -> None:
     check_files(parse_config({"imitation": settings, "objective": {"listening_coeff": 0.5}}))
     with pytest.raises(ConfigError, match=r"imitation.listening_coeff: .*rows\.json has rows"):
         check_files(parse_config({"imitation": {**settings, "listening_coeff": 0.5}}))
+
+
+FAULTS = {
+    "payoffs = (-3.0, 3.0)": "a payoff is -3.0; payoffs are numbers from -2 to 2 (scenario '",
+    "payoffs = 0": "the payoffs are 0; give each seat a number",
+    "hidden = lambda *_: None": "hidden raises TypeError",
+}
+
+
+@pytest.mark.parametrize("fault", [*FAULTS, ""])
+def test_a_game_that_breaks_a_promise_is_refused_before_the_run(
+    fault: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("paying.py").write_text(
+        "from dataclasses import replace\n"
+        "from spag_ray.games.kuhn import KuhnPoker\n\n"
+        "class Paying(KuhnPoker):\n"
+        "    payoffs = None\n"
+        "    def rule(self, history, scenario):\n"
+        "        found = super().rule(history, scenario)\n"
+        "        return replace(found, payoffs=self.payoffs) if found and self.payoffs is not None else found\n"
+        f"    {fault}\n"
+    )
+    settings: dict[str, Any] = {"game": {"name": "paying.py:Paying"}, "learner": {"packing": "none"}}
+    config = parse_config({**settings, "prompts": "lines", "sampling": {"max_new_tokens": 4}})
+    words = list(KuhnPoker().scenarios())
+    if not fault:
+        check_model(config, str(tiny_model), words)
+        return
+    with pytest.raises(ConfigError) as caught:
+        check_model(config, str(tiny_model), words)
+    assert str(caught.value).startswith(f"game.name: paying.py:Paying: {FAULTS[fault]}")
+    assert str(caught.value).endswith("; spag_ray.game.check lists every fault (docs/games.md)")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
