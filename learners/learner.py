@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer
 
+from families.auto import AutoTokenizer
 from learners.attention import TREE, check_compiles
 from learners.batch import Batch, BatchLoss, BatchMaxima, BatchSums, Method, check_turns
 from learners.deepspeed_config import deepspeed_config, loads_in_parts
