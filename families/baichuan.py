@@ -29,7 +29,7 @@ from transformers import LlamaConfig
 
 from families.alibi_llama import AlibiLlamaConfig, AlibiLlamaForCausalLM
 from families.auto import AutoModelForCausalLM
-from families.baichuan_tokenizer import convert_tokenizer
+from families.baichuan_tokenizer import convert_sentencepiece
 from spag_ray.errors import ModelError
 
 SHARD_BYTES = 2**30
@@ -63,7 +63,7 @@ def convert(source: Path, target: Path) -> Converted:
     except OSError as error:
         raise ModelError(f"{target} cannot be written: {error.strerror}") from error
     try:
-        convert_tokenizer(source / "tokenizer.model", config, aside)
+        convert_sentencepiece(source / "tokenizer.model", config, aside)
         files = _write_weights(source, config, aside)
         config.save_pretrained(aside)
         aside.chmod(0o755)

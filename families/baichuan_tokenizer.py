@@ -28,7 +28,7 @@ SAMPLES = (
 )
 
 
-def convert_tokenizer(file: Path, config: Any, target: Path) -> None:
+def convert_sentencepiece(file: Path, config: Any, target: Path) -> None:
     """Write tokenizer.json and tokenizer_config.json into `target`. The ids of `config` are those of the begin, end and
     padding tokens.
 

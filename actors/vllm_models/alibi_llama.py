@@ -18,19 +18,21 @@ from families.alibi_llama import AlibiLlamaConfig, alibi_slopes
 
 class AlibiAttention(nn.Module):
     """Each tensor-parallel rank has num_heads / world size heads, and their slopes. The other arguments of vLLM's
-    LlamaAttention are ignored: they are about rotary positions, shared key heads and biases."""
+    LlamaAttention are ignored: they are about rotary positions and biases."""
 
     def __init__(
         self,
         *,
         hidden_size: int,
         num_heads: int,
+        num_kv_heads: int,
         prefix: str,
         cache_config: CacheConfig | None = None,
         quant_config: QuantizationConfig | None = None,
         **_: Any,
     ) -> None:
         super().__init__()
+        assert num_kv_heads == num_heads, "no head shares its keys"
         head_dim = hidden_size // num_heads
         heads_here = num_heads // get_tensor_model_parallel_world_size()
         first = get_tensor_model_parallel_rank() * heads_here
