@@ -10,7 +10,7 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-FLOORS = ("spag_ray", "actors", "learners", "cluster")
+FLOORS = ("spag_ray", "families", "actors", "learners", "cluster")
 CONFIG_SUFFIXES = (".yaml", ".json")
 
 # Lower bounds only: the tested combination is requirements/cpu.txt or requirements/gpu.txt.
@@ -36,6 +36,8 @@ RUN_REQUIRES = [
     "transformers>=5.16",
     "deepspeed>=0.18",
     "safetensors>=0.6",
+    "sentencepiece>=0.2",  # `spag-ray convert`
+    "protobuf>=5",
     "textblob>=0.18",
     "lemminflect>=0.2.3",
     "confusable_homoglyphs>=3.3",
@@ -116,7 +118,10 @@ setup(
     package_data={"": ["py.typed", "*.yaml", "*.json", "*.html", "*.css", "*.js", "*.txt"]},
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,
-    entry_points={"console_scripts": ["spag-ray = cluster.cli:main"]},
+    entry_points={
+        "console_scripts": ["spag-ray = cluster.cli:main"],
+        "vllm.general_plugins": ["spag_ray = actors.vllm_models.plugin:register"],
+    },
     cmdclass={"build_py": BuildWithConfigs},
     zip_safe=False,
     classifiers=[

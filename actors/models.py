@@ -29,6 +29,8 @@ def resolve_model(name: str) -> str:
         raise ModelError(f"{name}: no such model folder; give a folder with config.json and weights, or `{BUILT_IN}`")
     if not (folder / "config.json").is_file():
         raise ModelError(f"{name}: no config.json in this folder; is it a model in transformers' format?")
+    if '"model_type": "baichuan"' in (folder / "config.json").read_text(encoding="utf-8", errors="replace"):
+        raise ModelError(f"{name}: Baichuan 2 as it is published; convert it first: spag-ray convert {name} TARGET")
     if not any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")):
         raise ModelError(
             f"{name}: this model folder has no tokenizer; copy tokenizer.json and tokenizer_config.json to it"
@@ -40,7 +42,8 @@ def inner_linear_layers(folder: str) -> list[str]:
     """The names, such as `q_proj`, of a model's linear layers without its head, which may have adapters. Reads no
     weights."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from families.auto import AutoConfig, AutoModelForCausalLM
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
@@ -53,7 +56,7 @@ def inner_linear_layers(folder: str) -> list[str]:
 
 def load_tokenizer(folder: str) -> Any:
     """The folder's tokenizer. Raises ModelError when transformers cannot read it."""
-    from transformers import AutoTokenizer
+    from families.auto import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Sequence
 
 import torch
-from transformers import AutoModelForCausalLM
 
 from actors.policy import Completion, Request, Sampling, Score, WakePart
 from actors.tensors import tensors_of
+from families.auto import AutoModelForCausalLM
 from spag_ray.errors import ModelError, WeightSyncError
 from spag_ray.weights.snapshot import Snapshot
 

@@ -90,6 +90,9 @@ class VllmPolicy:
         from vllm.platforms import current_platform
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        from actors.vllm_models.plugin import register
+
+        register()
         on_cpu = current_platform.is_cpu()
         engine_arguments = _engine_arguments(model, config, seed, channel, on_cpu)
         try:

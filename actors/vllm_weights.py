@@ -2,8 +2,9 @@
 files in shared memory.
 
 vLLM imports this module by name in every worker (`worker_extension_cls`), before the model is built; importing it
-registers the engine. One version is one session: start, one `update_weights` call per bucket, finish. vLLM finalises a
-layer only at the end of a session, so fused layers (qkv, gate-up) may be split over buckets.
+registers the engine, and the models of vllm_models/. One version is one session: start, one `update_weights` call per
+bucket, finish. vLLM finalises a layer only at the end of a session, so fused layers (qkv, gate-up) may be split over
+buckets.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
 from actors.tensors import tensors_of
+from actors.vllm_models.plugin import register
 from spag_ray.host.memory import drop_contents, release_freed_memory
 from spag_ray.weights.snapshot import Bucket, TensorSpec
 
@@ -100,3 +102,4 @@ class WorkerExtension:
 
 if BACKEND not in WeightTransferEngineFactory._registry:
     WeightTransferEngineFactory.register_engine(BACKEND, SharedMemoryWeightTransfer)
+register()

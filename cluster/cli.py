@@ -21,7 +21,7 @@ app = typer.Typer(
     help="Train language models by adversarial self-play: SPAG as one Ray application.",
 )
 Overrides = Annotated[list[str] | None, typer.Option("-o", help="override a key: -o self_play.rounds=1")]
-FLOORS = ("spag_ray", "actors", "learners", "cluster")
+FLOORS = ("spag_ray", "families", "actors", "learners", "cluster")
 RulesName = Literal["strict", "published"]
 
 
@@ -242,6 +242,18 @@ def learn(
     from cluster.commands.learn import run_learn
 
     run_learn(settings, method, data, out, _console())
+
+
+@app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(help="folder of Baichuan 2, 7B or 13B, as it is published")],
+    target: Annotated[Path, typer.Argument(help="model folder to write")],
+) -> None:
+    """Write a folder of Baichuan 2 as one that needs no code of its own; see docs/models.md."""
+    from families.baichuan import convert as convert_folder
+
+    made = convert_folder(source, target)
+    print(f"{target}: {made.model_type}, {made.num_tensors} tensors in {made.num_files} files")
 
 
 words_app = typer.Typer(invoke_without_command=True)

@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer
 
+from families.auto import AutoTokenizer
 from learners.attention import TREE, check_compiles
 from learners.batch import BatchLoss, BatchMaxima, BatchSums, Method
 from learners.deepspeed_config import deepspeed_config, loads_in_parts

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers import GenerationConfig
 from transformers.initialization import no_init_weights
 
+from families.auto import AutoConfig, AutoModelForCausalLM
 from spag_ray.errors import ModelError
 
 

@@ -26,7 +26,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 
 from spag_ray.errors import LearnerError
 
-ALIBI_MODEL_TYPES = frozenset({"bloom", "mpt", "baichuan"})
+ALIBI_MODEL_TYPES = frozenset({"bloom", "mpt"})
 RESCALED_LOGITS = ("logit_scale", "logits_scaling", "final_logit_softcapping", "lm_head_multiplier")
 MASKED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 

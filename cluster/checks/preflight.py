@@ -74,8 +74,7 @@ def check_model(config: RunConfig, model: str, words: Sequence[str]) -> None:
     """Refuses a tokenizer that the prompts cannot use, a context that is too short for a game, and a model that the
     learner cannot train with this configuration."""
     _check_prompts(config, model, words)
-    from transformers import AutoConfig
-
+    from families.auto import AutoConfig
     from learners.packing import check_packable
 
     if config.learner.packing == "trees":

@@ -342,7 +342,7 @@ class CheckpointConfig(Part):
 class ModelShape(Part):
     """A model as its config.json describes it, for plans on machines that do not have the model."""
 
-    model_type: Literal["llama", "mistral", "qwen2", "qwen3", "gpt_neox"] = "llama"
+    model_type: Literal["llama", "alibi_llama", "mistral", "qwen2", "qwen3", "gpt_neox"] = "llama"
     vocab_size: int = Field(ge=1)
     hidden_size: int = Field(ge=1)
     intermediate_size: int = Field(ge=1)

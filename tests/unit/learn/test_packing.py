@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import (
-    AutoModelForCausalLM,
     BloomConfig,
     CohereConfig,
     FalconConfig,
@@ -23,6 +22,8 @@ from transformers import (
     Qwen3Config,
 )
 
+from families.alibi_llama import AlibiLlamaConfig
+from families.auto import AutoModelForCausalLM
 from learners.attention import TREE, TreeAttention, ancestor_mask, flex_block_mask, query_blocks, tree_attention_forward
 from learners.forward import token_logprobs, token_logprobs_and_entropies
 from learners.head import TargetHead
@@ -309,6 +310,7 @@ def test_the_gpu_attention_gives_the_same_states_where_a_cpu_can_run_it() -> Non
     [
         BloomConfig(vocab_size=64, hidden_size=32, n_layer=2, n_head=4),
         FalconConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, alibi=True),
+        AlibiLlamaConfig(**TINY),
         MistralConfig(**TINY, sliding_window=8),
         LlamaConfig(**TINY),
     ],
@@ -336,6 +338,7 @@ def test_padded_rows_give_the_same_for_models_that_cannot_read_a_tree(config: An
         (BloomConfig(), "ALiBi"),
         (MptConfig(), "ALiBi"),
         (FalconConfig(alibi=True), "ALiBi"),
+        (AlibiLlamaConfig(), "ALiBi"),
         (MambaConfig(), "linear_attention"),
         (MistralConfig(sliding_window=512), "sliding window of 512"),
         (Gemma2Config(), "scaled or capped|scores are capped"),

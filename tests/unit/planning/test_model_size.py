@@ -23,6 +23,7 @@ TINY: dict[str, Any] = {
     ("family", "more"),
     [
         ("llama", {"num_key_value_heads": 2}),
+        ("alibi_llama", {}),
         ("mistral", {"num_key_value_heads": 2, "head_dim": 16}),
         ("qwen2", {"num_key_value_heads": 2}),
         ("qwen3", {"num_key_value_heads": 2, "head_dim": 16}),
@@ -32,7 +33,7 @@ TINY: dict[str, Any] = {
 def test_parameters_are_those_that_transformers_makes(
     family: str, more: dict[str, Any], tied: bool, tmp_path: Path
 ) -> None:
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from families.auto import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model(family, **TINY, **more, tie_word_embeddings=tied)
     made = AutoModelForCausalLM.from_config(config)

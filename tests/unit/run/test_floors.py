@@ -10,9 +10,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 FLOORS = {
     "spag_ray": {"spag_ray"},
-    "actors": {"spag_ray", "actors"},
-    "learners": {"spag_ray", "learners"},
-    "cluster": {"spag_ray", "actors", "learners", "cluster"},
+    "families": {"spag_ray", "families"},
+    "actors": {"spag_ray", "families", "actors"},
+    "learners": {"spag_ray", "families", "learners"},
+    "cluster": {"spag_ray", "families", "actors", "learners", "cluster"},
 }
 ONLY_IN = {"ray": "cluster", "vllm": "actors", "deepspeed": "learners"}
 NOT_IN_SPAG_RAY = {"torch", "transformers"}
@@ -57,6 +58,7 @@ def test_an_upward_import_is_found() -> None:
     assert violations("actors/x.py", "import ray")
     assert violations("learners/x.py", "from actors import arena")
     assert violations("learners/x.py", "import vllm")
+    assert violations("families/x.py", "from learners import packing")
     assert not violations(SPEAKS_VLLM, "import vllm")
     assert not violations("cluster/x.py", "import ray\nfrom learners.learner import Learner")
 
