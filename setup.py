@@ -10,7 +10,7 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-FLOORS = ("spag_ray", "families", "actors", "learners", "cluster")
+FLOORS = ("spag_ray", "actors", "learners", "cluster")
 CONFIG_SUFFIXES = (".yaml", ".json")
 
 # Lower bounds only: the tested combination is requirements/cpu.txt or requirements/gpu.txt.

@@ -43,7 +43,7 @@ def inner_linear_layers(folder: str) -> list[str]:
     weights."""
     import torch
 
-    from families.auto import AutoConfig, AutoModelForCausalLM
+    from spag_ray.families.auto import AutoConfig, AutoModelForCausalLM
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
@@ -56,7 +56,7 @@ def inner_linear_layers(folder: str) -> list[str]:
 
 def load_tokenizer(folder: str) -> Any:
     """The folder's tokenizer. Raises ModelError when transformers cannot read it."""
-    from families.auto import AutoTokenizer
+    from spag_ray.families.auto import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

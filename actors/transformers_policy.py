@@ -13,8 +13,8 @@ import torch
 
 from actors.policy import Completion, Request, Sampling, Score, WakePart
 from actors.tensors import tensors_of
-from families.auto import AutoModelForCausalLM
 from spag_ray.errors import ModelError, WeightSyncError
+from spag_ray.families.auto import AutoModelForCausalLM
 from spag_ray.weights.snapshot import Snapshot
 
 

@@ -21,7 +21,7 @@ app = typer.Typer(
     help="Train language models by adversarial self-play: SPAG as one Ray application.",
 )
 Overrides = Annotated[list[str] | None, typer.Option("-o", help="override a key: -o self_play.rounds=1")]
-FLOORS = ("spag_ray", "families", "actors", "learners", "cluster")
+FLOORS = ("spag_ray", "actors", "learners", "cluster")
 RulesName = Literal["strict", "published"]
 
 
@@ -250,7 +250,7 @@ def convert(
     target: Annotated[Path, typer.Argument(help="model folder to write")],
 ) -> None:
     """Write a folder of Baichuan 2 as one that needs no code of its own; see docs/models.md."""
-    from families.baichuan import convert as convert_folder
+    from spag_ray.families.baichuan import convert as convert_folder
 
     made = convert_folder(source, target)
     print(f"{target}: {made.model_type}, {made.num_tensors} tensors in {made.num_files} files")

@@ -23,7 +23,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from families.auto import AutoTokenizer
 from learners.attention import TREE, check_compiles
 from learners.batch import BatchLoss, BatchMaxima, BatchSums, Method
 from learners.deepspeed_config import deepspeed_config, loads_in_parts
@@ -39,6 +38,7 @@ from learners.stage_start import StageStart
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import Channel, LearnerConfig
 from spag_ray.errors import LearnerError
+from spag_ray.families.auto import AutoTokenizer
 from spag_ray.game.rules import Role
 from spag_ray.host.memory import keep_freed_memory, release_freed_memory
 from spag_ray.results.lines import StepReport

@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import GenerationConfig
 from transformers.initialization import no_init_weights
 
-from families.auto import AutoConfig, AutoModelForCausalLM
 from spag_ray.errors import ModelError
+from spag_ray.families.auto import AutoConfig, AutoModelForCausalLM
 
 
 def load_model(folder: str, dtype: torch.dtype, attention: str) -> torch.nn.Module:

@@ -1,4 +1,4 @@
-"""The Llama with ALiBi of families/alibi_llama.py for vLLM: its Llama with another attention."""
+"""The Llama with ALiBi of spag_ray/families/alibi_llama.py for vLLM: its Llama with another attention."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vllm.model_executor.layers.linear import QKVParallelLinear, RowParallelLine
 from vllm.model_executor.layers.quantization import QuantizationConfig
 from vllm.model_executor.models.llama import LlamaDecoderLayer, LlamaForCausalLM
 
-from families.alibi_llama import AlibiLlamaConfig, alibi_slopes
+from spag_ray.families.alibi_llama import AlibiLlamaConfig, alibi_slopes
 
 
 class AlibiAttention(nn.Module):

@@ -7,14 +7,14 @@ vllm_policy.py and vllm_weights.py also call it.
 
 from __future__ import annotations
 
-from families.alibi_llama import AlibiLlamaForCausalLM
+from spag_ray.families.alibi_llama import AlibiLlamaForCausalLM
 
 
 def register() -> None:
     """May be called any number of times. Imports no model class of vLLM."""
     from vllm import ModelRegistry
 
-    import families.auto  # noqa: F401
+    import spag_ray.families.auto  # noqa: F401
 
     name = AlibiLlamaForCausalLM.__name__
     if name not in ModelRegistry.get_supported_archs():

@@ -74,8 +74,8 @@ def check_model(config: RunConfig, model: str, words: Sequence[str]) -> None:
     """Refuses a tokenizer that the prompts cannot use, a context that is too short for a game, and a model that the
     learner cannot train with this configuration."""
     _check_prompts(config, model, words)
-    from families.auto import AutoConfig
     from learners.packing import check_packable
+    from spag_ray.families.auto import AutoConfig
 
     if config.learner.packing == "trees":
         check_packable(

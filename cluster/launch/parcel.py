@@ -1,4 +1,4 @@
-"""The files that are sent with a job: the five packages, configs/, the run's configuration as one file, and the files
+"""The files that are sent with a job: the four packages, configs/, the run's configuration as one file, and the files
 that the configuration names by a relative path.
 
 From a folder, the files that git would track are sent: no ignored files, no .git, no repository inside it. A symbolic
@@ -24,7 +24,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 
 MAX_BYTES = 100 * 2**20
-PACKAGES = ("spag_ray", "families", "actors", "learners", "cluster")
+PACKAGES = ("spag_ray", "actors", "learners", "cluster")
 
 
 @contextlib.contextmanager

@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
-from families.alibi_llama import AlibiLlamaConfig, AlibiLlamaForCausalLM, alibi_slopes
-from families.auto import AutoConfig, AutoModelForCausalLM
+from spag_ray.families.alibi_llama import AlibiLlamaConfig, AlibiLlamaForCausalLM, alibi_slopes
+from spag_ray.families.auto import AutoConfig, AutoModelForCausalLM
 
 ROOT = Path(__file__).resolve().parents[3]
 TINY: dict[str, Any] = {

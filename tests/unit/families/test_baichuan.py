@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-import families.baichuan
+import spag_ray.families.baichuan
 from actors.models import load_tokenizer, resolve_model
 from cluster.cli import app, run_guarded
-from families.auto import AutoModelForCausalLM
-from families.baichuan import convert
 from spag_ray.errors import ModelError
+from spag_ray.families.auto import AutoModelForCausalLM
+from spag_ray.families.baichuan import convert
 from spag_ray.tokens import plain_ids
 from tests.support.baichuan import RESERVED, SENTENCES, make_baichuan
 from tests.support.tiny_model import make_tiny_model
@@ -92,8 +92,8 @@ def test_weights_keep_their_dtype_and_are_exact(tmp_path: Path) -> None:
 
 
 def test_weights_are_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(families.baichuan, "SHARD_BYTES", 50_000)
-    monkeypatch.setattr(families.baichuan, "NORM_ROWS", 7)
+    monkeypatch.setattr(spag_ray.families.baichuan, "SHARD_BYTES", 50_000)
+    monkeypatch.setattr(spag_ray.families.baichuan, "NORM_ROWS", 7)
     make_baichuan(tmp_path / "source", True)
     made = convert(tmp_path / "source", tmp_path / "target")
     index = json.loads((tmp_path / "target" / "model.safetensors.index.json").read_text())

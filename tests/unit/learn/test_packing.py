@@ -22,14 +22,14 @@ from transformers import (
     Qwen3Config,
 )
 
-from families.alibi_llama import AlibiLlamaConfig
-from families.auto import AutoModelForCausalLM
 from learners.attention import TREE, TreeAttention, ancestor_mask, flex_block_mask, query_blocks, tree_attention_forward
 from learners.forward import token_logprobs, token_logprobs_and_entropies
 from learners.head import TargetHead
 from learners.packing import TokenSample, check_packable, pack
 from learners.padding import pad
 from spag_ray.errors import LearnerError
+from spag_ray.families.alibi_llama import AlibiLlamaConfig
+from spag_ray.families.auto import AutoModelForCausalLM
 
 torch.set_num_threads(1)
 

@@ -33,7 +33,7 @@ TINY: dict[str, Any] = {
 def test_parameters_are_those_that_transformers_makes(
     family: str, more: dict[str, Any], tied: bool, tmp_path: Path
 ) -> None:
-    from families.auto import AutoConfig, AutoModelForCausalLM
+    from spag_ray.families.auto import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model(family, **TINY, **more, tie_word_embeddings=tied)
     made = AutoModelForCausalLM.from_config(config)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-FLOORS = ("spag_ray", "families", "actors", "learners", "cluster", "benchmarks")
+FLOORS = ("spag_ray", "actors", "learners", "cluster", "benchmarks")
 WITH_EXAMPLES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for floor in FLOORS

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-FLOORS = ("spag_ray", "families", "actors", "learners", "cluster")
+FLOORS = ("spag_ray", "actors", "learners", "cluster")
 TEST_FILES = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
 ROOMS = sorted(path.parent for floor in FLOORS for path in (ROOT / floor).rglob("__init__.py"))
 

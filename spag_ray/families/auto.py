@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from families.alibi_llama import AlibiLlamaConfig, AlibiLlamaForCausalLM
+from spag_ray.families.alibi_llama import AlibiLlamaConfig, AlibiLlamaForCausalLM
 
 __all__ = ["AutoConfig", "AutoModelForCausalLM", "AutoTokenizer"]
 

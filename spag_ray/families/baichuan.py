@@ -27,10 +27,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaConfig
 
-from families.alibi_llama import AlibiLlamaConfig, AlibiLlamaForCausalLM
-from families.auto import AutoModelForCausalLM
-from families.baichuan_tokenizer import convert_sentencepiece
 from spag_ray.errors import ModelError
+from spag_ray.families.alibi_llama import AlibiLlamaConfig, AlibiLlamaForCausalLM
+from spag_ray.families.auto import AutoModelForCausalLM
+from spag_ray.families.baichuan_tokenizer import convert_sentencepiece
 
 SHARD_BYTES = 2**30
 NORM_ROWS = 4096  # of the head, normalised at a time

@@ -1,6 +1,6 @@
 """Model families that transformers does not have, and the conversion of folders in other formats (docs/models.md).
 
-Import the Auto classes from `families.auto`: there they know these families.
+Import the Auto classes from `spag_ray.families.auto`: there they know these families.
 
 Tests of other names: auto in test_alibi_llama.py; baichuan_tokenizer in test_baichuan.py.
 """
