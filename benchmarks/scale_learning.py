@@ -96,7 +96,7 @@ def simulated_group(num_ranks: int = NUM_RANKS, name: str = "learner") -> Iterat
         group = LearnerGroup("", config, ObjectiveConfig(), folder, name, actor=SimulatedRank)
         calls: Counter[str] = Counter()
         ranks: Any = group._ranks
-        group._ranks = [Counted(rank, calls) for rank in ranks]  # type: ignore[misc]
+        group._ranks = [Counted(rank, calls) for rank in ranks]
         yield group, calls
         group._ranks = ranks
         group.close()
