@@ -93,10 +93,11 @@ class Run:
         self._lease = lease
         self._folder = folder = lease.folder
         self._control = control = RunControl(lease)
-        self._status = status = StatusBoard(lambda: self._policies[0].version, names_of(config, rules.game))
+        names = names_of(config, rules.game)
+        self._status = status = StatusBoard(lambda: self._policies[0].version, names)
         write_names(folder, config, rules.game)
         Heartbeat(lease, status.note)  # until this process ends
-        self._recorder = recorder = Recorder(folder, config.tracking, status.note, lease.check)
+        self._recorder = recorder = Recorder(folder, config.tracking, status.note, lease.check, names)
         self._restarts = restarts = RestartBudget(config.supervision, recorder, status.note)
         self._reservation = Reservation(config.cluster, reservation_of(folder), status.note, control.check_stop)
 
@@ -162,7 +163,7 @@ class Run:
             league,
             self._matches,
             frozen,
-            CollapseWatch(config, folder, self._matches, recorder, status),
+            CollapseWatch(config, folder, self._matches, recorder, status, names),
             Exploitability(self._ground, rules.game, renderer, self._policies),
             self._tasks,
             self._recovery,

@@ -14,6 +14,7 @@ from cluster.tracking.recorder import Recorder
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import CollapseError
 from spag_ray.results.collapse import Change, figures_of, judge, read_learned
+from spag_ray.results.game_names import TABOO_NAMES, GameNames
 from spag_ray.results.lines import CollapseLine
 from spag_ray.stages import BASE, IMITATED, Stage
 
@@ -22,7 +23,13 @@ class CollapseWatch:
     """The watch of one run. `mix_share`: the share of the next round's games that frozen opponents play."""
 
     def __init__(
-        self, config: RunConfig, folder: Path, matches: HeldOutMatches, recorder: Recorder, status: StatusBoard
+        self,
+        config: RunConfig,
+        folder: Path,
+        matches: HeldOutMatches,
+        recorder: Recorder,
+        status: StatusBoard,
+        game: GameNames = TABOO_NAMES,
     ) -> None:
         self.mix_share = 0.0
         self._config = config
@@ -30,6 +37,7 @@ class CollapseWatch:
         self._matches = matches
         self._recorder = recorder
         self._status = status
+        self._game = game
 
     def look(self, stage: Stage) -> None:
         """Judge a stage that has been evaluated, with those before it. Raises CollapseError for a new alarm if the run
@@ -44,7 +52,8 @@ class CollapseWatch:
             # Imitation trains on an expert's words: its entropy cannot be compared.
             entropies = learned.get(str(each), {}) if each.round else {}
             against = self._config.evaluation.against
-            history.append((str(each), figures_of(str(each), self._matches.results, against, entropies)))
+            figures = figures_of(str(each), self._matches.results, against, entropies, self._game)
+            history.append((str(each), figures))
         found = judge(history)
         self.mix_share = self._config.self_play.mix_share if action == "mix" and found.alarms else 0.0
         for change in found.changes:

@@ -45,7 +45,8 @@ class HeldOutMatches:
         name = name_in(self._ground.folder / "episodes", stage)
         opponents, scored = Opponents(config.seed), config.evaluation.could_have_known and config.game.is_taboo
         episodes = play_round(self._ground, name, words, seats, opponents, scored)
-        self._ground.recorder.record(HeldOutLine(name, self._ground.version, held_out_report(episodes)))
+        if config.game.is_taboo:  # guesses and traps
+            self._ground.recorder.record(HeldOutLine(name, self._ground.version, held_out_report(episodes)))
         match = Match.of(*stage.seats, episodes)
         self.results.append(match)
         self._lease.check(now=True)

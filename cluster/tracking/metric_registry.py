@@ -28,7 +28,8 @@ Labels = Mapping[str, str]
 class Metric:
     """`line`: the kind of line that feeds the metric. `value`: a pattern for the names of the values to take from it;
     its named groups become labels. Without a pattern each line counts 1. `is_sum`: the lines hold a running sum, and
-    its increase is counted. `at_start`: label sets that exist from the start, at 0."""
+    its increase is counted. `at_start`: label sets that exist from the start, at 0; `taboo_at_start`: more of
+    them, in Adversarial Taboo."""
 
     kind: Kind
     name: str
@@ -40,6 +41,7 @@ class Metric:
     is_sum: bool = False
     buckets: tuple[float, ...] = ()
     at_start: tuple[Labels, ...] = ()
+    taboo_at_start: tuple[Labels, ...] = ()
 
     @property
     def exported_name(self) -> str:
@@ -122,7 +124,7 @@ METRICS: tuple[Metric, ...] = (
         _ENDING,
         labels=("phase", "seat", "result", "reason"),
         is_sum=True,
-        at_start=tuple({**phase, **end.labels} for phase in _PLAYED for end in GAME_ENDS),
+        taboo_at_start=tuple({**phase, **end.labels} for phase in _PLAYED for end in GAME_ENDS),
     ),
     _counter("spag_ray_turns_total", "turns", "turns played in finished games", "games", "turns", **_IN_PHASE),
     _counter("spag_ray_tokens_total", "tokens", "tokens sampled in finished games", "games", "tokens", **_IN_PHASE),
@@ -300,7 +302,8 @@ METRICS: tuple[Metric, ...] = (
         "collapse",
         "is_alarm",
         labels=("figure",),
-        at_start=tuple({"figure": figure} for figure in ("ties", "breaches", "right guesses")),
+        at_start=tuple({"figure": figure} for figure in ("ties", "breaches")),
+        taboo_at_start=({"figure": "right guesses"},),
     ),
     _gauge(
         "spag_ray_mix_ratio",

@@ -9,6 +9,8 @@ from typing import Any
 from ray.util import metrics as ray_metrics
 
 from cluster.tracking.metric_registry import METRICS, Metric, Update
+from spag_ray.game.rules import Role
+from spag_ray.results.game_names import TABOO_NAMES, GameNames
 
 
 def rays(metric: Metric) -> Any:
@@ -22,19 +24,22 @@ def rays(metric: Metric) -> Any:
 
 
 class Exporter:
-    """The registry's metrics as metrics of Ray, with the label `run`. If a running sum decreases, its source was
-    restarted: only increases from the new value on are counted."""
+    """The registry's metrics as metrics of Ray, with the label `run`. The label `seat` has the game's names. If a
+    running sum decreases, its source was restarted: only increases from the new value on are counted."""
 
-    def __init__(self, run: str, make: Callable[[Metric], Any] = rays) -> None:
+    def __init__(self, run: str, make: Callable[[Metric], Any] = rays, game: GameNames = TABOO_NAMES) -> None:
         self._run = run
+        self._seats = {str(role): game.seat(role) for role in Role}
         self._rays = {metric.name: make(metric) for metric in METRICS}
         self._sums: dict[tuple[str, ...], float] = {}
         for metric in METRICS:
-            for labels in metric.at_start:
+            for labels in (*metric.at_start, *(metric.taboo_at_start if game.has_words else ())):
                 self.take(Update(metric, dict(labels), 0.0))
 
     def take(self, update: Update) -> None:
         metric, tags = update.metric, {**update.labels, "run": self._run}
+        if seat := tags.get("seat"):
+            tags["seat"] = self._seats.get(seat, seat)
         if metric.kind == "gauge":
             self._rays[metric.name].set(update.value, tags)
         elif metric.kind == "histogram":

@@ -21,6 +21,7 @@ from cluster.tracking.prometheus import Exporter
 from cluster.tracking.wandb import WandbRun
 from spag_ray.config.parts import TrackingConfig
 from spag_ray.errors import RunFolderError
+from spag_ray.results.game_names import TABOO_NAMES, GameNames
 from spag_ray.results.lines import Line, parse_line
 from spag_ray.results.metric_lines import MetricLines
 
@@ -39,13 +40,14 @@ class Recorder:
         tracking: TrackingConfig | None = None,
         note: Callable[[str], None] = lambda text: None,
         check: Callable[[], None] = lambda: None,
+        game: GameNames = TABOO_NAMES,
     ) -> None:
         check()
         self._check = check
         self._path = folder / "metrics.jsonl"
         self._lock = threading.Lock()
         self._note = note
-        self._exporter = Exporter(folder.name) if ray.is_initialized() else None
+        self._exporter = Exporter(folder.name, game=game) if ray.is_initialized() else None
         self._kept: dict[str | None, deque[str]] = defaultdict(lambda: deque(maxlen=MAX_KEPT))
         self._curves = Curves()
         self._drawers: dict[str, Drawer] = {}

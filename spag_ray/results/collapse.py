@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.results.game_names import TABOO_NAMES, GameNames
 from spag_ray.results.lines import CollapseLine, StepLine
 from spag_ray.results.matches import Match
 from spag_ray.results.metric_lines import MetricLines
@@ -87,7 +88,13 @@ class Judgement:
     alarms: tuple[str, ...]
 
 
-def figures_of(stage: str, matches: Iterable[Match], against: Iterable[str], entropies: Entropies) -> dict[str, Figure]:
+def figures_of(
+    stage: str,
+    matches: Iterable[Match],
+    against: Iterable[str],
+    entropies: Entropies,
+    game: GameNames = TABOO_NAMES,
+) -> dict[str, Figure]:
     """The figures of a stage: from its games on held-out words against itself, its score in both seats against each of
     `against`, and its steps. Figures without games or steps are left out."""
     by_seats = {(match.attacker, match.defender): match for match in matches if match.games}
@@ -97,12 +104,12 @@ def figures_of(stage: str, matches: Iterable[Match], against: Iterable[str], ent
         breaches = sum(outcomes[Outcome.breach_by(role)] for role in Role)
         found["ties"] = Figure.of_share(outcomes[Outcome.TIED], games, rises=True)
         found["breaches"] = Figure.of_share(breaches, games, rises=True)
-        # A right guess is the only way for a defender to win.
-        found["right guesses"] = Figure.of_share(outcomes[Outcome.DEFENDER_WINS], games, rises=False)
+        if game.has_words:  # a right guess is the only way for a defender to win
+            found["right guesses"] = Figure.of_share(outcomes[Outcome.DEFENDER_WINS], games, rises=False)
     for policy, values in entropies.items():
         finite = [value for value in values if math.isfinite(value)]
         if len(finite) >= MIN_STEPS:
-            name = "entropy" if policy == "policy" else f"entropy of the {policy}"
+            name = "entropy" if policy == "policy" else f"entropy of the {game.policy(policy)}"
             found[name] = Figure.of_steps(finite)
     for other in against:
         seats = {Role.ATTACKER: by_seats.get((stage, other)), Role.DEFENDER: by_seats.get((other, stage))}

@@ -34,10 +34,9 @@ WORDS += ("duel", "secret", "number", "numbers", "high", "low", "above", "below"
 DUEL = ROOT / "docs" / "examples" / "number_duel.py"
 
 
-def run_of(game: str, model: Path, words: Path, **changes: Any) -> RunConfig:
+def run_of(game: str, model: Path, **changes: Any) -> RunConfig:
     settings: dict[str, Any] = {
         "prompts": "chat",
-        "words": {"source": "deck"},  # the default
         "game": {"name": game, "max_turns": 5},  # the default, which other games have
         "sampling": {"temperature": 1.0, "max_new_tokens": 4},
         "imitation": {"games": 48, "batch_games": 4, "learning_rate": 1e-2, "learn_from": "all"},
@@ -51,7 +50,7 @@ def run_of(game: str, model: Path, words: Path, **changes: Any) -> RunConfig:
     }
     for key, value in changes.items():
         settings[key] = {**settings[key], **value} if isinstance(settings.get(key), dict) else value
-    return tiny_run(model, words, **settings)
+    return tiny_run(model, Path("deck"), **settings)  # words.source is the default, which other games have
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +64,9 @@ def exact_lines(folder: Path) -> dict[str, ExploitabilityLine]:
 
 
 @pytest.mark.timeout(300)
-def test_kuhn_poker_is_trained_and_measured_after_every_stage(kuhn_model: Path, words: Path, tmp_path: Path) -> None:
+def test_kuhn_poker_is_trained_and_measured_after_every_stage(kuhn_model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    config = run_of("kuhn", kuhn_model, words, evaluation={"games": 12})
+    config = run_of("kuhn", kuhn_model, evaluation={"games": 12})
     run_training(config, folder, quiet())
     lines = exact_lines(folder)
     assert list(lines) == ["base", "imitated", "spag-1", "spag-2"]
@@ -99,7 +98,7 @@ def test_kuhn_poker_is_trained_and_measured_after_every_stage(kuhn_model: Path, 
 
 @pytest.mark.timeout(300)
 def test_the_game_of_the_documentation_is_trained_from_its_file(
-    kuhn_model: Path, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kuhn_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """docs/games.md: its own file, here copied to the current folder and named as a module."""
     monkeypatch.chdir(tmp_path)
@@ -107,7 +106,7 @@ def test_the_game_of_the_documentation_is_trained_from_its_file(
     config = load_config(str(DUEL.with_suffix(".yaml")), ["game.name=number_duel:NumberDuel"])
     assert config.words.num_held_out == 24
     folder = tmp_path / "run"
-    run_training(run_of("number_duel:NumberDuel", kuhn_model, words), folder, quiet())
+    run_training(run_of("number_duel:NumberDuel", kuhn_model), folder, quiet())
     assert len(check(load_game("number_duel:NumberDuel").__class__)) == 0
     episodes = list(read_log(folder / "episodes" / "spag-1.log"))
     held_out = {game.target_word for match in read_matches(folder / "matches.json") for game in match.games}

@@ -11,6 +11,7 @@ import pytest
 
 from spag_ray.game.rules import Outcome
 from spag_ray.results.collapse import Change, Figure, figures_of, judge, read_learned
+from spag_ray.results.game_names import GameNames
 from spag_ray.results.lines import CollapseLine, StepLine, StepReport
 from spag_ray.results.matches import Game, Match
 
@@ -69,6 +70,13 @@ def test_what_is_not_there_is_no_figure() -> None:
         "entropy of the attacker": 1.0,
         "entropy of the defender": 2.0,
     }
+
+
+def test_another_game_has_its_own_names_of_seats_and_no_right_guesses() -> None:
+    own = match("spag-1", "spag-1", TIED=10, DEFENDER_WINS=16)
+    entropies = {policy: [1.0, 1.0, 1.0] for policy in ("policy", "attacker", "defender")}
+    found = figures_of("spag-1", [own], [], entropies, GameNames("kuhn", ("first", "second"), has_words=False))
+    assert list(found) == ["ties", "breaches", "entropy", "entropy of the first", "entropy of the second"]
 
 
 def test_two_stages_outside_are_an_alarm_and_one_is_none() -> None:

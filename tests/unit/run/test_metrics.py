@@ -18,6 +18,7 @@ from cluster.tracking.prometheus import Exporter
 from cluster.tracking.recorder import Recorder
 from spag_ray.game.referee.judge import judge
 from spag_ray.game.rules import GAME_ENDS, Outcome, end_of
+from spag_ray.results.game_names import GameNames
 from spag_ray.results.lines import (
     LINES,
     BufferLine,
@@ -175,6 +176,26 @@ def test_what_may_never_happen_is_there_at_0_from_the_start(exporter: Exporter, 
     assert len(games) == 3 * len(GAME_ENDS)
     export(exporter, GamesLine("self_play", 9, 90, {str(GAME_ENDS[0]): 4}))
     assert games["self_play", GAME_ENDS[0].seat, GAME_ENDS[0].result, GAME_ENDS[0].reason] == 4.0
+
+
+def test_another_game_has_its_own_seats_and_nothing_of_taboo(made: dict[str, RaysMetric]) -> None:
+    exporter = Exporter(
+        "a-run",
+        lambda metric: made.setdefault(metric.name, RaysMetric(metric)),
+        GameNames("kuhn", ("first", "second"), "scenario", has_words=False),
+    )
+    games, alarms = (made[f"spag_ray_{name}_total"].values for name in ("games", "collapse_alarms"))
+    assert not games
+    assert set(alarms) == {("ties",), ("breaches",)}
+    ends = {"attacker win: fold": 2, "defender breach: illegal action": 1, "none tie: undecided": 3}
+    export(exporter, GamesLine("self_play", 9, 90, ends))
+    assert games == {
+        ("self_play", "first", "win", "fold"): 2.0,
+        ("self_play", "second", "breach", "illegal action"): 1.0,
+        ("self_play", "none", "tie", "undecided"): 3.0,
+    }
+    export(exporter, StepLine("spag-1", "policy", StepReport(1, attacker_weight=0.75)))
+    assert made["spag_ray_role_weight"].values["policy", "first"] == 0.75
 
 
 def test_of_a_sum_the_rise_is_counted_also_after_it_fell(exporter: Exporter, made: dict[str, RaysMetric]) -> None:
