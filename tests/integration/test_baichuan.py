@@ -23,7 +23,14 @@ def test_a_converted_13b_plays_learns_and_plays_with_its_new_weights(words: Path
     source, model, folder = (tmp_path / name for name in ("published", "model", "run"))
     make_baichuan(source, alibi=True)
     assert run_guarded(lambda **options: app(["convert", str(source), str(model)], **options)) == 0
-    changes = {"learner": {"packing": "none"}, "self_play": {"rounds": 1, "games_per_round": 8}, "prompts": "lines"}
+    changes = {
+        "prompts": "lines",
+        "learner": {"packing": "none"},
+        "self_play": {"rounds": 1, "games_per_round": 8},
+        # Random weights decide no game: ties are trained on.
+        "game": {"payoffs": {"tie": [0.2, 0.1]}},
+        "objective": {"learn_from": "both"},
+    }
     run_training(tiny_run(model, words, evaluation={"games": 2}, **changes), folder, quiet())
     assert [line["version"] for line in records_of(folder, "sync")] == [1, 2]
     played = [line for line in steps_of(folder) if line["stage"] != "imitated"]

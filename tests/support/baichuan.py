@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.support.tiny_model import TARGETS
 
-SPACES = ["▁▁", "▁▁▁▁", "▁▁▁▁▁▁▁▁", "  "]  # the last one, as written, is never found
+SPACES = ["▁▁", "▁▁▁▁", "▁▁▁▁▁▁▁▁", "   "]  # the last one, as written, is never found
 RESERVED = [f"<reserved_{number}>" for number in range(4)]
 SENTENCES = [
     "You are the attacker. The target word is river.",
