@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,7 +30,8 @@ def resolve_model(name: str) -> str:
         raise ModelError(f"{name}: no such model folder; give a folder with config.json and weights, or `{BUILT_IN}`")
     if not (folder / "config.json").is_file():
         raise ModelError(f"{name}: no config.json in this folder; is it a model in transformers' format?")
-    if '"model_type": "baichuan"' in (folder / "config.json").read_text(encoding="utf-8", errors="replace"):
+    config = (folder / "config.json").read_text(encoding="utf-8", errors="replace")
+    if re.search(r'"model_type"\s*:\s*"baichuan"', config):
         raise ModelError(f"{name}: Baichuan 2 as it is published; convert it first: spag-ray convert {name} TARGET")
     if not any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer.model", "tokenizer_config.json")):
         raise ModelError(

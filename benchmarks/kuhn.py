@@ -72,9 +72,8 @@ def run_seed(out: Path, seed: int, overrides: Sequence[str], only: str | None) -
         folder, settings = wanted[name]
         record[f"{name}_seconds"] = train(folder, settings)
         record[name] = stages_of(folder)
-        record[f"{name}_games"] = sum(
-            line.games for line in lines_of(folder, PlayLine) if Stage.parse(line.stage).kind is StageKind.ROUND
-        )
+        games = {line.stage: line.games for line in lines_of(folder, PlayLine)}  # a resumed round has two lines
+        record[f"{name}_games"] = sum(games[stage] for stage in games if Stage.parse(stage).kind is StageKind.ROUND)
     file.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -97,9 +97,11 @@ def simulated_group(num_ranks: int = NUM_RANKS, name: str = "learner") -> Iterat
         calls: Counter[str] = Counter()
         ranks: Any = group._ranks
         group._ranks = [Counted(rank, calls) for rank in ranks]
-        yield group, calls
-        group._ranks = ranks
-        group.close()
+        try:
+            yield group, calls
+        finally:
+            group._ranks = ranks
+            group.close()
 
 
 def example_games(count: int) -> list[GameSample]:

@@ -61,7 +61,7 @@ class AlibiLlamaModel(LlamaModel):
 
 class AlibiLlamaForCausalLM(LlamaForCausalLM):
     config_class = AlibiLlamaConfig
-    # The bias is a tensor, which only these two implementations take.
+    # They take no tensor of biases, unlike `eager` and `sdpa`.
     _supports_flash_attn = False
     _supports_flex_attn = False
 

@@ -6,9 +6,8 @@ mark is somebody's own and is left alone.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,9 @@ from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome
 from spag_ray.results.evaluations import scale_of, score_text
 from spag_ray.results.game_names import GameNames
+from spag_ray.results.lines import ExploitabilityLine
 from spag_ray.results.matches import Match
+from spag_ray.results.metric_lines import MetricLines
 from spag_ray.results.ratings import wilson_interval
 from spag_ray.results.report.files import RunFiles, read_files
 from spag_ray.results.standings import score
@@ -187,20 +188,12 @@ def _mean_scores(matches: Sequence[Match], name: str) -> Iterator[str]:
         )
 
 
-def _exact(metrics: Path, name: str) -> dict[str, float]:
+def _exact(metrics: Path, name: str) -> Mapping[str, float]:
     """The newest figures of this stage in a solved game."""
-    found: dict[str, float] = {}
-    if metrics.exists():
-        with metrics.open(encoding="utf-8", errors="replace") as lines:
-            for text in lines:
-                if '"exploitability"' not in text:
-                    continue
-                try:
-                    line = json.loads(text)
-                except ValueError:
-                    continue  # the last line, half written
-                if line.get("kind") == "exploitability" and line.get("stage") == name:
-                    found = {key[6:]: float(value) for key, value in line.items() if key.startswith("exact ")}
+    found: Mapping[str, float] = {}
+    for _, line in MetricLines(metrics).typed():
+        if isinstance(line, ExploitabilityLine) and line.stage == name:
+            found = line.figures
     return found
 
 

@@ -17,3 +17,10 @@ def test_the_tables_of_the_results_are_those_that_their_records_give(records: st
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
     assert f"Seeds: {seeds}." in printed
     assert printed in (ROOT / "docs/results.md").read_text(encoding="utf-8"), printed
+
+
+def test_the_tables_of_kuhn_poker_are_those_that_their_records_give() -> None:
+    command = [sys.executable, "benchmarks/kuhn.py", "tables", "--out", "docs/kuhn"]
+    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    assert printed.count("| spag: spag-28 |") == 3
+    assert printed in (ROOT / "docs/results.md").read_text(encoding="utf-8"), printed
