@@ -5,7 +5,8 @@
     pool.leave(member)
 
 A game stays with its engine, whose prefix cache holds the dialogue. If a turn fails (the engine died, refused or timed
-out), it is retried on another engine. Engines join and leave while games run.
+out), it is retried on another engine. Engines join and leave while games run. An engine may play for several arenas:
+each then gives it games in proportion to its share.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Member:
-    """An engine of a pool. `is_open`: whether it takes new games; `games`: the number assigned to it now."""
+    """An engine of a pool. `share`: the part of it that plays for this arena; 0 for one that is to leave when its games
+    have ended. `is_open`: whether it takes new games; `games`: the number assigned to it now."""
 
     name: str
     policy: Policy
+    share: float = 1.0
     is_open: bool = True
     games: int = 0
 
@@ -59,10 +62,21 @@ class EnginePool:
         self._without_room: set[str] = set()
         self._empty: dict[str, asyncio.Event] = {}
 
-    def join(self, name: str, policy: Policy) -> None:
+    def join(self, name: str, policy: Policy, share: float = 1.0) -> None:
         """Add an engine; one of the same name is replaced."""
-        self._members[name] = Member(name, policy)
+        self._members[name] = Member(name, policy, share)
         self._changed.set()
+
+    def reshare(self, name: str, share: float) -> bool:
+        """Change an engine's share; with 0 it gets no new game, and leaves when its games have ended. Returns False if
+        there is no such engine."""
+        member = self._members.get(name)
+        if member is None:
+            return False
+        member.share = share
+        self._leave_if_done(member)
+        self._changed.set()
+        return True
 
     def drop(self, name: str) -> None:
         """Remove an engine: it gets no more requests. Its games move to another engine at their next turn."""
@@ -80,13 +94,16 @@ class EnginePool:
         self._without_room.discard(name)
         self._changed.set()
 
+    def close(self, name: str) -> None:
+        """Give the engine no new games, until `reopen`."""
+        if name in self._members:
+            self._members[name].is_open = False
+
     async def drain(self, name: str) -> None:
         """Give the engine no new games, and wait until its games have ended."""
+        self.close(name)
         member = self._members.get(name)
-        if member is None:
-            return
-        member.is_open = False
-        while member.games and self._members.get(name) is member:
+        while member is not None and member.games and self._members.get(name) is member:
             self._empty[name] = asyncio.Event()
             await self._empty[name].wait()
 
@@ -102,14 +119,15 @@ class EnginePool:
         return {name: member.games for name, member in self._members.items()}
 
     async def seat(self, avoid: Member | None = None) -> Member:
-        """The open engine with the fewest games; its count rises by one. `avoid` is used only if there is no other.
+        """The open engine with the fewest games for its share; its count rises by one. `avoid` is used only if there is
+        no other.
 
         Raises EngineError when no engine joined in time.
         """
         waited_s = 0.0
-        while not (open_members := [member for member in self._members.values() if member.is_open]):
+        while not (open_members := [each for each in self._members.values() if each.is_open and each.share]):
             waited_s += await self._wait_for_change(self._join_timeout_s - waited_s)
-        chosen = min(open_members, key=lambda member: (member is avoid, member.games))
+        chosen = min(open_members, key=lambda member: (member is avoid, (member.games + 1) / member.share))
         chosen.games += 1
         return chosen
 
@@ -129,6 +147,7 @@ class EnginePool:
     def leave(self, member: Member) -> None:
         """A game of this engine has ended or moved."""
         member.games -= 1
+        self._leave_if_done(member)
         self._tell(member)
 
     async def ask(self, member: Member, request: Request, moved: Callable[[Member], None]) -> Completion:
@@ -178,6 +197,10 @@ class EnginePool:
             raise
         moved(new)
         return new
+
+    def _leave_if_done(self, member: Member) -> None:
+        if not member.share and not member.games and self._members.get(member.name) is member:
+            self.drop(member.name)
 
     def _tell(self, member: Member) -> None:
         if member.games == 0 or not member.is_open:

@@ -10,9 +10,9 @@ Ray's processes run on the same cores.
     overlap    the schedule `stream` with simulated play and training: games trained on per second, divided by the
                slower of the engines' and the learner's rates
 
-    python -m benchmarks.scale --part batches|weights
+    python -m benchmarks.scale --part batches|weights|idle
 
-A part of scale_learning.py instead, each under a minute.
+A part of scale_learning.py or scale_idle.py instead, each under a minute.
 
 The last line is JSON: efficiency_N (share of the ideal rate at N engines), cpu_ms_per_turn, encode_per_s and
 decode_per_s (episodes), overlap and the values they are computed from.
@@ -26,7 +26,7 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psutil
@@ -40,6 +40,7 @@ from benchmarks.machine import machine
 from cluster.buffer.buffer_actor import BufferActor, StreamSpec
 from cluster.rollout.arena_actor import ArenaActor
 from cluster.rollout.request_queue import Packed, RequestQueue
+from cluster.rollout.shards import shares
 from cluster.runtime.ray_session import ray_session
 from cluster.types import Engine, Seat
 from spag_ray.config.objective import ObjectiveConfig
@@ -109,20 +110,30 @@ class EngineProcess:
     ) -> list[Packed]:
         return await self._desks[number].exchange(client, requests, cancelled, gather_s)
 
+    async def heartbeat(self, number: int, hold_s: float) -> tuple[int, float]:
+        await asyncio.sleep(hold_s)
+        return self._desks[number].num_pending, self._desks[number].idle_s
+
+    async def num_pending(self) -> int:
+        return sum(desk.num_pending for desk in self._desks)
+
 
 class EngineHandle:
     """One of an EngineProcess's engines, with the interface of an engine's actor."""
 
     def __init__(self, process: Any, number: int) -> None:
+        self.exchange = _Method(process, "exchange", number)
+        self.heartbeat = _Method(process, "heartbeat", number)
+
+
+class _Method:
+    def __init__(self, process: Any, name: str, number: int) -> None:
         self._process = process
+        self._name = name
         self._number = number
 
-    @property
-    def exchange(self) -> EngineHandle:
-        return self
-
     def remote(self, *arguments: Any) -> Any:
-        return self._process.exchange.remote(self._number, *arguments)
+        return getattr(self._process, self._name).remote(self._number, *arguments)
 
 
 class Plane:
@@ -156,11 +167,15 @@ class Plane:
         self.processes = [
             process.remote(first, count, reply, turn_s) for first, count in zip(firsts, counts, strict=True)
         ]
-        for number in range(num_engines):
-            handle: Any = EngineHandle(self.processes[number // ENGINES_PER_PROCESS], number % ENGINES_PER_PROCESS)
-            engine = Engine(handle, f"engine-{number}", "policy")
-            # An engine's games all belong to one arena, so that its requests travel together.
-            ray.get(self.arenas[number % num_arenas].join.remote(engine, "policy"))
+        handles: list[Any] = [
+            EngineHandle(self.processes[number // ENGINES_PER_PROCESS], number % ENGINES_PER_PROCESS)
+            for number in range(num_engines)
+        ]
+        self.engines = [Engine(handle, f"engine-{number}", "policy") for number, handle in enumerate(handles)]
+        for index, arena in enumerate(self.arenas):
+            own = shares(index, num_arenas, num_engines).items()
+            changes = [(self.engines[number], share, True) for number, share in own]
+            ray.get(arena.share.remote("policy", "policy", changes))
         ray.get(self.buffer.open_stream.remote(StreamSpec(words, config, 0, Opponents(0), {"policy": 0})))
         seat = Seat("policy", "policy", Sampling(1.0, TOKENS_PER_TURN), self.model)
         seats = {"attacker": seat, "defender": seat}
@@ -322,19 +337,22 @@ def run_parts() -> dict[str, float]:
 
 
 def main() -> None:
-    from benchmarks.scale_learning import PARTS
+    from benchmarks.scale_idle import idle
+    from benchmarks.scale_learning import PARTS as LEARNING
+
+    parts: dict[str, Callable[[], dict[str, Any]]] = {**LEARNING, "idle": idle}
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--engines", type=int, nargs="+", default=[1, 4, 16, 32, 64, 256])
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--arenas", type=int, default=2)
-    parser.add_argument("--part", choices=PARTS, help="measure only this (scale_learning.py)")
+    parser.add_argument("--part", choices=parts, help="measure only this (scale_learning.py, scale_idle.py)")
     arguments = parser.parse_args()
     if arguments.part is not None:
-        print(json.dumps({**PARTS[arguments.part](), **machine()}))
+        print(json.dumps({**parts[arguments.part](), **machine()}))
         return
-    parts = run_parts()
-    print(json.dumps(parts), flush=True)
+    steps = run_parts()
+    print(json.dumps(steps), flush=True)
     with ray_session(ClusterConfig(object_store_gib=0.5)):
         overlap = run_overlap()
         print(json.dumps({"overlap": round(overlap, 3)}), flush=True)
@@ -346,7 +364,7 @@ def main() -> None:
             {
                 **last,
                 "cpu_ms_per_turn": round(sum(middle["cpu_ms_per_turn"].values()), 3),
-                **parts,
+                **steps,
                 "overlap": round(overlap, 3),
                 "memory_gib": {str(row["engines"]): row["memory_gib"] for row in rows},
                 **machine(),

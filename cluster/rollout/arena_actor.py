@@ -63,9 +63,16 @@ class ArenaActor:
     async def heartbeat(self) -> None:
         """Answers while this process is alive and its event loop runs."""
 
-    async def join(self, engine: Engine, policy: str) -> None:
-        """Add an engine that plays `policy` from now on, also in games under way."""
-        self._pool(engine.pool, policy).join(engine.name, RemotePolicy(engine.handle, engine.name, pace=self._pace))
+    async def share(self, pool: str, policy: str, changes: Sequence[tuple[Engine, float, bool]]) -> None:
+        """(engine of `pool`, the part of it that plays for this arena from now on, whether it takes new games), for
+        each engine whose share has changed. A new one plays `policy`, also in games under way; one with share 0 leaves
+        when its games have ended."""
+        to = self._pool(pool, policy)
+        for engine, share, is_open in changes:
+            if not to.reshare(engine.name, share) and share:
+                to.join(engine.name, RemotePolicy(engine.handle, engine.name, pace=self._pace), share)
+                if not is_open:
+                    to.close(engine.name)
         self._pace.num_engines = sum(len(pool.games) for pool in self._pools.values())
 
     async def drop(self, engine: Engine) -> None:
@@ -177,7 +184,7 @@ class ArenaHandle(ActorHandle, Protocol):
     def heartbeat(self) -> None: ...
 
     @remote_method
-    def join(self, engine: Engine, policy: str) -> None: ...
+    def share(self, pool: str, policy: str, changes: Sequence[tuple[Engine, float, bool]]) -> None: ...
 
     @remote_method
     def drop(self, engine: Engine) -> None: ...

@@ -1,8 +1,10 @@
-"""The arenas of a run, called as one; an arena that dies or hangs is replaced, and every engine joins the new one."""
+"""The arenas of a run, called as one: they share the engines of each pool (shards.py), and an arena that dies or hangs
+is replaced."""
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,6 +12,7 @@ import ray
 
 from cluster.handles import Ref
 from cluster.rollout.arena_actor import ArenaActor, ArenaHandle
+from cluster.rollout.shards import shares
 from cluster.runtime.ray_session import get
 from cluster.supervision.actor_watch import ActorWatch
 from cluster.supervision.restart_budget import RestartBudget
@@ -27,7 +30,11 @@ class Arenas:
         self._watch = watch
         self._restarts = restarts
         self._arguments = arguments
-        self._engines: dict[Engine, str] = {}
+        self._lock = threading.RLock()  # so that calls are made in the order in which they were decided on
+        self._engines: dict[str, dict[Engine, None]] = {}  # by pool, in the order in which they joined
+        self._policies: dict[str, str] = {}  # {pool: what its engines play}
+        self._draining: set[Engine] = set()
+        self._told: list[dict[Engine, float]] = [{} for _ in range(count)]  # each arena's share of its engines
         self._without_room: dict[str, tuple[str, str]] = {}  # engine -> (pool, policy)
         self._is_paused = False
         self._lives = [0] * count
@@ -37,13 +44,25 @@ class Arenas:
         """The name of an arena in its calls to the buffer."""
         return f"arena-{index}" if self._lives[index] == 1 else f"arena-{index}.{self._lives[index]}"
 
-    def join(self, engine: Engine, policy: str) -> None:
-        self._engines[engine] = policy
-        _wait_for([arena.join.remote(engine, policy) for arena in self.handles])
+    def join(self, engines: Sequence[Engine], policy: str) -> None:
+        """Add engines that play `policy` from now on, also in games under way. Those that have joined before stay."""
+        with self._lock:
+            for engine in engines:
+                self._policies[engine.pool] = policy
+                self._engines.setdefault(engine.pool, {})[engine] = None
+            calls = [call for pool in {engine.pool for engine in engines} for call in self._share_out(pool)]
+        _wait_for(calls)
 
     def drop(self, engine: Engine) -> None:
-        self._engines.pop(engine, None)
-        _wait_for([arena.drop.remote(engine) for arena in self.handles])
+        """Remove an engine that is dead or will be ended."""
+        with self._lock:
+            self._draining.discard(engine)
+            self._engines.setdefault(engine.pool, {}).pop(engine, None)
+            calls = [self.handles[index].drop.remote(engine) for index in self._arenas_of(engine)]
+            for told in self._told:
+                told.pop(engine, None)
+            calls += self._share_out(engine.pool)
+        _wait_for(calls)
 
     @contextlib.contextmanager
     def waiting_for_room(self, pool: str, policy: str, names: Sequence[str]) -> Iterator[None]:
@@ -60,15 +79,23 @@ class Arenas:
 
     def drain(self, engine: Engine) -> None:
         """Give an engine no new game, and wait until it has none."""
-        _wait_for([arena.drain.remote(engine) for arena in self.handles])
+        with self._lock:
+            self._draining.add(engine)
+            calls = [self.handles[index].drain.remote(engine) for index in self._arenas_of(engine)]
+        _wait_for(calls)
 
     def reopen(self, engine: Engine) -> None:
-        _wait_for([arena.reopen.remote(engine) for arena in self.handles])
+        with self._lock:
+            self._draining.discard(engine)
+            calls = [self.handles[index].reopen.remote(engine) for index in self._arenas_of(engine)]
+        _wait_for(calls)
 
     def pause(self, is_paused: bool) -> None:
         """Start no game while paused; those under way are finished."""
-        self._is_paused = is_paused
-        _wait_for([(arena.pause if is_paused else arena.resume).remote() for arena in self.handles])
+        with self._lock:
+            self._is_paused = is_paused
+            calls = [(arena.pause if is_paused else arena.resume).remote() for arena in self.handles]
+        _wait_for(calls)
 
     def replace(self, index: int, name: str, error: BaseException) -> ArenaHandle:
         """Replace a dead arena; returns the handle of the new one. A stream and an evaluation in the same arena both
@@ -78,20 +105,42 @@ class Arenas:
         self._restarts.count(name, self._watch.reason(name) or error)
         self._watch.forget(name)
         ray.kill(self.handles[index])
-        self.handles[index] = handle = self._start(index)
-        if self._is_paused:
-            _wait_for([handle.pause.remote()])
-        for engine, policy in list(self._engines.items()):
-            _wait_for([handle.join.remote(engine, policy)])
+        with self._lock:
+            self.handles[index] = handle = self._start(index)
+            self._told[index] = {}
+            calls = [handle.pause.remote()] if self._is_paused else []
+            calls += [call for pool in self._engines for call in self._share_out(pool)]
+        _wait_for(calls)
         for engine_name, seat in list(self._without_room.items()):
             _wait_for([handle.wait_for_room.remote(*seat, engine_name)])
         return handle
 
     def close(self) -> None:
-        for index, handle in enumerate(self.handles):
-            self._watch.forget(self.name(index))
-            ray.kill(handle)
-        self.handles = []
+        with self._lock:
+            for index, handle in enumerate(self.handles):
+                self._watch.forget(self.name(index))
+                ray.kill(handle)
+            self.handles, self._told = [], []
+
+    def _arenas_of(self, engine: Engine) -> list[int]:
+        """Those that know an engine: it plays for them, or has played and may not have left yet."""
+        return [index for index, told in enumerate(self._told) if engine in told]
+
+    def _share_out(self, pool: str) -> list[Ref[None]]:
+        """Tell each arena what has changed in its shares of a pool's engines. The caller holds the lock."""
+        engines, calls = list(self._engines[pool]), []
+        for index, (handle, told) in enumerate(zip(self.handles, self._told, strict=True)):
+            now = {engines[place]: share for place, share in shares(index, len(self._told), len(engines)).items()}
+            now |= {engine: 0.0 for engine in told if engine.pool == pool and engine not in now}
+            changed = [
+                (engine, share, engine not in self._draining)
+                for engine, share in now.items()
+                if told.get(engine) != share
+            ]
+            if changed:
+                told.update(now)
+                calls.append(handle.share.remote(pool, self._policies[pool], changed))
+        return calls
 
     def _start(self, index: int) -> ArenaHandle:
         self._lives[index] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import time
@@ -82,10 +83,16 @@ class EngineActor:
     async def pulse(self) -> None:
         """Answered on a thread of its own (see Pulse): shows that the process runs, even if other calls are held up."""
 
-    async def heartbeat(self) -> tuple[int, float]:
-        """(turns under way, seconds since one was answered); (0, 0.0) while the engine loads weights."""
-        if self._policy is not None and self._policy.is_dead:
-            os._exit(1)
+    async def heartbeat(self, hold_s: float = 0.0) -> tuple[int, float]:
+        """(turns under way, seconds since one was answered); (0, 0.0) while the engine loads weights. Answers after
+        `hold_s`; ends this process within a second if the engine's own process has ended."""
+        until = time.monotonic() + hold_s
+        while True:
+            if self._policy is not None and self._policy.is_dead:
+                os._exit(1)
+            if (left_s := until - time.monotonic()) <= 0:
+                break
+            await asyncio.sleep(min(left_s, 1.0))
         if self._queue is None or self._num_pauses:
             return 0, 0.0
         return self._queue.num_pending, self._queue.idle_s

@@ -81,8 +81,8 @@ class Engines:
         """Start `count` engines that play `model` in `pool`, stamped as `policy`; all are up and known to every arena
         when this returns. `learner`: the policy whose newest weights they will play."""
         engines = self._start(model, pool, [f"engine-{pool}-{index}" for index in range(count)])
+        self._arenas.join(engines, policy)
         for engine in engines:
-            self._arenas.join(engine, policy)
             self._place(Placed(engine, model, policy, learner))
         return engines
 
@@ -184,7 +184,7 @@ class Engines:
         self._joins(engine, policy.name, policy.version)
 
     def _joins(self, engine: Engine, policy: str, version: int) -> None:
-        self._arenas.join(engine, policy)
+        self._arenas.join([engine], policy)
         self._recorder.record(EngineJoinedLine(engine.name, policy, version))
 
     def close(self) -> None:

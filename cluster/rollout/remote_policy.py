@@ -4,8 +4,11 @@
       generate ──> all games' turns ──── exchange(requests) ──>  one task per request -> policy.generate
                <── futures ──────────── everything that has finished since the last exchange
 
-One exchange is under way at a time and takes at most TICK_S. Requests travel together and come back in the order in
-which they finish. So no request waits for another, and a thousand turns a second are a few dozen calls.
+The engine holds an exchange until it has answers, so it answers by returning: nothing is polled. The next exchange
+brings the games' next requests. Requests that come while an exchange is held are sent with another one, which ends the
+held exchange and takes its place. So requests travel together and come back in the order in which they finish, no
+request waits for another, and the number of calls depends on the number of turns alone. A held exchange also fails as
+soon as the engine's process ends.
 """
 
 from __future__ import annotations
@@ -26,8 +29,9 @@ from spag_ray.weights.snapshot import Snapshot
 
 @dataclass
 class Pace:
-    """How long an exchange gathers answers: longer for an arena with more engines, because each call costs it (and the
-    engine) a quarter of a millisecond of CPU; a turn takes a second or more."""
+    """How long answers, and requests beside a held exchange, are gathered before they are sent: longer for an arena
+    with more engines, because each call costs it (and the engine) a quarter of a millisecond of CPU; a turn takes a
+    second or more."""
 
     num_engines: int = 1
 
@@ -48,7 +52,9 @@ class RemotePolicy:
         self._unsent: list[Request] = []
         self._pending: dict[str, asyncio.Future[Completion]] = {}
         self._cancelled: list[str] = []
-        self._exchanging: asyncio.Task[None] | None = None
+        self._num_held = 0  # exchanges that have not returned; the newest is held by the engine
+        self._sending: asyncio.TimerHandle | None = None
+        self._exchanges: set[asyncio.Task[None]] = set()
 
     @property
     def version(self) -> int:
@@ -68,36 +74,53 @@ class RemotePolicy:
             self._pending[request.request_id] = future
             futures.append(future)
         self._unsent.extend(requests)
-        if self._exchanging is None or self._exchanging.done():
-            self._exchanging = loop.create_task(self._exchange())
+        self._send_soon()
         try:
             return [await future for future in futures]
         except asyncio.CancelledError:
             for request in requests:
                 if self._pending.pop(request.request_id, None) is not None:
                     self._cancelled.append(request.request_id)
+            self._send_soon()
             raise
 
+    def _send_soon(self) -> None:
+        """Send what is unsent: beside a held exchange after others were gathered, else in the next tick of the loop."""
+        if self._sending is None:
+            wait_s = self._pace.gather_s if self._num_held else 0.0
+            self._sending = asyncio.get_running_loop().call_later(wait_s, self._send)
+
+    def _send(self) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+            self._sending = None
+        exchange = asyncio.get_running_loop().create_task(self._exchange())
+        self._exchanges.add(exchange)
+        exchange.add_done_callback(self._exchanges.discard)
+
     async def _exchange(self) -> None:
-        await asyncio.sleep(0)  # requests of other games in this tick of the loop are sent too
+        requests = [pack_request(each) for each in self._unsent if each.request_id in self._pending]
+        self._unsent = []
+        cancelled, self._cancelled = self._cancelled, []
+        self._num_held += 1
         try:
-            while self._pending:
-                requests, self._unsent = [pack_request(request) for request in self._unsent], []
-                cancelled, self._cancelled = self._cancelled, []
-                gather_s = self._pace.gather_s
-                for request_id, *answer in await self._handle.exchange.remote(
-                    self._client, requests, cancelled, gather_s
-                ):
-                    future = self._pending.pop(request_id, None)
-                    if future is None or future.done():
-                        continue
-                    if len(answer) == 1:
-                        future.set_exception(EngineError(f"engine {self.name}: {answer[0]}"))
-                    else:
-                        future.set_result(Completion(request_id, *answer))
-                await asyncio.sleep(0)  # games that got their answer now request their next turn: it is sent too
+            answers = await self._handle.exchange.remote(self._client, requests, cancelled, self._pace.gather_s)
         except ray.exceptions.RayError as error:
+            self._num_held -= 1
             self._fail(self._fault(error))
+            return
+        self._num_held -= 1
+        for request_id, *answer in answers:
+            future = self._pending.pop(request_id, None)
+            if future is None or future.done():
+                continue
+            if len(answer) == 1:
+                future.set_exception(EngineError(f"engine {self.name}: {answer[0]}"))
+            else:
+                future.set_result(Completion(request_id, *answer))
+        await asyncio.sleep(0)  # games that got their answer now request their next turn: it is sent too
+        if self._pending and not self._num_held:
+            self._send()
 
     def _fault(self, error: ray.exceptions.RayError) -> EngineError:
         """Ray's error of a call to the engine, as this policy's error."""

@@ -11,7 +11,7 @@ from functools import partial
 from actors.policy import Completion, Policy, Request, Sampling, Score
 from cluster.handles import Packed
 
-TICK_S = 0.06  # an exchange returns after this, even with no answers
+HOLD_S = 10.0  # an exchange returns after this, even with no answers; so a call whose reply was lost costs no more
 
 
 def pack_request(request: Request) -> Packed:
@@ -50,7 +50,7 @@ class RequestQueue:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._finished: dict[str, list[Packed]] = {}
-        self._arrivals: dict[str, asyncio.Event] = {}
+        self._held: dict[str, _Held] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._num_scores = 0
         self._answered = time.monotonic()
@@ -72,7 +72,7 @@ class RequestQueue:
         self, client: str, requests: list[Packed], cancelled: list[str], gather_s: float
     ) -> list[Packed]:
         """Start to answer `requests`, stop answering `cancelled`; returns all answers since the last exchange, at
-        `gather_s` after the first of them."""
+        `gather_s` after the first of them. The client's next exchange ends this one at once, and takes its place."""
         for request_id in cancelled:
             if (task := self._tasks.get(request_id)) is not None:
                 task.cancel()
@@ -83,14 +83,17 @@ class RequestQueue:
             task = asyncio.create_task(self._answer(client, request))
             self._tasks[request.request_id] = task
             task.add_done_callback(partial(self._forget, request.request_id))
-        arrival = self._arrivals.setdefault(client, asyncio.Event())
+        before = self._held.get(client)
+        held = self._held[client] = _Held(gather_s)
+        if before is not None:
+            before.end()  # and takes what has finished so far
+        elif self._finished.get(client):
+            held.answered()
         try:
-            async with asyncio.timeout(TICK_S):
-                await arrival.wait()
-                await asyncio.sleep(gather_s)
-        except TimeoutError:
-            pass
-        arrival.clear()
+            await held.ended
+        finally:
+            if self._held.get(client) is held:
+                del self._held[client]
         return self._finished.pop(client, [])
 
     async def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float) -> list[Score]:
@@ -124,4 +127,28 @@ class RequestQueue:
             self._end_if_dead()
         self.touch()
         self._finished.setdefault(client, []).append(answer)
-        self._arrivals.setdefault(client, asyncio.Event()).set()
+        if (held := self._held.get(client)) is not None:
+            held.answered()
+
+
+class _Held:
+    """An exchange that has not returned yet."""
+
+    def __init__(self, gather_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self._gather_s = gather_s
+        self._is_answered = False
+        self._timer = loop.call_later(HOLD_S, self.end)
+
+    def answered(self) -> None:
+        """There is an answer; the exchange returns once others have been gathered."""
+        if not self._is_answered:
+            self._is_answered = True
+            self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(self._gather_s, self.end)
+
+    def end(self) -> None:
+        self._timer.cancel()
+        if not self.ended.done():
+            self.ended.set_result(None)

@@ -1,10 +1,14 @@
-"""Finds engines that are dead or hang."""
+"""Finds engines that are dead or hang.
+
+One call waits at each engine, which holds it for HOLD_S before it answers. So an engine costs a call in HOLD_S; its
+death still fails the call at once, and all calls are looked at together.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
@@ -15,6 +19,7 @@ from cluster.types import Engine
 from spag_ray.config.parts import SupervisionConfig
 
 BEAT_S = 1.0
+HOLD_S = 10.0
 
 
 class HasEngine(Protocol):
@@ -33,6 +38,7 @@ class EngineWatch(Generic[Watched]):
     def __init__(self, config: SupervisionConfig, replace: Callable[[Watched, BaseException | str], None]) -> None:
         self._config = config
         self._replace = replace
+        self._hold_s = min(HOLD_S, config.heartbeat_timeout_s / 4)
         self._placed: list[Watched] = []
         self._beats: dict[Watched, tuple[Ref[tuple[int, float]], float]] = {}
         self._lock = threading.Lock()
@@ -71,9 +77,12 @@ class EngineWatch(Generic[Watched]):
         while not self._stopped.wait(BEAT_S):
             with self._lock:
                 placed = list(self._placed)
-            self._beats = {each: beat for each, beat in self._beats.items() if each in placed}
+            before = self._beats
+            self._beats = {each: before.get(each) or self._ask(each) for each in placed}
+            calls = [beat for beat, _ in self._beats.values()]
+            answered = set(ray.wait(calls, num_returns=len(calls), timeout=0)[0]) if calls else set()
             for each in placed:
-                if (fault := self._look(each)) is not None and not self.is_stopped:
+                if (fault := self._look(each, answered)) is not None and not self.is_stopped:
                     self.forget(each.engine)
                     self._in_thread(f"replace-{each.engine.name}", partial(self._replace, each, fault))
 
@@ -91,21 +100,21 @@ class EngineWatch(Generic[Watched]):
         self._threads.append(threading.Thread(target=run, name=name, daemon=True))
         self._threads[-1].start()
 
-    def _look(self, placed: Watched) -> BaseException | str | None:
+    def _ask(self, placed: Watched) -> tuple[Ref[tuple[int, float]], float]:
+        return placed.engine.handle.heartbeat.remote(self._hold_s), time.monotonic()
+
+    def _look(self, placed: Watched, answered: Set[Ref[tuple[int, float]]]) -> BaseException | str | None:
         """What is wrong with an engine, if anything."""
-        if placed not in self._beats:
-            self._beats[placed] = placed.engine.handle.heartbeat.remote(), time.monotonic()
-            return None
         beat, asked = self._beats[placed]
-        if not ray.wait([beat], timeout=0)[0]:
-            if time.monotonic() - asked > self._config.heartbeat_timeout_s:
+        if beat not in answered:
+            if time.monotonic() - asked > self._hold_s + self._config.heartbeat_timeout_s:
                 return f"{placed.engine.name} has not answered a heartbeat for {self._config.heartbeat_timeout_s:g} s"
             return None
-        del self._beats[placed]
         try:
             num_pending, idle_s = ray.get(beat)
         except ray.exceptions.RayError as error:
             return error
         if num_pending and idle_s > self._config.engine_stall_s:
             return f"{placed.engine.name} has {num_pending} turns to answer and has answered none for {idle_s:.0f} s"
+        self._beats[placed] = self._ask(placed)
         return None

@@ -32,7 +32,7 @@ class Silent:
     def __init__(self, beat: Any) -> None:
         self._beat = beat
 
-    def heartbeat(self) -> Any:
+    def heartbeat(self, hold_s: float) -> Any:
         if self._beat == "never":
             time.sleep(600)
         return self._beat

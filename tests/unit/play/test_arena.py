@@ -242,6 +242,55 @@ def test_engines_join_and_leave_while_games_run(renderer: Any, loop: Any) -> Non
     assert len(second.seeds) > 30
 
 
+def test_an_engine_gets_games_in_proportion_to_its_share(loop: Any, renderer: Any) -> None:
+    async def scenario() -> dict[str, int]:
+        pool = EnginePool("talker")
+        for name, share in (("half", 0.5), ("whole", 1.0), ("quarter", 0.25)):
+            pool.join(name, Talker(renderer, []), share)
+        for _ in range(28):
+            await pool.seat()
+        return pool.games
+
+    assert loop.run(scenario()) == {"half": 8, "whole": 16, "quarter": 4}
+
+
+def test_an_engine_without_a_share_gets_no_game_and_leaves_with_its_last(loop: Any, renderer: Any) -> None:
+    async def scenario() -> None:
+        pool = EnginePool("talker", join_timeout_s=0.05)
+        pool.join("leaves", Talker(renderer, []))
+        first, second = await pool.seat(), await pool.seat()
+        assert pool.reshare("leaves", 0.0)
+        with pytest.raises(EngineError, match="no engine plays talker"):
+            await pool.seat()
+        pool.leave(first)
+        assert pool.games == {"leaves": 1}
+        drained = asyncio.create_task(pool.drain("leaves"))
+        await asyncio.sleep(0.01)
+        assert not drained.done()
+        pool.leave(second)
+        await asyncio.wait_for(drained, 1)
+        assert pool.games == {}
+        assert not pool.reshare("leaves", 1.0), "it would have to join again"
+
+    loop.run(scenario())
+
+
+def test_an_engine_that_gets_a_share_again_before_it_has_left_stays(loop: Any, renderer: Any) -> None:
+    async def scenario() -> None:
+        pool = EnginePool("talker", join_timeout_s=5.0)
+        pool.join("stays", Talker(renderer, []))
+        game = await pool.seat()
+        pool.reshare("stays", 0.0)
+        waiting = asyncio.create_task(pool.seat())
+        await asyncio.sleep(0.01)
+        pool.reshare("stays", 0.5)
+        assert (await asyncio.wait_for(waiting, 1)) is game
+        pool.leave(game)
+        assert pool.games == {"stays": 1}
+
+    loop.run(scenario())
+
+
 def test_games_without_an_engine_end_with_a_line_that_says_so(renderer: Any, loop: Any) -> None:
     pool = pool_of(join_timeout_s=0.05)
     with pytest.raises(EngineError, match="no engine plays talker"):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from actors.policy import Request, Sampling, Score
+from actors.policy import Completion, Request, Sampling, Score
 from actors.transformers_policy import TransformersPolicy
+from cluster.rollout import request_queue
 from cluster.rollout.remote_policy import RemotePolicy
 from cluster.rollout.request_queue import Packed, RequestQueue, pack_request, unpack_request
 from spag_ray.errors import EngineError
@@ -101,6 +102,123 @@ def test_a_request_that_fails_fails_alone(loop: Any) -> None:
     assert isinstance(bad, EngineError)
     assert "out of luck" in str(bad)
     assert good[0].request_id == "good"
+
+
+class Held:
+    """A policy that answers when it is told to."""
+
+    version, is_dead, name = 0, False, "held"
+
+    def __init__(self) -> None:
+        self.may_answer: dict[str, asyncio.Event] = {}
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        (request,) = requests
+        await self.may_answer.setdefault(request.request_id, asyncio.Event()).wait()
+        return [Completion(request.request_id, (3,), (-1.0,), 0, 0, "stop")]
+
+    def answer(self, name: str) -> None:
+        self.may_answer.setdefault(name, asyncio.Event()).set()
+
+
+class QueueEngine:
+    """A RequestQueue with the interface of an engine's handle; counts the calls, and those that have not returned."""
+
+    def __init__(self, queue: RequestQueue) -> None:
+        self.num_calls = self.num_held = 0
+        self.exchange = Method(self._exchange)
+        self._queue = queue
+
+    async def _exchange(self, *arguments: Any) -> list[Any]:
+        self.num_calls += 1
+        self.num_held += 1
+        try:
+            return await self._queue.exchange(*arguments)
+        finally:
+            self.num_held -= 1
+
+
+def test_a_call_is_held_until_there_is_an_answer_and_calls_follow_turns_not_time(loop: Any) -> None:
+    async def scenario() -> None:
+        policy = Held()
+        engine = QueueEngine(RequestQueue(cast(Any, policy)))
+        remote = RemotePolicy(cast(Any, engine), "held")
+        turn = asyncio.create_task(remote.generate([ask("a")]))
+        await asyncio.sleep(0.3)
+        assert (engine.num_calls, engine.num_held) == (1, 1), "nothing is polled"
+        policy.answer("a")
+        (completion,) = await asyncio.wait_for(turn, 1)
+        assert completion.request_id == "a"
+        await asyncio.sleep(0.05)
+        assert (engine.num_calls, engine.num_held) == (1, 0), "nothing is awaited, so nothing is held"
+
+    loop.run(scenario())
+
+
+def test_a_request_beside_a_held_call_is_sent_at_once_and_one_call_is_held(loop: Any) -> None:
+    async def scenario() -> None:
+        policy = Held()
+        engine = QueueEngine(RequestQueue(cast(Any, policy)))
+        remote = RemotePolicy(cast(Any, engine), "held")
+        slow = asyncio.create_task(remote.generate([ask("slow")]))
+        await asyncio.sleep(0.05)
+        quick = asyncio.create_task(remote.generate([ask("quick")]))
+        await asyncio.sleep(0.05)
+        assert (engine.num_calls, engine.num_held) == (2, 1)
+        policy.answer("quick")
+        await asyncio.wait_for(quick, 1)
+        await asyncio.sleep(0.05)
+        assert (engine.num_calls, engine.num_held) == (3, 1), "the slow one is still awaited"
+        policy.answer("slow")
+        await asyncio.wait_for(slow, 1)
+
+    loop.run(scenario())
+
+
+def test_a_held_call_returns_after_a_limit_and_another_is_made(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_queue, "HOLD_S", 0.05)
+
+    async def scenario() -> None:
+        policy = Held()
+        engine = QueueEngine(RequestQueue(cast(Any, policy)))
+        turn = asyncio.create_task(RemotePolicy(cast(Any, engine), "held").generate([ask("a")]))
+        await asyncio.sleep(0.3)
+        assert 3 <= engine.num_calls <= 8
+        policy.answer("a")
+        await asyncio.wait_for(turn, 1)
+
+    loop.run(scenario())
+
+
+def test_an_answer_of_a_call_whose_reply_was_lost_does_not_hold_up_later_ones(loop: Any) -> None:
+    """The newest call is the one that is answered, whatever became of those before."""
+
+    async def scenario() -> None:
+        policy = Held()
+        queue = RequestQueue(cast(Any, policy))
+        lost = asyncio.create_task(queue.exchange("client", [pack_request(ask("a"))], [], 0.0))
+        await asyncio.sleep(0.01)
+        lost.cancel()
+        policy.answer("a")
+        await asyncio.sleep(0.01)
+        ((name, *_),) = await asyncio.wait_for(queue.exchange("client", [], [], 0.0), 1)
+        assert name == "a", "it has waited for the next call"
+
+    loop.run(scenario())
+
+
+def test_a_request_that_is_given_up_before_it_was_sent_is_never_sent(loop: Any) -> None:
+    async def scenario() -> list[list[str]]:
+        engine = FakeEngine({"held": 0.1, "early": 0.0})
+        policy = RemotePolicy(handle_of(engine), "fake")
+        held = asyncio.create_task(policy.generate([ask("held")]))
+        early = asyncio.create_task(policy.generate([ask("early")]))
+        await asyncio.sleep(0)
+        early.cancel()
+        await held
+        return engine.submits
+
+    assert loop.run(scenario()) == [["held"]]
 
 
 def test_scores_are_pending_until_they_come_so_that_an_engine_that_hangs_is_seen(loop: Any, tiny_model: Path) -> None:

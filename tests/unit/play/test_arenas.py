@@ -1,0 +1,133 @@
+"""How the arenas of a run share its engines, and what a replaced arena is told."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster.rollout import arenas as arenas_module
+from cluster.rollout.arenas import Arenas
+from cluster.types import Engine
+
+
+class FakeArena:
+    """What an arena would know: {engine: (share, whether it takes new games)}. A call is answered with its name."""
+
+    def __init__(self) -> None:
+        self.engines: dict[str, tuple[float, bool]] = {}
+        self.calls: list[str] = []
+
+    def __getattr__(self, method: str) -> Any:
+        return SimpleNamespace(remote=lambda *arguments: self._call(method, *arguments))
+
+    def _call(self, method: str, *arguments: Any) -> str:
+        self.calls.append(method)
+        if method == "share":
+            pool, policy, changes = arguments
+            assert policy == f"plays in {pool}"
+            for engine, share, is_open in changes:
+                assert engine.pool == pool
+                assert (share, is_open) != self.engines.get(engine.name), "nothing is said twice"
+                self.engines[engine.name] = share, is_open
+        if method == "drop":
+            del self.engines[arguments[0].name]
+        if method in ("drain", "reopen"):
+            name = arguments[0].name
+            self.engines[name] = self.engines[name][0], method == "reopen"
+        return method
+
+
+@pytest.fixture
+def arenas(monkeypatch: pytest.MonkeyPatch) -> Arenas:
+    """Three arenas that only note what they are told."""
+    monkeypatch.setattr(arenas_module, "get", lambda call: call)
+    monkeypatch.setattr(arenas_module.ray, "kill", lambda handle: None)
+
+    def start(self: Arenas, index: int) -> Any:
+        self._lives[index] += 1
+        return FakeArena()
+
+    monkeypatch.setattr(Arenas, "_start", start)
+    watch: Any = SimpleNamespace(forget=lambda name: None, reason=lambda name: None)
+    restarts: Any = SimpleNamespace(count=lambda *_: None)
+    return Arenas("alone", "", 3, watch, restarts)
+
+
+def engines(count: int, pool: str = "policy") -> list[Engine]:
+    handle: Any = None
+    return [Engine(handle, f"{pool}-{number}", pool) for number in range(count)]
+
+
+def known(arenas: Arenas) -> list[dict[str, tuple[float, bool]]]:
+    handles: Any = arenas.handles
+    return [{name: told for name, told in arena.engines.items() if told[0]} for arena in handles]
+
+
+def test_engines_that_join_are_shared_out(arenas: Arenas) -> None:
+    first, second, third = engines(3)
+    arenas.join([first], "plays in policy")
+    assert known(arenas) == [{"policy-0": (1 / 3, True)}] * 3, "one engine plays for all"
+    arenas.join([second, third], "plays in policy")
+    assert known(arenas) == [{f"policy-{number}": (1.0, True)} for number in range(3)]
+    arenas.join(engines(1, "other"), "plays in other")
+    assert known(arenas) == [{f"policy-{number}": (1.0, True), "other-0": (1 / 3, True)} for number in range(3)]
+
+
+def test_an_arena_whose_engine_is_lost_gets_part_of_the_others(arenas: Arenas) -> None:
+    all_engines = engines(3)
+    arenas.join(all_engines, "plays in policy")
+    arenas.drop(all_engines[1])
+    assert known(arenas) == [
+        {"policy-0": (2 / 3, True)},
+        {"policy-0": (1 / 3, True), "policy-2": (1 / 3, True)},
+        {"policy-2": (2 / 3, True)},
+    ]
+    arenas.drop(all_engines[1])  # said by two: nothing changes
+    arenas.drop(all_engines[0])
+    arenas.drop(all_engines[2])
+    assert known(arenas) == [{}] * 3
+
+
+def test_an_engine_that_is_drained_is_closed_for_arenas_that_get_a_share_of_it_meanwhile(arenas: Arenas) -> None:
+    all_engines = engines(3)
+    arenas.join(all_engines, "plays in policy")
+    arenas.drain(all_engines[2])
+    arenas.drop(all_engines[1])
+    assert known(arenas)[1] == {"policy-0": (1 / 3, True), "policy-2": (1 / 3, False)}
+    assert known(arenas)[2] == {"policy-2": (2 / 3, False)}
+    arenas.reopen(all_engines[2])
+    assert known(arenas)[1:] == [{"policy-0": (1 / 3, True), "policy-2": (1 / 3, True)}, {"policy-2": (2 / 3, True)}]
+
+
+def test_an_arena_that_an_engine_has_not_left_yet_drains_and_drops_it_too(arenas: Arenas) -> None:
+    first, second, third = engines(3)
+    arenas.join([first], "plays in policy")
+    arenas.join([second, third], "plays in policy")
+    handles: Any = arenas.handles
+    assert [arena.engines["policy-0"][0] for arena in handles] == [1.0, 0.0, 0.0], "its games may not have ended"
+    arenas.drain(first)
+    arenas.drop(first)
+    assert [arena.calls[-3:-1] for arena in handles] == [["drain", "drop"]] * 3
+
+
+def test_an_arena_that_is_replaced_is_told_everything(arenas: Arenas) -> None:
+    all_engines = engines(4)
+    arenas.join(all_engines, "plays in policy")
+    arenas.join(engines(1, "other"), "plays in other")
+    arenas.drain(all_engines[2])
+    arenas.pause(True)
+    before = known(arenas)
+    with arenas.waiting_for_room("policy", "policy", ["policy-4"]):
+        handle: Any = arenas.replace(1, "arena-1", RuntimeError())
+    assert known(arenas) == before
+    assert handle.calls == ["pause", "share", "share", "wait_for_room", "found_room"]
+
+
+def test_after_the_end_nothing_is_told(arenas: Arenas) -> None:
+    all_engines = engines(2)
+    arenas.join(all_engines, "plays in policy")
+    arenas.close()
+    arenas.drop(all_engines[0])
+    arenas.join(all_engines, "plays in policy")
