@@ -74,9 +74,9 @@ def pool_of(*policies: Any, **options: Any) -> EnginePool:
     return pool
 
 
-def join(pool: EnginePool, name: str, policy: Any) -> None:
+def join(pool: EnginePool, name: str, policy: Any, share: float = 1.0) -> None:
     """A Talker has what an arena uses of a policy."""
-    pool.join(name, policy)
+    pool.join(name, policy, share)
 
 
 def both(pool: EnginePool, renderer: Any) -> dict[str, Player]:
@@ -246,7 +246,7 @@ def test_an_engine_gets_games_in_proportion_to_its_share(loop: Any, renderer: An
     async def scenario() -> dict[str, int]:
         pool = EnginePool("talker")
         for name, share in (("half", 0.5), ("whole", 1.0), ("quarter", 0.25)):
-            pool.join(name, Talker(renderer, []), share)
+            join(pool, name, Talker(renderer, []), share)
         for _ in range(28):
             await pool.seat()
         return pool.games
@@ -257,7 +257,7 @@ def test_an_engine_gets_games_in_proportion_to_its_share(loop: Any, renderer: An
 def test_an_engine_without_a_share_gets_no_game_and_leaves_with_its_last(loop: Any, renderer: Any) -> None:
     async def scenario() -> None:
         pool = EnginePool("talker", join_timeout_s=0.05)
-        pool.join("leaves", Talker(renderer, []))
+        join(pool, "leaves", Talker(renderer, []))
         first, second = await pool.seat(), await pool.seat()
         assert pool.reshare("leaves", 0.0)
         with pytest.raises(EngineError, match="no engine plays talker"):
@@ -278,7 +278,7 @@ def test_an_engine_without_a_share_gets_no_game_and_leaves_with_its_last(loop: A
 def test_an_engine_that_gets_a_share_again_before_it_has_left_stays(loop: Any, renderer: Any) -> None:
     async def scenario() -> None:
         pool = EnginePool("talker", join_timeout_s=5.0)
-        pool.join("stays", Talker(renderer, []))
+        join(pool, "stays", Talker(renderer, []))
         game = await pool.seat()
         pool.reshare("stays", 0.0)
         waiting = asyncio.create_task(pool.seat())

@@ -75,7 +75,7 @@ def test_requests_of_one_tick_travel_in_one_call_and_a_slow_one_holds_nobody(loo
 
 def test_a_request_that_is_given_up_is_cancelled_at_the_engine_and_its_late_answer_is_nobodys(loop: Any) -> None:
     async def scenario() -> FakeEngine:
-        engine = FakeEngine({"late": 0.05, "other": 0.1})
+        engine = FakeEngine({"late": 0.4, "other": 0.5})
         policy = RemotePolicy(handle_of(engine), "fake")
         other = asyncio.create_task(policy.generate([ask("other")]))
         with pytest.raises(TimeoutError):
@@ -138,16 +138,23 @@ class QueueEngine:
             self.num_held -= 1
 
 
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not is_so():
+            await asyncio.sleep(0.001)
+
+
 def test_a_call_is_held_until_there_is_an_answer_and_calls_follow_turns_not_time(loop: Any) -> None:
     async def scenario() -> None:
         policy = Held()
         engine = QueueEngine(RequestQueue(cast(Any, policy)))
         remote = RemotePolicy(cast(Any, engine), "held")
         turn = asyncio.create_task(remote.generate([ask("a")]))
+        await until(lambda: engine.num_held == 1)
         await asyncio.sleep(0.3)
         assert (engine.num_calls, engine.num_held) == (1, 1), "nothing is polled"
         policy.answer("a")
-        (completion,) = await asyncio.wait_for(turn, 1)
+        (completion,) = await turn
         assert completion.request_id == "a"
         await asyncio.sleep(0.05)
         assert (engine.num_calls, engine.num_held) == (1, 0), "nothing is awaited, so nothing is held"
@@ -161,16 +168,14 @@ def test_a_request_beside_a_held_call_is_sent_at_once_and_one_call_is_held(loop:
         engine = QueueEngine(RequestQueue(cast(Any, policy)))
         remote = RemotePolicy(cast(Any, engine), "held")
         slow = asyncio.create_task(remote.generate([ask("slow")]))
-        await asyncio.sleep(0.05)
+        await until(lambda: (engine.num_calls, engine.num_held) == (1, 1))
         quick = asyncio.create_task(remote.generate([ask("quick")]))
-        await asyncio.sleep(0.05)
-        assert (engine.num_calls, engine.num_held) == (2, 1)
+        await until(lambda: (engine.num_calls, engine.num_held) == (2, 1))
         policy.answer("quick")
-        await asyncio.wait_for(quick, 1)
-        await asyncio.sleep(0.05)
-        assert (engine.num_calls, engine.num_held) == (3, 1), "the slow one is still awaited"
+        await quick
+        await until(lambda: (engine.num_calls, engine.num_held) == (3, 1))  # the slow one is still awaited
         policy.answer("slow")
-        await asyncio.wait_for(slow, 1)
+        await slow
 
     loop.run(scenario())
 
@@ -182,10 +187,10 @@ def test_a_held_call_returns_after_a_limit_and_another_is_made(loop: Any, monkey
         policy = Held()
         engine = QueueEngine(RequestQueue(cast(Any, policy)))
         turn = asyncio.create_task(RemotePolicy(cast(Any, engine), "held").generate([ask("a")]))
-        await asyncio.sleep(0.3)
-        assert 3 <= engine.num_calls <= 8
+        await until(lambda: engine.num_calls == 4)
+        assert engine.num_held == 1
         policy.answer("a")
-        await asyncio.wait_for(turn, 1)
+        await turn
 
     loop.run(scenario())
 
@@ -201,7 +206,7 @@ def test_an_answer_of_a_call_whose_reply_was_lost_does_not_hold_up_later_ones(lo
         lost.cancel()
         policy.answer("a")
         await asyncio.sleep(0.01)
-        ((name, *_),) = await asyncio.wait_for(queue.exchange("client", [], [], 0.0), 1)
+        ((name, *_),) = await asyncio.wait_for(queue.exchange("client", [], [], 0.0), 5)
         assert name == "a", "it has waited for the next call"
 
     loop.run(scenario())

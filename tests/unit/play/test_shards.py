@@ -18,7 +18,7 @@ def test_arenas_get_equal_parts_and_every_engine_is_shared_out_once(num_arenas: 
         assert own, "every arena has an engine"
         assert abs(sum(own.values()) - num_engines / num_arenas) < 1e-9
         assert all(0 < share <= 1 for share in own.values())
-        of_engines.update(own)  # type: ignore[arg-type]  # a Counter of parts
+        of_engines.update(own)
     assert sorted(of_engines) == list(range(num_engines))
     assert all(abs(part - 1) < 1e-9 for part in of_engines.values())
 
