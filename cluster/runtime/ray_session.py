@@ -30,13 +30,14 @@ ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
 }
 NAMESPACE = "spag_ray"  # Ray namespace of detached runs
+STARTUP_TIMEOUT = "timed out during startup"  # Ray raises a plain Exception with this text
 
 
 @contextlib.contextmanager
 def ray_session(config: ClusterConfig) -> Iterator[None]:
     """A connection to Ray for the block. A local Ray is stopped at its end; from a cluster it only disconnects.
 
-    Raises ClusterError if the address does not answer.
+    Raises ClusterError if the address does not answer, or a local Ray does not start.
     """
     if ray.is_initialized():
         yield
@@ -73,6 +74,10 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
         if _is_about_a_token(error):
             raise no_token(where) from error
         raise ClusterError(f"cannot use {where}: {error}; is the cluster up, and the address right?") from error
+    except Exception as error:
+        if STARTUP_TIMEOUT not in str(error):
+            raise
+        raise ClusterError("a local Ray did not start within 30 s: this machine is too busy; try again") from error
     try:
         yield
     finally:
