@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart quickstart-gpu gpu-check test test-all test-long fuzz chaos picture lint types docs clean
+.PHONY: help venv quickstart quickstart-gpu gpu-check test test-all test-long fuzz chaos soak picture lint types docs clean
 
 VENV := .venv
 LOCK := requirements/cpu.txt
@@ -50,6 +50,9 @@ fuzz: $(STAMP) ## fuzz every reader of files and the referee; SECONDS_EACH=600 s
 
 chaos: $(STAMP) ## kill every kind of process, 30 times, in a run that has to finish (under 30 minutes)
 	@$(BIN)/python -m pytest tests/chaos -s
+
+soak: $(STAMP) ## measure whether memory grows over a million games without models (under 30 minutes)
+	@$(BIN)/python -m benchmarks.soak
 
 picture: $(STAMP) ## print which rooms import from which, and how often
 	@$(BIN)/python -m pytest tests/unit/run/test_rooms.py -q -s -k print
