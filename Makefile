@@ -19,7 +19,7 @@ export PIP_NO_INPUT := 1
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-venv: $(STAMP) ## install everything into .venv (once: minutes, 4 GB); PYTHON=... picks the interpreter of a new one
+venv: $(STAMP) ## install everything into .venv (once: minutes, 5 GB); PYTHON=... picks the interpreter of a new one
 
 quickstart: $(STAMP) ## train a small model by self-play on this machine, into the next free runs/quickstart folder
 	@$(BIN)/spag-ray quickstart $(OPTIONS)
@@ -104,7 +104,7 @@ $(STAMP): $(LOCK) setup.py
 	version_of() { "$$1" -c 'import sys; print(*sys.version_info[:2], sep=".")' 2>/dev/null || true; }
 
 	version=$$(version_of "$$python")
-	echo "Installing into $(VENV) with Python $$version (about 3 minutes and 4 GB the first time)"
+	echo "Installing into $(VENV) with Python $$version (about 3 minutes and 5 GB the first time)"
 	command -v g++ >/dev/null || echo "  no g++ here: that is fine, DeepSpeed works without the operations that it would compile"
 	[[ $$(version_of $(BIN)/python) == "$$version" ]] || rm -rf $(VENV)
 	mkdir -p $(VENV)

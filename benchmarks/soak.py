@@ -52,6 +52,7 @@ from spag_ray.game.words import WordStream
 from spag_ray.results.lines import StepLine, StepReport, StreamLine, SyncLine, SyncReport
 
 PER_VERSION = 1000
+SETTINGS = ("schedule=stream", "placement=separate")
 TURN_S = 0.05
 ENGINES, ARENAS, IN_FLIGHT = 8, 2, 512
 Curve = list[tuple[float, float]]  # seconds, MiB
@@ -221,7 +222,7 @@ def main() -> None:
         for name, run, games in (("small", run_small, options.small), ("played", run_played, options.played)):
             if games < PER_VERSION:
                 continue
-            folder = make_run_folder(Path(root) / name, load_config("quickstart", ["schedule=stream", "placement=separate"]))
+            folder = make_run_folder(Path(root) / name, load_config("quickstart", SETTINGS))
             curves[name], found[name] = run(folder, games)
             found[name]["growth_mib"] = {process: growth(curve) for process, curve in curves[name].items()}
             found[name]["log_mb"] = round(sum(path.stat().st_size for path in folder.rglob("*.log")) / 1e6)
