@@ -30,8 +30,18 @@ DEFAULT_TURNS = 50  # of each seat, in an environment without a limit of its own
 # Turns of each seat after which these environments are over at the latest.
 LONGEST = {"TicTacToe-v0": 5, "WildTicTacToe-v0": 5, "UltimateTicTacToe-v0": 41, "ConnectFour-v0": 21, "Nim-v0": 6}
 _PROBES = 2  # games by the scripted seats before an environment is accepted
-# Environments that turn out unplayable only in some games: benchmarks/textarena_games.py finds them.
-REFUSED: Mapping[str, str] = {}
+_TWICE = "a player may have to move twice in a row ({}); only games in which the players take turns are played"
+# Environments in which that happens in some games or late, so that a few games need not show it.
+REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(("Briscola", "GermanWhist"), _TWICE.format("who wins a trick leads the next one")),
+    **dict.fromkeys(("GameOfPureStrategy", "HighSociety"), _TWICE.format("the last bidder opens the next round")),
+    **dict.fromkeys(("IndianPoker", "KuhnPoker", "Poker"), _TWICE.format("the cards decide who opens a round")),
+    "Golf": _TWICE.format("a turn has several moves"),
+    "LiarsDice": _TWICE.format("a call opens a new round"),
+    "MemoryGame": _TWICE.format("after a match"),
+    "Othello": _TWICE.format("a player without a move is passed over"),
+    "PigDice": _TWICE.format("until it holds"),
+}
 
 _Key: TypeAlias = tuple[str, tuple[str, ...]]  # (scenario, history)
 
@@ -127,6 +137,7 @@ def _form(env_id: str) -> tuple[int, bool]:
     an environment that cannot be played."""
     family = env_id.partition("-v0")[0]
     if family in REFUSED:
+        Table(env_id, 0)  # refuses a name that is none
         raise ConfigError(f"game.env: {env_id}: {REFUSED[family]}")
     limit = Table(env_id, 0).limit
     max_turns = LONGEST.get(env_id.removesuffix("-train").removesuffix("-raw")) or limit or DEFAULT_TURNS

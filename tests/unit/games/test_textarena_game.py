@@ -181,7 +181,9 @@ REFUSED = {
     "Codenames-v0": r"^game.env: Codenames-v0: it downloads word lists",
     "SecretMafia-v0": r"^game.env: SecretMafia-v0: it is not for two players",
     "UsedCarNegotiation-v0": r"a file of it is missing in the package",
-    "KuhnPoker-v0": r"^game.env: KuhnPoker-v0: .*Player \d has to move twice in a row; only games in which",
+    "Othello-v0-tiny": r"^game.env: Othello-v0-tiny: a player may have to move twice in a row \(a player without",
+    "Othello-v0-flat": r"^game.env: Othello-v0-flat is no environment",
+    "IteratedUltimatumGame-v0-alternate": r"Player \d has to move twice in a row; only games in which the players take",
 }
 
 
@@ -190,6 +192,12 @@ def test_environments_that_cannot_be_played_are_refused_in_one_line(env_id: str)
     with pytest.raises(ConfigError, match=REFUSED[env_id]) as caught:
         load_game(f"textarena:{env_id}")
     assert "\n" not in str(caught.value)
+
+
+def test_a_player_who_has_to_move_twice_ends_the_game_with_a_line() -> None:
+    table = Table("PigDice-v0", seed=1)
+    with pytest.raises(InputError, match=r"^textarena:PigDice-v0: Player 0 has to move twice in a row; only games in"):
+        table.step("[roll]")
 
 
 def test_an_ended_game_and_a_scenario_that_is_no_seed_are_refused() -> None:
