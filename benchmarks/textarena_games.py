@@ -8,6 +8,7 @@ same games in a second process with another order of sets (PYTHONHASHSEED).
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -70,7 +71,8 @@ def survey(is_again: bool) -> list[Row]:
         row = Row(env_id, [f"`{each}`" for each in rest])
         signal.alarm(TOO_SLOW_S)
         try:
-            _play(row, is_again)
+            with contextlib.redirect_stdout(sys.stderr):  # some environments print
+                _play(row, is_again)
         except SpagError as error:
             row.fault = str(error).removeprefix(f"game.env: {env_id}: ").removeprefix(f"textarena:{env_id}: ")
         except _TooSlowError:

@@ -143,7 +143,8 @@ def _form(env_id: str) -> tuple[int, bool]:
     max_turns = LONGEST.get(env_id.removesuffix("-train").removesuffix("-raw")) or limit or DEFAULT_TURNS
     draws = False
     for seed in range(_PROBES):
-        replays, history = _Replays(env_id), ()
+        replays = _Replays(env_id)
+        history: tuple[str, ...] = ()
         try:
             while len(history) < 2 * max_turns:
                 state = replays.at(str(seed), history)

@@ -201,6 +201,8 @@ def _why_not(error: Exception) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, SyntaxError):
         return f"its code is no Python of this version ({text})"
-    if isinstance(error, (ImportError, FileNotFoundError)):
-        return f"a file of it is missing in the package ({text:.80})"
+    if isinstance(error, FileNotFoundError):
+        return "a data file of it is missing in the package"
+    if isinstance(error, ImportError):
+        return f"a module of it is missing ({text:.80})"
     return f"it is not for two players ({type(error).__name__}: {text:.80})"

@@ -87,7 +87,7 @@ def _card(rows: Rows, splits: Mapping[str, str]) -> str:
     stages = "".join(f"| `{stage}` | `{split}` |\n" for stage, split in splits.items())
     return (
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---\n\n# Games of a run of spag_ray\n\n"
-        f"{rows.num_games:,} games of {rows.run.game.full_name}; one row is a {rows.unit.removesuffix('s')}. "
+        f"{rows.num_games:,} games of {rows.run.game.name}; one row is a {rows.unit.removesuffix('s')}. "
         "The columns are described in spag_ray's docs/data.md.\n\n"
         f"| stage | split |\n|---|---|\n{stages}"
     )

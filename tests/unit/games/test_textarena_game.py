@@ -180,7 +180,7 @@ REFUSED = {
     "Sudoku-v0": r"^game.env: Sudoku-v0: it is not for two players \(AssertionError",
     "Codenames-v0": r"^game.env: Codenames-v0: it downloads word lists",
     "SecretMafia-v0": r"^game.env: SecretMafia-v0: it is not for two players",
-    "UsedCarNegotiation-v0": r"a file of it is missing in the package",
+    "UsedCarNegotiation-v0": r"a data file of it is missing in the package",
     "Othello-v0-tiny": r"^game.env: Othello-v0-tiny: a player may have to move twice in a row \(a player without",
     "Othello-v0-flat": r"^game.env: Othello-v0-flat is no environment",
     "IteratedUltimatumGame-v0-alternate": r"Player \d has to move twice in a row; only games in which the players take",
