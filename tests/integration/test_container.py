@@ -27,12 +27,13 @@ from tests.support.runs import tiny_run
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = re.compile(r"(?<![\w.:/])/(opt|src|wheel|tmp|home|var)\b")
 
+SITE = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 STAND_INS = {
     "apt-get": "exit 0",
-    # The environment that `python3 -m venv FOLDER` makes also sees the packages of this one.
-    "python3": f'{sys.executable} "$@" && echo {sysconfig.get_path("purelib")} '
-    f'> "$3/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages/here.pth"',
-    "useradd": 'exec /usr/sbin/useradd --prefix "$IMAGE" "$@"' if os.geteuid() == 0 else 'mkdir -p "$IMAGE/home/spag"',
+    # The environment that `python3 -m venv FOLDER` makes has no setuptools of its own, and sees this one's packages.
+    "python3": f'{sys.executable} "$@" && "$3/bin/pip" uninstall -q -y setuptools && '
+    f'echo {sysconfig.get_path("purelib")} >"$3/{SITE}/here.pth"',
+    "useradd": '/usr/sbin/useradd --prefix "$IMAGE" "$@"' if os.geteuid() == 0 else 'mkdir -p "$IMAGE/home/spag"',
 }
 
 
@@ -72,10 +73,8 @@ class Image:
         if options:  # --from: of an earlier stage
             shutil.copytree(self.place(source), self.place(target))
             return
-        listed = subprocess.run(
-            ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-            **{"cwd": ROOT, "capture_output": True, "text": True, "check": True},
-        )
+        command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         for name in sent_files(ROOT, ROOT / ".dockerignore", listed.stdout.splitlines()):
             if source == "." or name == source:
                 copy = self.place(target) / name if source == "." else self.place(target)
@@ -123,7 +122,8 @@ def test_the_steps_install_the_lock_and_the_wheel_and_leave_no_sources(image: Im
     assert list(image.place("/tmp").iterdir()) == []
     assert image.place("/home/spag").is_dir()
     if os.geteuid() == 0:
-        assert "spag:x:1000:" in (image.folder / "etc" / "passwd").read_text()
+        users = (image.folder / "etc" / "passwd").read_text().splitlines()
+        assert [line.split(":")[2] for line in users if line.startswith("spag:")] == ["1000"]
 
 
 def test_the_entry_point_answers_and_checks_a_configuration(image: Image, tiny_model: Path, words: Path) -> None:

@@ -76,13 +76,13 @@ with ray_session(ClusterConfig(num_cpus=1, object_store_gib=0.1, log_format=sys.
     print(*ray.get(ray.remote(Part).remote(path).warn.remote()))
 """
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="ray-") as folder:
-        lines, ids = {}, {}
+        lines: dict[str, str] = {}
+        ids: dict[str, list[str]] = {}
         for log_format in ("json", "text"):
             path = Path(folder) / f"{log_format}.log"
-            done = subprocess.run(
-                [sys.executable, "-c", code, str(path), log_format],
-                **{"capture_output": True, "text": True, "env": {**os.environ, "RAY_TMPDIR": folder}, "cwd": ROOT},
-            )
+            command = [sys.executable, "-c", code, str(path), log_format]
+            environment = {**os.environ, "RAY_TMPDIR": folder}
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
             assert done.returncode == 0, done.stderr
             ids[log_format] = done.stdout.split()
             [lines[log_format]] = [line for line in path.read_text().splitlines() if "game 7" in line]

@@ -26,10 +26,10 @@ node() {{ ip netns exec "$1" unshare --pid --fork --kill-child --mount --mount-p
 node second 'while sleep 0.2; do
     if [[ -e $NODES/step ]]; then mv $NODES/step $NODES/running; bash $NODES/running; touch $NODES/done; fi
 done' &
-node first 'echo $NODES/batch; bash $BATCH & echo \\$! >$NODES/shell; while sleep 0.1; do
-    if [[ -e $NODES/notice ]]; then rm $NODES/notice; kill -USR1 \\$!; fi
-    kill -0 \\$! 2>/dev/null || break
-done; wait \\$!'
+node first 'bash $BATCH & while sleep 0.1; do
+    if [[ -e $NODES/notice ]]; then rm $NODES/notice; kill -USR1 $!; fi
+    kill -0 $! 2>/dev/null || break
+done; wait $!'
 """
 SRUN = """#!/bin/bash
 shift # --kill-on-bad-exit=0
@@ -47,7 +47,7 @@ if [[ $1 == show ]]; then printf '{FIRST}\\n{SECOND}\\n'; else echo "$@" >>"$NOD
 
 def missing() -> str | None:
     """What this machine lacks for two nodes; None if it can have them."""
-    probe = ["unshare", "--net", "--mount", "--pid", "--fork", "ip", "link", "add", "a", "type", "veth", "peer", "b"]
+    probe = ["unshare", "--net", "--mount", "--pid", "--fork", "ip", "link", "add", "one", "type", "veth"]
     try:
         done = subprocess.run(probe, capture_output=True, text=True)
     except FileNotFoundError:
