@@ -6,10 +6,11 @@ namespaces, which only root can make. `srun` and `scontrol` do what the script a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 FIRST, SECOND = "10.99.0.1", "10.99.0.2"
@@ -55,11 +56,12 @@ def missing() -> str | None:
     return f"no namespaces can be made here: {done.stderr.strip()}" if done.returncode else None
 
 
+@contextlib.contextmanager
 def sbatch(
     script: Path, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
-) -> subprocess.Popen[str]:
-    """The script on the first of two nodes. `folder` holds what the nodes tell each other; a file `notice` in it sends
-    the script SIGUSR1, and `scontrol` holds what it asked for."""
+) -> Iterator[subprocess.Popen[str]]:
+    """The script on the first of two nodes, which end with the block. `folder` holds what the nodes tell each other: a
+    file `notice` in it sends the script SIGUSR1, and `scontrol` holds what the script asked for."""
     folder.mkdir()
     Path("/tmp/ray").mkdir(exist_ok=True)
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
@@ -70,7 +72,7 @@ def sbatch(
     slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_NUM_NODES": "2"}
     path = f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     command = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", NODES]
-    return subprocess.Popen(
+    process = subprocess.Popen(
         command,
         env={**os.environ, **environment, **slurm, "NODES": str(folder), "BATCH": str(batch), "PATH": path},
         stdin=subprocess.DEVNULL,
@@ -78,3 +80,8 @@ def sbatch(
         stderr=subprocess.STDOUT,
         text=True,
     )
+    try:
+        yield process
+    finally:
+        process.kill()  # and with it every process of both nodes
+        process.wait()
