@@ -24,7 +24,7 @@ from rich.console import Console
 from cluster.launch.jobs import AFTER_NOTICE_S, check_run_dir
 from cluster.launch.parcel import named_files, parcel_of
 from cluster.monitor.progress import describe
-from cluster.runtime.ray_session import ENVIRONMENT, NAMESPACE, ClusterError, get
+from cluster.runtime.ray_session import ENVIRONMENT, NAMESPACE, ClusterError, get, log_options
 from cluster.runtime.ray_token import use_token
 from cluster.types import Progress
 from spag_ray.config.loading import load_config, parse_config, to_yaml
@@ -233,13 +233,15 @@ def _connect(address: str | None, config: RunConfig | None = None) -> None:
     use_token()
     with contextlib.ExitStack() as stack:
         environment: dict[str, Any] = {}
+        logs: dict[str, Any] = {}
         if config is not None:
+            logs = log_options(config.cluster)
             parcel = stack.enter_context(parcel_of(config, Console(quiet=True)))
             environment = {"working_dir": str(parcel), "env_vars": ENVIRONMENT}
         with _quietly():
             for number in range(_TRIES):
                 try:
-                    ray.init(address, namespace=NAMESPACE, runtime_env=environment)
+                    ray.init(address, namespace=NAMESPACE, runtime_env=environment, **logs)
                     if config is not None:
                         _sent = {file.resolve() for file, _ in named_files(config)}
                     return

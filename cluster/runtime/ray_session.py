@@ -53,6 +53,7 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
                 runtime_env=environment,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
+                **log_options(config),
             )
         else:
             _stay_on_loopback()
@@ -68,6 +69,7 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
                 _node_ip_address="127.0.0.1",
                 _metrics_export_port=config.metrics_port,  # Ray binds it to the node's address, like its other ports
                 _system_config={"process_group_cleanup_enabled": True},  # a killed engine's processes end with it
+                **log_options(config),
             )
     except (ConnectionError, ValueError, RuntimeError, ray.exceptions.AuthenticationError) as error:
         where = address or "a local Ray"
@@ -82,6 +84,12 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def log_options(config: ClusterConfig) -> dict[str, Any]:
+    """Arguments of ray.init for `cluster.log_format`. With `json`, `logging` of this process and of all that Ray starts
+    for it writes a JSON object per line, with job_id, worker_id, node_id, and in an actor actor_id and task_id."""
+    return {"logging_config": ray.LoggingConfig(encoding="JSON")} if config.log_format == "json" else {}
 
 
 def _is_about_a_token(error: BaseException | None) -> bool:

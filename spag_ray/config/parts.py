@@ -388,6 +388,9 @@ class ClusterConfig(Part):
     metrics_port: int | None = Field(
         None, ge=1024, le=65535, description="port on 127.0.0.1 for a local Ray's Prometheus metrics"
     )
+    log_format: Literal["text", "json"] = Field(
+        "text", description="`json`: log lines of all processes have Ray's job, actor, task and node ids"
+    )
     strategy: Literal["pack", "spread"] = Field(
         "pack", description="engines and learner ranks on as few nodes as possible, or on as many"
     )
