@@ -243,10 +243,8 @@ def test_a_game_is_kept_when_the_person_agrees_and_once(client: TestClient, serv
 
 
 def test_kuhn_poker_shows_a_seat_its_own_card_alone(tiny_model: Path, words: Path, tmp_path: Path) -> None:
-    server = Server(
-        tiny_model, words, tmp_path / "kept", game={"name": "kuhn", "max_turns": 2}, prompts="lines",
-        imitation={"enabled": False}, words={"num_held_out": 0},
-    )  # fmt: skip
+    changes = {"game": {"name": "kuhn"}, "prompts": "lines", "imitation": {"enabled": False}}
+    server = Server(tiny_model, words, tmp_path / "kept", **changes)
     with TestClient(server.app, base_url=HERE) as client:
         table = client.get("/api/table").json()
         assert (table["seats"], table["scenario"], table["mayChoose"]) == (["first", "second"], "scenario", [False] * 2)
