@@ -130,10 +130,10 @@ class Visits:
 
     async def _work(self, visit: Visit) -> None:
         game = visit.game
-        if game.to_move is game.person:
-            if not self._opponents.is_loaded(visit.stage):  # while the person thinks
-                async with self._opponents.asked(visit.stage):
-                    pass
+        if game.to_move is game.person and not self._opponents.is_loaded(visit.stage):
+            async with self._opponents.asked(visit.stage):  # while the person thinks
+                pass
+        if game.to_move is game.person:  # else it has spoken meanwhile
             return
         async with self._opponents.asked(visit.stage) as player:
             if game.to_move is not None:

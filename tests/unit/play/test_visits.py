@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from cluster.serve.guard import Guard
 from cluster.serve.kept_games import keeping
 from cluster.serve.opponents import MAX_LOADED, Opponent, Opponents, opponents_of_run
 from cluster.serve.visits import Table, Visits
+from spag_ray.config.loading import parse_config
 from spag_ray.config.parts import EngineConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
@@ -34,11 +36,11 @@ HERE = "http://127.0.0.1:8400"
 class Server:
     """`dies`: the next turn kills the model, once."""
 
-    def __init__(self, model: Path, words: Path, folder: Path, token: str | None = None, **changes: Any) -> None:
+    def __init__(self, model: Path, config: RunConfig, folder: Path, token: str | None = None) -> None:
         self.folder = folder
         self.dies = False
+        self.loads_for_s = 0.0
         self.started: list[str] = []
-        config = tiny_run(model, words, **changes)
         names = {"spag-1": Opponent(str(model)), "spag-2": Opponent(str(model)), "spag-3": Opponent(str(model))}
         self.opponents = Opponents(config, names, start=self._start)
         rules, table_names = Rules(config.game.max_turns), TABOO_NAMES
@@ -60,6 +62,7 @@ class Server:
                     raise EngineGoneError(f"the process of {name} has ended")
                 return await super().generate(requests)
 
+        await asyncio.sleep(self.loads_for_s)
         self.started.append(name)
         return Mortal(model, config.dtype, config.max_model_len)
 
@@ -69,7 +72,7 @@ class Server:
 
 @pytest.fixture
 def server(tiny_model: Path, words: Path, tmp_path: Path) -> Iterator[Server]:
-    made = Server(tiny_model, words, tmp_path / "kept", game={"max_turns": 3})
+    made = Server(tiny_model, tiny_run(tiny_model, words, game={"max_turns": 3}), tmp_path / "kept")
     yield made
     made.close()
 
@@ -146,6 +149,15 @@ def test_a_model_that_dies_gets_a_message_and_is_started_again_when_it_is_asked_
     assert server.started == ["spag-1", "spag-1"]
 
 
+def test_a_person_who_speaks_while_the_model_is_loaded_is_answered(client: TestClient, server: Server) -> None:
+    server.loads_for_s = 0.5
+    game = begun(client, 0, scenario="castle")
+    assert game["isLoading"]
+    game = step(client, game, "turns", text="old and big")
+    assert len(game["turns"]) == 2
+    assert server.started == ["spag-1"]
+
+
 def test_few_models_are_in_memory_at_a_time(client: TestClient, server: Server) -> None:
     for stage in ("spag-1", "spag-2", "spag-3", "spag-1"):
         begun(client, 1, stage)
@@ -213,7 +225,7 @@ def test_every_answer_forbids_scripts_and_requests_to_elsewhere(client: TestClie
 
 
 def test_beyond_loopback_a_token_is_needed(tiny_model: Path, words: Path, tmp_path: Path) -> None:
-    server = Server(tiny_model, words, tmp_path / "kept", TOKEN)
+    server = Server(tiny_model, tiny_run(tiny_model, words), tmp_path / "kept", TOKEN)
     with TestClient(server.app, base_url="http://gpu-node:8400", follow_redirects=False) as client:
         assert "token" in refused(client.get("/"), 403)
         assert refused(client.get("/?token=wrong"), 403)
@@ -242,9 +254,10 @@ def test_a_game_is_kept_when_the_person_agrees_and_once(client: TestClient, serv
         pass
 
 
-def test_kuhn_poker_shows_a_seat_its_own_card_alone(tiny_model: Path, words: Path, tmp_path: Path) -> None:
-    changes = {"game": {"name": "kuhn"}, "prompts": "lines", "imitation": {"enabled": False}}
-    server = Server(tiny_model, words, tmp_path / "kept", **changes)
+def test_kuhn_poker_shows_a_seat_its_own_card_alone(tiny_model: Path, tmp_path: Path) -> None:
+    kuhn = {"game": {"name": "kuhn"}, "prompts": "lines", "imitation": {"enabled": False}}
+    config = parse_config({**kuhn, "engine": {"dtype": "float32", "max_model_len": 512}})
+    server = Server(tiny_model, config, tmp_path / "kept")
     with TestClient(server.app, base_url=HERE) as client:
         table = client.get("/api/table").json()
         assert (table["seats"], table["scenario"], table["mayChoose"]) == (["first", "second"], "scenario", [False] * 2)
