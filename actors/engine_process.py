@@ -10,6 +10,7 @@ Calls are answered one at a time, in their order.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import multiprocessing
 import os
@@ -25,6 +26,7 @@ from spag_ray.config.parts import Channel, EngineConfig
 from spag_ray.errors import EngineError, EngineGoneError, SpagError
 from spag_ray.weights.snapshot import Snapshot
 
+CLOSES_WITHIN_S = 3.0
 _R = TypeVar("_R")
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -88,6 +90,9 @@ class EngineProcess:
 
     async def close(self) -> None:
         """End the process, also in the middle of a call."""
+        if not self._is_closed:
+            with contextlib.suppress(TimeoutError, EngineError):  # vLLM's own processes end with its engine
+                await asyncio.wait_for(self._ask(_close), CLOSES_WITHIN_S)
         self._is_closed = True
         for process in list((self._pool._processes or {}).values()):  # Python 3.14 has terminate_workers for it
             process.terminate()
@@ -141,6 +146,11 @@ def _open(model: str, config: EngineConfig, name: str) -> None:
     os.environ.update(config.env)
     loop = asyncio.new_event_loop()
     _engine = _Engine(loop, loop.run_until_complete(start_engine(model, config, name)))
+
+
+def _close() -> None:
+    if _engine is not None:
+        _engine.run(_engine.policy.close())
 
 
 def _generate(requests: list[Request]) -> list[Completion]:

@@ -97,9 +97,14 @@ def opened(browser: Any, served: Served, **options: Any) -> Iterator[Any]:
     page = context.new_page()
     said: list[str] = []
     asked: set[str] = set()
+
+    def dismissed(dialog: Any) -> None:
+        said.append(dialog.message)
+        dialog.dismiss()
+
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
+    page.on("dialog", dismissed)
     page.on("request", lambda request: asked.add(re.sub(r"(//[^/]*/).*", r"\1", request.url)))
     page.goto(served.address)
     page.wait_for_selector("html[data-ready]")
