@@ -45,6 +45,8 @@ RUN_REQUIRES = [
     "xxhash>=3.4",
     "tensorboardX>=2.6.2",
     "psutil>=6",
+    "fastapi>=0.115",  # `spag-ray serve`
+    "uvicorn>=0.32",
 ]
 EXTRAS_REQUIRE = {
     "client": REPORT_REQUIRES,
@@ -61,6 +63,7 @@ EXTRAS_REQUIRE = {
         "hypothesis>=6.100",
         "atheris>=3.0",
         "playwright>=1.50",
+        "httpx>=0.27",  # starlette's test client
         "mypy>=1.15",
         "types-PyYAML",
         "ruff>=0.11",

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from cluster.serve.command import serve
 from spag_ray.config.loading import load_config
 from spag_ray.errors import ConfigError, SpagError
 
@@ -168,6 +169,9 @@ def play(
     from cluster.commands.play import run_play
 
     run_play(settings, attacker, defender, words, out, _console())
+
+
+app.command()(serve)
 
 
 @app.command("eval")

@@ -102,12 +102,15 @@ class AttachedRun:
         """The last `n` lines of metrics.jsonl (at most 1,000); of one kind ("step", "sync", "play", ...) if given."""
         return self._ask(lambda run: run.metrics.remote(kind, n))
 
-    def play(self, word: str, as_role: Literal["attacker", "defender"] = "attacker") -> str:
-        """Play against the newest weights, at the prompt; an empty line gives up. Returns the outcome."""
+    def play(
+        self, word: str, as_role: Literal["attacker", "defender"] = "attacker", say: Callable[[str], str] = input
+    ) -> str:
+        """Play against the newest weights, at the prompt; an empty line gives up. `say` is called with the prompt, and
+        returns your text. Returns the outcome."""
         turns: list[str] = []
         while True:
             if (len(turns) % 2 == 0) == (as_role == "attacker"):
-                if not (said := input(f"{as_role}> ").strip()):
+                if not (said := say(f"{as_role}> ").strip()):
                     return "given up"
                 turns.append(said)
             answered = self._next_turn(word, turns, as_role)

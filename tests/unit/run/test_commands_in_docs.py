@@ -42,6 +42,7 @@ RUN_BY: dict[str, str | None] = {
     "spag-ray report": "tests/integration/test_report.py",
     "spag-ray dashboard": "tests/unit/run/test_dashboard.py",
     "spag-ray quickstart": "tests/unit/run/test_wheel.py",
+    "spag-ray serve": "tests/integration/test_serve.py",
     "spag-ray export": "tests/unit/report/test_export.py",
     "make venv": ".ci/run",
     "make test": ".ci/run",
