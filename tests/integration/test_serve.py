@@ -201,7 +201,7 @@ def test_text_of_players_stays_text_and_what_decided_is_marked(browser: Any, ser
 def test_two_persons_play_at_once(browser: Any, served: Served) -> None:
     with opened(browser, served) as one, opened(browser, served) as other:
         begin(one, 0, word="castle")
-        begin(other, 0, "imitated", word="piano")
+        begin(other, 0, word="piano")
         for page in (one, other):
             is_over(page)
         say(one, "king")
@@ -212,8 +212,6 @@ def test_two_persons_play_at_once(browser: Any, served: Served) -> None:
                     say(page, text)
         assert one.locator(".bubble").first.inner_text() == "king"
         assert other.locator(".bubble").first.inner_text() == "music"
-        assert "spag-1" in one.locator("#table-facts").inner_text()
-        assert "imitated" in other.locator("#table-facts").inner_text()
 
 
 def test_a_model_that_dies_gets_a_message_and_can_be_asked_again(browser: Any, served: Served) -> None:
@@ -275,8 +273,8 @@ def test_what_cannot_be_served_is_refused_in_one_line(served: Served, tmp_path: 
         assert code_line == "2"
 
 
+@pytest.mark.long  # a server of its own
 def test_the_model_ends_with_a_server_that_is_killed(served: Served) -> None:
-    """The last one: a server of its own would take longer to start than all the others."""
     process = subprocess.Popen(
         command(served.run, "--port", "0"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
