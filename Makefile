@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart quickstart-gpu gpu-check test test-all test-long fuzz chaos picture lint types docs clean
+.PHONY: help venv quickstart quickstart-gpu gpu-check test test-all test-long fuzz chaos soak picture lint types docs clean
 
 VENV := .venv
 LOCK := requirements/cpu.txt
@@ -19,7 +19,7 @@ export PIP_NO_INPUT := 1
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-venv: $(STAMP) ## install everything into .venv (once: minutes, 4 GB); PYTHON=... picks the interpreter of a new one
+venv: $(STAMP) ## install everything into .venv (once: minutes, 5 GB); PYTHON=... picks the interpreter of a new one
 
 quickstart: $(STAMP) ## train a small model by self-play on this machine, into the next free runs/quickstart folder
 	@$(BIN)/spag-ray quickstart $(OPTIONS)
@@ -50,6 +50,9 @@ fuzz: $(STAMP) ## fuzz every reader of files and the referee; SECONDS_EACH=600 s
 
 chaos: $(STAMP) ## kill every kind of process, 30 times, in a run that has to finish (under 30 minutes)
 	@$(BIN)/python -m pytest tests/chaos -s
+
+soak: $(STAMP) ## measure whether memory grows over a million games without models (under 30 minutes)
+	@$(BIN)/python -m benchmarks.soak
 
 picture: $(STAMP) ## print which rooms import from which, and how often
 	@$(BIN)/python -m pytest tests/unit/run/test_rooms.py -q -s -k print
@@ -101,7 +104,7 @@ $(STAMP): $(LOCK) setup.py
 	version_of() { "$$1" -c 'import sys; print(*sys.version_info[:2], sep=".")' 2>/dev/null || true; }
 
 	version=$$(version_of "$$python")
-	echo "Installing into $(VENV) with Python $$version (about 3 minutes and 4 GB the first time)"
+	echo "Installing into $(VENV) with Python $$version (about 3 minutes and 5 GB the first time)"
 	command -v g++ >/dev/null || echo "  no g++ here: that is fine, DeepSpeed works without the operations that it would compile"
 	[[ $$(version_of $(BIN)/python) == "$$version" ]] || rm -rf $(VENV)
 	mkdir -p $(VENV)

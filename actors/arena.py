@@ -94,15 +94,19 @@ class Rules:
     style: str = "chat"
 
 
-class _Seats:
+class Seats:
     """The engines of one game: one per policy; a policy that plays itself uses one engine for both seats."""
 
     def __init__(self) -> None:
         self._members: dict[EnginePool, Member] = {}
 
-    async def ask(self, pool: EnginePool, request: Request) -> Completion:
+    async def take(self, pool: EnginePool) -> None:
+        """An engine of this pool, if it has none of it yet."""
         if pool not in self._members:
             self._members[pool] = await pool.seat()
+
+    async def ask(self, pool: EnginePool, request: Request) -> Completion:
+        await self.take(pool)
         return await pool.ask(self._members[pool], request, lambda new: self._members.update({pool: new}))
 
     async def score(self, pool: EnginePool, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Score]:
@@ -117,16 +121,16 @@ async def play_game(task: GameTask, players: Mapping[str, Player], rules: Rules)
     """Play one game to its verdict. If the context is full before a reply ends, the game is a tie. Raises EngineError
     when all tries of a turn failed."""
     turns: list[Turn] = []
-    seats = _Seats()
+    seats = Seats()
     try:
         while True:
             role = next_role(len(turns))
-            turn = await _play_turn(task, turns, role, players[task.player(role)], rules, seats)
+            turn = await play_turn(task, turns, role, players[task.player(role)], rules, seats)
             if turn is None:
                 verdict = out_of_room(role, len(turns))
                 break
             turns.append(turn)
-            if (found := _verdict(turns, task, rules)) is not None:
+            if (found := verdict_after(turns, task, rules)) is not None:
                 verdict = found
                 break
         if task.could_have_known:
@@ -152,23 +156,31 @@ async def answer(
 ) -> tuple[list[str], Verdict | None]:
     """The player's answer in a game against a person or other outsider. `texts` are the turns so far; the last is not
     the player's. Returns them with the player's next turn, unless the game was over, and the verdict if it is over."""
-    turns = []
-    for index, text in enumerate(texts):
-        ids = player.renderer.reply_ids(text)
-        turns.append(Turn(next_role(index), text, (), ids, (0.0,) * len(ids), "somebody"))
-    verdict = _verdict(turns, task, rules) if turns else None
+    turns: list[Turn] = []
+    for text in texts:
+        turns.append(heard_turn(text, turns, task, player, "somebody"))
+    verdict = verdict_after(turns, task, rules) if turns else None
     if verdict is None:
-        seats = _Seats()
+        seats = Seats()
         role = next_role(len(turns))
         try:
-            turn = await _play_turn(task, turns, role, player, rules, seats)
+            turn = await play_turn(task, turns, role, player, rules, seats)
         finally:
             seats.leave()
         if turn is None:
             return list(texts), out_of_room(role, len(turns))
         turns.append(turn)
-        verdict = _verdict(turns, task, rules)
+        verdict = verdict_after(turns, task, rules)
     return [turn.text for turn in turns], verdict
+
+
+def heard_turn(text: str, turns: Sequence[Turn], task: GameTask, player: Player, policy: str) -> Turn:
+    """A turn that came as text, after `turns`. `player`'s tokenizer gives its tokens, and the prompt that this seat
+    would have read; nobody sampled them, so their log-probabilities are 0."""
+    role = next_role(len(turns))
+    ids = player.renderer.reply_ids(text)
+    prompt_ids = player.renderer.prompt(turns, role, task.target_word)
+    return Turn(role, text, prompt_ids, ids, (0.0,) * len(ids), policy)
 
 
 async def play_games(
@@ -231,8 +243,8 @@ async def play_games(
         await asyncio.gather(*unfinished, return_exceptions=True)
 
 
-async def _play_turn(
-    task: GameTask, turns: Sequence[Turn], role: Role, player: Player, rules: Rules, seats: _Seats
+async def play_turn(
+    task: GameTask, turns: Sequence[Turn], role: Role, player: Player, rules: Rules, seats: Seats
 ) -> Turn | None:
     """The player's next turn; None if the context was full before the turn ended."""
     prompt_ids = player.renderer.prompt(turns, role, task.target_word)
@@ -268,7 +280,7 @@ async def _play_turn(
     )
 
 
-async def _with_word_scored(turns: list[Turn], task: GameTask, defender: Player, seats: _Seats) -> list[Turn]:
+async def _with_word_scored(turns: list[Turn], task: GameTask, defender: Player, seats: Seats) -> list[Turn]:
     """The turns, the defender's with `word_logprob`. If scoring fails, the game is kept without it."""
     places = [place for place, turn in enumerate(turns) if turn.role is Role.DEFENDER]
     if not (places and defender.can_score):
@@ -288,7 +300,7 @@ async def _with_word_scored(turns: list[Turn], task: GameTask, defender: Player,
     return found
 
 
-def _verdict(turns: Sequence[Turn], task: GameTask, rules: Rules) -> Verdict | None:
+def verdict_after(turns: Sequence[Turn], task: GameTask, rules: Rules) -> Verdict | None:
     """The verdict after the last turn; None if the game continues."""
     if rules.game is not None:
         return verdict_of(rules.game, [turn.text for turn in turns], task.target_word)

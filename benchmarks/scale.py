@@ -27,6 +27,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -139,14 +140,24 @@ class _Method:
 class Plane:
     """A control plane over `num_engines` simulated engines; closing it removes everything."""
 
-    def __init__(self, num_engines: int, num_arenas: int, config: StreamConfig, games: int, turn_s: float) -> None:
+    def __init__(
+        self,
+        num_engines: int,
+        num_arenas: int,
+        config: StreamConfig,
+        games: int,
+        turn_s: float,
+        episodes: Path | None = None,  # the buffer's folder; a temporary one otherwise
+    ) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="spag_ray-scale-")
         self.model = resolve_model(BUILT_IN)
         tokenizer = load_tokenizer(self.model)
         reply = tuple(tokenizer.encode(TALK, add_special_tokens=False)[:TOKENS_PER_TURN])
         assert len(reply) == TOKENS_PER_TURN
         words = WordStream(sorted(load_deck("everyday")), 0)
-        self.buffer = ray.remote(BufferActor).options(num_cpus=0, max_concurrency=1024).remote(self.folder.name)
+        self.buffer = (
+            ray.remote(BufferActor).options(num_cpus=0, max_concurrency=1024).remote(str(episodes or self.folder.name))
+        )
         self.arenas = [
             ray.remote(ArenaActor)
             .options(num_cpus=0, max_concurrency=1024)

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from cluster.serve.command import serve
 from spag_ray.config.loading import load_config
 from spag_ray.errors import ConfigError, SpagError
 
@@ -41,6 +42,7 @@ def train(
 
         for line in plan_lines(make_plan(settings)):
             print(line)
+        print("Words, model and other files are not read for a plan; `spag-ray doctor` checks them.")
         return
     if resume and run_dir is None:
         raise ConfigError("--resume continues the run of a folder; name it with --run-dir")
@@ -167,6 +169,9 @@ def play(
     from cluster.commands.play import run_play
 
     run_play(settings, attacker, defender, words, out, _console())
+
+
+app.command()(serve)
 
 
 @app.command("eval")

@@ -24,7 +24,7 @@ from rich.console import Console
 from cluster.launch.jobs import AFTER_NOTICE_S, check_run_dir
 from cluster.launch.parcel import named_files, parcel_of
 from cluster.monitor.progress import describe
-from cluster.runtime.ray_session import ENVIRONMENT, NAMESPACE, ClusterError, get
+from cluster.runtime.ray_session import ENVIRONMENT, NAMESPACE, ClusterError, get, log_options
 from cluster.runtime.ray_token import use_token
 from cluster.types import Progress
 from spag_ray.config.loading import load_config, parse_config, to_yaml
@@ -102,12 +102,15 @@ class AttachedRun:
         """The last `n` lines of metrics.jsonl (at most 1,000); of one kind ("step", "sync", "play", ...) if given."""
         return self._ask(lambda run: run.metrics.remote(kind, n))
 
-    def play(self, word: str, as_role: Literal["attacker", "defender"] = "attacker") -> str:
-        """Play against the newest weights, at the prompt; an empty line gives up. Returns the outcome."""
+    def play(
+        self, word: str, as_role: Literal["attacker", "defender"] = "attacker", say: Callable[[str], str] = input
+    ) -> str:
+        """Play against the newest weights, at the prompt; an empty line gives up. `say` is called with the prompt, and
+        returns your text. Returns the outcome."""
         turns: list[str] = []
         while True:
             if (len(turns) % 2 == 0) == (as_role == "attacker"):
-                if not (said := input(f"{as_role}> ").strip()):
+                if not (said := say(f"{as_role}> ").strip()):
                     return "given up"
                 turns.append(said)
             answered = self._next_turn(word, turns, as_role)
@@ -233,13 +236,15 @@ def _connect(address: str | None, config: RunConfig | None = None) -> None:
     use_token()
     with contextlib.ExitStack() as stack:
         environment: dict[str, Any] = {}
+        logs: dict[str, Any] = {}
         if config is not None:
+            logs = log_options(config.cluster)
             parcel = stack.enter_context(parcel_of(config, Console(quiet=True)))
             environment = {"working_dir": str(parcel), "env_vars": ENVIRONMENT}
         with _quietly():
             for number in range(_TRIES):
                 try:
-                    ray.init(address, namespace=NAMESPACE, runtime_env=environment)
+                    ray.init(address, namespace=NAMESPACE, runtime_env=environment, **logs)
                     if config is not None:
                         _sent = {file.resolve() for file, _ in named_files(config)}
                     return

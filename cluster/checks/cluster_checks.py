@@ -1,6 +1,8 @@
 """Checks of a cluster: Ray's view of its nodes, and each node's own report, made by a task that is pinned to it.
 
 `spag-ray doctor` shows all results. `spag-ray train` makes the same checks first and stops at the first one that fails.
+Ray's state API (ray.util.state) could not replace the tasks: of a node it knows the resources, not versions, paths or
+memory. It also needs a dashboard, which a Ray that is started here does not have.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
@@ -21,7 +22,7 @@ from spag_ray.game.conformance import check
 from spag_ray.game.game_renderer import game_renderer
 from spag_ray.game.prompt_file import load_template
 from spag_ray.game.prompts import make_renderer
-from spag_ray.game.protocol import Game
+from spag_ray.game.protocol import Game, Scripted
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
 from spag_ray.games.of_config import game_of
@@ -150,14 +151,17 @@ def _check_messages(config: RunConfig, game: Game, model: str, scenarios: Sequen
     that breaks a promise of the protocol in a few games."""
     if faults := check(lambda: game_of(config), _NUM_CHECKED):
         raise ConfigError(
-            f"game.name: {config.game.name}: {faults[0]}; spag_ray.game.check lists every fault (docs/games.md)"
+            f"game.name: {config.game.full_name}: {faults[0]}; spag_ray.game.check lists every fault (docs/games.md)"
         )
     renderer = game_renderer(game, load_tokenizer(model), config.prompts)
     longest = max(scenarios, key=len)
-    opening = Turn(Role.ATTACKER, "", (), (), (), "nobody")
-    rules = max(
-        len(renderer.prompt((), Role.ATTACKER, longest)), len(renderer.prompt((opening,), Role.DEFENDER, longest))
-    )
+    rules = len(renderer.prompt((), Role.ATTACKER, longest))
+    move = ""
+    if isinstance(game, Scripted):  # an empty turn may end the game
+        move = game.scripted(0, (), longest, random.Random(0))
+    if game.rule((move,), longest) is None:
+        opening = Turn(Role.ATTACKER, move, (), (), (), "nobody")
+        rules = max(rules, len(renderer.prompt((opening,), Role.DEFENDER, longest)))
     _check_room(config, rules, 2 * game.max_turns)
 
 

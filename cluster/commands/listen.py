@@ -62,7 +62,7 @@ def run_listen(config: RunConfig, model: str, games: Path, console: Console) -> 
     from actors.transformers_policy import TransformersPolicy
 
     if not config.game.is_taboo:
-        raise InputError(f"listen scores guesses of target words, and game.name {config.game.name} has none")
+        raise InputError(f"listen scores guesses of target words, and game.name {config.game.full_name} has none")
     folder = resolve_model(model)
     heard, num_unscorable = _heard(_games(games, config.game.rules), config, load_tokenizer(folder))
     if not heard:

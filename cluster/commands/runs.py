@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -13,13 +14,17 @@ def run_runs(address: str, console: Console) -> None:
         from cluster.console import runs_here, session
 
         with session(address):
-            for name, _ in runs_here():
-                console.print(name, soft_wrap=True)
+            names = [name for name, _ in runs_here()]
+        _print_all(names, address, console)
         return
     from cluster.launch.jobs import jobs_at
 
-    for job, status, folder in jobs_at(address):
-        console.print(f"{job}  {status}  {folder}", soft_wrap=True)
+    _print_all([f"{job}  {status}  {folder}" for job, status, folder in jobs_at(address)], address, console)
+
+
+def _print_all(lines: Sequence[str], address: str, console: Console) -> None:
+    for line in lines or [f"no runs at {address}"]:
+        console.print(line, soft_wrap=True)
 
 
 def run_stop(run: str, address: str, console: Console) -> None:

@@ -65,16 +65,17 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
             f"model: {prepared.model}; {_split(prepared, game)}",
             soft_wrap=True,
         )
-        with placed_run(config, folder, *prepared, lease=lease) as run:
+        again = f"to continue: spag-ray train {folder}/config.yaml --run-dir {folder} --resume"
+        with _said_if_interrupted(again, console), placed_run(config, folder, *prepared, lease=lease) as run:
             training = run.train.remote()
             with _notice_to_stop() as notice:
                 watch_run(run, training, console, notice, config.checkpoint.stop_within_s)
                 if notice and not ray.wait([training], timeout=0)[0]:
-                    raise StopRequestedError(f"stopped mid-step; continue with --resume --run-dir {folder}")
+                    raise StopRequestedError(f"stopped mid-step; {again}")
             try:
                 results = get(training)
             except StopRequestedError as stopped:
-                raise StopRequestedError(f"{stopped}; continue with --resume --run-dir {folder}") from None
+                raise StopRequestedError(f"{stopped}; {again}") from None
             except CollapseError as error:
                 raise CollapseError(
                     f"{error}; to continue anyway: --resume --run-dir {folder} -o self_play.on_collapse=warn"
@@ -98,6 +99,15 @@ def _split(prepared: Prepared, game: GameNames) -> str:
     if game.is_exhaustive:
         return f"{len(prepared.words)} {game.scenarios}, all of them also for evaluation"
     return f"{len(prepared.words)} training {game.scenarios}, {len(prepared.held_out)} held out"
+
+
+@contextlib.contextmanager
+def _said_if_interrupted(again: str, console: Console) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print(f"interrupted; {again}", soft_wrap=True)
+        raise
 
 
 @contextlib.contextmanager

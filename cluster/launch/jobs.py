@@ -23,6 +23,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 
 RUN_DIR = "run_dir"  # the key of a job's metadata that holds its run folder
+NO_AGENT, AGENT_WAIT_S = "No available agent to submit job", 60  # Ray's text while a cluster starts
 AFTER_NOTICE_S = 15  # time for the driver to end after the run's time is up
 
 
@@ -46,7 +47,8 @@ def submit_job(
     with parcel_of(config, console) as folder:
         command = ["python", "-m", "spag_ray", "train", "run.yaml", "--run-dir", str(run_dir)]
         with _said_in_one_line(address):
-            job = client.submit_job(
+            job = submitted(
+                client,
                 entrypoint=shlex.join([*command, *(["--resume"] if resume else [])]),
                 submission_id=f"spag-{config.name}-{stamp}",
                 metadata={RUN_DIR: str(run_dir)},
@@ -61,6 +63,18 @@ def submit_job(
         return 0
     with _said_in_one_line(address):
         return follow_job(client, job, console, ask)
+
+
+def submitted(client: Any, **job: Any) -> str:
+    """Submits the job; waits for the agents of a cluster that has just started."""
+    end = time.monotonic() + AGENT_WAIT_S
+    while True:
+        try:
+            return str(client.submit_job(**job))
+        except RuntimeError as error:
+            if NO_AGENT not in str(error) or time.monotonic() > end:
+                raise
+            time.sleep(1.0)
 
 
 def list_parcel(config: RunConfig, run_dir: Path, console: Console) -> None:

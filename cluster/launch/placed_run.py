@@ -22,10 +22,10 @@ from cluster.rollout.game_rules import rules_of
 from cluster.run.run import Run
 from cluster.run.run_handle import RunHandle
 from cluster.runtime.ray_session import NAMESPACE, get, ray_session
-from cluster.runtime.run_folder import make_run_folder, reopen_run_folder, resumed_config
+from cluster.runtime.run_folder import check_can_be_made, make_run_folder, note_stop, reopen_run_folder, resumed_config
 from cluster.types import Progress
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import ConfigError
+from spag_ray.errors import ConfigError, StopRequestedError
 from spag_ray.game.decks import Deck, easy_cards, load_deck, split_words, without_words
 from spag_ray.game.words import read_scenarios, read_words
 from spag_ray.games.of_config import game_of, scenarios_of
@@ -46,8 +46,8 @@ def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
     """Makes all checks that are possible before Ray is started. Raises SpagError for the first fault."""
     if resume and folder.exists():
         reopen_run_folder(folder, config)
-    elif folder.exists():
-        make_run_folder(folder, config)  # refuses, before anything slow
+    else:
+        check_can_be_made(folder)
     cards = load_deck(config.words.cards_from, config.words.max_difficulty) if needs_cards(config) else {}
     words, held_out = training_words(config, cards)
     check_files(config)
@@ -121,7 +121,7 @@ def training_words(config: RunConfig, cards: Deck) -> tuple[list[str], list[str]
 def words_of_file(config: RunConfig, path: Path) -> list[str]:
     """The words to play from a file with one per line; in another game than Taboo, its scenarios. Raises InputError."""
     if (game := game_of(config)) is not None:
-        return read_scenarios(path, list(game.scenarios()), config.game.name)
+        return read_scenarios(path, list(game.scenarios()), config.game.full_name)
     return read_words(path)
 
 
@@ -143,6 +143,9 @@ def placed_run(
         run: RunHandle = actor.remote(config, lease, model, words, held_out, cards, rules_of(config))
         try:
             yield run
+        except (KeyboardInterrupt, StopRequestedError) as stop:
+            note_stop(lease, str(stop) or "interrupted")
+            raise
         finally:
             left = _processes_of_actors()
             ray.kill(run)

@@ -12,6 +12,7 @@ from typing import Any
 
 import ray
 
+from actors.engine_process import start_engine
 from actors.policy import Policy, Score, WakePart
 from cluster.handles import EngineHandle, Packed, Ref
 from cluster.rollout.request_queue import RequestQueue
@@ -63,14 +64,7 @@ class EngineActor:
     ) -> int:
         """Load the model; returns the version it plays."""
         set_environment(config.env)
-        if config.kind == "vllm":
-            from actors.vllm_policy import VllmPolicy
-
-            self._policy = await VllmPolicy.start(model, config, name, version, seed, channel)
-        else:
-            from actors.transformers_policy import TransformersPolicy
-
-            self._policy = TransformersPolicy(model, config.dtype, config.max_model_len, name, version)
+        self._policy = await start_engine(model, config, name, version, seed, channel)
         self._queue = RequestQueue(self._policy)
         return version
 

@@ -18,4 +18,4 @@ def rules_of(config: RunConfig) -> Rules:
         return Rules(config.game.max_turns, config.game.rules)
     if (module := module_to_send(game)) is not None:
         ray.cloudpickle.register_pickle_by_value(module)
-    return Rules(game.max_turns, "", game, config.game.name, config.prompts)
+    return Rules(game.max_turns, "", game, config.game.full_name, config.prompts)

@@ -87,7 +87,7 @@ class Trainer:
         self._watch = watch
 
     def start(self) -> None:
-        self._status.set_status("waiting for room")
+        self._status.set_status("waiting for free CPUs and GPUs")
         self._reservation.reserve(bundles_of(self.config))
         self._status.set_status("starting engines and learner")
         for policy in self._policies:

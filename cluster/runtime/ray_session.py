@@ -30,13 +30,14 @@ ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
 }
 NAMESPACE = "spag_ray"  # Ray namespace of detached runs
+STARTUP_TIMEOUT = "timed out during startup"  # Ray raises a plain Exception with this text
 
 
 @contextlib.contextmanager
 def ray_session(config: ClusterConfig) -> Iterator[None]:
     """A connection to Ray for the block. A local Ray is stopped at its end; from a cluster it only disconnects.
 
-    Raises ClusterError if the address does not answer.
+    Raises ClusterError if the address does not answer, or a local Ray does not start.
     """
     if ray.is_initialized():
         yield
@@ -52,6 +53,7 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
                 runtime_env=environment,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
+                **log_options(config),
             )
         else:
             _stay_on_loopback()
@@ -67,16 +69,27 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
                 _node_ip_address="127.0.0.1",
                 _metrics_export_port=config.metrics_port,  # Ray binds it to the node's address, like its other ports
                 _system_config={"process_group_cleanup_enabled": True},  # a killed engine's processes end with it
+                **log_options(config),
             )
     except (ConnectionError, ValueError, RuntimeError, ray.exceptions.AuthenticationError) as error:
         where = address or "a local Ray"
         if _is_about_a_token(error):
             raise no_token(where) from error
         raise ClusterError(f"cannot use {where}: {error}; is the cluster up, and the address right?") from error
+    except Exception as error:
+        if STARTUP_TIMEOUT not in str(error):
+            raise
+        raise ClusterError("a local Ray did not start within 30 s: this machine is too busy; try again") from error
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def log_options(config: ClusterConfig) -> dict[str, Any]:
+    """Arguments of ray.init for `cluster.log_format`. With `json`, `logging` of this process and of all that Ray starts
+    for it writes a JSON object per line, with job_id, worker_id, node_id, and in an actor actor_id and task_id."""
+    return {"logging_config": ray.LoggingConfig(encoding="JSON")} if config.log_format == "json" else {}
 
 
 def _is_about_a_token(error: BaseException | None) -> bool:

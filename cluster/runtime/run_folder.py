@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
@@ -18,7 +20,9 @@ from spag_ray.config.files import write_config
 from spag_ray.config.former_defaults import keep_former_defaults, with_former_behaviour
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
+from spag_ray.episodes.log import write_atomically
 from spag_ray.errors import RunFolderError
+from spag_ray.host.folder_lease import FolderLease
 
 _PACKAGES = (
     "torch",
@@ -50,13 +54,24 @@ _MAY_CHANGE: Any = {
 }
 
 
+def check_can_be_made(folder: Path) -> None:
+    """Raises RunFolderError if `folder` exists already or cannot be created. Leaves nothing behind."""
+    if folder.exists():
+        raise RunFolderError(f"{folder}: this run folder exists; choose another with --run-dir, or move it away")
+    parent = next(each for each in folder.absolute().parents if each.exists())
+    try:
+        with tempfile.TemporaryDirectory(dir=parent):
+            pass
+    except OSError as error:
+        raise RunFolderError(f"{folder}: cannot create the run folder: {error.strerror}") from error
+
+
 def make_run_folder(folder: Path, config: RunConfig) -> Path:
     """`folder` with config.yaml and versions.json in it.
 
     Raises RunFolderError if it exists already or cannot be created.
     """
-    if folder.exists():
-        raise RunFolderError(f"{folder}: this run folder exists; choose another with --run-dir, or move it away")
+    check_can_be_made(folder)
     try:
         for part in (folder / "logs", folder / "episodes", folder / "models"):
             part.mkdir(parents=True)
@@ -65,6 +80,14 @@ def make_run_folder(folder: Path, config: RunConfig) -> Path:
     except OSError as error:
         raise RunFolderError(f"{folder}: cannot create the run folder: {error.strerror}") from error
     return folder.resolve()
+
+
+def note_stop(lease: FolderLease, reason: str) -> None:
+    """Writes ended.json for a run that is ended from outside, if it has not written its own."""
+    file = lease.folder / "ended.json"
+    if lease.is_ours() and not file.exists():
+        with contextlib.suppress(OSError):  # disk full
+            write_atomically(file, json.dumps({"ended": "stopped", "reason": reason}, indent=1) + "\n")
 
 
 def reopen_run_folder(folder: Path, config: RunConfig) -> Path:

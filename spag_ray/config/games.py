@@ -58,15 +58,15 @@ def check_game(
         "objective.guess_credit: guess": objective.guess_credit == "guess",
     }
     if asked := next((key for key, value in of_taboo.items() if value), None):
-        raise ValueError(f"game.name: {game.name}: {asked} is for the game `taboo`; leave it out")
+        raise ValueError(f"game.name: {game.full_name}: {asked} is for the game `taboo`; leave it out")
     if game.payoffs != Payoffs():
-        raise ValueError(f"game.name: {game.name}: its rulings say what a game pays; leave game.payoffs out")
+        raise ValueError(f"game.name: {game.full_name}: its rulings say what a game pays; leave game.payoffs out")
     if prompts not in STYLES:
         raise ValueError(
-            f"game.name: {game.name}: prompts is {prompts}, but its messages are written as {' or '.join(STYLES)}"
+            f"game.name: {game.full_name}: prompts is {prompts}, but its messages are written as {' or '.join(STYLES)}"
         )
     if imitation.enabled and imitation.source != "scripted":
         raise ValueError(
-            f"game.name: {game.name}: imitation.source is {imitation.source}, but files are of the game `taboo`; "
+            f"game.name: {game.full_name}: imitation.source is {imitation.source}, but files are of the game `taboo`; "
             "set it to scripted, or imitation.enabled to false"
         )

@@ -32,14 +32,18 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
         raise ConfigError(f"{path}: a run is a mapping of keys to values, this is a {type(data).__name__}")
     for override in overrides:
         _apply_override(data, override)
-    return parse_config(data, str(path))
+    keys = [override.partition("=")[0].strip() for override in overrides]
+    return parse_config(data, str(path), keys)
 
 
-def parse_config(data: Mapping[str, Any], where: str = "config") -> RunConfig:
-    """A mapping -> RunConfig; ConfigError reports the first fault in one line."""
+def parse_config(data: Mapping[str, Any], where: str = "config", overridden: Sequence[str] = ()) -> RunConfig:
+    """A mapping -> RunConfig; ConfigError reports the first fault in one line. `overridden`: keys that were given with
+    -o, not in the file."""
     try:
         return RunConfig.model_validate(data)
     except ValidationError as error:
+        key = ".".join(str(part) for part in error.errors()[0]["loc"])
+        where = f"-o {key}" if key in overridden else where
         raise ConfigError(f"{where}: {_first_fault(error)}") from error
 
 

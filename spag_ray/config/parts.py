@@ -66,9 +66,10 @@ class GameConfig(Part):
     name: str = Field(
         "taboo",
         min_length=1,
-        description="`taboo`, `kuhn`, an entry point of the group spag_ray.games, or a class `my_module:MyGame` "
-        "(docs/games.md); the other keys are for `taboo`",
+        description="`taboo`, `kuhn`, `textarena`, an entry point of the group spag_ray.games, or a class "
+        "`my_module:MyGame` (docs/games.md); the other keys but `env` are for `taboo`",
     )
+    env: str | None = Field(None, min_length=1, description="with name: textarena, the environment (TicTacToe-v0)")
     max_turns: int = Field(5, ge=1, description="turns of each player")
     rules: RulesName = Field("strict", description="the referee")
     payoffs: Payoffs = Payoffs()
@@ -78,9 +79,22 @@ class GameConfig(Part):
         return self.name == "taboo"
 
     @property
+    def full_name(self) -> str:
+        """The name in records and for `load_game`: that of an environment is `textarena:TicTacToe-v0`."""
+        return self.name if self.env is None else f"{self.name}:{self.env}"
+
+    @property
     def is_own(self) -> bool:
         """Whether it is a class of the user's own, not a shipped or an installed game."""
         return ":" in self.name
+
+    @model_validator(mode="after")
+    def _env_is_of_textarena(self) -> GameConfig:
+        if self.name == "textarena" and self.env is None:
+            raise ValueError("name is textarena, so env has to name one of its environments (TicTacToe-v0)")
+        if self.env is not None and self.name != "textarena":
+            raise ValueError(f"env is {self.env}, but name is {self.name}; set name to textarena, or leave env out")
+        return self
 
 
 class WordsConfig(Part):
@@ -373,6 +387,9 @@ class ClusterConfig(Part):
     object_store_gib: float = Field(1.0, gt=0, description="object store of a local Ray")
     metrics_port: int | None = Field(
         None, ge=1024, le=65535, description="port on 127.0.0.1 for a local Ray's Prometheus metrics"
+    )
+    log_format: Literal["text", "json"] = Field(
+        "text", description="`json`: log lines of all processes have Ray's job, actor, task and node ids"
     )
     strategy: Literal["pack", "spread"] = Field(
         "pack", description="engines and learner ranks on as few nodes as possible, or on as many"

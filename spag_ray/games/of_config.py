@@ -18,10 +18,10 @@ def game_of(config: RunConfig) -> Game | None:
     ConfigError."""
     if config.game.is_taboo:
         return None
-    game = load_game(config.game.name)
+    game = load_game(config.game.full_name)
     if config.imitation.enabled and not isinstance(game, Scripted):
         raise ConfigError(
-            f"game.name: {config.game.name}: it has no scripted seats to imitate; set imitation.enabled to "
+            f"game.name: {config.game.full_name}: it has no scripted seats to imitate; set imitation.enabled to "
             "false, or give the game a method `scripted`"
         )
     return game
@@ -40,14 +40,15 @@ def scenarios_of(config: RunConfig, game: Game) -> tuple[list[str], list[str]]:
     exhaustive. Raises ConfigError for scenarios that are no list of different texts, and for too few of them."""
     every = list(game.scenarios())
     if fault := scenarios_fault(every):
-        raise ConfigError(f"game.name: {config.game.name}: {fault}")
+        raise ConfigError(f"game.name: {config.game.full_name}: {fault}")
     if game.is_exhaustive:
         shuffled, _ = split_scenarios(every, config.seed, 0)
         return shuffled, shuffled
     num_held_out = config.words.num_held_out
     if len(every) <= num_held_out:
         raise ConfigError(
-            f"words.num_held_out is {num_held_out}, but {config.game.name} has {len(every)} scenarios; hold fewer out"
+            f"words.num_held_out is {num_held_out}, but {config.game.full_name} has {len(every)} scenarios; hold fewer "
+            "out"
         )
     trained, held_out = split_scenarios(every, config.seed, num_held_out)
     return trained[: config.words.num_train], held_out

@@ -1,12 +1,15 @@
-"""Games by name: `taboo`, `kuhn`, an entry point of the group `spag_ray.games`, or a class of the user's own.
+"""Games by name: `taboo`, `kuhn`, an environment of TextArena, an entry point of the group `spag_ray.games`, or a class
+of the user's own.
 
 load_game("kuhn")
+load_game("textarena:TicTacToe-v0")    an environment of TextArena (textarena_game.py)
 load_game("my_module:MyGame")          a module that can be imported, or my_module.py in the current folder
 load_game("games/mine.py:MyGame")      a file, alone or in a package
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -22,9 +25,11 @@ from spag_ray.errors import ConfigError
 from spag_ray.game.game_form import check_form
 from spag_ray.game.protocol import TABOO, Game
 from spag_ray.games.kuhn import KuhnPoker
+from spag_ray.games.textarena_game import TextArenaGame
 
 GROUP = "spag_ray.games"
 SHIPPED: dict[str, Callable[[], Game]] = {"kuhn": KuhnPoker}
+_TEXTARENA = "textarena:"
 _FROM_FILES = "spag_ray_game_"
 _OURS = ("spag_ray", "actors", "learners", "cluster")
 _PACKAGES: set[str] = set()  # the names of packages that were imported from a user's folder
@@ -51,6 +56,8 @@ def module_to_send(game: Game) -> ModuleType | None:
 def _found(name: str) -> Callable[[], Game]:
     if name in SHIPPED:
         return SHIPPED[name]
+    if name.startswith(_TEXTARENA):
+        return functools.partial(TextArenaGame, name.removeprefix(_TEXTARENA))
     module, is_own, attribute = name.rpartition(":")
     if not is_own:
         known = {point.name: point for point in entry_points(group=GROUP)}

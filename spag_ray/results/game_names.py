@@ -72,13 +72,14 @@ class GameNames:
 
 
 TABOO_NAMES = GameNames()
-FILE = "game.json"  # in a run's folder, if its game is a user's own
+FILE = "game.json"  # in a run's folder, if its game is a user's own or TextArena's
 MAX_NAME = 200  # characters of a seat's name
 
 
 def write_names(folder: Path, config: RunConfig, game: Game | None = None) -> None:
-    """Keep the names of a user's own game in the run's folder, for readers that must not run its code."""
-    if config.game.is_own:
+    """Keep the names of a user's own game in the run's folder, for readers that must not run its code, and those of
+    an environment of TextArena, for readers without it."""
+    if config.game.is_own or config.game.env:
         names = names_of(config, game)
         found = {"seats": names.seats, "is_exhaustive": names.is_exhaustive, "max_turns": names.max_turns}
         write_atomically(folder / FILE, json.dumps(found) + "\n")
@@ -87,9 +88,9 @@ def write_names(folder: Path, config: RunConfig, game: Game | None = None) -> No
 def read_names(folder: Path, config: RunConfig | None) -> GameNames:
     """The names of the game of a run's folder, which may come from a stranger: no code of a user's own game is run. Its
     names are those in the folder, or plain ones."""
-    if config is None or not config.game.is_own:
+    if config is None or not (config.game.is_own or config.game.env):
         return names_of(config)
-    plain = GameNames(config.game.name, scenario="scenario", has_words=False)
+    plain = GameNames(config.game.full_name, scenario="scenario", has_words=False)
     try:
         found = json.loads((folder / FILE).read_text(encoding="utf-8"))
         first, second = (str(seat)[:MAX_NAME] for seat in found["seats"])
@@ -107,7 +108,7 @@ def names_of(config: RunConfig | None, game: Game | None = None) -> GameNames:
         return TABOO_NAMES
     if config.game.is_taboo:
         return GameNames(max_turns=config.game.max_turns)
-    name = config.game.name
+    name = config.game.full_name
     try:
         game = game or load_game(name)
         first, second = game.seats

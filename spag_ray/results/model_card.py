@@ -36,7 +36,7 @@ _BREACHES = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
 _SETTINGS: dict[str, Callable[[RunConfig], Any]] = {
     "seed": lambda config: config.seed,
     "preset": lambda config: config.preset,
-    "game.name": lambda config: config.game.name,
+    "game.name": lambda config: config.game.full_name,
     "prompts": lambda config: config.prompts if config.prompts in ("chat", "flat", "lines") else "a file",
     "policies": lambda config: config.policies,
     "schedule": lambda config: config.schedule,

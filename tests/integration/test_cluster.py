@@ -24,6 +24,7 @@ from spag_ray.config.loading import to_yaml
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
 from tests.support.bare_environment import of_extra, python_with, site_packages
+from tests.support.notebooks import NOTEBOOKS, executed
 from tests.support.runs import PENALISED, records_of, stream_run, tiny_run
 from tests.support.typed import CTRL_C, typed
 
@@ -194,6 +195,23 @@ def test_a_job_trains_by_either_command_and_its_exit_code_is_that_of_who_follows
     assert again.returncode == 2
     assert "this run folder exists" in again.stdout
     assert "FAILED" in again.stdout
+
+
+def test_the_notebook_of_a_session_looks_at_a_run_plays_and_stops_it(
+    head: Head, endless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    head.said(f"launch({str(endless)!r}, ADDRESS, {str(folder)!r})\n")
+    wait_until(lambda: count(folder, "sync") >= 1, 150, "games were learned")
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.setenv(name, head.environment[name])
+    monkeypatch.setenv("SPAG_RAY_ADDRESS", head.client)
+    monkeypatch.setenv("SPAG_RAY_RUN_NAME", folder.name)
+    said = executed(NOTEBOOKS / "tour.ipynb")
+    for words in (f"{folder.name} | ", str(folder), "paused", "policy v", "castle", "newest", "plotly"):
+        assert words in said, words
+    assert (folder / "ended.json").exists()
+    assert head.run("runs", "--address", head.client).stdout.strip().find(folder.name) == -1
 
 
 @pytest.mark.long  # three jobs

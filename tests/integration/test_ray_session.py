@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -33,6 +34,7 @@ with ray_session(ClusterConfig(num_cpus=1, object_store_gib=0.1)):
 def test_an_actor_that_reserved_no_gpu_sees_none() -> None:
     """Ray leaves CUDA_VISIBLE_DEVICES as it was, unless it is told not to."""
     code = """
+import json
 import os
 import ray
 from cluster.runtime.ray_session import ray_session
@@ -51,3 +53,40 @@ with ray_session(ClusterConfig(num_cpus=1, object_store_gib=0.1)):
             [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=ROOT, check=False
         )
     assert done.stdout.split() == ["''"], done.stdout + done.stderr
+
+
+def test_a_log_line_of_an_actor_is_json_and_names_its_job_and_its_actor() -> None:
+    """In the file that an actor's output goes to. So a line is found from Ray's dashboard."""
+    code = """
+import logging, pathlib, sys, tempfile
+import ray
+from cluster.runtime.ray_session import ray_session, redirect_output
+from spag_ray.config.parts import ClusterConfig
+
+class Part:
+    def __init__(self, path):
+        redirect_output(path)
+    def warn(self):
+        logging.getLogger("actors.pool").warning("game %d is restarted", 7)
+        context = ray.get_runtime_context()
+        return context.get_job_id(), context.get_actor_id(), context.get_task_id()
+
+path = sys.argv[1]
+with ray_session(ClusterConfig(num_cpus=1, object_store_gib=0.1, log_format=sys.argv[2])):
+    print(*ray.get(ray.remote(Part).remote(path).warn.remote()))
+"""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="ray-") as folder:
+        lines: dict[str, str] = {}
+        ids: dict[str, list[str]] = {}
+        for log_format in ("json", "text"):
+            path = Path(folder) / f"{log_format}.log"
+            command = [sys.executable, "-c", code, str(path), log_format]
+            environment = {**os.environ, "RAY_TMPDIR": folder}
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+            assert done.returncode == 0, done.stderr
+            ids[log_format] = done.stdout.split()
+            [lines[log_format]] = [line for line in path.read_text().splitlines() if "game 7" in line]
+    said = json.loads(lines["json"])
+    assert (said["message"], said["levelname"]) == ("game 7 is restarted", "WARNING")
+    assert [said["job_id"], said["actor_id"], said["task_id"]] == ids["json"]
+    assert lines["text"] == "game 7 is restarted"

@@ -127,7 +127,7 @@ def test_a_run_holds_nothing_while_it_waits_for_room_says_so_and_goes_on(
         training = run.train.remote()
         wait_until(lambda: ray.get(run.status.remote()).notes, 60)
         status = ray.get(run.status.remote())
-        assert status.stage == "waiting for room"
+        assert status.stage == "waiting for free CPUs and GPUs"
         assert status.notes == (
             "waiting for 2 CPUs for all engines and learners: the cluster has 2, 1 is taken (127.0.0.1 1/2)",
         )

@@ -17,6 +17,6 @@ def not_here(what: str) -> NoReturn:
 
 
 def needs_textarena() -> None:
-    """Skips the test, as `not_here` does, where the package with the old Taboo cards is not installed."""
+    """Skips the test, as `not_here` does, where the package of more games and the old cards is not installed."""
     if importlib.util.find_spec("textarena") is None:
-        not_here("textarena is not installed (requirements/textarena.txt)")
+        not_here("textarena is not installed: the extra `textarena`, locked in requirements/textarena.txt")

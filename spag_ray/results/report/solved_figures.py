@@ -134,7 +134,7 @@ def _level(titles: Sequence[str], height: float, name: str) -> dict[str, Any]:
 
 
 def _is_kuhn(config: RunConfig | None) -> bool:
-    return config is not None and config.game.name == "kuhn"
+    return config is not None and config.game.full_name == "kuhn"
 
 
 def _uniform() -> dict[str, float]:

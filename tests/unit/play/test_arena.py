@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from actors.arena import GameTask, Player, Rules, TaskList, play_game, play_games
+from actors.arena import GameTask, Player, Rules, TaskList, answer, play_game, play_games
 from actors.models import load_tokenizer
 from actors.policy import Completion, Request, Sampling, Score
 from actors.pool import EnginePool
@@ -114,6 +114,28 @@ def test_each_prompt_of_a_seat_begins_with_all_it_read_and_said_before(renderer:
     turns = loop.run(play_game(GameTask(0, "tiger", "test"), talker, RULES)).turns
     for earlier, later in zip(turns, turns[2:], strict=False):
         assert later.prompt_ids[: len(earlier.prompt_ids + earlier.token_ids)] == earlier.prompt_ids + earlier.token_ids
+
+
+@pytest.mark.parametrize("style", ["chat", "lines", "flat"])
+def test_a_visitor_is_answered_by_a_player_that_has_read_the_rules_and_all_that_was_said(
+    style: str, tiny_model: Path, loop: Any
+) -> None:
+    renderer = make_renderer(load_template(style), load_tokenizer(str(tiny_model)), 3)
+    heard: list[tuple[int, ...]] = []
+
+    class Listener(Talker):
+        async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+            heard.extend(request.prompt_ids for request in requests)
+            return await super().generate(requests)
+
+    player = Player(pool_of(Listener(renderer, ["what", "where", "when"])), renderer, Sampling())
+    said, _ = loop.run(answer(GameTask(0, "river", "visit"), ["hint water"], player, RULES))
+    said, _ = loop.run(answer(GameTask(0, "river", "visit"), [*said, "big and old"], player, RULES))
+    text = renderer.text_of(heard[1])
+    assert text.startswith(renderer.text_of(heard[0])[:40])
+    assert len(heard[1]) > len(heard[0])
+    for words in ("hint water", said[1], "big and old"):
+        assert words in text
 
 
 def test_no_more_games_are_in_flight_than_allowed_and_none_is_lost(renderer: Any, loop: Any) -> None:

@@ -19,7 +19,8 @@ from spag_ray.config.run import RunConfig
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-PROGRAMS = ("spag-ray", "make", "python", "pip", "ray", "tensorboard", "source", "pre-commit", "export")
+LISTED = ("spag-ray", "make", "python -m spag_ray", "docker", "kubectl", "sbatch", "uv")  # in RUN_BY
+PROGRAMS = (*LISTED, "python", "pip", "ray", "tensorboard", "source", "pre-commit", "export")
 
 # What runs a command for real: a test; or None where no test does, because it takes too long or needs what CI lacks.
 RUN_BY: dict[str, str | None] = {
@@ -41,6 +42,7 @@ RUN_BY: dict[str, str | None] = {
     "spag-ray report": "tests/integration/test_report.py",
     "spag-ray dashboard": "tests/unit/run/test_dashboard.py",
     "spag-ray quickstart": "tests/unit/run/test_wheel.py",
+    "spag-ray serve": "tests/integration/test_serve.py",
     "spag-ray export": "tests/unit/report/test_export.py",
     "make venv": ".ci/run",
     "make test": ".ci/run",
@@ -61,6 +63,15 @@ RUN_BY: dict[str, str | None] = {
     "python -m benchmarks.loading": "tests/integration/test_learner.py",
     "spag-ray exploitability": "tests/integration/test_games.py",
     "python benchmarks/proof.py": "tests/integration/test_results.py",
+    "docker build": None,  # needs a container engine; the steps: tests/integration/test_container.py
+    "docker push": None,
+    "docker run": None,
+    "kubectl apply": None,  # needs Kubernetes; the files: tests/unit/run/test_examples.py
+    "kubectl logs": None,
+    "kubectl delete": None,
+    "kubectl port-forward": None,
+    "sbatch docs/examples/slurm.sh": "tests/integration/test_slurm.py",
+    "uv run": None,  # by hand: it needs uv
     "python benchmarks/kuhn.py": None,  # half an hour a seed
 }
 
@@ -142,7 +153,7 @@ def assert_benchmark(path: Path, options: list[str]) -> None:
 def test_every_command_has_a_test_that_runs_it_or_is_said_to_have_none() -> None:
     assert len(EVERY) > 40
     shown = {name_of(parsed(str(param.values[0]))) for param in EVERY}
-    ours = {name for name in shown if name.startswith(("spag-ray", "make", "python -m spag_ray"))}
+    ours = {name for name in shown if name.startswith(LISTED)}
     assert ours <= RUN_BY.keys(), "name the test in RUN_BY, or None"
     for name, place in RUN_BY.items():
         if place is not None:

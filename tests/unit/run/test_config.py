@@ -70,6 +70,13 @@ def test_a_bad_override_is_one_line(bad: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_fault_in_an_override_names_the_override_not_the_file() -> None:
+    with pytest.raises(ConfigError, match=r"^-o self_play.roundz: unknown key"):
+        load_config("quickstart", ["self_play.roundz=1"])
+    with pytest.raises(ConfigError, match=r"^-o self_play.rounds: .* \(got 'two'\)"):
+        load_config("quickstart", ["self_play.rounds=two"])
+
+
 @given(st.text(alphabet=st.characters(codec="utf-8"), max_size=60))
 def test_any_text_as_a_config_file_is_a_config_or_a_config_error(text: str) -> None:
     try:

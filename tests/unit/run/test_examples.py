@@ -1,13 +1,21 @@
-"""The examples of docs/: cluster files are what Ray's own schema takes, and the game conforms."""
+"""The examples of docs/: cluster files are what the schemas of Ray and of KubeRay take, and the game conforms."""
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
+import typer.main
 import yaml
 
+from cluster.cli import app
+from cluster.launch.jobs import AFTER_NOTICE_S
+from cluster.planning.placement_faults import placement_fault
+from cluster.types import NodeResources
 from spag_ray.config.loading import load_config
 from spag_ray.game import check
 from spag_ray.games.of_config import game_of, scenarios_of
@@ -24,16 +32,54 @@ def test_ray_up_takes_the_cluster_file() -> None:
     validate_config(prepare_config(config))  # as `ray up` fills it in
 
 
-def test_rays_autoscaler_understands_the_kubernetes_file() -> None:
+def kubernetes(name: str) -> dict[str, Any]:
+    resource: dict[str, Any] = yaml.safe_load((EXAMPLES / name).read_text())
+    return resource
+
+
+def faults_of(resource: dict[str, Any]) -> list[str]:
+    """What the operator's schema, and its API server's strict validation, refuse."""
+    schemas = json.loads((ROOT / "tests" / "golden" / "kuberay.json").read_text())
+    schema = {"$defs": schemas["$defs"], **schemas[resource["kind"]]}
+    return [error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(resource)]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("kuberay.yaml", "RayJob"), ("kuberay_session.yaml", "RayCluster")])
+def test_the_operators_schema_takes_the_kubernetes_files(name: str, kind: str) -> None:
+    resource = kubernetes(name)
+    assert resource["kind"] == kind
+    assert faults_of(resource) == []
+    resource["spec"]["autoscalerOption"] = {}
+    assert faults_of(resource) == ["Additional properties are not allowed ('autoscalerOption' was unexpected)"]
+
+
+@pytest.mark.parametrize("name", ["kuberay.yaml", "kuberay_session.yaml"])
+def test_rays_autoscaler_understands_the_kubernetes_files(name: str) -> None:
     from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
     from ray.autoscaler._private.util import validate_config
 
-    resource = yaml.safe_load((EXAMPLES / "kuberay.yaml").read_text())
-    config = _derive_autoscaling_config_from_ray_cr(resource)
+    resource = kubernetes(name)
+    cluster = resource["spec"].get("rayClusterSpec", resource["spec"])
+    config = _derive_autoscaling_config_from_ray_cr({"metadata": resource["metadata"], "spec": cluster})
     validate_config(config)
     gpus = config["available_node_types"]["gpu"]
     assert gpus["resources"]["GPU"] == 8
-    assert (gpus["min_workers"], gpus["max_workers"]) == (2, 2)
+    assert (gpus["min_workers"], gpus["max_workers"]) == (1, 4)
+    assert cluster["authOptions"] == {"mode": "token"}
+    assert f"ray=={cluster['rayVersion']}\n" in (ROOT / "requirements" / "gpu.txt").read_text()
+
+
+def test_the_job_runs_a_command_that_exists_and_fits_one_node() -> None:
+    job = kubernetes("kuberay.yaml")["spec"]
+    program, name, config, *options = shlex.split(job["entrypoint"])
+    assert (program, name) == ("spag-ray", "train")
+    group: Any = typer.main.get_command(app)
+    group.commands["train"].make_context("train", [config, *options])
+    settings = load_config(config, [options[options.index("-o") + 1]])
+    assert placement_fault(settings, [NodeResources("worker", 64, 8)]) is None
+    waits_s = int(yaml.safe_load(job["runtimeEnvYAML"])["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"])
+    assert waits_s == settings.checkpoint.stop_within_s + AFTER_NOTICE_S
+    assert job["shutdownAfterJobFinishes"]
 
 
 def test_the_game_of_the_examples_conforms_and_its_configuration_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from cluster.cli import run_guarded
+from cluster.commands.runs import run_runs
 from cluster.launch import jobs
 from cluster.launch.jobs import follow_job
 
@@ -67,3 +68,26 @@ def test_a_light_installation_says_what_is_missing(capsys: pytest.CaptureFixture
 
     with pytest.raises(ModuleNotFoundError):
         run_guarded(wrong)
+
+
+def test_a_job_waits_for_a_cluster_that_has_just_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs.time, "sleep", lambda seconds: None)
+    answers: list[str | Exception] = [RuntimeError(f"status code 500: {jobs.NO_AGENT}, please try again later."), "job"]
+
+    def submit_job(**_: object) -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert jobs.submitted(SimpleNamespace(submit_job=submit_job), entrypoint="train") == "job"
+    answers[:] = [RuntimeError("no such cluster")]
+    with pytest.raises(RuntimeError, match="no such cluster"):
+        jobs.submitted(SimpleNamespace(submit_job=submit_job), entrypoint="train")
+
+
+def test_a_cluster_without_runs_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "jobs_at", lambda address: [])
+    console = Console(record=True, width=80)
+    run_runs("http://127.0.0.1:8265", console)
+    assert console.export_text().strip() == "no runs at http://127.0.0.1:8265"

@@ -13,9 +13,12 @@ import pytest
 
 from cluster.launch import placed_run
 from cluster.launch.placed_run import training_words, words_of_file
+from cluster.runtime.run_folder import check_can_be_made, note_stop
 from spag_ray.config.loading import parse_config
-from spag_ray.errors import ConfigError, InputError
+from spag_ray.errors import ConfigError, InputError, RunFolderError
 from spag_ray.game.decks import load_deck
+from spag_ray.host.folder_lease import held
+from spag_ray.results.report.files import read_files
 
 
 class Worker(SimpleNamespace):
@@ -117,3 +120,26 @@ def test_words_of_a_file_have_no_difficulty(tmp_path: Path) -> None:
     config = parse_config({"words": {"max_held_out_difficulty": 0.4, "source": str(file), "num_held_out": 1}})
     words, held_out = training_words(config, {})
     assert sorted([*words, *held_out]) == ["cat", "lamp", "river"]
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_ray_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="cannot create the run folder: Not a directory"):
+        check_can_be_made(tmp_path / "file" / "run")
+    check_can_be_made(tmp_path / "new" / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"], "nothing is left behind"
+
+
+class TestNoteStop:
+    def test_a_run_that_was_ended_from_outside_is_not_one_that_was_killed(self, tmp_path: Path) -> None:
+        (tmp_path / "episodes").mkdir()
+        with held(tmp_path) as lease:
+            note_stop(lease, "stopped mid-step")
+        assert read_files(tmp_path).ended == ("stopped", "stopped mid-step")
+
+    def test_what_the_run_wrote_itself_stays(self, tmp_path: Path) -> None:
+        (tmp_path / "episodes").mkdir()
+        (tmp_path / "ended.json").write_text('{"ended": "finished"}')
+        with held(tmp_path) as lease:
+            note_stop(lease, "interrupted")
+        assert read_files(tmp_path).ended == ("finished", "")

@@ -17,6 +17,7 @@ PICTURE = {
     "cluster": """
                             cli
                             commands
+                            serve
                             console
                             launch
                             run

@@ -1,0 +1,163 @@
+"""An engine in a process of its own, without Ray: if it dies, the process that asks lives on.
+
+    engine = await EngineProcess.start("models/spag-2", EngineConfig(kind="transformers"), "spag-2")
+    (completion,) = await engine.generate([request])       # EngineGoneError if its process has ended
+    await engine.close()
+
+Calls are answered one at a time, in their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from actors.policy import Completion, Policy, Request, Score, WakePart
+from spag_ray.config.parts import Channel, EngineConfig
+from spag_ray.errors import EngineError, EngineGoneError, SpagError
+from spag_ray.weights.snapshot import Snapshot
+
+CLOSES_WITHIN_S = 3.0
+_R = TypeVar("_R")
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+async def start_engine(
+    model: str, config: EngineConfig, name: str, version: int = 0, seed: int = 0, channel: Channel = "object_store"
+) -> Policy:
+    """An engine of `config.kind` in this process. Raises EngineError or ModelError if it cannot load the model."""
+    if config.kind == "vllm":
+        from actors.vllm_policy import VllmPolicy
+
+        return await VllmPolicy.start(model, config, name, version, seed, channel)
+    from actors.transformers_policy import TransformersPolicy
+
+    return TransformersPolicy(model, config.dtype, config.max_model_len, name, version)
+
+
+class EngineProcess:
+    """A Policy; see the module's docstring. It plays the weights that it was started with."""
+
+    version = 0
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._is_closed = False
+        self._pool = ProcessPoolExecutor(
+            1, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with, initargs=(os.getpid(),)
+        )
+
+    @classmethod
+    async def start(cls, model: str, config: EngineConfig, name: str) -> EngineProcess:
+        """Load `model`, a folder; 5 to 40 s. Raises EngineError or ModelError if it cannot be loaded."""
+        engine = cls(name)
+        try:
+            await engine._ask(_open, model, config, name)
+        except BaseException:
+            await engine.close()
+            raise
+        return engine
+
+    @property
+    def is_dead(self) -> bool:
+        return self._is_closed
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        return await self._ask(_generate, list(requests))
+
+    async def score(
+        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0
+    ) -> list[Score]:
+        return await self._ask(_score, list(sequences), temperature)
+
+    async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
+        raise EngineError("an engine in a process of its own plays the weights that it was started with")
+
+    async def sleep(self) -> None:
+        """Does nothing."""
+
+    async def wake(self, part: WakePart = "all") -> None:
+        """See `sleep`."""
+
+    async def close(self) -> None:
+        """End the process, also in the middle of a call."""
+        if not self._is_closed:
+            with contextlib.suppress(TimeoutError, EngineError):  # vLLM's own processes end with its engine
+                await asyncio.wait_for(self._ask(_close), CLOSES_WITHIN_S)
+        self._is_closed = True
+        for process in list((self._pool._processes or {}).values()):  # Python 3.14 has terminate_workers for it
+            process.terminate()
+        await asyncio.to_thread(self._pool.shutdown, cancel_futures=True)
+
+    async def _ask(self, call: Callable[..., _R], *arguments: Any) -> _R:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
+        except (BrokenProcessPool, RuntimeError) as error:  # RuntimeError: it was shut down before
+            if not isinstance(error, BrokenProcessPool) and not self._is_closed:
+                raise
+            self._is_closed = True
+            raise EngineGoneError(f"the process of {self.name} has ended (was it out of memory?)") from error
+
+
+# In the process of the engine.
+
+
+@dataclass
+class _Engine:
+    """vLLM's engine belongs to the event loop that it was started in."""
+
+    loop: asyncio.AbstractEventLoop
+    policy: Policy
+
+    def run(self, call: Coroutine[Any, Any, _R]) -> _R:
+        """Errors cross to the asking process as SpagError, because others may not survive pickling."""
+        try:
+            return self.loop.run_until_complete(call)
+        except SpagError:
+            raise
+        except Exception as error:
+            if self.policy.is_dead:
+                os._exit(1)
+            raise EngineError(f"{self.policy.name}: {type(error).__name__}: {str(error)[:300]}") from None
+
+
+_engine: _Engine | None = None
+
+
+def _end_with(parent: int) -> None:
+    """The process ends with its parent, and leaves Ctrl-C to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it ended before
+        os._exit(1)
+
+
+def _open(model: str, config: EngineConfig, name: str) -> None:
+    global _engine
+    os.environ.update(config.env)
+    loop = asyncio.new_event_loop()
+    _engine = _Engine(loop, loop.run_until_complete(start_engine(model, config, name)))
+
+
+def _close() -> None:
+    if _engine is not None:
+        _engine.run(_engine.policy.close())
+
+
+def _generate(requests: list[Request]) -> list[Completion]:
+    assert _engine is not None
+    return _engine.run(_engine.policy.generate(requests))
+
+
+def _score(sequences: list[tuple[Sequence[int], Sequence[int]]], temperature: float) -> list[Score]:
+    assert _engine is not None
+    return _engine.run(_engine.policy.score(sequences, temperature))

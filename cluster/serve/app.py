@@ -1,0 +1,152 @@
+"""The server's addresses: the page and its files, and the games as JSON.
+
+GET  /api/table              what can be played
+POST /api/games              {"seat": 0, "stage": "spag-2", "scenario": "river" or null} -> a game
+GET  /api/games/ID           its state; the page asks again while the model is to move
+POST /api/games/ID/turns     {"text": "..."}
+POST /api/games/ID/again     asks a model again that failed
+POST /api/games/ID/keep      the person agrees that the game is kept
+"""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import resources
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from cluster.serve.guard import Guard
+from cluster.serve.kept_games import KeptGames
+from cluster.serve.opponents import Opponents
+from cluster.serve.visits import Table, Visit, Visits
+from spag_ray.errors import InputError, SpagError
+from spag_ray.game.protocol import SEATS
+
+# {address: (package, file, media type)}; base.js and game.js are also those of the report.
+_FILES = {
+    "/": ("cluster.serve", "page.html", "text/html"),
+    "/play.css": ("cluster.serve", "play.css", "text/css"),
+    "/play.js": ("cluster.serve", "play.js", "text/javascript"),
+    "/report.css": ("spag_ray.results.report", "page.css", "text/css"),
+    "/base.js": ("spag_ray.results.report", "base.js", "text/javascript"),
+    "/game.js": ("spag_ray.results.report", "game.js", "text/javascript"),
+}
+
+
+class _Begin(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    seat: int
+    stage: str = Field(max_length=200)
+    scenario: str | None = Field(None, max_length=200)
+
+
+class _Said(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    text: str = Field(max_length=10_000)
+
+
+def make_app(title: str, visits: Visits, opponents: Opponents, kept: KeptGames | None, guard: Guard) -> FastAPI:
+    """`title`: what is played against, as the page's heading. `kept`: where games go that may be kept."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.middleware("http")(guard)
+    _add_table(app, title, visits.table, opponents)
+    _add_games(app, visits)
+    _add_keeping(app, visits, kept)
+    for address, (package, name, media_type) in _FILES.items():
+        _serve_file(app, address, resources.files(package).joinpath(name).read_bytes(), media_type)
+    app.exception_handler(SpagError)(_told)
+    app.exception_handler(RequestValidationError)(_unfit)
+    app.exception_handler(HTTPException)(_missing)
+    return app
+
+
+def _add_table(app: FastAPI, title: str, table: Table, opponents: Opponents) -> None:
+    @app.get("/api/table")
+    async def show_table() -> dict[str, Any]:
+        return {
+            "title": title,
+            "game": table.names.name,
+            "seats": table.names.seats,
+            "scenario": table.names.scenario,
+            "isTaboo": table.rules.game is None,
+            "mayChoose": [table.may_choose(role) for role in SEATS],
+            "maxTurns": table.rules.max_turns,
+            "claim": table.claim,
+            "stages": [
+                {"name": name, "seats": [SEATS.index(role) for role in each.seats]}
+                for name, each in opponents.named.items()
+            ],
+        }
+
+
+def _add_games(app: FastAPI, visits: Visits) -> None:
+    @app.post("/api/games", status_code=201)
+    async def begin(wanted: _Begin) -> dict[str, Any]:
+        return await visits.view(await visits.begin(wanted.seat, wanted.stage, wanted.scenario))
+
+    @app.get("/api/games/{name}")
+    async def show(name: str) -> dict[str, Any]:
+        return await visits.view(_found(visits, name))
+
+    @app.post("/api/games/{name}/turns")
+    async def say(name: str, said: _Said) -> dict[str, Any]:
+        visit = _found(visits, name)
+        await visits.say(visit, said.text)
+        return await visits.view(visit)
+
+    @app.post("/api/games/{name}/again")
+    async def again(name: str) -> dict[str, Any]:
+        visit = _found(visits, name)
+        visits.ask_again(visit)
+        return await visits.view(visit)
+
+
+def _add_keeping(app: FastAPI, visits: Visits, kept: KeptGames | None) -> None:
+    @app.post("/api/games/{name}/keep")
+    async def keep(name: str) -> dict[str, Any]:
+        visit = _found(visits, name)
+        if kept is None:
+            raise InputError("this server keeps no games; it was started without --keep")
+        if not visit.is_kept:
+            visit.is_kept = True
+            try:
+                await asyncio.to_thread(kept.add, lambda number: visits.episode(visit, number))
+            except BaseException:
+                visit.is_kept = False
+                raise
+        return await visits.view(visit)
+
+
+async def _told(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": " ".join(str(error).split())}, status_code=400)
+
+
+async def _unfit(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"][1:]))
+    return JSONResponse({"error": f"{where}: {first['msg']}"[:300]}, status_code=400)
+
+
+async def _missing(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": str(error.detail)}, status_code=error.status_code)
+
+
+def _found(visits: Visits, name: str) -> Visit:
+    try:
+        return visits.find(name)
+    except KeyError:
+        raise HTTPException(404, "this game is not here any more; begin another") from None
+
+
+def _serve_file(app: FastAPI, address: str, content: bytes, media_type: str) -> None:
+    @app.get(address)
+    async def file() -> Response:
+        return Response(content, media_type=media_type)

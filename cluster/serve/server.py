@@ -1,0 +1,174 @@
+"""`spag-ray serve`: reads what is to be served, binds the address, and serves until it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import sys
+import webbrowser
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from rich.console import Console
+
+from actors.arena import Rules
+from actors.models import resolve_model
+from cluster.launch.placed_run import needs_cards, training_words, words_of_file
+from cluster.serve.app import make_app
+from cluster.serve.guard import Guard, is_loopback
+from cluster.serve.kept_games import KeptGames, keeping
+from cluster.serve.opponents import Opponent, Opponents, opponents_of_run
+from cluster.serve.visits import Table, Visits
+from spag_ray.config.loading import load_config
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import ConfigError, InputError
+from spag_ray.game.decks import load_deck
+from spag_ray.game.prompt_file import load_template
+from spag_ray.games.of_config import game_of
+from spag_ray.results.game_names import names_of
+
+
+@dataclass(frozen=True)
+class ServeWanted:
+    """The arguments of `spag-ray serve`."""
+
+    target: str
+    config: str
+    overrides: Sequence[str] = ()
+    stage: str | None = None
+    words: Path | None = None
+    keep: Path | None = None
+    engine: str = "transformers"
+    host: str = "127.0.0.1"
+    port: int = 8400
+    allow_network: bool = False
+    opens_browser: bool = True
+
+
+@dataclass(frozen=True)
+class _Served:
+    title: str
+    config: RunConfig
+    opponents: dict[str, Opponent]
+
+
+def run_serve(wanted: ServeWanted, console: Console) -> None:
+    """`spag-ray serve`: returns when it is stopped by Ctrl-C or SIGTERM. Raises SpagError before it serves."""
+    if not is_loopback(wanted.host) and not wanted.allow_network:
+        raise ConfigError(
+            f"--host {wanted.host} would let other machines play and use this one's processors; if you want that, add "
+            "--allow-network: a token is then needed"
+        )
+    served = _served(wanted)
+    table = _table(served.config, wanted.words)
+    token = None if is_loopback(wanted.host) else secrets.token_urlsafe(24)
+    with keeping(wanted.keep) as kept, _bound(wanted.host, wanted.port) as listening:
+        try:
+            asyncio.run(_serve(wanted, served, table, token, kept, listening, console))
+        except KeyboardInterrupt:
+            console.print("stopped")
+
+
+async def _serve(
+    wanted: ServeWanted,
+    served: _Served,
+    table: Table,
+    token: str | None,
+    kept: KeptGames | None,
+    listening: socket.socket,
+    console: Console,
+) -> None:
+    opponents = Opponents(served.config, served.opponents, wanted.engine)
+    try:
+        newest = next(reversed(served.opponents))
+        console.print(f"loading {newest}", soft_wrap=True, markup=False)
+        async with opponents.asked(newest):
+            pass
+        visits = Visits(table, opponents, keeps=kept is not None)
+        app = make_app(served.title, visits, opponents, kept, Guard(token))
+        address = _address(wanted.host, listening, token)
+        if token is not None:
+            console.print("warning: other machines can reach this server; give its address only to those who may play")
+        console.print(f"serving {address}", soft_wrap=True, markup=False, highlight=False)
+        sys.stdout.flush()
+        if wanted.opens_browser and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+            await asyncio.to_thread(webbrowser.open, address)
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        settings = uvicorn.Config(
+            app, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=2
+        )
+        await uvicorn.Server(settings).serve(sockets=[listening])
+    finally:
+        await opponents.close()
+
+
+def _served(wanted: ServeWanted) -> _Served:
+    """A run's folder with all its stages, one stage's model inside of it, or any model's folder."""
+    folder = Path(wanted.target).expanduser()
+    stage = wanted.stage
+    is_of_run = folder.parent.name == "models" and (folder.parent.parent / "config.yaml").is_file()
+    if is_of_run and stage is None:
+        folder, stage = folder.parent.parent, folder.name
+    if not (folder / "config.yaml").is_file():
+        if folder.is_dir() and not (folder / "config.json").is_file():
+            raise InputError(
+                f"{folder}: neither a run (it has no config.yaml) nor a model in transformers' format (no config.json)"
+            )
+        if stage is not None:
+            raise InputError(f"--stage {stage}: {wanted.target} is a model, not the folder of a run")
+        model = resolve_model(wanted.target)
+        name = Path(model).name
+        return _Served(name, load_config(wanted.config, wanted.overrides), {name: Opponent(model)})
+    config = load_config(str(folder / "config.yaml"), wanted.overrides)
+    found = opponents_of_run(folder, config)
+    if stage is not None:
+        if stage not in found:
+            raise InputError(f"--stage {stage}: {folder} has no such stage; it has {', '.join(found)}")
+        found[stage] = found.pop(stage)  # the last one is chosen on the page
+    return _Served(folder.resolve().name, config, found)
+
+
+def _table(config: RunConfig, words: Path | None) -> Table:
+    """The words given out are the configuration's held-out ones, which no stage was trained on, or those of a file."""
+    game = game_of(config)
+    if words is not None:
+        scenarios = words_of_file(config, words)
+    else:
+        is_of_deck = needs_cards(config) or (game is None and config.words.are_from_cards)
+        cards = load_deck(config.words.cards_from, config.words.max_difficulty) if is_of_deck else {}
+        trained, held_out = training_words(config, cards)
+        scenarios = held_out or trained
+    names = names_of(config, game)
+    if game is None:
+        claim = load_template(config.prompts).claim
+        return Table(Rules(config.game.max_turns, config.game.rules), names, scenarios, claim)
+    return Table(Rules(game.max_turns, "", game, config.game.name, config.prompts), names, scenarios)
+
+
+@contextlib.contextmanager
+def _bound(host: str, port: int) -> Iterator[socket.socket]:
+    """A listening socket. Raises InputError if the address cannot be had."""
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(place)
+        listening.listen(64)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"--port {port} on {host}: {reason}; choose another, or 0 for any free one") from error
+    with listening:
+        yield listening
+
+
+def _address(host: str, listening: socket.socket, token: str | None) -> str:
+    name = socket.gethostname() if host in ("0.0.0.0", "::") else host
+    port = listening.getsockname()[1]
+    shown = f"[{name}]" if ":" in name else name
+    return f"http://{shown}:{port}/" + ("" if token is None else f"?token={token}")

@@ -1,0 +1,217 @@
+"""The games of the visitors of a page: each has a secret id, which only the browser that began it knows.
+
+A game's state for the page is plain data (`Visit.view`). It has the target word, or what the other seat must not know,
+only when this seat may know it or the game has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+from collections import OrderedDict
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from actors.arena import GameTask, Rules
+from cluster.serve.opponents import Opponents
+from cluster.serve.person_game import Hindsight, PersonGame
+from spag_ray.episodes.episode import Episode
+from spag_ray.errors import InputError, SpagError
+from spag_ray.game.game_renderer import checked_messages
+from spag_ray.game.protocol import SEATS, Hides, seat_of
+from spag_ray.game.rules import Role
+from spag_ray.game.words import STOP_WORDS
+from spag_ray.results.game_names import GameNames
+from spag_ray.results.report.tokens import Aligner
+
+log = logging.getLogger(__name__)
+STAGE = "visit"  # of the episodes that are kept
+MAX_VISITS = 500  # of which the oldest is forgotten
+MAX_WORD = 40  # characters
+
+
+class Table:
+    """What is played: the rules, the names of its seats, and the words or scenarios that are given out."""
+
+    def __init__(self, rules: Rules, names: GameNames, scenarios: Sequence[str], claim: str = "") -> None:
+        self.rules = rules
+        self.names = names
+        self.claim = claim  # of a word, with {word} in it
+        self._scenarios = scenarios
+        self._every = set(rules.game.scenarios()) if rules.game is not None else set()
+
+    def may_choose(self, role: Role) -> bool:
+        """Whether a person in this seat may choose the scenario: not if that tells what the seat must not know."""
+        if self.rules.game is None:
+            return role is Role.ATTACKER
+        return not isinstance(self.rules.game, Hides)
+
+    def given(self) -> str:
+        return random.choice(self._scenarios)
+
+    def chosen(self, text: str, role: Role) -> str:
+        """The word or scenario that a person chose. Raises InputError if the game refuses it."""
+        if not self.may_choose(role):
+            raise InputError(f"the {self.names.seat(role)} may not know the {self.names.scenario}, so it is given")
+        if self.rules.game is not None:
+            if text not in self._every:
+                raise InputError(f"{text!r} is no scenario of {self.names.name}, such as {self._scenarios[0]!r}")
+            return text
+        word = text.strip().lower()
+        if len(word.split()) != 1 or len(word) > MAX_WORD or not all(each.isalpha() or each in "-'" for each in word):
+            raise InputError(f"choose one word of letters, of at most {MAX_WORD}; {text[:MAX_WORD]!r} is none")
+        if word in STOP_WORDS or not any(map(str.isalpha, word)):
+            raise InputError(f"{word!r} is said in almost every sentence; choose another word")
+        return word
+
+
+@dataclass
+class Visit:
+    """A game of a visitor. `fault`: why the model did not answer; it can be asked again."""
+
+    id: str
+    stage: str
+    game: PersonGame
+    fault: str | None = None
+    hindsight: Hindsight | None = None
+    is_kept: bool = False
+    work: asyncio.Task[None] | None = None
+
+
+class Visits:
+    """All games. `keeps`: whether a finished game can be kept."""
+
+    def __init__(self, table: Table, opponents: Opponents, keeps: bool = False) -> None:
+        self.table = table
+        self._opponents = opponents
+        self._keeps = keeps
+        self._visits: OrderedDict[str, Visit] = OrderedDict()
+        self._number = 0
+
+    async def begin(self, seat: int, stage: str, scenario: str | None) -> Visit:
+        """A new game of a person in a seat, 0 or 1. Raises InputError for a seat, a stage or a word that cannot be."""
+        if seat not in (0, 1):
+            raise InputError("there are two seats, 0 and 1")
+        role = SEATS[seat]
+        self._opponents.find(stage, role.other)
+        word = self.table.chosen(scenario, role) if scenario else self.table.given()
+        self._number += 1
+        task = GameTask(self._number, word, STAGE, seed=secrets.randbits(62))
+        visit = Visit(secrets.token_urlsafe(16), stage, PersonGame(task, role, self.table.rules))
+        self._visits[visit.id] = visit
+        while len(self._visits) > MAX_VISITS:
+            self._visits.popitem(last=False)
+        self._go_on(visit)
+        return visit
+
+    def find(self, name: str) -> Visit:
+        """Raises KeyError."""
+        return self._visits[name]
+
+    async def say(self, visit: Visit, text: str) -> None:
+        """The person's turn; the model's follows in the background. Raises InputError."""
+        player = await self._opponents.silent(visit.stage)
+        visit.game.say(text, player)
+        self._go_on(visit)
+
+    def ask_again(self, visit: Visit) -> None:
+        if visit.fault is not None:
+            self._go_on(visit)
+
+    def _go_on(self, visit: Visit) -> None:
+        """What the model has to do next, if there is something: its turn, or a look back at the whole game."""
+        if visit.work is not None and not visit.work.done():
+            return
+        visit.fault = None
+        visit.work = asyncio.create_task(self._guarded(visit, self._work(visit)))
+
+    async def _work(self, visit: Visit) -> None:
+        game = visit.game
+        if game.to_move is game.person and not self._opponents.is_loaded(visit.stage):
+            async with self._opponents.asked(visit.stage):  # while the person thinks
+                pass
+        if game.to_move is game.person:  # else it has spoken meanwhile
+            return
+        async with self._opponents.asked(visit.stage) as player:
+            if game.to_move is not None:
+                await game.reply(player)
+            if game.verdict is not None and game.turns and visit.hindsight is None:
+                visit.hindsight = await game.look_back(player)
+
+    async def _guarded(self, visit: Visit, work: Coroutine[Any, Any, None]) -> None:
+        """A fault is told on the page; nothing else notices it."""
+        try:
+            await work
+        except SpagError as error:
+            visit.fault = " ".join(str(error).split())[:500]
+            log.warning("game %d: %s", visit.game.task.number, visit.fault)
+        except Exception as error:  # the page must not wait for ever, and the log has the rest
+            visit.fault = f"the game cannot go on: {type(error).__name__}; the terminal of the server says more"
+            log.exception("game %d", visit.game.task.number)
+
+    def episode(self, visit: Visit, number: int) -> Episode:
+        known = {} if visit.hindsight is None else visit.hindsight.known
+        return visit.game.episode(number, self._opponents.temperature, known)
+
+    async def view(self, visit: Visit) -> dict[str, Any]:
+        """The state of a game as the page shows it."""
+        game, names = visit.game, self.table.names
+        over, to_move = game.verdict is not None, game.to_move
+        is_known = over or (self.table.rules.game is None and game.person is Role.ATTACKER)
+        _, aligner = await self._opponents.frame(visit.stage)
+        return {
+            "id": visit.id,
+            "seat": seat_of(game.person),
+            "stage": visit.stage,
+            "maxTurns": 2 * self.table.rules.max_turns,
+            "scenario": game.task.target_word if is_known else None,
+            "reads": None if over else self._reads(game),
+            "turns": [self._turn(visit, place, aligner) for place in range(len(game.turns))],
+            "toMove": None if to_move is None else "person" if to_move is game.person else "model",
+            "isLoading": not self._opponents.is_loaded(visit.stage),
+            "numBefore": max(0, self._opponents.waiting(visit.stage) - 1),
+            "fault": visit.fault,
+            "over": self._over(game, names),
+            "looksBack": over and visit.hindsight is None and visit.fault is None,
+            "mayKeep": self._keeps and over,
+            "isKept": visit.is_kept,
+        }
+
+    def _reads(self, game: PersonGame) -> str | None:
+        """What the person's seat reads before its turn, in another game than Taboo."""
+        if self.table.rules.game is None or game.to_move is not game.person:
+            return None
+        history = [turn.text for turn in game.turns]
+        seat = seat_of(game.person)
+        return checked_messages(self.table.rules.game, seat, history, game.task.target_word)[-1]["content"]
+
+    def _over(self, game: PersonGame, names: GameNames) -> dict[str, Any] | None:
+        if (verdict := game.verdict) is None:
+            return None
+        return {
+            "score": verdict.outcome.score(game.person),
+            "outcome": names.outcome(verdict.outcome),
+            "reason": verdict.reason,
+            "decided": verdict.turn,
+            "span": verdict.span,
+            "payoffs": verdict.payoffs,
+        }
+
+    def _turn(self, visit: Visit, place: int, aligner: Aligner) -> dict[str, Any]:
+        """`lengths`: characters of each token, `surprise`: minus its log-probability in nats; after the end."""
+        turn = visit.game.turns[place]
+        found: dict[str, Any] = {"text": turn.text, "seat": seat_of(turn.role), "finish": turn.finish_reason}
+        if visit.hindsight is None:
+            return found
+        logprobs = visit.hindsight.logprobs[place]
+        lengths = aligner.lengths(turn.token_ids, turn.text)
+        if lengths is not None:
+            found |= {"lengths": lengths, "surprise": [round(-each, 3) + 0.0 for each in logprobs]}
+        if logprobs:
+            found["mean"] = round(sum(logprobs) / len(logprobs), 3)
+        if place in visit.hindsight.known:
+            found["known"] = float(f"{visit.hindsight.known[place]:.3g}")
+        return found

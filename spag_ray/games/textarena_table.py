@@ -1,0 +1,208 @@
+"""One game of a TextArena environment that is being played: made from a seed, stepped, read.
+
+    table = Table("TicTacToe-v0", seed=0)
+    table.step("[4]")               table.seen[1]: what Player 1 may read; table.end: how it ended, or None
+
+TextArena's environments draw from Python's global generator. A table keeps a state of its own for it and puts the other
+one back, so tables can be stepped in any order. Nothing is downloaded and no model is asked over the network: an
+environment that tries to is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from spag_ray.errors import ConfigError, InputError
+
+REMEDY = "pip install --no-deps -r requirements/textarena.txt, or the extra `textarena`"
+
+
+@dataclass(frozen=True)
+class End:
+    """How an environment ended. `rewards` of players 0 and 1; `breaker`: the player whose move it did not accept."""
+
+    rewards: tuple[float, float]
+    reason: str
+    breaker: int | None = None
+    is_error: bool = False  # the environment raised on the move
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A message to a player: the sender's name, whether the player itself sent it, and the text."""
+
+    sender: str
+    is_own: bool
+    text: str
+
+
+class Table:
+    """`seen`: the messages to each player so far. `view`: what the environment's own wrapper makes of them for the
+    player to move, if that wrapper leaves something out (`-train`); else None. `first`, `player`: who moved first, and
+    who moves.
+
+    Raises ConfigError for an environment that is not there or cannot be played, InputError if it leaves the turn with
+    one player.
+    """
+
+    def __init__(self, env_id: str, seed: int) -> None:
+        self.env_id = env_id
+        self.seen: tuple[list[Seen], list[Seen]] = ([], [])
+        self.view: str | None = None
+        self.end: End | None = None
+        self._seeded = self._random = random.Random(seed).getstate()
+        textarena = _textarena(env_id)
+        with self._own_random(), _offline():
+            try:
+                self._env = textarena.make(env_id)
+                self._env.reset(num_players=2, seed=seed)
+                self._state = _innermost(self._env, textarena).state
+                self._state.error_allowance = 0  # else a player repeats its turn; here the turns alternate
+                self.first = self.player = int(self._state.current_player_id)
+            except Exception as error:
+                raise ConfigError(f"game.env: {env_id}: {_why_not(error)}") from error
+            self._wrapper = _selective_wrapper(self._env, textarena)
+            self._read()
+
+    @property
+    def draws(self) -> bool:
+        """Whether anything was drawn from the seed so far."""
+        return self._random != self._seeded
+
+    @property
+    def limit(self) -> int | None:
+        """Turns of each player after which the environment ends by itself."""
+        turns = self._state.max_turns
+        return None if turns is None else int(turns) // 2 + 1
+
+    def copy(self) -> Table:
+        """The same game, to be stepped on its own."""
+        return copy.deepcopy(self, {id(each): each for each in (self._random, self._seeded)})
+
+    def step(self, action: str) -> None:
+        assert self.end is None
+        mover = self.player
+        with self._own_random(), _offline():
+            try:
+                is_done, _ = self._env.step(action)
+            except ConfigError as error:
+                raise InputError(f"textarena:{self.env_id}: {error}") from error
+            except Exception as error:  # hostile texts, such as numbers with more digits than int() reads
+                rewards = (-1.0, 1.0) if mover == 0 else (1.0, -1.0)
+                self.end = End(rewards, f"the environment raised {type(error).__name__}", mover, is_error=True)
+                return
+            self.player = int(self._state.current_player_id)
+            if is_done:
+                self.end = self._ended(mover)
+            elif self.player == mover:
+                raise InputError(
+                    f"textarena:{self.env_id}: Player {mover} has to move twice in a row; only games in which the "
+                    "players take turns are played"
+                )
+            self._read()
+
+    def _read(self) -> None:
+        for player in (0, 1):
+            if self._wrapper is not None and player != self.player:
+                continue  # the wrapper is to take these messages itself
+            waiting = self._state.observations[player]
+            self.seen[player].extend(
+                Seen("GAME" if sender == -1 else self._name(sender), sender == player, text)
+                for sender, text, _ in waiting
+            )
+            if self._wrapper is None:
+                self._state.observations[player] = []
+        if self._wrapper is not None and self.end is None:
+            self.view = str(self._wrapper.get_observation()[1]).strip()
+
+    def _name(self, player: int) -> str:
+        return str(self._state.role_mapping.get(player, f"Player {player}"))
+
+    def _ended(self, mover: int) -> End:
+        rewards, info = self._env.close()
+        if not isinstance(rewards, dict) or set(rewards) != {0, 1}:
+            raise InputError(f"textarena:{self.env_id}: its rewards are {rewards!r:.60}, not one of each player")
+        told = info.get(mover, {})
+        breaker = mover if told.get("invalid_move") else None
+        return End((float(rewards[0]), float(rewards[1])), str(told.get("reason") or "the game has ended"), breaker)
+
+    @contextlib.contextmanager
+    def _own_random(self) -> Iterator[None]:
+        outer = random.getstate()
+        random.setstate(self._random)
+        try:
+            yield
+        finally:
+            self._random = random.getstate()
+            random.setstate(outer)
+
+
+def registered() -> list[str]:
+    """The names of all environments."""
+    return sorted(_textarena().envs.registration.ENV_REGISTRY)
+
+
+def _textarena(env_id: str = "") -> Any:
+    try:
+        import textarena
+    except ImportError as error:
+        raise ConfigError(f"game.name: textarena: it cannot be imported ({error}); {REMEDY}") from error
+    if env_id and env_id not in textarena.envs.registration.ENV_REGISTRY:
+        raise ConfigError(
+            f"game.env: {env_id} is no environment of textarena {textarena.__version__}; docs/games.md lists them"
+        )
+    return textarena
+
+
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+    """Downloads of word lists and models behind an interface raise, before they open a connection."""
+    import nltk
+    import textarena
+
+    def download(*_: object, **__: object) -> NoReturn:
+        raise ConfigError("it downloads word lists (nltk); games are played without network")
+
+    def ask(*_: object, **__: object) -> NoReturn:
+        raise ConfigError("it asks a language model over the network (OpenRouter)")
+
+    was = nltk.download, textarena.agents.OpenRouterAgent
+    nltk.download, textarena.agents.OpenRouterAgent = download, ask
+    try:
+        yield
+    finally:
+        nltk.download, textarena.agents.OpenRouterAgent = was
+
+
+def _innermost(env: Any, textarena: Any) -> Any:
+    while isinstance(env, textarena.Wrapper):
+        env = env.env
+    return env
+
+
+def _selective_wrapper(env: Any, textarena: Any) -> Any:
+    """The observation wrapper that leaves messages out; None if the environment's players read all messages."""
+    while isinstance(env, textarena.Wrapper):
+        is_reader = isinstance(env, textarena.ObservationWrapper)
+        if is_reader and not isinstance(env, textarena.wrappers.LLMObservationWrapper):
+            return env
+        env = env.env
+    return None
+
+
+def _why_not(error: Exception) -> str:
+    if isinstance(error, ConfigError):
+        return str(error)
+    text = " ".join(str(error).split())
+    if isinstance(error, SyntaxError):
+        return f"its code is no Python of this version ({text})"
+    if isinstance(error, FileNotFoundError):
+        return "a data file of it is missing in the package"
+    if isinstance(error, ImportError):
+        return f"a module of it is missing ({text:.80})"
+    return f"it is not for two players ({type(error).__name__}: {text:.80})"

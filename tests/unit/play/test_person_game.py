@@ -1,0 +1,100 @@
+"""A game between a person and a model."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.arena import GameTask, Player, Rules
+from actors.models import load_tokenizer
+from actors.policy import Sampling
+from actors.pool import EnginePool
+from actors.transformers_policy import TransformersPolicy
+from cluster.serve.person_game import MAX_CHARACTERS, PERSON, PersonGame
+from spag_ray.episodes.wire import decode, encode
+from spag_ray.errors import InputError
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.game_renderer import game_renderer
+from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompts import make_renderer
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.games.kuhn import KuhnPoker
+
+
+@pytest.fixture(scope="module")
+def player(tiny_model: Path) -> Player:
+    renderer = make_renderer(load_template("chat"), load_tokenizer(str(tiny_model)), 3)
+    return Player(pool_of(tiny_model), renderer, Sampling(max_new_tokens=6))
+
+
+def pool_of(model: Path) -> EnginePool:
+    pool = EnginePool("tiny")
+    pool.join("tiny", TransformersPolicy(str(model), max_model_len=512))
+    return pool
+
+
+def game_of(person: Role, seed: int = 0) -> PersonGame:
+    return PersonGame(GameTask(0, "river", "visit", seed=seed), person, Rules(3))
+
+
+def test_a_person_who_says_the_word_breaks_the_rules_and_the_words_that_decided_are_named(player: Player) -> None:
+    game = game_of(Role.ATTACKER)
+    game.say("  the   River is\nbig ", player)
+    assert game.turns[0].text == "the River is big"
+    assert game.verdict is not None
+    assert (game.verdict.outcome, game.verdict.span) == (Outcome.ATTACKER_BREACH, (4, 9))
+    assert game.to_move is None
+    with pytest.raises(InputError, match="not your turn"):
+        game.say("more", player)
+
+
+@pytest.mark.parametrize(("text", "why"), [("  \n", "say something"), ("a" * (MAX_CHARACTERS + 1), "at most 500")])
+def test_what_is_no_turn_is_refused_and_changes_nothing(player: Player, text: str, why: str) -> None:
+    game = game_of(Role.ATTACKER)
+    with pytest.raises(InputError, match=why):
+        game.say(text, player)
+    assert game.turns == []
+
+
+def test_a_person_guesses_and_the_look_back_says_what_the_model_thought(player: Player, loop: Any) -> None:
+    for seed in range(20):  # until the model's first turn does not break the rules
+        game = game_of(Role.DEFENDER, seed)
+        with pytest.raises(InputError, match="not your turn"):
+            game.say("me first", player)
+        loop.run(game.reply(player))
+        if game.verdict is None:
+            break
+    game.say("I know the word! It is `river`", player)
+    assert game.verdict is not None
+    assert game.verdict.end_reason is EndReason.RIGHT_GUESS
+    seen = loop.run(game.look_back(player))
+    assert [len(each) for each in seen.logprobs] == [turn.num_tokens for turn in game.turns]
+    assert seen.logprobs[0] == pytest.approx(game.turns[0].logprobs, abs=1e-4), "sampled at temperature 1"
+    (scored,) = loop.run(player.pool.score(loop.run(player.pool.seat()), [own_claim(game, player)]))
+    assert seen.known == {1: pytest.approx(math.exp(sum(scored.logprobs)))}
+
+    episode = game.episode(7, 1.0, seen.known)
+    assert decode(encode(episode)) == episode
+    assert [turn.policy for turn in episode.turns] == ["tiny", PERSON]
+    assert not any(episode.turns[1].logprobs), "the model did not sample it"
+    assert episode.turns[1].word_logprob is None
+
+
+def own_claim(game: PersonGame, player: Player) -> Any:
+    claim = player.renderer.claim("river")
+    return (*game.turns[1].prompt_ids, *claim.opening_ids), claim.word_ids
+
+
+def test_kuhn_poker_is_played_by_the_protocol(tiny_model: Path, loop: Any) -> None:
+    kuhn = KuhnPoker()
+    renderer = game_renderer(kuhn, load_tokenizer(str(tiny_model)), "lines")
+    player = Player(pool_of(tiny_model), renderer, Sampling(max_new_tokens=2))
+    game = PersonGame(GameTask(0, "KJ", "visit"), Role.ATTACKER, Rules(2, "", kuhn, "kuhn", "lines"))
+    game.say("bet", player)
+    loop.run(game.reply(player))
+    assert game.verdict is not None, "a random model breaks the rules, or it calls or folds"
+    assert loop.run(game.look_back(player)).known == {}
+    assert game.episode(0, 1.0, {}).game == "kuhn"
