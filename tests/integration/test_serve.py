@@ -159,9 +159,11 @@ def test_a_whole_game_as_the_one_who_guesses_it_and_the_game_is_kept(browser: An
             begin(page, 1)
             expect(page.locator("#table-title")).to_have_text("A hidden word")
             while not is_over(page):
+                number = page.locator(".turn").count()
                 page.get_by_role("button", name="I know the word").click()
                 page.keyboard.type("tiger")
                 page.keyboard.press("Enter")
+                expect(page.locator(".turn").nth(number)).to_be_visible()  # else the field is still there to be clicked
             expect(page.locator("#looks")).to_be_hidden()
             turns, word = page.locator(".bubble").all_inner_texts(), page.locator("#table-title").inner_text()
             if len(turns) < 2:
