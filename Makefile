@@ -51,7 +51,7 @@ fuzz: $(STAMP) ## fuzz every reader of files and the referee; SECONDS_EACH=600 s
 chaos: $(STAMP) ## kill every kind of process, 30 times, in a run that has to finish (under 30 minutes)
 	@$(BIN)/python -m pytest tests/chaos -s
 
-soak: $(STAMP) ## measure whether memory grows over a million games without models (under 30 minutes)
+soak: $(STAMP) ## measure whether memory grows over a million games without models
 	@$(BIN)/python -m benchmarks.soak
 
 picture: $(STAMP) ## print which rooms import from which, and how often

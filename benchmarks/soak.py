@@ -1,6 +1,6 @@
 """Does the memory of a long run grow? A soak of its processes without models.
 
-    python -m benchmarks.soak [--small 1000000] [--played 100000] [--out DIR]      at most 30 minutes on 2 cores
+    python -m benchmarks.soak [--small 1000000] [--played 100000] [--out DIR]
 
 Two parts, each a stream with the real buffer, its log on disk, and this process in the place of the run: it takes
 each version's games, decodes them, and records the lines that a run records (metrics.jsonl, TensorBoard, Prometheus).
@@ -29,6 +29,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -116,15 +117,8 @@ class RunSide:
 
 def a_step(version: int, step: int) -> StepReport:
     """A learner's step with made-up values."""
-    values: dict[str, Any] = {}
-    for name, kind in StepReport.__annotations__.items():
-        if "float" in str(kind):
-            values[name] = 1.0 / (1 + version + step)
-        elif "int" in str(kind):
-            values[name] = 1 + step
-        else:
-            values[name] = {}
-    return StepReport(**values)
+    floats = [each.name for each in fields(StepReport) if str(each.type).startswith("float")]
+    return StepReport(step, **dict.fromkeys(floats, 1.0 / (1 + version + step)))
 
 
 def pid_of(actor: Any) -> int:

@@ -42,7 +42,7 @@ def train(
 
         for line in plan_lines(make_plan(settings)):
             print(line)
-        print("Words, model and other files are not read for a plan; `spag-ray doctor` checks them.")
+        print("A plan does not check words and other files; `spag-ray doctor` does.")
         return
     if resume and run_dir is None:
         raise ConfigError("--resume continues the run of a folder; name it with --run-dir")

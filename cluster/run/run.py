@@ -9,7 +9,6 @@ They are used by training.py (the loop), training_verbs.py (its steps), recovery
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ from cluster.run.session_api import MAX_ASKED, GameWithUser, last_episodes
 from cluster.run.training import train
 from cluster.run.training_verbs import Trainer
 from cluster.runtime.ray_session import redirect_output
+from cluster.runtime.run_folder import write_end
 from cluster.schedules.collapse_watch import CollapseWatch
 from cluster.schedules.exploitability import Exploitability
 from cluster.schedules.frozen import FrozenOpponents
@@ -54,7 +54,6 @@ from cluster.tracking.recorder import Recorder
 from cluster.types import Progress
 from spag_ray.config.loading import without_environment
 from spag_ray.config.run import RunConfig
-from spag_ray.episodes.log import write_atomically
 from spag_ray.errors import CollapseError, InputError, StopRequestedError
 from spag_ray.game.decks import Deck
 from spag_ray.game.prompt_file import load_template
@@ -302,18 +301,16 @@ class Run:
     def _ending(self) -> Iterator[None]:
         """After the block, close everything and write to ended.json how it ended, unless another run has taken the
         folder."""
-        end = {"ended": "finished"}
+        ended, reason = "finished", None
         try:
             yield
         except BaseException as error:
             is_stop = isinstance(error, StopRequestedError | CollapseError)
-            end = {"ended": "stopped" if is_stop else "failed", "reason": str(error)}
+            ended, reason = "stopped" if is_stop else "failed", str(error)
             raise
         finally:
             self.close()
-            with contextlib.suppress(OSError):  # disk full: the block has raised that already
-                if self._lease.is_ours():
-                    write_atomically(self._folder / "ended.json", json.dumps(end, indent=1) + "\n")
+            write_end(self._lease, ended, reason)
 
     def _learning_policies(self, model: str, probe: Probe) -> list[LearningPolicy]:
         config = self._config

@@ -82,12 +82,18 @@ def make_run_folder(folder: Path, config: RunConfig) -> Path:
     return folder.resolve()
 
 
+def write_end(lease: FolderLease, ended: str, reason: str | None = None) -> None:
+    """Writes ended.json: finished, stopped or failed, and why. Does nothing if another run has the folder."""
+    found = {"ended": ended} | ({} if reason is None else {"reason": reason})
+    with contextlib.suppress(OSError):  # disk full: the run has raised that already
+        if lease.is_ours():
+            write_atomically(lease.folder / "ended.json", json.dumps(found, indent=1) + "\n")
+
+
 def note_stop(lease: FolderLease, reason: str) -> None:
-    """Writes ended.json for a run that is ended from outside, if it has not written its own."""
-    file = lease.folder / "ended.json"
-    if lease.is_ours() and not file.exists():
-        with contextlib.suppress(OSError):  # disk full
-            write_atomically(file, json.dumps({"ended": "stopped", "reason": reason}, indent=1) + "\n")
+    """`write_end` for a run that is ended from outside, if it has not written its own."""
+    if not (lease.folder / "ended.json").exists():
+        write_end(lease, "stopped", reason)
 
 
 def reopen_run_folder(folder: Path, config: RunConfig) -> Path:

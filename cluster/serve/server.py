@@ -17,9 +17,9 @@ from pathlib import Path
 import uvicorn
 from rich.console import Console
 
-from actors.arena import Rules
 from actors.models import resolve_model
 from cluster.launch.placed_run import needs_cards, training_words, words_of_file
+from cluster.rollout.game_rules import rules_of
 from cluster.serve.app import make_app
 from cluster.serve.guard import Guard, is_loopback
 from cluster.serve.kept_games import KeptGames, keeping
@@ -140,15 +140,12 @@ def _table(config: RunConfig, words: Path | None) -> Table:
     if words is not None:
         scenarios = words_of_file(config, words)
     else:
-        is_of_deck = needs_cards(config) or (game is None and config.words.are_from_cards)
-        cards = load_deck(config.words.cards_from, config.words.max_difficulty) if is_of_deck else {}
+        cards = load_deck(config.words.cards_from, config.words.max_difficulty) if needs_cards(config) else {}
         trained, held_out = training_words(config, cards)
         scenarios = held_out or trained
     names = names_of(config, game)
-    if game is None:
-        claim = load_template(config.prompts).claim
-        return Table(Rules(config.game.max_turns, config.game.rules), names, scenarios, claim)
-    return Table(Rules(game.max_turns, "", game, config.game.name, config.prompts), names, scenarios)
+    claim = load_template(config.prompts).claim if game is None else ""
+    return Table(rules_of(config), names, scenarios, claim)
 
 
 @contextlib.contextmanager

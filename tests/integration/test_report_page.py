@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 from rich.console import Console
 
 from cluster.commands.report import decoder
@@ -21,20 +21,10 @@ from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.results.report.packing import BLOCK_GAMES
 from spag_ray.results.report.page import write_report
 from spag_ray.stages import order_of
+from tests.support.browser import chromium
 from tests.support.kuhn_runs import make_kuhn_run
-from tests.support.not_here import not_here
 from tests.support.report_runs import HOSTILE, hostile_episode, make_run, repeated, write_log
 
-ARGUMENTS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
 DESKTOP = {"width": 1280, "height": 900}
 TIMEOUT_MS = 20_000
 LARGE = 10_000
@@ -76,12 +66,8 @@ def emoji_episode(number: int) -> Episode:
 @pytest.fixture(scope="module")
 def browser(reports: Reports) -> Iterator[Any]:
     """Chromium. It starts after games were played: Playwright keeps an event loop in this thread."""
-    program = shutil.which("chromium") or not_here("no `chromium` on the PATH (Debian has it as a package)")
-    expect.set_options(timeout=TIMEOUT_MS)
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=list(ARGUMENTS))
+    with chromium(TIMEOUT_MS) as started:
         yield started
-        started.close()
 
 
 @contextlib.contextmanager

@@ -18,15 +18,14 @@ from typing import Any
 
 import psutil
 import pytest
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 
 from spag_ray.config.files import write_config
 from spag_ray.episodes.log import read_log
-from tests.support.not_here import not_here
+from tests.support.browser import chromium
 from tests.support.runs import tiny_run
 
 pytestmark = pytest.mark.timeout(240)
-ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
 TIMEOUT_MS = 40_000
 HOSTILE = "</script><img src=x onerror=alert(1)><b>river</b>"
 
@@ -81,12 +80,8 @@ def served(
 
 @pytest.fixture(scope="module")
 def browser(served: Served) -> Iterator[Any]:
-    program = shutil.which("chromium") or not_here("no `chromium` on the PATH (Debian has it as a package)")
-    expect.set_options(timeout=TIMEOUT_MS)
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=list(ARGUMENTS))
+    with chromium(TIMEOUT_MS) as started:
         yield started
-        started.close()
 
 
 @contextlib.contextmanager
@@ -164,9 +159,11 @@ def test_a_whole_game_as_the_one_who_guesses_it_and_the_game_is_kept(browser: An
             begin(page, 1)
             expect(page.locator("#table-title")).to_have_text("A hidden word")
             while not is_over(page):
+                number = page.locator(".turn").count()
                 page.get_by_role("button", name="I know the word").click()
                 page.keyboard.type("tiger")
                 page.keyboard.press("Enter")
+                expect(page.locator(".turn").nth(number)).to_be_visible()  # else the field is still there to be clicked
             expect(page.locator("#looks")).to_be_hidden()
             turns, word = page.locator(".bubble").all_inner_texts(), page.locator("#table-title").inner_text()
             if len(turns) < 2:

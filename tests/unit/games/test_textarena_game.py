@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from cluster.serve.server import _table
 from spag_ray.config.loading import parse_config
 from spag_ray.errors import ConfigError, InputError
 from spag_ray.game import check
@@ -212,3 +213,8 @@ def test_the_environment_is_part_of_the_name() -> None:
     config = parse_config({"game": {"name": "textarena", "env": "TicTacToe-v0"}, "prompts": "chat"})
     assert config.game.full_name == "textarena:TicTacToe-v0"
     assert isinstance(game_of(config), TextArenaGame)
+
+
+def test_a_page_keeps_its_games_under_their_whole_name() -> None:
+    config = parse_config({"game": {"name": "textarena", "env": "TicTacToe-v0"}, "prompts": "chat"})
+    assert _table(config, None).rules.name == "textarena:TicTacToe-v0"
