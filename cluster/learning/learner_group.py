@@ -55,9 +55,11 @@ class LearnerGroup:
             for rank in self._names
         ]
         self._beats: list[Ref[None]] = []
+        self.nodes: frozenset[str] = frozenset()  # the ids of those that ranks are on
         try:
             self._reservation.wait_for(self._names, self._ranks, config.num_cpus, config.num_gpus)
             nodes = self._all(lambda rank: rank.node.remote())
+            self.nodes = frozenset(nodes)
             (master,) = self._get([self._ranks[0].meeting_place.remote()])
             ranks = [Place(index, config.num_ranks, master) for index in range(config.num_ranks)]
             started = [

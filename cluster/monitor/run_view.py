@@ -127,7 +127,7 @@ _HAPPENINGS = {
     "restart": "{what} is restarted ({cause}): {reason}",
     "engine_joined": "{engine} joined, at version {version}",
     "engine_lost": "{engine} was stopped: {reason}",
-    "engine_left": "{engine} was removed",
+    "engine_left": "{engine} left: {reason}",
     "resumed": "resumed from checkpoint {checkpoint}",
     "log_damage": "the log of {stage} was damaged: {damage}",
     "set_aside": "{log} was set aside: played beyond the checkpoint",

@@ -123,7 +123,7 @@ def actors_of(config: RunConfig) -> list[ActorSpec]:
         ActorSpec("buffer", "ReplayBuffer", 1),
         ActorSpec("arena", "ArenaActor", config.self_play.num_arenas),
     ]
-    actors += [engines(f"engine-{name}", config.engine.num_engines) for name in policies]
+    actors += [engines(f"engine-{name}", config.engine.min_engines) for name in policies]
     for name in policies:
         label = "learner" if name == "policy" else f"learner-{name}"
         ranks, cpus, gpus = config.learner.num_ranks, config.learner.num_cpus, config.learner.num_gpus

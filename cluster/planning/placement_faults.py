@@ -69,7 +69,7 @@ def _shape_fault(config: RunConfig) -> str | None:
 
 def _totals_fault(config: RunConfig, actors: Sequence[ActorSpec], nodes: Sequence[NodeResources]) -> str | None:
     policies = len(config.policy_names)
-    num_extra = sum(spec.count for spec in actors if spec.kind == "engine") - policies * config.engine.num_engines
+    num_extra = sum(spec.count for spec in actors if spec.kind == "engine") - policies * config.engine.min_engines
     available = sum(node.num_cpus for node in nodes), sum(node.num_gpus for node in nodes)
     for resource, needed, there in zip(("CPU", "GPU"), totals(actors), available, strict=True):
         if needed > there + SMALLEST:
@@ -77,7 +77,7 @@ def _totals_fault(config: RunConfig, actors: Sequence[ActorSpec], nodes: Sequenc
             engine, rank = getattr(config.engine, key), getattr(config.learner, key)
             league = f", {num_extra} more for other opponents," if num_extra else ""
             return (
-                f"{needed:g} {resource}s are needed ({policies} x {config.engine.num_engines} engines of engine.{key} "
+                f"{needed:g} {resource}s are needed ({policies} x {config.engine.min_engines} engines of engine.{key} "
                 f"{engine:g}{league} and {config.learner.num_ranks} learner ranks of learner.{key} {rank:g}), Ray has "
                 f"{there:g}; ask for fewer, or share them: both keys may be below 1"
             )

@@ -33,13 +33,15 @@ from spag_ray.results.lines import EngineJoinedLine, EngineLeftLine, EngineLostL
 @dataclass(eq=False)
 class Placed:
     """An engine, and what its replacement needs. `learner` is the policy whose newest weights it plays; without one it
-    plays `model`, or the saved version that its pool was given last."""
+    plays `model`, or the saved version that its pool was given last. `is_extra`: it was added because games needed it
+    (elastic_engines.py), and is not replaced."""
 
     engine: Engine
     model: str
     policy: str
     learner: LearningPolicy | None = None
     lives: int = 1
+    is_extra: bool = False
 
 
 class Engines:
@@ -86,13 +88,13 @@ class Engines:
             self._place(Placed(engine, model, policy, learner))
         return engines
 
-    def add(self, policy: LearningPolicy) -> str:
+    def add(self, policy: LearningPolicy, is_extra: bool = False) -> str:
         """Add an engine to a learning policy during play; returns the engine's name. It plays once it has the newest
         published weights: at once, or after the next sync if learners send weights themselves."""
         self._num_added += 1
         name = f"engine-{policy.name}-added-{self._num_added}"
         (engine,) = self._start(policy.model, policy.name, [name])
-        self._comes_in(Placed(engine, policy.model, policy.name, policy))
+        self._comes_in(Placed(engine, policy.model, policy.name, policy, is_extra=is_extra))
         return engine.name
 
     def remove(self, name: str) -> None:
@@ -107,6 +109,37 @@ class Engines:
         self._end([placed])
         self._recorder.record(EngineLeftLine(name, placed.policy))
 
+    def retire(self, placed: Placed, reason: str) -> bool:
+        """Remove an engine between games: it gets no new one, and leaves when its games have ended. Returns False if it
+        is gone already."""
+        self._arenas.drain(placed.engine)
+        with self.lock:
+            if placed not in self._placed:
+                return False
+            self._takes_leave(placed)
+        self._end([placed])
+        self._recorder.record(EngineLeftLine(placed.engine.name, placed.policy, reason))
+        return True
+
+    def move_off(self, placed: Placed, reason: str, timeout_s: float) -> bool:
+        """Remove an engine between turns: its games move to others at their next turn, and it leaves when it has
+        answered those that it has, or after `timeout_s`. Returns False if it is gone already."""
+        with self.lock:
+            if placed not in self._placed:
+                return False
+            self._takes_leave(placed)
+        deadline = time.monotonic() + timeout_s
+        with contextlib.suppress(ray.exceptions.RayError):  # it dies first: its turns are requested from others
+            while time.monotonic() < deadline and get(placed.engine.handle.heartbeat.remote(), timeout_s)[0]:
+                time.sleep(0.2)
+        self._end([placed])
+        self._recorder.record(EngineLeftLine(placed.engine.name, placed.policy, reason))
+        return True
+
+    def bring_back(self, placed: Placed) -> None:
+        """Start a replacement of an engine that has moved off."""
+        self._bring_back(placed)
+
     def remove_pool(self, pool: str) -> None:
         """Remove all engines of a pool that is no longer used; an engine that is being replaced does not come back."""
         with self.lock:
@@ -116,7 +149,12 @@ class Engines:
                 self._takes_leave(each)
         self._end(placed)
         for each in placed:
-            self._recorder.record(EngineLeftLine(each.engine.name, each.policy))
+            self._recorder.record(EngineLeftLine(each.engine.name, each.policy, "its player plays no more"))
+
+    @property
+    def placed(self) -> list[Placed]:
+        """All current engines."""
+        return list(self._placed)
 
     def of(self, pool: str) -> list[Engine]:
         """The current engines of a pool."""
@@ -269,6 +307,10 @@ class Engines:
         ray.kill(placed.engine.handle)  # before taking the lock: its holder may wait for this engine
         with self.lock:
             if placed not in self._placed:
+                return
+            if placed.is_extra:
+                self._takes_leave(placed)
+                self._recorder.record(EngineLostLine(placed.engine.name, placed.policy, str(fault)))
                 return
             self._restarts.count(placed.engine.name, fault)
             self._takes_leave(placed)

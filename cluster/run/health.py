@@ -12,6 +12,7 @@ from cluster.rollout.publisher import Publisher
 from cluster.run.control import RunControl
 from cluster.runtime.ray_session import ClusterError, get
 from cluster.supervision.actor_watch import ActorWatch
+from cluster.supervision.regular_looks import RegularLooks
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.tracking.recorder import Recorder
 from spag_ray.results.lines import LogDamageLine
@@ -25,6 +26,7 @@ class Health:
         control: RunControl,
         policies: Sequence[LearningPolicy],
         engines: Engines,
+        looks: RegularLooks,
         publisher: Publisher,
         buffer: BufferHandle,
         watch: ActorWatch,
@@ -35,6 +37,7 @@ class Health:
         self._control = control
         self._policies = policies
         self._engines = engines
+        self._looks = looks
         self._publisher = publisher
         self._buffer = buffer
         self._watch = watch
@@ -48,6 +51,7 @@ class Health:
         engines that wait for them, where it can."""
         self._control.check_stop()
         self._engines.watch.check()
+        self._looks.check()
         self._watch.check()
         self._poll_buffer()
         self._buffer_metrics.look()

@@ -28,9 +28,11 @@ from cluster.monitor.status_board import StatusBoard
 from cluster.planning.bundles import Bundle
 from cluster.planning.reservation import Reservation, reservation_of
 from cluster.rollout.arenas import Arenas
+from cluster.rollout.elastic_engines import ElasticEngines
 from cluster.rollout.engines import Engines
 from cluster.rollout.publisher import Publisher
 from cluster.run.control import RunControl
+from cluster.run.drained_nodes import DrainedNodes
 from cluster.run.health import Health
 from cluster.run.recovery import Recovery
 from cluster.run.session_api import MAX_ASKED, GameWithUser, last_episodes
@@ -49,6 +51,7 @@ from cluster.schedules.seating import Seating
 from cluster.schedules.task_evaluation import TaskEvaluation
 from cluster.schedules.tournament import Entrant, Tournament
 from cluster.supervision.actor_watch import ActorWatch
+from cluster.supervision.regular_looks import RegularLooks
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.tracking.recorder import Recorder
 from cluster.types import Progress
@@ -67,6 +70,8 @@ from spag_ray.results.game_names import names_of, write_names
 from spag_ray.results.matches import Match
 from spag_ray.stages import LEARN, PLAY
 from spag_ray.training_data.samples import GameSample, TurnSample
+
+LOOK_EVERY_S = 2.0  # at the load of engines, and at nodes that are drained
 
 # A fixed turn that is not from a game: learner and engines score it after every sync, and the scores are compared.
 PROBE = "It is something that most people have seen, though few could say when they last looked at it closely."
@@ -122,6 +127,9 @@ class Run:
         )
         self._engines = Engines(config, folder, self._arenas, recorder, restarts, self._reservation)
         self._publisher = Publisher(config, lease, self._policies, self._engines, self._arenas)
+        self._elastic = ElasticEngines(config.engine, self._engines, self._policies, status.note)
+        drained = DrainedNodes(self._engines, self._policies, self.save_soon, status.note)
+        self._looks = RegularLooks([self._elastic.look, drained.look], LOOK_EVERY_S)
         self._ground = self._make_ground()
 
         self._seating = Seating(config, self._policies, model, cards)
@@ -178,6 +186,7 @@ class Run:
     def train(self) -> list[Match]:
         """The whole of SPAG; see training.py."""
         with self._ending():
+            self._looks.start()
             return train(self._trainer)
 
     def train_alone(self) -> None:
@@ -209,7 +218,7 @@ class Run:
         with self._ending():
             self._matches.results = list(played)
             if any(entrant.folder for entrant in entrants):
-                self._reserve_engines(2 * self._config.engine.num_engines)  # for both seats
+                self._reserve_engines(2 * self._config.engine.min_engines)  # for both seats
             tournament = Tournament(self._config, self._matches, self._engines, self._seating, self._status)
             return tournament.play(entrants, against)
 
@@ -232,9 +241,9 @@ class Run:
     def evaluate_only(self, model: str, stage: str) -> list[Evaluation]:
         """Evaluate a model folder on the configured tasks; its rows are labelled `stage`."""
         with self._ending():
-            self._reserve_engines(self._config.engine.num_engines)
+            self._reserve_engines(self._config.engine.min_engines)
             self._status.set_status("starting engines")
-            self._engines.start(model, "evaluated", "evaluated", self._config.engine.num_engines)
+            self._engines.start(model, "evaluated", "evaluated", self._config.engine.min_engines)
             self._tasks.evaluate(stage, "evaluated", model, lambda: self._engines.of("evaluated"))
             return self._tasks.rows
 
@@ -288,6 +297,7 @@ class Run:
 
     def close(self) -> None:
         """End every actor of the run; engines first close their child processes."""
+        self._looks.stop()
         self._engines.close()
         self._watch.stop()
         for policy in self._policies:
@@ -336,6 +346,7 @@ class Run:
             self._control,
             self._policies,
             self._engines,
+            self._looks,
             self._publisher,
             self._buffer,
             self._watch,
@@ -353,6 +364,7 @@ class Run:
             self._status,
             health.poll,
             lambda: {policy.name: policy.version for policy in self._policies},
+            self._elastic,
         )
 
     def _reserve_engines(self, count: int) -> None:

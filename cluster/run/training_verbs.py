@@ -91,7 +91,7 @@ class Trainer:
         self._reservation.reserve(bundles_of(self.config))
         self._status.set_status("starting engines and learner")
         for policy in self._policies:
-            count = self.config.engine.num_engines
+            count = self.config.engine.min_engines
             policy.engines = self._engines.start(policy.model, policy.name, policy.name, count, policy)
         self._publisher.start_learners()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import ray
 
@@ -20,3 +21,14 @@ def ray_nodes() -> list[Node]:
         resources = NodeResources(name, has.get("CPU", 0.0), has.get("GPU", 0.0))
         nodes.append(Node(row["NodeID"], address, resources, int(has.get("object_store_memory", 0))))
     return nodes
+
+
+def draining_nodes() -> dict[str, float]:
+    """{id of a node that Ray will take away: when, in seconds since the epoch, or 0}"""
+    return {node: deadline_ms / 1000 for node, deadline_ms in ray._private.state.state.get_draining_nodes().items()}
+
+
+def node_of(actor: Any) -> str:
+    """The id of the node that an actor (its handle) is on; empty if it is on none."""
+    row = ray._private.state.actors(actor._actor_id.hex())
+    return str(row["Address"]["NodeID"]) if row else ""

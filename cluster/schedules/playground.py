@@ -10,6 +10,7 @@ from cluster.buffer.buffer_actor import BufferHandle
 from cluster.buffer.buffer_metrics import BufferMetrics
 from cluster.monitor.status_board import StatusBoard
 from cluster.rollout.arenas import Arenas
+from cluster.rollout.elastic_engines import ElasticEngines
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.run import RunConfig
 
@@ -28,6 +29,7 @@ class Playground:
     status: StatusBoard
     poll_health: Callable[[], None]
     versions: Callable[[], dict[str, int]]
+    elastic: ElasticEngines
 
     @property
     def version(self) -> int:

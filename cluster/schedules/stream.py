@@ -54,7 +54,7 @@ class Stream:
         self._ground = ground
         self._buffer = ground.buffer
         self._seats = seats
-        self._began = time.perf_counter()
+        self._began = self._last_batch = time.perf_counter()
         self._plays: dict[Ref[int], tuple[int, str]] = {}  # (index, name) of the arena
         for index in range(len(ground.arenas.handles)):
             self._play(index)
@@ -68,13 +68,16 @@ class Stream:
             self._ground.status.show_games(what, 0, get(self._buffer.count.remote(STAGE)))
             self._ground.poll_health()
             self._look_after_arenas()
+        now = time.perf_counter()
+        waited_s, since_s, self._last_batch = now - waited, now - self._last_batch, now
+        self._ground.elastic.learner_waits = waited_s / since_s
         counts = get(self._buffer.stream_counts.remote())
         total = get(self._buffer.count.remote(STAGE))
-        seconds = time.perf_counter() - self._began
+        seconds = now - self._began
         self._ground.recorder.record(
             StreamLine(
                 version=self._ground.version,
-                waited_s=round(time.perf_counter() - waited, 3),
+                waited_s=round(waited_s, 3),
                 games=total.num_games,
                 tokens_per_s=round(total.num_tokens / seconds, 1),
                 games_per_s=round(total.num_games / seconds, 3),

@@ -152,7 +152,7 @@ class _SeatOfMany:
             if self._folder is not None:
                 self._engines.remove_pool(self._pool)
             self._pool = f"{self._role}-{self._num_taken}"
-            self._engines.start(folder, self._pool, self._role, self._config.engine.num_engines)
+            self._engines.start(folder, self._pool, self._role, self._config.engine.min_engines)
         self._folder = folder
 
 

@@ -41,13 +41,14 @@ class EngineWatch(Generic[Watched]):
         self._hold_s = min(HOLD_S, config.heartbeat_timeout_s / 4)
         self._placed: list[Watched] = []
         self._beats: dict[Watched, tuple[Ref[tuple[int, float]], float]] = {}
+        self._num_pending: dict[Watched, int] = {}
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
         self.failure: BaseException | None = None
 
     def start(self) -> None:
-        self._in_thread("engine-watch", self._run)
+        self.in_thread("engine-watch", self._run)
 
     def stop(self) -> None:
         """Replace no more engines; a replacement under way sees `is_stopped`."""
@@ -73,20 +74,25 @@ class EngineWatch(Generic[Watched]):
         if self.failure is not None:
             raise self.failure
 
+    def num_pending(self) -> dict[Watched, int]:
+        """{engine: the turns that it had to answer at its last heartbeat}"""
+        return dict(self._num_pending)
+
     def _run(self) -> None:
         while not self._stopped.wait(BEAT_S):
             with self._lock:
                 placed = list(self._placed)
             before = self._beats
             self._beats = {each: before.get(each) or self._ask(each) for each in placed}
+            self._num_pending = {each: count for each, count in self._num_pending.items() if each in self._beats}
             calls = [beat for beat, _ in self._beats.values()]
             answered = set(ray.wait(calls, num_returns=len(calls), timeout=0)[0]) if calls else set()
             for each in placed:
                 if (fault := self._look(each, answered)) is not None and not self.is_stopped:
                     self.forget(each.engine)
-                    self._in_thread(f"replace-{each.engine.name}", partial(self._replace, each, fault))
+                    self.in_thread(f"replace-{each.engine.name}", partial(self._replace, each, fault))
 
-    def _in_thread(self, name: str, work: Callable[[], None]) -> None:
+    def in_thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
         """Run `work` in a thread. Its error ends the run (`check`), unless the watch is stopped."""
 
         def run() -> None:
@@ -99,6 +105,7 @@ class EngineWatch(Generic[Watched]):
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         self._threads.append(threading.Thread(target=run, name=name, daemon=True))
         self._threads[-1].start()
+        return self._threads[-1]
 
     def _ask(self, placed: Watched) -> tuple[Ref[tuple[int, float]], float]:
         return placed.engine.handle.heartbeat.remote(self._hold_s), time.monotonic()
@@ -111,10 +118,10 @@ class EngineWatch(Generic[Watched]):
                 return f"{placed.engine.name} has not answered a heartbeat for {self._config.heartbeat_timeout_s:g} s"
             return None
         try:
-            num_pending, idle_s = ray.get(beat)
+            self._num_pending[placed], idle_s = ray.get(beat)
         except ray.exceptions.RayError as error:
             return error
-        if num_pending and idle_s > self._config.engine_stall_s:
+        if (num_pending := self._num_pending[placed]) and idle_s > self._config.engine_stall_s:
             return f"{placed.engine.name} has {num_pending} turns to answer and has answered none for {idle_s:.0f} s"
         self._beats[placed] = self._ask(placed)
         return None

@@ -12,7 +12,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
+from spag_ray.config.parts import KINDS_OF_NUMBER
 from spag_ray.config.run import RunConfig
 from spag_ray.config.shipped import find_config
 from spag_ray.errors import ConfigError
@@ -42,7 +44,7 @@ def parse_config(data: Mapping[str, Any], where: str = "config", overridden: Seq
     try:
         return RunConfig.model_validate(data)
     except ValidationError as error:
-        key = ".".join(str(part) for part in error.errors()[0]["loc"])
+        key = _key_of(error.errors()[0])
         where = f"-o {key}" if key in overridden else where
         raise ConfigError(f"{where}: {_first_fault(error)}") from error
 
@@ -78,7 +80,7 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
 
 def _first_fault(error: ValidationError) -> str:
     fault = error.errors()[0]
-    key = ".".join(str(part) for part in fault["loc"])
+    key = _key_of(fault)
     if fault["type"] == "extra_forbidden":
         known = list(_known_keys(RunConfig.model_fields))
         nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
@@ -88,6 +90,10 @@ def _first_fault(error: ValidationError) -> str:
     if fault["loc"][1:2] == ("env",):  # its values may be secrets
         return f"{key}: {message}"
     return f"{key}: {message} (got {fault['input']!r})" if key else message
+
+
+def _key_of(fault: ErrorDetails) -> str:
+    return ".".join(str(part) for part in fault["loc"] if part not in KINDS_OF_NUMBER)
 
 
 def _known_keys(fields: Mapping[str, FieldInfo], prefix: str = "") -> Iterator[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import starmap
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from spag_ray.config.vllm_arguments import why_not_passed
 
@@ -132,9 +133,39 @@ class SamplingConfig(Part):
     max_new_tokens: int = Field(256, ge=1, description="tokens of one turn")
 
 
+class EngineRange(Part):
+    """How many engines a policy has while a run lasts: `min` at first, then as many as its games need."""
+
+    min: int = Field(ge=1, description="engines that the run starts with, and never gives back")
+    max: int = Field(ge=1, description="engines at most; those above min are added where the cluster has room")
+    grow_after_s: float = Field(20, ge=0, description="add an engine when it was needed for so long")
+    shrink_after_s: float = Field(120, ge=0, description="let one go when it was not needed for so long")
+
+    @model_validator(mode="after")
+    def _check(self) -> EngineRange:
+        if self.min > self.max:
+            raise ValueError(f"min is {self.min}, but max is {self.max}; swap them")
+        return self
+
+
+KINDS_OF_NUMBER = ("number", "range")  # pydantic names them in the place of an error; they are no keys
+
+
+def _kind_of(value: Any) -> str:
+    """So that an error is one of the kind that was meant."""
+    return "range" if isinstance(value, Mapping | EngineRange) else "number"
+
+
+NumEngines = Annotated[
+    Annotated[int, Field(ge=1), Tag("number")] | Annotated[EngineRange, Tag("range")], Discriminator(_kind_of)
+]
+
+
 class EngineConfig(Part):
     kind: Literal["vllm", "transformers"] = "vllm"
-    num_engines: int = Field(1, ge=1, description="engines that play the newest weights")
+    num_engines: NumEngines = Field(
+        1, description="engines that play the newest weights; `{min: 2, max: 16}`: as many as games need"
+    )
     max_model_len: int = Field(2048, ge=16, description="tokens of a prompt and its reply together")
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     max_num_seqs: int = Field(64, ge=1, description="sequences decoded at once in one engine")
@@ -155,6 +186,11 @@ class EngineConfig(Part):
     vllm: dict[str, Any] = Field(
         {}, description="further arguments of vLLM's engine, by vLLM's names (quantization: fp8, ...)"
     )
+
+    @property
+    def min_engines(self) -> int:
+        """The engines of a policy at the run's start."""
+        return self.num_engines.min if isinstance(self.num_engines, EngineRange) else self.num_engines
 
     @model_validator(mode="after")
     def _vllm_leaves_what_is_ours(self) -> EngineConfig:

@@ -15,6 +15,7 @@ from spag_ray.config.parts import (
     CheckpointConfig,
     ClusterConfig,
     EngineConfig,
+    EngineRange,
     GameConfig,
     ImitationConfig,
     LearnerConfig,
@@ -99,6 +100,11 @@ class RunConfig(Part):
         if self.schedule == "stream" and self.placement == "colocated":
             raise ValueError(
                 "schedule: stream plays and trains at once, placement: colocated alternates the two; remove one of them"
+            )
+        if isinstance(self.engine.num_engines, EngineRange) and self.placement == "colocated":
+            raise ValueError(
+                "engine.num_engines: {min, max} adds engines while the learner works, but with placement: colocated "
+                "engines share its devices; give one number, or set placement: separate"
             )
         if self.schedule == "stream" and self.self_play.last_learning_rate is not None:
             raise ValueError(

@@ -336,6 +336,7 @@ class EngineLeftLine(Line):
     kind = "engine_left"
     engine: str
     policy: str = ""
+    reason: str = "on request"
 
 
 @dataclass(frozen=True)

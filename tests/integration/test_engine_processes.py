@@ -46,7 +46,7 @@ def test_a_run_that_is_broken_off_leaves_no_engine_behind(tiny_model: Path, word
     folder.mkdir()
     with placed_run(config, folder, str(tiny_model), list(TARGETS[2:]), list(TARGETS[:2]), {}) as run:
         training = run.train.remote()
-        while len(cores := cores_of_vllm()) < 2 * config.engine.num_engines:
+        while len(cores := cores_of_vllm()) < 2 * config.engine.min_engines:
             assert not ray.wait([training], timeout=0.5)[0], "it has ended by itself"
         time.sleep(2)
     _, left = psutil.wait_procs(cores, timeout=0.5)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from spag_ray.config.parts import EngineConfig, LearnerConfig
+from spag_ray.config.parts import EngineConfig, EngineRange, LearnerConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.results.game_names import GameNames
 from spag_ray.results.report import markup
@@ -81,14 +81,19 @@ def _where(config: RunConfig, game: GameNames) -> str:
     rules = f"referee {config.game.rules}" if game.has_words else f"game {game.name}"
     turns = "" if game.max_turns is None else f", up to {game.max_turns} turns a player"
     return (
-        f"{_devices(engine, engine.num_engines, f'{_ENGINES[engine.kind]} engine')}, {engine.dtype}; "
-        f"{_devices(learner, learner.num_ranks, 'learner rank')}, {learner.dtype}, ZeRO {learner.zero_stage}; "
+        f"{_devices(engine, _num_engines(engine), f'{_ENGINES[engine.kind]} engine')}, {engine.dtype}; "
+        f"{_devices(learner, str(learner.num_ranks), 'learner rank')}, {learner.dtype}, ZeRO {learner.zero_stage}; "
         f"objective {config.objective.name}, {rules}{turns}."
     )
 
 
-def _devices(part: EngineConfig | LearnerConfig, count: int, name: str) -> str:
-    plural = "" if count == 1 else "s"
+def _num_engines(engine: EngineConfig) -> str:
+    limits = engine.num_engines
+    return f"{limits.min} to {limits.max}" if isinstance(limits, EngineRange) else str(limits)
+
+
+def _devices(part: EngineConfig | LearnerConfig, count: str, name: str) -> str:
+    plural = "" if count == "1" else "s"
     each = f"{part.num_gpus:g} GPU" if part.num_gpus else f"{part.num_cpus:g} CPU"
     return f"{count} {name}{plural} with {each}{' each' if plural else ''}"
 

@@ -1,0 +1,72 @@
+"""What a run does on nodes that Ray is about to take away (a spot machine's notice, an autoscaler's decision).
+
+    an engine's node       the engine finishes its turns and leaves; a planned one comes back when the node is gone
+    a learner rank's node  the run writes a checkpoint at the next point where it can
+
+An engine whose games no other can take plays on until its node ends, and is then replaced like a dead one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
+
+from cluster.learning.learning_policy import LearningPolicy
+from cluster.rollout.engines import Engines, Placed
+from cluster.runtime.nodes import draining_nodes, node_of, ray_nodes
+
+LEAVE_WITHIN_S = 120.0  # where Ray gives no deadline
+MARGIN_S = 5.0
+
+
+class DrainedNodes:
+    """Call `look` again and again. `save_soon` asks for a checkpoint."""
+
+    def __init__(
+        self,
+        engines: Engines,
+        policies: Sequence[LearningPolicy],
+        save_soon: Callable[[], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._engines = engines
+        self._policies = policies
+        self._save_soon = save_soon
+        self._note = note
+        self._saved_for: set[str] = set()
+        self._leaving: set[Placed] = set()
+
+    def look(self) -> None:
+        draining = draining_nodes()
+        if not draining:
+            return
+        self._save_for(draining)
+        on_nodes = {each: node_of(each.engine.handle) for each in self._engines.placed}
+        staying = {each.engine.pool for each, node in on_nodes.items() if node not in draining}
+        for placed, node in on_nodes.items():
+            if node in draining and placed.engine.pool in staying and placed not in self._leaving:
+                self._leaving.add(placed)
+                leave = partial(self._leave, placed, node, draining[node])
+                self._engines.watch.in_thread(f"leave-{placed.engine.name}", leave)
+
+    def _save_for(self, draining: Mapping[str, float]) -> None:
+        nodes = {node for policy in self._policies for node in policy.learner_nodes} & draining.keys()
+        if nodes - self._saved_for:
+            self._saved_for |= nodes
+            self._note(f"node {min(nodes)[:6]} of a learner is drained: a checkpoint is written as soon as it can be")
+            self._save_soon()
+
+    def _leave(self, placed: Placed, node: str, deadline: float) -> None:
+        """`deadline`: seconds since the epoch; 0 if there is none."""
+        within_s = max(0.0, deadline - time.time() - MARGIN_S) if deadline else LEAVE_WITHIN_S
+        has_left = self._engines.move_off(placed, f"its node {node[:6]} is drained", within_s)
+        if placed.is_extra or not has_left:
+            return
+        while node in alive() and not self._engines.watch.is_stopped:
+            time.sleep(1.0)
+        self._engines.bring_back(placed)
+
+
+def alive() -> Set[str]:
+    return {each.node_id for each in ray_nodes()}

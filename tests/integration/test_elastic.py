@@ -1,0 +1,112 @@
+"""Engines that come and go while a run lasts, on a cluster of several nodes, all of them on this machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray._raylet import GcsClient  # type: ignore[attr-defined]
+from ray.cluster_utils import Cluster
+from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+
+from cluster.launch.placed_run import placed_run
+from cluster.runtime.nodes import node_of
+from cluster.runtime.ray_session import ray_session
+from cluster.runtime.run_folder import make_run_folder
+from spag_ray.config.parts import ClusterConfig
+from tests.support.runs import records_of, stream_run
+from tests.support.tiny_model import TARGETS
+
+NUM_PARTS = 400  # more than there is time for: the tests stop their runs
+
+
+@pytest.fixture
+def nodes() -> Iterator[Cluster]:
+    """A head that runs nothing that asks for a CPU, and two nodes of one CPU each."""
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    for _ in range(2):
+        cluster.add_node(num_cpus=1)
+    with ray_session(ClusterConfig(address=cluster.address)):
+        yield cluster
+    cluster.shutdown()
+
+
+@pytest.fixture
+def run(nodes: Cluster, tiny_model: Path, words: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A run of one to three engines and a learner, of which no two fit on one node; `request.param`: further keys."""
+    settings: dict[str, Any] = request.param
+    placed = {"num_cpus": 0.6, "kind": "transformers", **settings.pop("engine")}
+    config = stream_run(
+        tiny_model, words, NUM_PARTS, engine=placed, learner={"num_cpus": 0.6}, checkpoint={"every_versions": 1000}
+    )
+    folder = make_run_folder(tmp_path / "run", config)
+    targets = list(TARGETS)
+    with placed_run(config, folder, config.model, targets[2:], targets[:2], {}) as handle:
+        training = handle.train.remote()
+        wait_for(lambda: len(records_of(folder, "sync")) >= 2 if (folder / "metrics.jsonl").exists() else False, 120)
+        yield folder
+        handle.stop_soon.remote(0.0)
+        ray.wait([training], timeout=60)
+
+
+def wait_for(is_so: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+
+
+def drain(cluster: Cluster, node_id: str) -> None:
+    """Announce that a node will be taken away, as a cloud does with a spot machine."""
+    accepted, why = GcsClient(address=cluster.address).drain_node(
+        node_id,
+        DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION"),
+        "taken back",
+        int(1000 * (time.time() + 600)),
+    )
+    assert accepted, why
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    "run",
+    [{"engine": {"num_engines": {"min": 1, "max": 2, "grow_after_s": 2, "shrink_after_s": 4}, "max_num_seqs": 4}}],
+    indirect=True,
+)
+def test_an_engine_is_added_on_a_new_node_and_leaves_when_its_node_is_drained(nodes: Cluster, run: Path) -> None:
+    """Eight games of eight turns each keep more than the four sequences busy that an engine decodes at once, and the
+    learner waits for them."""
+    joined = lambda: records_of(run, "engine_joined")  # noqa: E731
+    time.sleep(8)
+    assert not joined(), "no node has room for a second engine"
+    new = nodes.add_node(num_cpus=1)
+    wait_for(lambda: bool(joined()), 90)
+    added = ray.get_actor(f"{joined()[0]['engine']}-run")
+    assert node_of(added) == new.node_id
+    wait_for(lambda: records_of(run, "sync")[-1]["num_engines"] == 2, 60)
+
+    drain(nodes, new.node_id)
+    wait_for(lambda: bool(records_of(run, "engine_left")), 60)
+    (left,) = records_of(run, "engine_left")
+    assert (left["engine"], "is drained" in left["reason"]) == (joined()[0]["engine"], True)
+    count = len(records_of(run, "sync"))
+    wait_for(lambda: len(records_of(run, "sync")) > count + 1, 60)
+    assert not records_of(run, "restart"), "nothing was lost"
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("run", [{"engine": {"num_engines": 1}}], indirect=True)
+def test_a_checkpoint_is_written_when_the_learners_node_is_drained(nodes: Cluster, run: Path) -> None:
+    before = len(records_of(run, "checkpoint"))
+    learner = ray.get_actor("learner-run-0")
+    drain(nodes, node_of(learner))
+    wait_for(lambda: len(records_of(run, "checkpoint")) > before, 60)
+    engine = node_of(ray.get_actor("engine-policy-0-run"))
+    drain(nodes, engine)
+    count = len(records_of(run, "sync"))
+    wait_for(lambda: len(records_of(run, "sync")) > count + 1, 60)
+    assert not records_of(run, "engine_left"), "the only engine plays on until its node ends"
