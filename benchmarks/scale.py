@@ -14,6 +14,10 @@ Ray's processes run on the same cores.
 
 A part of scale_learning.py or scale_idle.py instead, each under a minute.
 
+    python -m benchmarks.scale --model-of-70b
+
+Arithmetic for 64 nodes of 8 GPUs from measured unit costs (scale_model.py), about three minutes.
+
 The last line is JSON: efficiency_N (share of the ideal rate at N engines), cpu_ms_per_turn, encode_per_s and
 decode_per_s (episodes), overlap and the values they are computed from.
 """
@@ -350,6 +354,7 @@ def run_parts() -> dict[str, float]:
 def main() -> None:
     from benchmarks.scale_idle import idle
     from benchmarks.scale_learning import PARTS as LEARNING
+    from benchmarks.scale_model import model_of_70b
 
     parts: dict[str, Callable[[], dict[str, Any]]] = {**LEARNING, "idle": idle}
 
@@ -358,7 +363,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--arenas", type=int, default=2)
     parser.add_argument("--part", choices=parts, help="measure only this (scale_learning.py, scale_idle.py)")
+    parser.add_argument("--model-of-70b", action="store_true", help="64 nodes of 8 GPUs by arithmetic (scale_model.py)")
     arguments = parser.parse_args()
+    if arguments.model_of_70b:
+        print(json.dumps({**model_of_70b(), **machine()}))
+        return
     if arguments.part is not None:
         print(json.dumps({**parts[arguments.part](), **machine()}))
         return
