@@ -34,6 +34,12 @@ class Endpoint:
     url: str
     model: str
 
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        """http://HOST:PORT/v1#MODEL"""
+        url, _, model = text.partition("#")
+        return cls(url.rstrip("/"), model)
+
 
 def check_endpoint(endpoint: Endpoint, timeout_s: float = 20.0) -> None:
     """Raises ModelError if the server does not answer, refuses the key, or has no such model."""

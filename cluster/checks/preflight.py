@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from actors.endpoint_policy import Endpoint, check_endpoint
 from actors.lm_eval_tasks import Shelf, harness_environment
 from actors.models import load_tokenizer
 from cluster.tracking.wandb import check_tracking
@@ -36,6 +37,9 @@ def check_files(config: RunConfig) -> None:
     """Reads every file that a training run will need, and checks tracking, the build of vLLM and `colocated`. Raises
     SpagError for the first fault."""
     check_tracking(config.tracking)
+    for opponent in config.league.fixed:
+        if opponent.is_served:
+            check_endpoint(Endpoint.parse(opponent.model))
     _check_build(config)
     if config.self_play.sft_file:
         read_sft(config.self_play.sft_file)

@@ -130,8 +130,8 @@ def actors_of(config: RunConfig) -> list[ActorSpec]:
         actors.append(ActorSpec(label, "LearnerActor", ranks, cpus, gpus, "learner"))
     if league.past_share:
         actors += [engines(f"engine-{name}-past", league.num_engines) for name in policies]
-    if league.fixed:
-        actors.append(engines("engine-fixed", len(league.fixed)))
+    if models := sum(fixed.has_engine for fixed in league.fixed):
+        actors.append(engines("engine-fixed", models))
     for opponent in filter(functools.partial(num_later_stages, config), config.evaluation.against):
         actors += [engines(f"engine-{opponent}-{name}", 1) for name in policies]
     return actors

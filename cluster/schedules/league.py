@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from actors.endpoint_policy import Endpoint
 from actors.league import PAST, League, Opponents, PastVersion, seat_of
 from actors.models import resolve_model
 from cluster.learning.learning_policy import LearningPolicy
@@ -66,10 +67,15 @@ class LeaguePlay:
                 past = seat(pool, PAST + policy.name, policy.model, temperature)
                 self.seats[seat_of(f"past-{number}", role)] = past
         for number, fixed in enumerate(self._config.fixed):
-            pool, model = f"fixed-{number}", resolve_model(fixed.model)
-            self._engines.start(model, pool, fixed.model, 1)
-            for role in Role:
-                self.seats[seat_of(pool, role)] = seat(pool, fixed.model, model, temperature)
+            pool = f"fixed-{number}"
+            if fixed.has_engine:
+                model = resolve_model(fixed.model)
+                self._engines.start(model, pool, fixed.model, 1)
+                player = seat(pool, fixed.model, model, temperature)
+            else:
+                endpoint = Endpoint.parse(fixed.model) if fixed.is_served else None
+                player = self._seating.guest(pool, endpoint, temperature, fixed.model)
+            self.seats |= {seat_of(pool, role): player for role in Role}
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
         """Go back to a checkpoint's state; None is the beginning."""

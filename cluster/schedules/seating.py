@@ -45,7 +45,7 @@ class Seating:
         """The scripted expert, as imitation uses it."""
         return Seat("expert", "scripted", Sampling(), self._model, self._cards)
 
-    def guest(self, name: str, endpoint: Endpoint | None) -> Seat:
-        """A chat endpoint, or the scripted expert, in a match."""
-        sampling = Sampling(self._config.evaluation.temperature, self._config.sampling.max_new_tokens)
-        return Seat(name, name, sampling, self._model, None if endpoint else self._cards, endpoint)
+    def guest(self, name: str, endpoint: Endpoint | None, temperature: float, policy: str | None = None) -> Seat:
+        """A chat endpoint, or the scripted expert. `policy` stamps its turns, by default its name."""
+        sampling = Sampling(temperature, self._config.sampling.max_new_tokens)
+        return Seat(name, policy or name, sampling, self._model, None if endpoint else self._cards, endpoint)

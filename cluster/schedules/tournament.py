@@ -18,13 +18,13 @@ from cluster.rollout.engines import Engines
 from cluster.schedules.held_out import HeldOutMatches
 from cluster.schedules.seating import Seating
 from cluster.types import Seat
+from spag_ray.config.opponents import SCRIPTED, is_url, url_fault
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 from spag_ray.game.rules import Role
 from spag_ray.results.matches import Match
 from spag_ray.stages import BASE, PLAYER_NAME, Stage, order_of
 
-SCRIPTED = "scripted"
 # Keys of a model's config.json that describe its origin, not its shape.
 _NOT_SHAPE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")
 
@@ -50,15 +50,11 @@ class Entrant:
             raise ConfigError(f"--player {text}: games are kept in files of the players' names: letters, digits, . _ -")
         if model == SCRIPTED:
             return cls(name)
-        if not model.startswith(("http://", "https://")):
+        if not is_url(model):
             return cls(name, resolve_model(model))
-        url, hash_sign, served = model.partition("#")
-        if not (hash_sign and served):
-            raise ConfigError(
-                f"--player {text}: which of the server's models? Write http://HOST:PORT/v1#MODEL, with the name that "
-                f"{url.rstrip('/')}/models lists"
-            )
-        return cls(name, endpoint=Endpoint(url.rstrip("/"), served))
+        if fault := url_fault(model):
+            raise ConfigError(f"--player {text}: {fault}")
+        return cls(name, endpoint=Endpoint.parse(model))
 
 
 def entrants_of_run(folder: Path, base: str) -> list[Entrant]:
@@ -138,7 +134,7 @@ class _SeatOfMany:
 
     def taken_by(self, entrant: Entrant) -> Seat:
         if entrant.folder is None:
-            return self._seating.guest(entrant.name, entrant.endpoint)
+            return self._seating.guest(entrant.name, entrant.endpoint, self._config.evaluation.temperature)
         self._give_engines(entrant.folder)
         return self._seating.engines_of(self._pool, self._role, entrant.folder, self._config.evaluation.temperature)
 

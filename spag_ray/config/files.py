@@ -41,7 +41,11 @@ def named_paths(config: RunConfig) -> dict[str, str]:
     (`quickstart`, `everyday`, a prompt template) are left out unless a file of that name exists."""
     named: dict[str, str | None] = {"model": config.model, "self_play.sft_file": config.self_play.sft_file}
     named["evaluation.include_path"] = config.evaluation.include_path if config.evaluation.tasks else None
-    named |= {f"league.fixed.{number}.model": fixed.model for number, fixed in enumerate(config.league.fixed)}
+    named |= {
+        f"league.fixed.{number}.model": fixed.model
+        for number, fixed in enumerate(config.league.fixed)
+        if fixed.has_engine
+    }
     if config.imitation.enabled:
         named["imitation.sft_file"] = config.imitation.sft_file
         named["imitation.source"] = config.imitation.source if config.imitation.source != "scripted" else None

@@ -12,9 +12,51 @@ from spag_ray.config.parts import Part
 FrozenOpponent = Literal["base", "imitated"]
 
 
+SCRIPTED = "scripted"
+
+
 class FixedOpponent(Part):
-    model: str = Field(description="a model folder, or `smollm2-135m-instruct`")
+    model: str = Field(
+        description="a model folder, `smollm2-135m-instruct`, `scripted`, or a server: http://HOST:PORT/v1#MODEL"
+    )
     share: float = Field(gt=0, le=1, description="share of the games")
+
+    @property
+    def is_served(self) -> bool:
+        """Whether it is a chat endpoint."""
+        return is_url(self.model)
+
+    @property
+    def has_engine(self) -> bool:
+        """Whether it is a model that the run loads."""
+        return not self.is_served and self.model != SCRIPTED
+
+    @model_validator(mode="after")
+    def _check(self) -> FixedOpponent:
+        if self.is_served and (fault := url_fault(self.model)):
+            raise ValueError(fault)
+        return self
+
+
+def is_url(model: str) -> bool:
+    return model.startswith(("http://", "https://"))
+
+
+def url_fault(model: str) -> str | None:
+    """What is wrong with the URL of a player on a server, if anything.
+
+    >>> url_fault("http://127.0.0.1:8000/v1#qwen")
+    >>> url_fault("http://127.0.0.1:8000/v1")
+    "which of the server's models? Write http://HOST:PORT/v1#MODEL, with the name that http://127.0.0.1:8000/v1/models \
+lists"
+    """
+    url, _, served = model.partition("#")
+    if served:
+        return None
+    return (
+        f"which of the server's models? Write http://HOST:PORT/v1#MODEL, with the name that {url.rstrip('/')}/models "
+        "lists"
+    )
 
 
 class LeagueConfig(Part):
@@ -22,7 +64,9 @@ class LeagueConfig(Part):
 
     past_share: float = Field(0.0, ge=0, le=1, description="share of games against earlier versions of itself")
     choose: Literal["uniform", "hard"] = Field("uniform", description="earlier versions: any, or hard ones more often")
-    fixed: tuple[FixedOpponent, ...] = Field((), description="models that never change, each with its own engines")
+    fixed: tuple[FixedOpponent, ...] = Field(
+        (), description="players that never change; models have engines of their own"
+    )
     num_engines: int = Field(1, ge=1, description="engines for earlier versions, one version each at a time")
     snapshot_every: int = Field(1, ge=1, description="versions between two that are kept")
     max_snapshots: int = Field(8, ge=1, description="versions kept on disk")
@@ -31,6 +75,11 @@ class LeagueConfig(Part):
     def share(self) -> float:
         """Share of games against other opponents than the learner itself."""
         return self.past_share + sum(opponent.share for opponent in self.fixed)
+
+    @property
+    def is_scripted(self) -> bool:
+        """Whether a scripted player is among the opponents."""
+        return any(opponent.model == SCRIPTED for opponent in self.fixed)
 
     @model_validator(mode="after")
     def _check(self) -> LeagueConfig:

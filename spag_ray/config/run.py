@@ -97,6 +97,11 @@ class RunConfig(Part):
         self._check_channel()
         self._check_collapse()
         check_game(self.game, self.words, self.objective, self.imitation, self.prompts, self.render, self.preset)
+        if self.league.is_scripted and self.game.is_taboo and not self.words.are_from_cards:
+            raise ValueError(
+                "league.fixed: the scripted player needs a card for every word, but words.source is a words file; set "
+                "words.source: deck, or take it out"
+            )
         if self.schedule == "stream" and self.placement == "colocated":
             raise ValueError(
                 "schedule: stream plays and trains at once, placement: colocated alternates the two; remove one of them"

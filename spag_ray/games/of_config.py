@@ -24,6 +24,11 @@ def game_of(config: RunConfig) -> Game | None:
             f"game.name: {config.game.full_name}: it has no scripted seats to imitate; set imitation.enabled to "
             "false, or give the game a method `scripted`"
         )
+    if config.league.is_scripted and not isinstance(game, Scripted):
+        raise ConfigError(
+            f"game.name: {config.game.full_name}: it has no scripted seats to play against; take `scripted` out of "
+            "league.fixed, or give the game a method `scripted`"
+        )
     return game
 
 

@@ -1,7 +1,8 @@
-"""`spag-ray match` with real engines."""
+"""`spag-ray match` with real engines; players of matches as opponents in training."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,9 +19,13 @@ import pytest
 import yaml
 
 from cluster.cli import app, run_guarded
+from cluster.commands.train import run_training
+from spag_ray.config.loading import parse_config
+from spag_ray.episodes.log import read_log
+from spag_ray.errors import ModelError
 from spag_ray.results.matches import Game, read_matches
 from tests.support.faults import kill_engine
-from tests.support.runs import records_of, said
+from tests.support.runs import PENALISED, quiet, records_of, said, tiny_run
 
 
 @pytest.fixture
@@ -151,3 +157,50 @@ def test_an_endpoint_where_nobody_answers_is_one_line(
     error = capsys.readouterr().err
     assert "no player there" in error
     assert error.count("\n") == 1
+
+
+def test_a_served_model_and_the_expert_are_opponents_in_training(
+    tmp_path: Path, tiny_model: Path, words: Path, served: str
+) -> None:
+    """Slow: a vLLM server. Their turns are never trained on, and the win matrix has them."""
+    fixed = [{"model": "scripted", "share": 0.4}, {"model": served, "share": 0.4}]
+    config = tiny_run(
+        tiny_model,
+        words,
+        engine={"kind": "transformers", "num_cpus": 0.5},
+        learner={"num_cpus": 0.5},
+        imitation={"enabled": False},
+        game={"payoffs": PENALISED},
+        objective={"learn_from": "both"},
+        self_play={"rounds": 1, "games_per_round": 40},
+        evaluation={"games": 0},
+    )
+    cards = {"words": {"source": "deck", "num_held_out": 10}, "league": {"fixed": fixed}}
+    config = parse_config(config.model_dump(mode="json") | cards)
+    folder = tmp_path / "run"
+    run_training(config, folder, quiet())
+    episodes = list(read_log(folder / "episodes" / "spag-1.log"))
+    pairs = Counter(frozenset(turn.policy for turn in episode.turns[:2]) for episode in episodes)
+    assert set(pairs) >= {frozenset(["policy", "scripted"]), frozenset(["policy", served])}
+    trained = sum(line["num_target_tokens"] for line in records_of(folder, "step"))
+    own = [turn for episode in episodes for turn in episode.turns if turn.policy == "policy"]
+    assert 0 < trained <= sum(turn.num_tokens for turn in own)
+    assert all(turn.word_logprob is None for episode in episodes for turn in episode.turns if turn.policy != "policy")
+    league = json.loads((folder / "league.json").read_text())
+    assert {name.rpartition("@")[0] for row in league["games"] for name in (row["attacker"], row["defender"])} == {
+        "policy",
+        "scripted",
+        served,
+    }
+
+
+def test_training_against_an_endpoint_where_nobody_answers_ends_before_it_starts(
+    tmp_path: Path, tiny_model: Path, words: Path
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        far = f"http://127.0.0.1:{closed.getsockname()[1]}/v1#tiny"
+        config = tiny_run(tiny_model, words, league={"fixed": [{"model": far, "share": 0.4}]})
+        with pytest.raises(ModelError, match="no player there"):
+            run_training(config, tmp_path / "run", quiet())
+    assert not (tmp_path / "run").exists()

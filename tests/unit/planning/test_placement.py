@@ -108,7 +108,11 @@ def test_the_match_at_the_end_needs_room_where_the_learners_were() -> None:
 def test_the_leagues_engines_and_both_policies_are_counted() -> None:
     config = config_of(
         policies="separate",
-        league={"past_share": 0.2, "num_engines": 2, "fixed": [{"model": "/models/x", "share": 0.1}]},
+        league={
+            "past_share": 0.2,
+            "num_engines": 2,
+            "fixed": [{"model": model, "share": 0.1} for model in ("/models/x", "scripted", "http://127.0.0.1:1/v1#m")],
+        },
     )
     counts = {spec.name: spec.count for spec in actors_of(config) if spec.kind != "other"}
     assert counts == {

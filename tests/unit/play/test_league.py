@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -150,3 +151,18 @@ def test_without_opponents_no_game_is_counted() -> None:
 def test_shares_above_one_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"add up to 1\.2"):
         parse_config({"league": {"past_share": 0.7, "fixed": [{"model": "m", "share": 0.5}]}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"league": {"fixed": [{"model": "http://127.0.0.1:1/v1", "share": 0.5}]}}, "which of the server's models"),
+        (
+            {"league": {"fixed": [{"model": "scripted", "share": 0.5}]}, "words": {"source": "words.txt"}},
+            "needs a card for every word",
+        ),
+    ],
+)
+def test_players_that_cannot_play_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_config(changes)

@@ -37,13 +37,14 @@ def test_a_league_adds_seats_and_takes_none_away() -> None:
     assert all(seats[str(role)].policy == "policy" for role in Role)
 
 
-def test_a_guest_has_cards_or_an_endpoint_and_samples_as_an_evaluation_does() -> None:
-    seating = seating_of(evaluation={"temperature": 0.3}, sampling={"temperature": 1.0, "max_new_tokens": 12})
-    expert = seating.guest("expert", None)
+def test_a_guest_has_cards_or_an_endpoint() -> None:
+    seating = seating_of(sampling={"temperature": 1.0, "max_new_tokens": 12})
+    expert = seating.guest("expert", None, 0.3)
     assert (expert.cards, expert.endpoint, expert.sampling.temperature) == (CARDS, None, 0.3)
     assert expert.sampling.max_new_tokens == 12
     endpoint = Endpoint("http://127.0.0.1:1/v1", "tiny")
-    served = seating.guest("served", endpoint)
+    served = seating.guest("served", endpoint, 0.3)
     assert (served.cards, served.endpoint, served.policy) == (None, endpoint, "served")
+    assert seating.guest("fixed-0", endpoint, 1.0, "far").policy == "far"
     assert seating.expert().cards == CARDS
     assert seating.expert().policy == "scripted"
