@@ -142,7 +142,10 @@ class ScriptedPolicy:
         return None
 
     async def score(
-        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0
+        self,
+        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
+        temperature: float = 1.0,
+        adapter: str | None = None,
     ) -> list[Score]:
         raise EngineError("a scripted policy has no probabilities to score with")
 

@@ -302,6 +302,18 @@ class Learner:
             AutoTokenizer.from_pretrained(self._model_folder, local_files_only=True).save_pretrained(folder)
         release_freed_memory()
 
+    def save_adapter(self, folder: str) -> None:
+        """The adapter that is published, as peft reads it; a collective call, rank 0 writes."""
+        from learners.lora import save_adapter
+
+        config = self.adapter
+        assert config is not None, "whole weights are published"
+        weights: dict[str, Tensor] = {}
+        for index in range(self._published.num_buckets):
+            weights |= self._published.tensors(index) or {}
+        if self._world.rank == 0:
+            save_adapter(folder, weights, config)
+
     def open_channel(self, channel: Channel, client: Any, address: str, world_size: int) -> None:
         """Prepare to send the published weights to the engines behind `client`. Called by every rank, and again after
         the engines have changed; see learners/channel_senders.py."""

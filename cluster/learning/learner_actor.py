@@ -126,6 +126,9 @@ class LearnerActor:
     def save_model(self, folder: str) -> None:
         self._learner.save_model(folder)
 
+    def save_adapter(self, folder: str) -> None:
+        self._learner.save_adapter(folder)
+
     def save_state(self, folder: str) -> None:
         self._learner.save_state(folder)
 
@@ -202,6 +205,9 @@ class LearnerHandle(ActorHandle, Protocol):
 
     @remote_method
     def save_model(self, folder: str) -> None: ...
+
+    @remote_method
+    def save_adapter(self, folder: str) -> None: ...
 
     @remote_method
     def save_state(self, folder: str) -> None: ...

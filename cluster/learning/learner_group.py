@@ -176,6 +176,9 @@ class LearnerGroup:
     def save_model(self, folder: str) -> None:
         self._all(lambda rank: rank.save_model.remote(folder))
 
+    def save_adapter(self, folder: str) -> None:
+        self._all(lambda rank: rank.save_adapter.remote(folder))
+
     def open_channel(
         self, channel: Channel, engines: Sequence[Engine], workers_per_engine: int, in_flight: bool, timeout_s: float
     ) -> None:

@@ -342,6 +342,14 @@ class LearningPolicy:
         self.learners.save_model(str(folder))
         return str(folder)
 
+    def save_published(self, folder: Path) -> str:
+        """Save what engines are sent: the adapter if adapters are sent, else the whole model."""
+        if not self._config.sends_adapters:
+            return self.save_to(folder)
+        assert self.learners is not None
+        self.learners.save_adapter(str(folder))
+        return str(folder)
+
     def save_state(self, folder: Path) -> None:
         """Save the learner group's whole state, to resume from."""
         assert self.learners is not None
