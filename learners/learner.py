@@ -288,31 +288,27 @@ class Learner:
             skipped=gradient_norm is None,
         )
 
-    def save_model(self, folder: str) -> None:
-        """The model and its tokenizer as transformers reads them; a collective call, rank 0 writes."""
+    def save_model(self, folder: str, adapter_alone: bool = False) -> None:
+        """The model and its tokenizer as transformers reads them, or the published adapter as peft reads it; a
+        collective call, rank 0 writes."""
         release_freed_memory()
         state: dict[str, Tensor] = {}
-        for index in range(self._whole.num_buckets):
-            state |= self._whole.tensors(index) or {}
-        if self._world.rank == 0:
+        saved = self._published if adapter_alone else self._whole
+        for index in range(saved.num_buckets):
+            state |= saved.tensors(index) or {}
+        if self._world.rank == 0 and adapter_alone:
+            from learners.lora import save_adapter
+
+            config = self.adapter
+            assert config is not None, "whole weights are published"
+            save_adapter(folder, state, config)
+        elif self._world.rank == 0:
             model: Any = self._engine.inner_module
             if self._config.lora is not None:
                 model = model.get_base_model()
             model.save_pretrained(folder, state_dict=state)
             AutoTokenizer.from_pretrained(self._model_folder, local_files_only=True).save_pretrained(folder)
         release_freed_memory()
-
-    def save_adapter(self, folder: str) -> None:
-        """The adapter that is published, as peft reads it; a collective call, rank 0 writes."""
-        from learners.lora import save_adapter
-
-        config = self.adapter
-        assert config is not None, "whole weights are published"
-        weights: dict[str, Tensor] = {}
-        for index in range(self._published.num_buckets):
-            weights |= self._published.tensors(index) or {}
-        if self._world.rank == 0:
-            save_adapter(folder, weights, config)
 
     def open_channel(self, channel: Channel, client: Any, address: str, world_size: int) -> None:
         """Prepare to send the published weights to the engines behind `client`. Called by every rank, and again after

@@ -11,8 +11,7 @@ from actors.arena import GameTask, Player, Rules, TaskList, TaskSource, answer, 
 from actors.endpoint_policy import EndpointPolicy
 from actors.models import load_tokenizer
 from actors.pool import EnginePool, PoolCounts
-from actors.scripted_policy import ScriptedPolicy
-from actors.scripted_seats import ScriptedSeats
+from actors.scripted_policy import ScriptedPolicy, ScriptedSeats
 from cluster.buffer.buffer_actor import BufferHandle
 from cluster.buffer.stream import STAGE
 from cluster.handles import ActorHandle, remote_method

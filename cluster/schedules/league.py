@@ -96,7 +96,10 @@ class LeaguePlay:
         # Without an adapter its opponents could not answer: adapters are kept from the first version on.
         is_first = self._has_adapters and self._num_past > 0 and not self.league.kept
         if is_first or self.league.wants(version):
-            folders = {p.name: p.save_published(folder / f"v{version}" / p.name) for p in self._policies}
+            folders = {
+                policy.name: policy.save_to(folder / f"v{version}" / policy.name, self._has_adapters)
+                for policy in self._policies
+            }
             dropped = self.league.keep(PastVersion(version, folders))
         drawn: dict[str, dict[str | None, tuple[str, int]]] = {}
         for number, past in enumerate(self.league.draw(self._num_past)):

@@ -158,8 +158,9 @@ class Policies:
 
     name, model, version, roles = "policy", "/models/base", 0, frozenset(Role)
 
-    def save_published(self, folder: Path) -> str:
+    def save_to(self, folder: Path, adapter_alone: bool) -> str:
         folder.mkdir(parents=True)
+        self.saved_alone = adapter_alone
         return str(folder)
 
 
@@ -204,6 +205,7 @@ def test_opponents_that_are_adapters_share_the_past_engines(tmp_path: Path) -> N
     for policy.version in range(1, 7):
         play.new_version()
     assert [past.version for past in play.league.kept] == [1, 2, 4, 6], "the first, so that all opponents can play"
+    assert policy.saved_alone
     assert engines.given[0] == ("policy-past", {"past-0": 1, "past-1": 1, "past-2": 1})
     for pool, drawn in engines.given[3:]:
         assert pool == "policy-past"
@@ -219,6 +221,7 @@ def test_opponents_that_are_whole_models_have_an_engine_each(tmp_path: Path) -> 
     for policy.version in (1, 2):
         play.new_version()
     assert engines.given == [("policy-past-0", {None: 2}), ("policy-past-1", {None: 2})]
+    assert not policy.saved_alone
 
 
 @pytest.mark.parametrize(
