@@ -72,11 +72,6 @@ class LearningPolicy:
         """The version of the next published weights."""
         return self.version + 1
 
-    @property
-    def learner_nodes(self) -> frozenset[str]:
-        """The ids of the nodes that learner ranks are on."""
-        return frozenset() if self.learners is None else self.learners.nodes
-
     def start_learners(self) -> None:
         self._begun = self._stage_steps = self._reference_of = None
         label = "learner" if self.name == "policy" else f"learner-{self.name}"

@@ -34,7 +34,7 @@ from spag_ray.results.lines import EngineJoinedLine, EngineLeftLine, EngineLostL
 class Placed:
     """An engine, and what its replacement needs. `learner` is the policy whose newest weights it plays; without one it
     plays `model`, or the saved versions that its pool was given last. `num_adapters`: the saved adapters that it can
-    hold. `is_extra`: it was added because games needed it (elastic_engines.py), and is not replaced."""
+    hold. `is_extra`: it was added because games needed it (../elastic/), and is not replaced."""
 
     engine: Engine
     model: str

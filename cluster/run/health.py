@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from cluster.buffer.buffer_actor import BufferHandle, BufferHealth
 from cluster.buffer.buffer_metrics import BufferMetrics
+from cluster.elastic.regular_looks import RegularLooks
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.rollout.engines import Engines
 from cluster.rollout.publisher import Publisher
 from cluster.run.control import RunControl
 from cluster.runtime.ray_session import ClusterError, get
 from cluster.supervision.actor_watch import ActorWatch
-from cluster.supervision.regular_looks import RegularLooks
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.tracking.recorder import Recorder
 from spag_ray.results.lines import LogDamageLine

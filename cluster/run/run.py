@@ -20,6 +20,9 @@ from actors.league import Opponents
 from actors.models import load_tokenizer
 from cluster.buffer.buffer_actor import BufferActor, BufferHandle
 from cluster.buffer.buffer_metrics import BufferMetrics
+from cluster.elastic.drained_nodes import DrainedNodes
+from cluster.elastic.elastic_engines import ElasticEngines
+from cluster.elastic.regular_looks import RegularLooks
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.learning.stage_samples import StageSamples
 from cluster.learning.training_stage import TrainingStage
@@ -28,11 +31,9 @@ from cluster.monitor.status_board import StatusBoard
 from cluster.planning.bundles import Bundle
 from cluster.planning.reservation import Reservation, reservation_of
 from cluster.rollout.arenas import Arenas
-from cluster.rollout.elastic_engines import ElasticEngines
 from cluster.rollout.engines import Engines
 from cluster.rollout.publisher import Publisher
 from cluster.run.control import RunControl
-from cluster.run.drained_nodes import DrainedNodes
 from cluster.run.health import Health
 from cluster.run.recovery import Recovery
 from cluster.run.session_api import MAX_ASKED, GameWithUser, last_episodes
@@ -51,7 +52,6 @@ from cluster.schedules.seating import Seating
 from cluster.schedules.task_evaluation import TaskEvaluation
 from cluster.schedules.tournament import Entrant, Tournament
 from cluster.supervision.actor_watch import ActorWatch
-from cluster.supervision.regular_looks import RegularLooks
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.tracking.recorder import Recorder
 from cluster.types import Progress

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from cluster.buffer.buffer_actor import BufferHandle
 from cluster.buffer.buffer_metrics import BufferMetrics
+from cluster.elastic.elastic_engines import ElasticEngines
 from cluster.monitor.status_board import StatusBoard
 from cluster.rollout.arenas import Arenas
-from cluster.rollout.elastic_engines import ElasticEngines
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.run import RunConfig
 

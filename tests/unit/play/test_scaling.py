@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.rollout.scaling import Load, Scaling
+from cluster.elastic.scaling import Load, Scaling
 from spag_ray.config.parts import EngineRange
 
 

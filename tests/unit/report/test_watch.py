@@ -340,7 +340,7 @@ def test_without_a_terminal_it_ends_with_the_run(folder: Path) -> None:
     assert not watching.is_alive()
     text = console.export_text()
     assert text.endswith("the run has finished\n")
-    assert "engine-x was removed" in text
+    assert "engine-x left: on request" in text
     assert text.count("rounds trained") == 2, "a frame at the beginning and one at the end"
 
 

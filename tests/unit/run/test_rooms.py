@@ -22,6 +22,7 @@ PICTURE = {
                             launch
                             run
                             schedules
+                            elastic
                             rollout
               learning      supervision      buffer
                  checks        monitor        gpu_check

@@ -51,7 +51,8 @@ class DrainedNodes:
                 self._engines.watch.in_thread(f"leave-{placed.engine.name}", leave)
 
     def _save_for(self, draining: Mapping[str, float]) -> None:
-        nodes = {node for policy in self._policies for node in policy.learner_nodes} & draining.keys()
+        groups = [policy.learners for policy in self._policies if policy.learners is not None]
+        nodes = {node for group in groups for node in group.nodes} & draining.keys()
         if nodes - self._saved_for:
             self._saved_for |= nodes
             self._note(f"node {min(nodes)[:6]} of a learner is drained: a checkpoint is written as soon as it can be")

@@ -14,9 +14,9 @@ from functools import partial
 
 import ray
 
+from cluster.elastic.scaling import Load, Scaling
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.rollout.engines import Engines, Placed
-from cluster.rollout.scaling import Load, Scaling
 from cluster.runtime.ray_session import ClusterError
 from spag_ray.config.parts import EngineConfig, EngineRange
 from spag_ray.errors import SpagError
