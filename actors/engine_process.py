@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from actors.policy import Completion, Policy, Request, Score, WakePart
-from spag_ray.config.parts import Channel, EngineConfig
+from spag_ray.config.engine import EngineConfig
+from spag_ray.config.parts import Channel
 from spag_ray.errors import EngineError, EngineGoneError, SpagError
 from spag_ray.weights.snapshot import Snapshot
 

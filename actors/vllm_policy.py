@@ -13,7 +13,8 @@ from typing import Any
 from actors.models import inner_linear_layers
 from actors.policy import Completion, Request, Sampling, Score, WakePart
 from actors.vllm_adapters import Adapter, EngineAdapters, last_line
-from spag_ray.config.parts import Channel, EngineConfig
+from spag_ray.config.engine import EngineConfig
+from spag_ray.config.parts import Channel
 from spag_ray.errors import EngineError, WeightSyncError
 from spag_ray.weights.shared_memory import in_shared_memory
 from spag_ray.weights.snapshot import Snapshot

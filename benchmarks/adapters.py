@@ -31,7 +31,8 @@ from cluster.handles import EngineHandle
 from cluster.rollout.engine_actor import EngineActor
 from cluster.rollout.remote_policy import RemotePolicy
 from cluster.runtime.ray_session import ray_session
-from spag_ray.config.parts import ClusterConfig, EngineConfig, LoraConfig
+from spag_ray.config.engine import EngineConfig
+from spag_ray.config.parts import ClusterConfig, LoraConfig
 
 PROMPT_TOKENS, NEW_TOKENS = 100, 48
 CACHE_GIB = 0.8

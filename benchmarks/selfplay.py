@@ -39,7 +39,8 @@ from cluster.rollout.arena_actor import ArenaActor
 from cluster.rollout.engine_actor import EngineActor
 from cluster.runtime.ray_session import ray_session
 from cluster.types import Engine, Seat
-from spag_ray.config.parts import ClusterConfig, EngineConfig
+from spag_ray.config.engine import EngineConfig
+from spag_ray.config.parts import ClusterConfig
 from spag_ray.episodes.wire import decode
 from spag_ray.game.decks import load_deck
 from spag_ray.game.prompt_file import load_template

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 if TYPE_CHECKING:  # a session (console.py) imports this, and has little installed
     from actors.policy import Score, WakePart
-    from spag_ray.config.parts import Channel, EngineConfig
+    from spag_ray.config.engine import EngineConfig
+    from spag_ray.config.parts import Channel
     from spag_ray.weights.snapshot import Bucket
 
 P = ParamSpec("P")

@@ -118,7 +118,7 @@ def loop() -> Iterator[Loop]:
 def vllm_policy(tiny_model: Path, loop: Loop) -> Iterator[Any]:
     """One real vLLM engine, shared by the session; tests that load other weights put these back."""
     from actors.vllm_policy import VllmPolicy
-    from spag_ray.config.parts import EngineConfig
+    from spag_ray.config.engine import EngineConfig
 
     config = EngineConfig(dtype="float32", max_model_len=512, kv_cache_gib=0.1, max_num_seqs=16)
     policy = loop.run(VllmPolicy.start(str(tiny_model), config))

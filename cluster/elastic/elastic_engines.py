@@ -18,7 +18,7 @@ from cluster.elastic.scaling import Load, Scaling
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.rollout.engines import Engines, Placed
 from cluster.runtime.ray_session import ClusterError
-from spag_ray.config.parts import EngineConfig, EngineRange
+from spag_ray.config.engine import EngineConfig, EngineRange
 from spag_ray.errors import SpagError
 
 AGAIN_AFTER_S = 60.0  # after an engine that found no room, or did not start

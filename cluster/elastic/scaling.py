@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spag_ray.config.parts import EngineRange
+from spag_ray.config.engine import EngineRange
 
 WAITS = 0.2  # the learner waits for games: more of them are needed
 WAITS_NOT = 0.05

@@ -32,7 +32,7 @@ def engine(told: Told, num_gpus: int = 1) -> Finding:
 async def _engine(told: Told, num_gpus: int) -> Finding:
     from actors.tensors import saved_snapshot
     from actors.vllm_policy import VllmPolicy
-    from spag_ray.config.parts import EngineConfig
+    from spag_ray.config.engine import EngineConfig
 
     config = EngineConfig(
         max_model_len=512,

@@ -17,7 +17,8 @@ from actors.policy import Policy, Score, WakePart
 from cluster.handles import EngineHandle, Packed, Ref, SavedWeights
 from cluster.rollout.request_queue import RequestQueue
 from cluster.runtime.ray_session import redirect_output, set_environment
-from spag_ray.config.parts import Channel, EngineConfig
+from spag_ray.config.engine import EngineConfig
+from spag_ray.config.parts import Channel
 from spag_ray.errors import EngineError
 from spag_ray.weights.snapshot import Bucket
 

@@ -24,7 +24,7 @@ from cluster.supervision.engine_watch import EngineWatch
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.tracking.recorder import Recorder
 from cluster.types import Engine
-from spag_ray.config.parts import EngineConfig
+from spag_ray.config.engine import EngineConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import EngineError, InputError, SpagError
 from spag_ray.results.lines import EngineJoinedLine, EngineLeftLine, EngineLostLine

@@ -21,7 +21,7 @@ from actors.engine_process import EngineProcess
 from actors.models import load_tokenizer, resolve_model
 from actors.policy import Policy, Sampling
 from actors.pool import EnginePool
-from spag_ray.config.parts import EngineConfig
+from spag_ray.config.engine import EngineConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, EngineError, InputError, ModelError
 from spag_ray.game.prompts import Renderer

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from spag_ray.config.engine import EngineConfig, EngineRange
 from spag_ray.config.former_keys import translated
 from spag_ray.config.games import check_game
 from spag_ray.config.objective import ObjectiveConfig
@@ -14,8 +15,6 @@ from spag_ray.config.opponents import EvaluationConfig, LeagueConfig
 from spag_ray.config.parts import (
     CheckpointConfig,
     ClusterConfig,
-    EngineConfig,
-    EngineRange,
     GameConfig,
     ImitationConfig,
     LearnerConfig,

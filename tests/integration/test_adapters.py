@@ -22,7 +22,8 @@ from cluster.commands.train import run_training
 from learners.export import Exporter
 from learners.lora import adapter_config, adapter_weights, merged_weights, save_adapter, with_adapters
 from learners.model_folder import load_model
-from spag_ray.config.parts import EngineConfig, LoraConfig
+from spag_ray.config.engine import EngineConfig
+from spag_ray.config.parts import LoraConfig
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import EngineError, WeightSyncError
 from spag_ray.weights.snapshot import LocalSnapshot

@@ -13,7 +13,7 @@ import ray
 
 from cluster.launch.placed_run import placed_run
 from cluster.rollout.engine_actor import EngineActor
-from spag_ray.config.parts import EngineConfig
+from spag_ray.config.engine import EngineConfig
 from tests.support.runs import stream_run
 from tests.support.tiny_model import TARGETS
 

@@ -12,8 +12,9 @@ import ray
 from cluster.learning.learner_group import LearnerGroup
 from cluster.rollout.engine_actor import EngineActor
 from cluster.runtime.ray_session import ray_session
+from spag_ray.config.engine import EngineConfig
 from spag_ray.config.objective import ObjectiveConfig
-from spag_ray.config.parts import ClusterConfig, EngineConfig, LearnerConfig
+from spag_ray.config.parts import ClusterConfig, LearnerConfig
 from tests.support.listening import listening_at
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from spag_ray.config.parts import EngineConfig, EngineRange, LearnerConfig
+from spag_ray.config.engine import EngineConfig, EngineRange
+from spag_ray.config.parts import LearnerConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.results.game_names import GameNames
 from spag_ray.results.report import markup

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.elastic.scaling import Load, Scaling
-from spag_ray.config.parts import EngineRange
+from spag_ray.config.engine import EngineRange
 
 
 def scaling(**changes: float) -> Scaling:

@@ -19,8 +19,8 @@ from cluster.serve.guard import Guard
 from cluster.serve.kept_games import keeping
 from cluster.serve.opponents import MAX_LOADED, Opponent, Opponents, opponents_of_run
 from cluster.serve.visits import Table, Visits
+from spag_ray.config.engine import EngineConfig
 from spag_ray.config.loading import parse_config
-from spag_ray.config.parts import EngineConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import ConfigError, EngineGoneError, RunFolderError

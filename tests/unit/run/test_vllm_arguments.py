@@ -10,8 +10,8 @@ import pytest
 
 from actors.vllm_policy import _engine_arguments
 from spag_ray.config import vllm_arguments
+from spag_ray.config.engine import EngineConfig
 from spag_ray.config.loading import parse_config
-from spag_ray.config.parts import EngineConfig
 from spag_ray.errors import ConfigError, EngineError
 
 

@@ -1,0 +1,81 @@
+"""The part `engine` of a RunConfig: the engines that play, and how many of them there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import starmap
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from spag_ray.config.parts import Part
+from spag_ray.config.vllm_arguments import why_not_passed
+
+
+class EngineRange(Part):
+    """How many engines a policy has while a run lasts: `min` at first, then as many as its games need."""
+
+    min: int = Field(ge=1, description="engines that the run starts with, and never gives back")
+    max: int = Field(ge=1, description="engines at most; those above min are added where the cluster has room")
+    grow_after_s: float = Field(20, ge=0, description="add an engine when it was needed for so long")
+    shrink_after_s: float = Field(120, ge=0, description="let one go when it was not needed for so long")
+
+    @model_validator(mode="after")
+    def _check(self) -> EngineRange:
+        if self.min > self.max:
+            raise ValueError(f"min is {self.min}, but max is {self.max}; swap them")
+        return self
+
+
+KINDS_OF_NUMBER = ("number", "range")  # pydantic names them in the place of an error; they are no keys
+
+
+def _kind_of(value: Any) -> str:
+    """So that an error is one of the kind that was meant."""
+    return "range" if isinstance(value, Mapping | EngineRange) else "number"
+
+
+NumEngines = Annotated[
+    Annotated[int, Field(ge=1), Tag("number")] | Annotated[EngineRange, Tag("range")], Discriminator(_kind_of)
+]
+
+
+class EngineConfig(Part):
+    kind: Literal["vllm", "transformers"] = "vllm"
+    num_engines: NumEngines = Field(
+        1, description="engines that play the newest weights; `{min: 2, max: 16}`: as many as games need"
+    )
+    max_model_len: int = Field(2048, ge=16, description="tokens of a prompt and its reply together")
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    max_num_seqs: int = Field(64, ge=1, description="sequences decoded at once in one engine")
+    kv_cache_gib: float = Field(1.0, gt=0, description="GiB of KV cache (CPU)")
+    gpu_memory_utilization: float = Field(0.85, gt=0, lt=1, description="share of a GPU's memory (GPU)")
+    tensor_parallel_size: int = Field(1, ge=1, description="GPUs of one engine")
+    max_lora_rank: int | None = Field(None, ge=1, description="largest adapter rank; set by a run with lora")
+    max_adapters: int = Field(2, ge=1, description="adapters that an engine holds; set by a run with lora")
+    num_gpus: float = Field(0, ge=0, description="GPUs Ray reserves for one engine")
+    num_cpus: float = Field(1, ge=0, description="CPU cores Ray reserves for one engine")
+    env: dict[str, str] = Field(
+        {},
+        description="environment of every engine, set before it loads its libraries (NCCL_SOCKET_IFNAME, ...)",
+    )
+    turn_timeout_s: float = Field(600, gt=0, description="a turn that takes longer is retried on another engine")
+    start_timeout_s: float = Field(
+        600, gt=0, description="deadline for an engine to start; also how long games wait when there is no engine"
+    )
+    vllm: dict[str, Any] = Field(
+        {}, description="further arguments of vLLM's engine, by vLLM's names (quantization: fp8, ...)"
+    )
+
+    @property
+    def min_engines(self) -> int:
+        """The engines of a policy at the run's start."""
+        return self.num_engines.min if isinstance(self.num_engines, EngineRange) else self.num_engines
+
+    @model_validator(mode="after")
+    def _vllm_leaves_what_is_ours(self) -> EngineConfig:
+        if self.vllm and self.kind != "vllm":
+            raise ValueError(f"vllm has arguments of vLLM's engine, but kind is {self.kind}; leave one of them out")
+        if reason := next(filter(None, starmap(why_not_passed, self.vllm.items())), None):
+            raise ValueError(reason)
+        return self
