@@ -190,7 +190,7 @@ def test_a_league_of_adapters_plays_on_one_engine_also_after_that_engine_and_the
         engine={"num_engines": 1},
         learner={"lora": {"rank": 8, "alpha": 32, "export": "adapter"}},
         league={"past_share": 0.6, "num_opponents": 3, "snapshot_every": 2, "max_snapshots": 3},
-        self_play={"rounds": 1, "games_per_round": 8 * 24, "games_in_flight": 8, "learning_rate": 1e-2},
+        self_play={"rounds": 1, "games_per_round": 8 * 24, "games_in_flight": 8, "learning_rate": 1e-3},
         checkpoint={"every_versions": 2},
     )
     run = FaultyRun(
@@ -203,9 +203,8 @@ def test_a_league_of_adapters_plays_on_one_engine_also_after_that_engine_and_the
     )
     run.to_the_end()
     run.check(24)
-    assert [line["what"] for line in records_of(folder, "restart")] == ["engine-policy-past-0"]
-    replaced = records_of(folder, "engine_joined")[0]
-    assert replaced["engine"] == "engine-policy-past-0.2"
+    assert "engine-policy-past-0" in {line["what"] for line in records_of(folder, "restart")}
+    replaced = next(line for line in records_of(folder, "engine_joined") if line["engine"] == "engine-policy-past-0.2")
     assert records_of(folder, "resumed")
 
     written = json.loads((folder / "league.json").read_text())
@@ -224,15 +223,18 @@ def test_a_league_of_adapters_plays_on_one_engine_also_after_that_engine_and_the
     met = {older for older, newer in pairs if newer - older > config.stream.max_lag}
     assert met <= {turn.first_version for turn in past}
     assert len(met) >= 3
-    # What was played is what the adapter on disk says, turn by turn.
-    checked = 0
+    # What was played is what the adapter on disk says, turn by turn, and not what the base model says.
+    checked, furthest, base = 0, 0.0, TransformersPolicy(str(tiny_model), max_model_len=512)
     for version, saved in kept.items():
         player = read_by_peft(tiny_model, str(saved), tmp_path / f"merged-{version}")
         for turn in [turn for turn in past if turn.first_version == version][:10]:
-            (score,) = asyncio.run(player.score([(turn.prompt_ids, turn.token_ids)]))
+            asked = [(turn.prompt_ids, turn.token_ids)]
+            (score,), (of_base,) = (asyncio.run(each.score(asked)) for each in (player, base))
             assert turn.logprobs == pytest.approx(score.logprobs, abs=2e-3)
+            furthest = max(furthest, *(abs(a - b) for a, b in zip(turn.logprobs, of_base.logprobs, strict=True)))
             checked += 1
     assert checked >= 10
+    assert furthest > 0.02
 
 
 @pytest.mark.long  # a whole stream with vLLM
