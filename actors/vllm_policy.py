@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, get_args
 
 from actors.models import inner_linear_layers
 from actors.policy import Completion, Request, Sampling, Score, WakePart
@@ -255,11 +255,15 @@ def _engine_arguments(model: str, config: EngineConfig, seed: int, channel: Chan
     else:
         arguments |= {"gpu_memory_utilization": config.gpu_memory_utilization, "enable_sleep_mode": True}
     if config.max_lora_rank is not None:
+        from vllm.config.lora import MaxLoRARanks
+
         # On a CPU vLLM gives turns without an adapter the last slot (index -1), so that slot has to stay empty.
         num_slots = config.max_adapters + 1 if on_cpu else config.max_adapters
         arguments |= {
             "enable_lora": True,
-            "max_lora_rank": config.max_lora_rank,
+            "max_lora_rank": min(
+                (rank for rank in get_args(MaxLoRARanks) if rank >= config.max_lora_rank), default=config.max_lora_rank
+            ),
             "max_loras": num_slots,
             # If the head may have an adapter, `score` together with other requests kills vLLM's CPU worker: it takes
             # the prompt's positions for requests. Learners put no adapter there.
