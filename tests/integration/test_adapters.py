@@ -179,7 +179,7 @@ def test_adapters_of_one_engine_answer_together_each_with_its_own_probabilities(
 
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.timeout(500)
-def test_a_league_of_adapters_plays_on_one_engine_also_after_that_engine_and_the_run_have_died(
+def test_a_league_of_adapters_plays_on_one_engine_also_after_the_run_and_that_engine_have_died(
     tiny_model: Path, words: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
@@ -196,7 +196,7 @@ def test_a_league_of_adapters_plays_on_one_engine_also_after_that_engine_and_the
     run = FaultyRun(
         config,
         folder,
-        ["opponent engine killed", "run killed"],
+        ["run killed", "opponent engine killed"],
         gap_s=3,
         seed=0,
         hit=lambda fault, chance: kill_engine("-past-") if fault == "opponent engine killed" else hit(fault, chance),
