@@ -17,11 +17,12 @@ from cluster.launch.placed_run import placed_run
 from cluster.runtime.nodes import node_of
 from cluster.runtime.ray_session import ray_session
 from cluster.runtime.run_folder import make_run_folder
+from spag_ray.config.loading import parse_config
 from spag_ray.config.parts import ClusterConfig
 from tests.support.runs import records_of, stream_run
 from tests.support.tiny_model import TARGETS
 
-NUM_PARTS = 400  # more than there is time for: the tests stop their runs
+NUM_PARTS = 1000  # versions or rounds of 8 games, more than there is time for: the tests stop their runs
 
 
 @pytest.fixture
@@ -37,17 +38,24 @@ def nodes() -> Iterator[Cluster]:
 
 @pytest.fixture
 def run(nodes: Cluster, tiny_model: Path, words: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A run of one to three engines and a learner, of which no two fit on one node; `request.param`: further keys."""
-    settings: dict[str, Any] = request.param
-    placed = {"num_cpus": 0.6, "kind": "transformers", **settings.pop("engine")}
+    """A run of engines and a learner, of which no two fit on one node. `request.param`: (schedule, engine.num_engines,
+    kind of the line in metrics.jsonl that shows that it plays)."""
+    schedule, num_engines, plays = request.param
     config = stream_run(
-        tiny_model, words, NUM_PARTS, engine=placed, learner={"num_cpus": 0.6}, checkpoint={"every_versions": 1000}
+        tiny_model,
+        words,
+        NUM_PARTS,
+        engine={"num_cpus": 0.6, "kind": "transformers", "num_engines": num_engines, "max_num_seqs": 4},
+        learner={"num_cpus": 0.6},
+        checkpoint={"every_versions": NUM_PARTS},
+        supervision={"heartbeat_timeout_s": 30},
     )
+    config = parse_config(config.model_dump(mode="json") | {"schedule": schedule})
     folder = make_run_folder(tmp_path / "run", config)
     targets = list(TARGETS)
     with placed_run(config, folder, config.model, targets[2:], targets[:2], {}) as handle:
         training = handle.train.remote()
-        wait_for(lambda: len(records_of(folder, "sync")) >= 2 if (folder / "metrics.jsonl").exists() else False, 120)
+        wait_for(lambda: (folder / "metrics.jsonl").exists() and len(records_of(folder, plays)) >= 2, 120)
         yield folder
         handle.stop_soon.remote(0.0)
         ray.wait([training], timeout=60)
@@ -74,12 +82,11 @@ def drain(cluster: Cluster, node_id: str) -> None:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "run",
-    [{"engine": {"num_engines": {"min": 1, "max": 2, "grow_after_s": 2, "shrink_after_s": 4}, "max_num_seqs": 4}}],
+    [("rounds", {"min": 1, "max": 2, "grow_after_s": 2, "shrink_after_s": 600}, "games")],
     indirect=True,
 )
 def test_an_engine_is_added_on_a_new_node_and_leaves_when_its_node_is_drained(nodes: Cluster, run: Path) -> None:
-    """Eight games of eight turns each keep more than the four sequences busy that an engine decodes at once, and the
-    learner waits for them."""
+    """A round of 8,000 games, eight at once, has more turns under way than the four that an engine decodes at once."""
     joined = lambda: records_of(run, "engine_joined")  # noqa: E731
     time.sleep(8)
     assert not joined(), "no node has room for a second engine"
@@ -87,19 +94,19 @@ def test_an_engine_is_added_on_a_new_node_and_leaves_when_its_node_is_drained(no
     wait_for(lambda: bool(joined()), 90)
     added = ray.get_actor(f"{joined()[0]['engine']}-run")
     assert node_of(added) == new.node_id
-    wait_for(lambda: records_of(run, "sync")[-1]["num_engines"] == 2, 60)
+    time.sleep(5)  # it plays
 
     drain(nodes, new.node_id)
     wait_for(lambda: bool(records_of(run, "engine_left")), 60)
     (left,) = records_of(run, "engine_left")
     assert (left["engine"], "is drained" in left["reason"]) == (joined()[0]["engine"], True)
-    count = len(records_of(run, "sync"))
-    wait_for(lambda: len(records_of(run, "sync")) > count + 1, 60)
+    count = len(records_of(run, "games"))
+    wait_for(lambda: len(records_of(run, "games")) > count + 1, 60)
     assert not records_of(run, "restart"), "nothing was lost"
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("run", [{"engine": {"num_engines": 1}}], indirect=True)
+@pytest.mark.parametrize("run", [("stream", 1, "sync")], indirect=True)
 def test_a_checkpoint_is_written_when_the_learners_node_is_drained(nodes: Cluster, run: Path) -> None:
     before = len(records_of(run, "checkpoint"))
     learner = ray.get_actor("learner-run-0")
