@@ -74,12 +74,14 @@ class TaskList:
 
 @dataclass(frozen=True)
 class Player:
-    """A player of a seat: the engines of a policy, how it is prompted, how it samples, whether it can score."""
+    """A player of a seat: the engines of a policy, how it is prompted, how it samples, whether it can score, and which
+    of its engines' adapters it plays."""
 
     pool: EnginePool
     renderer: Renderer
     sampling: Sampling
     can_score: bool = True
+    adapter: str | None = None
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,8 @@ class Seats:
         await self.take(pool)
         return await pool.ask(self._members[pool], request, lambda new: self._members.update({pool: new}))
 
-    async def score(self, pool: EnginePool, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Score]:
-        return await pool.score(self._members[pool], sequences)
+    async def score(self, player: Player, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Score]:
+        return await player.pool.score(self._members[player.pool], sequences, player.adapter)
 
     def leave(self) -> None:
         for pool, member in self._members.items():
@@ -263,6 +265,7 @@ async def play_turn(
             max_turns=rules.max_turns,
             scenario=None if rules.game is None else task.target_word,
         ),
+        adapter=player.adapter,
     )
     completion = await seats.ask(player.pool, request)
     if completion.finish_reason == "context":
@@ -288,7 +291,7 @@ async def _with_word_scored(turns: list[Turn], task: GameTask, defender: Player,
     try:
         claim = defender.renderer.claim(task.target_word)
         asked = [(turns[place].prompt_ids + claim.opening_ids, claim.word_ids) for place in places]
-        scores = await seats.score(defender.pool, asked)
+        scores = await seats.score(defender, asked)
     except (EngineError, ModelError) as error:
         log.warning("%s: the word was not scored: %s", task.episode_id, error)
         return turns

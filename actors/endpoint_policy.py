@@ -140,7 +140,10 @@ class EndpointPolicy:
         return text, "length" if getattr(choice, "finish_reason", None) == "length" else "stop"
 
     async def score(
-        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0
+        self,
+        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
+        temperature: float = 1.0,
+        adapter: str | None = None,
     ) -> list[Score]:
         raise EngineError("an endpoint gives no probabilities of given tokens")
 

@@ -76,9 +76,12 @@ class EngineProcess:
         return await self._ask(_generate, list(requests))
 
     async def score(
-        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0
+        self,
+        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
+        temperature: float = 1.0,
+        adapter: str | None = None,
     ) -> list[Score]:
-        return await self._ask(_score, list(sequences), temperature)
+        return await self._ask(_score, list(sequences), temperature, adapter)
 
     async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
         raise EngineError("an engine in a process of its own plays the weights that it was started with")
@@ -159,6 +162,8 @@ def _generate(requests: list[Request]) -> list[Completion]:
     return _engine.run(_engine.policy.generate(requests))
 
 
-def _score(sequences: list[tuple[Sequence[int], Sequence[int]]], temperature: float) -> list[Score]:
+def _score(
+    sequences: list[tuple[Sequence[int], Sequence[int]]], temperature: float, adapter: str | None
+) -> list[Score]:
     assert _engine is not None
-    return _engine.run(_engine.policy.score(sequences, temperature))
+    return _engine.run(_engine.policy.score(sequences, temperature, adapter))

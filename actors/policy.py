@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from spag_ray.errors import EngineError
 from spag_ray.game.rules import Role
 from spag_ray.weights.snapshot import Snapshot
 
@@ -51,12 +52,14 @@ class GameView:
 
 @dataclass(frozen=True)
 class Request:
-    """One turn to be played: `prompt_ids` [P] for engines, `view` for players that think in words."""
+    """One turn to be played: `prompt_ids` [P] for engines, `view` for players that think in words. `adapter` names one
+    of the adapters that an engine holds beside its model."""
 
     request_id: str
     prompt_ids: tuple[int, ...]
     sampling: Sampling
     view: GameView | None = None
+    adapter: str | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,12 @@ class Score:
     is_greedy: bool
 
 
+def refuse_adapter(policy: str, adapter: str | None) -> None:
+    """Raises EngineError if a request to a policy that has no adapters names one."""
+    if adapter is not None:
+        raise EngineError(f"{policy} holds no adapter {adapter!r}: it has none; engines of engine.kind: vllm have them")
+
+
 class Policy(Protocol):
     """See the module's docstring. `version` is that of the weights in use."""
 
@@ -96,14 +105,18 @@ class Policy(Protocol):
         return False
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Completions in the order of the requests. Calls are independent: several may run at once."""
+        """Completions in the order of the requests. Calls are independent: several may run at once. Raises EngineError
+        for an adapter that is not held."""
         ...
 
     async def score(
-        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0
+        self,
+        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
+        temperature: float = 1.0,
+        adapter: str | None = None,
     ) -> list[Score]:
         """For each (prompt_ids [P], target_ids [L]), P >= 1: every target token given the prompt and the targets before
-        it, under the softmax at `temperature`."""
+        it, under the softmax at `temperature`. `adapter` as in a request."""
         ...
 
     async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:

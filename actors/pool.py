@@ -179,11 +179,13 @@ class EnginePool:
                 member = await self._move(member, moved)
         raise error
 
-    async def score(self, member: Member, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Score]:
+    async def score(
+        self, member: Member, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], adapter: str | None = None
+    ) -> list[Score]:
         """An engine's scores of given tokens (see Policy). Raises EngineError without a retry on another engine."""
         try:
             async with asyncio.timeout(self._turn_timeout_s):
-                return await member.policy.score(sequences)
+                return await member.policy.score(sequences, adapter=adapter)
         except TimeoutError:
             self.counts.timeouts += 1
             raise EngineError(f"{member.name} did not score within {self._turn_timeout_s:g} s") from None

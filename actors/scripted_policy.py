@@ -20,6 +20,7 @@ from actors import expert_lines as lines
 from actors.policy import Completion, GameView, Request, Score, WakePart
 from spag_ray.errors import EngineError
 from spag_ray.game.deck_file import Card
+from spag_ray.game.protocol import Game, Scripted, seat_of
 from spag_ray.game.rules import Role
 from spag_ray.weights.snapshot import Snapshot
 
@@ -142,7 +143,10 @@ class ScriptedPolicy:
         return None
 
     async def score(
-        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0
+        self,
+        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
+        temperature: float = 1.0,
+        adapter: str | None = None,
     ) -> list[Score]:
         raise EngineError("a scripted policy has no probabilities to score with")
 
@@ -157,6 +161,26 @@ class ScriptedPolicy:
 
     async def close(self) -> None:
         """Nothing to close."""
+
+
+class ScriptedSeats(ScriptedPolicy):
+    """The scripted seats of a game other than Taboo: the game itself says what they reply. `encode(text) -> token ids`
+    as reply_ids of a renderer. The same game and seed give the same reply. Raises EngineError for a game without
+    scripted seats."""
+
+    def __init__(
+        self, game: Game, encode: Callable[[str], Sequence[int]], name: str = "scripted", seed: int = 0
+    ) -> None:
+        super().__init__({}, encode, name, seed=seed)
+        if not isinstance(game, Scripted):
+            raise EngineError(f"{type(game).__name__} has no scripted seats")
+        self._game = game
+
+    def reply(self, view: GameView, request_id: str = "") -> str:
+        assert view.scenario is not None, "an arena tells scripted seats the scenario"
+        rng = random.Random(f"{self._seed}/{request_id}/{len(view.history)}")
+        history = [text for _, text in view.history]
+        return self._game.scripted(seat_of(view.role), history, view.scenario, rng)
 
 
 _CLUE_QUESTION = re.compile("|".join(re.sub(r"\\{[aAb]\\}", ".+", re.escape(line)) for line in lines.CLUE_QUESTIONS))

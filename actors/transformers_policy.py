@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from actors.policy import Completion, Request, Sampling, Score, WakePart
+from actors.policy import Completion, Request, Sampling, Score, WakePart, refuse_adapter
 from actors.tensors import tensors_of
 from spag_ray.errors import ModelError, WeightSyncError
 from spag_ray.families.auto import AutoModelForCausalLM
@@ -49,6 +49,7 @@ class TransformersPolicy:
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         completions = []
         for request in requests:
+            refuse_adapter(self.name, request.adapter)
             async with self._lock:
                 completions.append(await asyncio.to_thread(self._generate_one, request))
         return completions
@@ -83,8 +84,12 @@ class TransformersPolicy:
         return Completion(request.request_id, tuple(tokens), tuple(logprobs), self._version, self._version, reason)
 
     async def score(
-        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0
+        self,
+        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
+        temperature: float = 1.0,
+        adapter: str | None = None,
     ) -> list[Score]:
+        refuse_adapter(self.name, adapter)
         scores = []
         for prompt, target in sequences:
             async with self._lock:

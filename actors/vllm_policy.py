@@ -4,48 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from difflib import get_close_matches
-from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from actors.models import inner_linear_layers
 from actors.policy import Completion, Request, Sampling, Score, WakePart
+from actors.vllm_adapters import Adapter, EngineAdapters, last_line
 from spag_ray.config.engine import EngineConfig
 from spag_ray.config.parts import Channel
 from spag_ray.errors import EngineError, WeightSyncError
-from spag_ray.weights.shared_memory import in_shared_memory, shared_memory
+from spag_ray.weights.shared_memory import in_shared_memory
 from spag_ray.weights.snapshot import Snapshot
 
 _SLEEPERS = frozenset({"weights", "kv_cache"})  # the parts that vLLM puts to sleep and wakes separately
-
-
-@dataclass(eq=False)
-class Adapter:
-    """The engine's adapter of one version, and the number of running requests that use it."""
-
-    lora: Any  # vLLM's LoRARequest
-    version: int
-    num_requests: int = 0
-    unused: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        self.unused.set()
-
-    @contextlib.contextmanager
-    def in_use(self) -> Iterator[None]:
-        self.num_requests += 1
-        self.unused.clear()
-        try:
-            yield
-        finally:
-            self.num_requests -= 1
-            if not self.num_requests:
-                self.unused.set()
 
 
 class VllmPolicy:
@@ -57,14 +31,12 @@ class VllmPolicy:
     def __init__(self, engine: Any, name: str, version: int, max_model_len: int, on_cpu: bool) -> None:
         self.name = name
         self._engine = engine
-        self._version = version
+        self._version = version  # of the whole weights
         self._max_model_len = max_model_len
         self._on_cpu = on_cpu
         self._num_scores = 0
         self._asleep: frozenset[str] = frozenset()
-        self._base_version = version  # of the whole weights
-        self._adapter: Adapter | None = None
-        self._retired: Adapter | None = None  # the one before it
+        self._adapters = EngineAdapters(engine, name)
 
     @classmethod
     async def start(
@@ -99,12 +71,13 @@ class VllmPolicy:
         try:
             engine = AsyncLLM.from_engine_args(engine_arguments)
         except (ValueError, RuntimeError, OSError) as error:
-            raise EngineError(f"vLLM cannot load {model}: {_last_line(error)}") from error
+            raise EngineError(f"vLLM cannot load {model}: {last_line(error)}") from error
         return cls(engine, name, version, config.max_model_len, on_cpu)
 
     @property
     def version(self) -> int:
-        return self._version
+        newest = self._adapters.newest
+        return self._version if newest is None else newest.version
 
     @property
     def is_dead(self) -> bool:
@@ -114,11 +87,13 @@ class VllmPolicy:
         return list(await asyncio.gather(*(self._generate_one(request) for request in requests)))
 
     async def _generate_one(self, request: Request) -> Completion:
-        first_version, adapter = self._version, self._adapter
-        room = self._max_model_len - len(request.prompt_ids)
-        if room < 1:
-            return Completion(request.request_id, (), (), first_version, first_version, "context")
-        output = await self._run(request.request_id, request.prompt_ids, _sampling_params(request.sampling, room))
+        with self._adapters.use(request.adapter) as adapter:
+            first_version = self._version if adapter is None else adapter.version
+            room = self._max_model_len - len(request.prompt_ids)
+            if room < 1:
+                return Completion(request.request_id, (), (), first_version, first_version, "context")
+            params = _sampling_params(request.sampling, room)
+            output = await self._run(request.request_id, request.prompt_ids, params, adapter)
         completion = output.outputs[0]
         logprobs = tuple(
             step[token].logprob for token, step in zip(completion.token_ids, completion.logprobs, strict=True)
@@ -127,36 +102,36 @@ class VllmPolicy:
         if reason == "length" and room < request.sampling.max_new_tokens:
             reason = "context"
         # A turn keeps its adapter to the end; whole weights may change during the turn.
-        last_version = adapter.version if adapter is not None else self._base_version
+        last_version = self._version if adapter is None else adapter.version
         return Completion(
             request.request_id, tuple(completion.token_ids), logprobs, first_version, last_version, reason
         )
 
-    async def _run(self, request_id: str, prompt_ids: Sequence[int], params: Any) -> Any:
+    async def _run(self, request_id: str, prompt_ids: Sequence[int], params: Any, adapter: Adapter | None) -> Any:
         last = None
-        adapter = self._adapter
         lora = None if adapter is None else adapter.lora
-        with contextlib.nullcontext() if adapter is None else adapter.in_use():
-            async for output in self._engine.generate(
-                {"prompt_token_ids": list(prompt_ids)}, params, request_id, lora_request=lora
-            ):
-                last = output
+        async for output in self._engine.generate(
+            {"prompt_token_ids": list(prompt_ids)}, params, request_id, lora_request=lora
+        ):
+            last = output
         if last is None or not last.finished:
             raise EngineError(f"engine {self.name} ended request {request_id} without an answer")
         return last
 
     async def score(
-        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0
+        self,
+        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
+        temperature: float = 1.0,
+        adapter: str | None = None,
     ) -> list[Score]:
-        return list(
-            await asyncio.gather(*(self._score_one(prompt, target, temperature) for prompt, target in sequences))
-        )
-
-    async def _score_one(self, prompt: Sequence[int], target: Sequence[int], temperature: float) -> Score:
-        from vllm import SamplingParams
-
         if temperature != 1.0:
             raise EngineError("vLLM's prompt log-probabilities know no temperature; score at temperature 1.0")
+        with self._adapters.use(adapter) as used:
+            return list(await asyncio.gather(*(self._score_one(prompt, target, used) for prompt, target in sequences)))
+
+    async def _score_one(self, prompt: Sequence[int], target: Sequence[int], adapter: Adapter | None) -> Score:
+        from vllm import SamplingParams
+
         whole = [*prompt, *target]
         if len(whole) >= self._max_model_len:
             raise EngineError(
@@ -171,7 +146,7 @@ class VllmPolicy:
                 detokenize=False,
                 skip_reading_prefix_cache=skips_cache,
             )
-            output = await self._run(f"score-{self._num_scores}", whole, params)
+            output = await self._run(f"score-{self._num_scores}", whole, params, adapter)
             # vLLM computes no log-probabilities for cached tokens, so no target token may be in the prefix cache.
             if output.num_cached_tokens < len(prompt):
                 break
@@ -183,7 +158,7 @@ class VllmPolicy:
     async def load(self, snapshot: Snapshot, in_flight: bool = False) -> None:
         if snapshot.adapter is not None:
             # Nothing is paused: running requests finish with the adapter that they started with.
-            await self._load_adapter(snapshot, snapshot.adapter)
+            await self._adapters.load(snapshot, snapshot.adapter)
             return
         await self.begin_update(in_flight)
         num_tensors = 0
@@ -225,7 +200,7 @@ class VllmPolicy:
     async def _play_on(self, version: int) -> None:
         # The caches of paused requests are discarded with the rest and computed again when the requests resume.
         await self._engine.reset_prefix_cache(reset_running_requests=True)
-        self._version = self._base_version = version
+        self._version = version
         if not self._asleep:  # else `wake` resumes, when there is a KV cache again
             await self._engine.resume_generation()
 
@@ -234,39 +209,12 @@ class VllmPolicy:
         try:
             yield
         except Exception as error:
-            raise WeightSyncError(f"engine {self.name} could not {what}: {_last_line(error)}") from error
+            raise WeightSyncError(f"engine {self.name} could not {what}: {last_line(error)}") from error
 
-    async def _load_adapter(self, snapshot: Snapshot, config: Mapping[str, Any]) -> None:
-        """Load an adapter under a new name, because vLLM caches adapters and their prefixes by name. The previous
-        adapter is kept for the requests that use it. vLLM has room for two, so the one before it is removed first."""
-        import torch
-        from safetensors.torch import save_file
-        from vllm.lora.request import LoRARequest
-
-        from actors.tensors import tensors_of
-
-        tensors: dict[str, torch.Tensor] = {}
-        async for bucket in snapshot.buckets():
-            bucket.verify()
-            tensors |= tensors_of(torch.from_numpy(bucket.payload.copy()), bucket.tensors)
-        if len(tensors) != snapshot.num_tensors:
-            raise WeightSyncError(f"{len(tensors)} of {snapshot.num_tensors} tensors of the adapter arrived")
-        if (retired := self._retired) is not None:
-            await retired.unused.wait()
-            await self._engine.remove_lora(retired.lora.lora_int_id)
-            self._retired = None
-        with tempfile.TemporaryDirectory(dir=shared_memory(), prefix="spag_ray-adapter-") as folder:
-            save_file({name: tensor.clone() for name, tensor in tensors.items()}, f"{folder}/adapter_model.safetensors")
-            Path(folder, "adapter_config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
-            lora = LoRARequest(f"{self.name}-v{snapshot.version}", snapshot.version, folder)
-            try:
-                await self._engine.add_lora(lora)
-            except Exception as error:
-                raise WeightSyncError(
-                    f"engine {self.name} could not load the adapter of version {snapshot.version}: {_last_line(error)}"
-                ) from error
-        self._retired, self._adapter = self._adapter, Adapter(lora, snapshot.version)
-        self._version = snapshot.version
+    async def hold(self, saved: Mapping[str, tuple[str, int]]) -> None:
+        """Hold these saved adapters, {name in requests: (folder, version)}, and no other saved ones: at most
+        `max_adapters` of the engine's configuration. Raises WeightSyncError if one cannot be loaded."""
+        await self._adapters.hold(saved)
 
     async def sleep(self) -> None:
         if self._asleep == _SLEEPERS:
@@ -307,11 +255,15 @@ def _engine_arguments(model: str, config: EngineConfig, seed: int, channel: Chan
     else:
         arguments |= {"gpu_memory_utilization": config.gpu_memory_utilization, "enable_sleep_mode": True}
     if config.max_lora_rank is not None:
+        from vllm.config.lora import MaxLoRARanks
+
         # On a CPU vLLM gives turns without an adapter the last slot (index -1), so that slot has to stay empty.
-        num_slots = 3 if on_cpu else 2
+        num_slots = config.max_adapters + 1 if on_cpu else config.max_adapters
         arguments |= {
             "enable_lora": True,
-            "max_lora_rank": config.max_lora_rank,
+            "max_lora_rank": min(
+                (rank for rank in get_args(MaxLoRARanks) if rank >= config.max_lora_rank), default=config.max_lora_rank
+            ),
             "max_loras": num_slots,
             # If the head may have an adapter, `score` together with other requests kills vLLM's CPU worker: it takes
             # the prompt's positions for requests. Learners put no adapter there.
@@ -356,8 +308,3 @@ def _sampling_params(sampling: Sampling, room: int) -> Any:
         logprobs=0,
         detokenize=False,
     )
-
-
-def _last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

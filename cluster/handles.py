@@ -32,6 +32,9 @@ Result = TypeVar("Result", covariant=True)
 # An answer that failed is (request_id, reason).
 Packed = tuple[Any, ...]
 
+# {name of an adapter, or None for whole weights: (folder, version)}
+SavedWeights = Mapping[str | None, tuple[str, int]]
+
 
 class Ref(Protocol[Result]):
     """ray.ObjectRef of one result: `await` it in an actor's event loop, `ray_session.get` it elsewhere."""
@@ -81,7 +84,9 @@ class EngineHandle(ActorHandle, Protocol):
     def heartbeat(self, hold_s: float = 0.0) -> tuple[int, float]: ...
 
     @remote_method
-    def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float) -> list[Score]: ...
+    def score(
+        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float, adapter: str | None = None
+    ) -> list[Score]: ...
 
     @remote_method
     def load(
@@ -109,7 +114,7 @@ class EngineHandle(ActorHandle, Protocol):
     def played_version(self) -> int: ...
 
     @remote_method
-    def load_saved(self, folder: str, version: int) -> int: ...
+    def load_saved(self, saved: SavedWeights) -> None: ...
 
     @remote_method
     def sleep(self) -> None: ...

@@ -26,7 +26,7 @@ class Engine:
 @dataclass(frozen=True)
 class Seat:
     """The player of a seat: the engines of a pool, the scripted expert (its cards), or a chat endpoint. `policy` stamps
-    its turns; `model` is the folder of the tokenizer."""
+    its turns; `model` is the folder of the tokenizer; `adapter` names the adapter of the engines that plays."""
 
     pool: str
     policy: str
@@ -34,6 +34,7 @@ class Seat:
     model: str
     cards: Deck | None = None
     endpoint: Endpoint | None = None
+    adapter: str | None = None
 
 
 @dataclass(frozen=True)

@@ -288,13 +288,21 @@ class Learner:
             skipped=gradient_norm is None,
         )
 
-    def save_model(self, folder: str) -> None:
-        """The model and its tokenizer as transformers reads them; a collective call, rank 0 writes."""
+    def save_model(self, folder: str, adapter_alone: bool = False) -> None:
+        """The model and its tokenizer as transformers reads them, or the published adapter as peft reads it; a
+        collective call, rank 0 writes."""
         release_freed_memory()
         state: dict[str, Tensor] = {}
-        for index in range(self._whole.num_buckets):
-            state |= self._whole.tensors(index) or {}
-        if self._world.rank == 0:
+        saved = self._published if adapter_alone else self._whole
+        for index in range(saved.num_buckets):
+            state |= saved.tensors(index) or {}
+        if self._world.rank == 0 and adapter_alone:
+            from learners.lora import save_adapter
+
+            config = self.adapter
+            assert config is not None, "whole weights are published"
+            save_adapter(folder, state, config)
+        elif self._world.rank == 0:
             model: Any = self._engine.inner_module
             if self._config.lora is not None:
                 model = model.get_base_model()

@@ -6,12 +6,15 @@ weights = merged_weights(model)         # {the base model's name of a weight: (i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import peft
 from peft.tuners.lora import LoraLayer
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from spag_ray.config.parts import LoraConfig
@@ -70,6 +73,14 @@ def adapter_config(model: Any) -> dict[str, Any]:
     settings = model.peft_config[ADAPTER].to_dict()
     settings["target_modules"] = sorted(settings["target_modules"])
     return {key: value for key, value in settings.items() if isinstance(value, str | int | float | bool | list | None)}
+
+
+def save_adapter(folder: str, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
+    """Write an adapter as peft reads it: adapter_model.safetensors and adapter_config.json."""
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    save_file({name: weight.contiguous() for name, weight in weights.items()}, path / "adapter_model.safetensors")
+    (path / "adapter_config.json").write_text(json.dumps(dict(config), indent=1) + "\n", encoding="utf-8")
 
 
 def _itself(parameter: nn.Parameter) -> Tensor:

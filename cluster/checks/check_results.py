@@ -201,7 +201,9 @@ def host_memory_checks(
     placed = Rooms(nodes).place(actors_of(config))
     if isinstance(placed, Unplaced):
         return
-    learner, engine = learner_memory(config, size), engine_memory(config, size).memory
+    learner = learner_memory(config, size)
+    # Past engines hold the most adapters: if there are any, every engine is counted as one.
+    engine = engine_memory(config, size, holds_past=config.league.num_past > 2).memory
     each = {
         "learner": learner.host_bytes if config.learner.num_gpus else learner.num_bytes,
         "engine": engine.host_bytes if config.engine.num_gpus else engine.num_bytes,

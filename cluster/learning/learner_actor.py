@@ -123,8 +123,8 @@ class LearnerActor:
         for index in range(self._learner.num_buckets):
             self._learner.bucket(index)
 
-    def save_model(self, folder: str) -> None:
-        self._learner.save_model(folder)
+    def save_model(self, folder: str, adapter_alone: bool) -> None:
+        self._learner.save_model(folder, adapter_alone)
 
     def save_state(self, folder: str) -> None:
         self._learner.save_state(folder)
@@ -201,7 +201,7 @@ class LearnerHandle(ActorHandle, Protocol):
     def gather_buckets(self) -> None: ...
 
     @remote_method
-    def save_model(self, folder: str) -> None: ...
+    def save_model(self, folder: str, adapter_alone: bool) -> None: ...
 
     @remote_method
     def save_state(self, folder: str) -> None: ...

@@ -173,8 +173,8 @@ class LearnerGroup:
         """Reference to the log-probabilities [L] of a turn under the current weights, computed as engines do."""
         return self._ask(lambda rank: rank.probe.remote(prompt_ids, target_ids))[0]
 
-    def save_model(self, folder: str) -> None:
-        self._all(lambda rank: rank.save_model.remote(folder))
+    def save_model(self, folder: str, adapter_alone: bool = False) -> None:
+        self._all(lambda rank: rank.save_model.remote(folder, adapter_alone))
 
     def open_channel(
         self, channel: Channel, engines: Sequence[Engine], workers_per_engine: int, in_flight: bool, timeout_s: float

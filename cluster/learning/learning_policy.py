@@ -332,9 +332,9 @@ class LearningPolicy:
         """The name of this policy's part of a stage."""
         return str(stage if len(self.roles) == 2 else stage.of_policy(self.name))
 
-    def save_to(self, folder: Path) -> str:
+    def save_to(self, folder: Path, adapter_alone: bool = False) -> str:
         assert self.learners is not None
-        self.learners.save_model(str(folder))
+        self.learners.save_model(str(folder), adapter_alone)
         return str(folder)
 
     def save_state(self, folder: Path) -> None:

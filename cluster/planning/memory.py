@@ -118,28 +118,54 @@ def learner_memory(config: RunConfig, size: ModelSize) -> Memory:
     return Memory(tuple(parts), tuple(host))
 
 
-def engine_memory(config: RunConfig, size: ModelSize) -> EngineMemory:
-    """The memory of one GPU of an engine, or of an engine's process on CPUs."""
+def engine_memory(config: RunConfig, size: ModelSize, holds_past: bool = False) -> EngineMemory:
+    """The memory of one GPU of an engine, or of an engine's process on CPUs. `holds_past`: of one whose opponents are
+    adapters, not of one that plays the newest weights."""
     engine = config.engine
     width, gpus = bytes_of(engine.dtype), engine.tensor_parallel_size
     on_gpu = engine.num_gpus > 0
     over = f" / {gpus} GPUs" if gpus > 1 else ""
     weights = Part("weights", size.num_parameters * width // gpus, f"{width} B x {short(size.num_parameters)}{over}")
+    held = _adapters(config, size, config.league.num_past if holds_past else 2)
+    num_held = sum(part.num_bytes for part in held)
     if on_gpu:
         budget = int(engine.gpu_memory_utilization * config.cluster.gpu_gib * GIB)
         told = (
             f"the rest of {engine.gpu_memory_utilization:g} x {config.cluster.gpu_gib:g} GiB (gpu_memory_utilization)"
         )
-        cache = Part("KV cache", max(0, budget - weights.num_bytes - VLLM_BYTES), f"{told}, less 2 GiB for vLLM itself")
+        left = max(0, budget - weights.num_bytes - num_held - VLLM_BYTES)
+        cache = Part("KV cache", left, f"{told}, less 2 GiB for vLLM itself")
     else:
         cache = Part("KV cache", int(engine.kv_cache_gib * GIB), "engine.kv_cache_gib")
-        budget = weights.num_bytes + cache.num_bytes
+        budget = weights.num_bytes + num_held + cache.num_bytes
     per_token = size.kv_bytes_per_token(width)
     tokens = None if per_token is None else cache.num_bytes * gpus // per_token
     host = []
     if on_gpu and config.placement == "colocated":
         host.append(Part("asleep, while the learner trains", weights.num_bytes, "weights; the KV cache is dropped"))
-    return EngineMemory(Memory((weights, cache), tuple(host)), budget, tokens)
+    return EngineMemory(Memory((weights, *held, cache), tuple(host)), budget, tokens)
+
+
+def _adapters(config: RunConfig, size: ModelSize, num_held: int) -> list[Part]:
+    """What vLLM allocates for adapters: a place for each in every linear layer (on CPUs one more, which stays empty)
+    and, on the host, the adapters as they were loaded."""
+    one = adapter_bytes(config, size)
+    if not one:
+        return []
+    on_gpu = config.engine.num_gpus > 0
+    num_places, num_loaded = (num_held, 0) if on_gpu else (num_held + 1, num_held)
+    loaded = f" and {num_loaded} loaded" if num_loaded else ""
+    told = f"{num_places} places{loaded} x {one / 2**20:.1f} MiB"
+    return [Part("adapters", (num_places + num_loaded) * one, told)]
+
+
+def adapter_bytes(config: RunConfig, size: ModelSize) -> int:
+    """Bytes of one adapter of all linear layers in an engine; 0 if whole weights are sent, or the model's shape is
+    unknown."""
+    lora = config.learner.lora
+    if lora is None or not config.sends_adapters:
+        return 0
+    return (size.num_adapter_parameters(lora.rank, ()) or 0) * bytes_of(config.engine.dtype)
 
 
 def checkpoint_bytes(config: RunConfig, size: ModelSize) -> tuple[int, str]:

@@ -59,7 +59,8 @@ class Disk:
 
 @dataclass(frozen=True)
 class Plan:
-    """`size`, and everything that is computed from it, is None if the model's size is unknown."""
+    """`size`, and everything that is computed from it, is None if the model's size is unknown. `past_engine`: one whose
+    opponents are adapters, None if there is none."""
 
     config: RunConfig
     actors: tuple[ActorSpec, ...]
@@ -68,6 +69,7 @@ class Plan:
     size: ModelSize | None
     learner: Memory | None
     engine: EngineMemory | None
+    past_engine: EngineMemory | None
     disk: Disk | None
     store_bytes: int
 
@@ -90,6 +92,7 @@ class Plan:
 def make_plan(config: RunConfig) -> Plan:
     """Raises ModelError for a model folder whose config.json or headers cannot be read."""
     size = model_size(config.model, config.model_shape)
+    num_past = config.league.num_past
     return Plan(
         config,
         tuple(actors_of(config)),
@@ -98,6 +101,7 @@ def make_plan(config: RunConfig) -> Plan:
         size,
         learner_memory(config, size) if size else None,
         engine_memory(config, size) if size else None,
+        engine_memory(config, size, holds_past=True) if size and config.sends_adapters and num_past else None,
         make_disk(config, size) if size else None,
         snapshot_bytes(config, size) if size else 0,
     )
@@ -110,8 +114,7 @@ def snapshot_bytes(config: RunConfig, size: ModelSize) -> int:
 
 def version_bytes(config: RunConfig, size: ModelSize) -> int:
     """Bytes of one published version."""
-    lora = config.learner.lora
-    sent = num_trained(config, size) if lora is not None and lora.export == "adapter" else size.num_parameters
+    sent = num_trained(config, size) if config.sends_adapters else size.num_parameters
     return len(config.policy_names) * sent * bytes_of(config.learner.dtype)
 
 
@@ -160,7 +163,8 @@ def make_disk(config: RunConfig, size: ModelSize) -> Disk:
     parts.append(Part("models", stages * model, f"{stages} stages x {times}{model / policies / GIB:.1f} GiB"))
     if config.league.past_share or config.league.fixed:
         kept = config.league.max_snapshots
-        parts.append(Part("league", kept * model, f"{kept} versions x {times}{model / policies / GIB:.1f} GiB"))
+        one = version_bytes(config, size)
+        parts.append(Part("league", kept * one, f"{kept} versions x {times}{one / policies / GIB:.2g} GiB"))
     return Disk(tuple(parts), over_budget)
 
 

@@ -90,6 +90,10 @@ def _memory(plan: Plan) -> Iterator[str]:
             f"(engine.max_num_seqs {config.engine.max_num_seqs})"
         )
     yield from _parts(plan.engine.memory.host_parts)
+    if (past := plan.past_engine) is not None:
+        num_past = config.league.num_past
+        yield f"memory of a past engine    {past.budget / GIB:.1f} GiB{each}, with {num_past} opponents as adapters"
+        yield from _parts(past.memory.parts)
     if plan.store_bytes:
         num_gib = plan.store_bytes / GIB
         yield f"object store               {num_gib:.2f} GiB for a version, on every node of a learner or engine"

@@ -11,8 +11,7 @@ from actors.arena import GameTask, Player, Rules, TaskList, TaskSource, answer, 
 from actors.endpoint_policy import EndpointPolicy
 from actors.models import load_tokenizer
 from actors.pool import EnginePool, PoolCounts
-from actors.scripted_policy import ScriptedPolicy
-from actors.scripted_seats import ScriptedSeats
+from actors.scripted_policy import ScriptedPolicy, ScriptedSeats
 from cluster.buffer.buffer_actor import BufferHandle
 from cluster.buffer.stream import STAGE
 from cluster.handles import ActorHandle, remote_method
@@ -159,7 +158,7 @@ class ArenaActor:
                 EndpointPolicy(seat.endpoint, self._template, renderer.reply_ids, self._turn_timeout_s, game),
             )
         can_score = seat.cards is None and seat.endpoint is None
-        return Player(pool, renderer, seat.sampling, can_score)
+        return Player(pool, renderer, seat.sampling, can_score, seat.adapter)
 
     def _pool(self, name: str, policy: str) -> EnginePool:
         if name not in self._pools:

@@ -14,7 +14,7 @@ import ray
 
 from actors.engine_process import start_engine
 from actors.policy import Policy, Score, WakePart
-from cluster.handles import EngineHandle, Packed, Ref
+from cluster.handles import EngineHandle, Packed, Ref, SavedWeights
 from cluster.rollout.request_queue import RequestQueue
 from cluster.runtime.ray_session import redirect_output, set_environment
 from spag_ray.config.engine import EngineConfig
@@ -102,9 +102,11 @@ class EngineActor:
             if self._queue is not None:
                 self._queue.touch()
 
-    async def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float) -> list[Score]:
+    async def score(
+        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float, adapter: str | None = None
+    ) -> list[Score]:
         """See RequestQueue."""
-        return await self._open_queue.score(sequences, temperature)
+        return await self._open_queue.score(sequences, temperature, adapter)
 
     async def load(
         self,
@@ -141,13 +143,16 @@ class EngineActor:
     async def played_version(self) -> int:
         return self._engine.version
 
-    async def load_saved(self, folder: str, version: int) -> int:
-        """Load the weights of a model folder of this engine's shape; returns the version now played."""
+    async def load_saved(self, saved: SavedWeights) -> None:
+        """Play these folders: a model of this engine's shape, or adapters for the model that it was started with."""
         from actors.tensors import saved_snapshot
 
+        adapters = {name: place for name, place in saved.items() if name is not None}
         with self._pausing():
-            await self._engine.load(saved_snapshot(folder, version))
-        return self._engine.version
+            if None in saved:
+                await self._engine.load(saved_snapshot(*saved[None]))
+            if adapters:
+                await self._vllm.hold(adapters)
 
     async def sleep(self) -> None:
         await self._engine.sleep()

@@ -13,7 +13,7 @@ from pathlib import Path
 import ray
 
 from actors.policy import WakePart
-from cluster.handles import EngineHandle, Ref
+from cluster.handles import EngineHandle, Ref, SavedWeights
 from cluster.learning.direct_channel import gather
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.planning.reservation import Reservation
@@ -33,13 +33,14 @@ from spag_ray.results.lines import EngineJoinedLine, EngineLeftLine, EngineLostL
 @dataclass(eq=False)
 class Placed:
     """An engine, and what its replacement needs. `learner` is the policy whose newest weights it plays; without one it
-    plays `model`, or the saved version that its pool was given last. `is_extra`: it was added because games needed it
-    (../elastic/), and is not replaced."""
+    plays `model`, or the saved versions that its pool was given last. `num_adapters`: the saved adapters that it can
+    hold. `is_extra`: it was added because games needed it (../elastic/), and is not replaced."""
 
     engine: Engine
     model: str
     policy: str
     learner: LearningPolicy | None = None
+    num_adapters: int = 0
     lives: int = 1
     is_extra: bool = False
 
@@ -66,7 +67,7 @@ class Engines:
         self._reservation = reservation
         self._placed: list[Placed] = []
         self._missing: list[Placed] = []
-        self._saved: dict[str, tuple[str, int]] = {}  # pool -> the (folder, version) that it was given last
+        self._saved: dict[str, SavedWeights] = {}  # by pool: what it was given last
         self._ended: set[str] = set()  # pools that are no longer used
         self.are_asleep = False
         self._num_added = 0
@@ -79,13 +80,16 @@ class Engines:
         policy: str,
         count: int,
         learner: LearningPolicy | None = None,
+        num_adapters: int = 0,
     ) -> list[Engine]:
         """Start `count` engines that play `model` in `pool`, stamped as `policy`; all are up and known to every arena
-        when this returns. `learner`: the policy whose newest weights they will play."""
-        engines = self._start(model, pool, [f"engine-{pool}-{index}" for index in range(count)])
+        when this returns. `learner`: the policy whose newest weights they will play. `num_adapters`: the saved adapters
+        that they will hold."""
+        config = self._engine_config(learner, num_adapters)
+        engines = self._start(model, pool, [f"engine-{pool}-{index}" for index in range(count)], config)
         self._arenas.join(engines, policy)
         for engine in engines:
-            self._place(Placed(engine, model, policy, learner))
+            self._place(Placed(engine, model, policy, learner, num_adapters))
         return engines
 
     def add(self, policy: LearningPolicy, is_extra: bool = False) -> str:
@@ -93,7 +97,7 @@ class Engines:
         published weights: at once, or after the next sync if learners send weights themselves."""
         self._num_added += 1
         name = f"engine-{policy.name}-added-{self._num_added}"
-        (engine,) = self._start(policy.model, policy.name, [name])
+        (engine,) = self._start(policy.model, policy.name, [name], self._engine_config(policy))
         self._comes_in(Placed(engine, policy.model, policy.name, policy, is_extra=is_extra))
         return engine.name
 
@@ -160,20 +164,20 @@ class Engines:
         """The current engines of a pool."""
         return [placed.engine for placed in list(self._placed) if placed.engine.pool == pool]
 
-    def give(self, pool: str, folder: str, version: int) -> None:
-        """Every engine of a pool plays a saved version once its games have ended; so do replacements.
+    def give(self, pool: str, saved: SavedWeights) -> None:
+        """Every engine of a pool plays saved weights or adapters once its games have ended; so do replacements.
 
-        Raises WeightSyncError when none can load it.
+        Raises WeightSyncError when none can load them.
         """
         with self.lock:
-            self._saved[pool] = folder, version
+            self._saved[pool] = saved
             placed = [each for each in self._placed if each.engine.pool == pool]
         for each in placed:
             self._arenas.drain(each.engine)
         engines = [each.engine for each in placed]
-        loads = [engine.handle.load_saved.remote(folder, version) for engine in engines]
+        loads = [engine.handle.load_saved.remote(saved) for engine in engines]
         answers = gather(engines, loads, self._config.sync.timeout_s)
-        answers.check(f"{folder} was not loaded by ")
+        answers.check(f"{', '.join(sorted({folder for folder, _ in saved.values()}))}: not loaded by ")
         for engine in answers.found:
             self._arenas.reopen(engine)
         if placed:
@@ -238,9 +242,10 @@ class Engines:
         for each in placed:
             ray.kill(each.engine.handle)
 
-    def _start(self, model: str, pool: str, names: Sequence[str], waits_for: str | None = None) -> list[Engine]:
+    def _start(
+        self, model: str, pool: str, names: Sequence[str], config: EngineConfig, waits_for: str | None = None
+    ) -> list[Engine]:
         """`waits_for`: the policy whose games wait for these engines."""
-        config = self._engine_config()
         actor = ray.remote(concurrency_groups={Pulse.GROUP: 1})(EngineActor)
         engines = []
         for name in names:
@@ -327,7 +332,8 @@ class Engines:
             name = f"{placed.engine.name.split('.')[0]}.{lives}"
             placed = replace(placed, lives=lives)
             try:
-                (engine,) = self._start(placed.model, pool, [name], placed.policy)
+                config = self._engine_config(placed.learner, placed.num_adapters)
+                (engine,) = self._start(placed.model, pool, [name], config, placed.policy)
                 placed = replace(placed, engine=engine)
                 saved = None
                 while not self._comes_in(placed, saved):
@@ -339,20 +345,20 @@ class Engines:
                 continue
             return
 
-    def _load_saved(self, engine: Engine) -> tuple[str, int]:
+    def _load_saved(self, engine: Engine) -> SavedWeights:
         """Load what the pool was given last, even if that changes during the load; returns it."""
         while True:
             saved = self._saved[engine.pool]
             try:
-                get(engine.handle.load_saved.remote(*saved), self._config.sync.timeout_s)
+                get(engine.handle.load_saved.remote(saved), self._config.sync.timeout_s)
             except (ray.exceptions.RayTaskError, SpagError):
                 if self._saved[engine.pool] == saved:
                     raise
-                continue  # its folder may have been removed: load the newer one
+                continue  # its folder may have been removed: load what is newer
             return saved
 
-    def _comes_in(self, placed: Placed, saved: tuple[str, int] | None = None) -> bool:
-        """Let the engine play from now on. Returns False if its pool plays another saved version than it has loaded."""
+    def _comes_in(self, placed: Placed, saved: SavedWeights | None = None) -> bool:
+        """Let the engine play from now on. Returns False if its pool plays other saved weights than it has loaded."""
         with self.lock:
             if self._saved.get(placed.engine.pool) != saved:
                 return False
@@ -363,7 +369,8 @@ class Engines:
                 return True
             self._place(placed)
             if placed.learner is None:
-                self._joins(placed.engine, placed.policy, saved[1] if saved else 0)
+                newest = max((version for _, version in saved.values()), default=0) if saved else 0
+                self._joins(placed.engine, placed.policy, newest)
             elif placed.learner.catch_up(placed.engine):
                 self.joined(placed.learner, placed.engine)
             return True
@@ -374,8 +381,11 @@ class Engines:
             ray.kill(placed.engine.handle)
         self._reservation.leave(name)
 
-    def _engine_config(self) -> EngineConfig:
+    def _engine_config(self, learner: LearningPolicy | None, num_adapters: int = 0) -> EngineConfig:
+        """With room for adapters: a learner's newest and the one before it, or `num_adapters` saved ones."""
         lora = self._config.learner.lora
-        if lora is None or lora.export == "merged":
+        if learner is not None and self._config.sends_adapters:
+            num_adapters = 2
+        if lora is None or not num_adapters:
             return self._config.engine
-        return self._config.engine.model_copy(update={"max_lora_rank": lora.rank})
+        return self._config.engine.model_copy(update={"max_lora_rank": lora.rank, "max_adapters": num_adapters})

@@ -137,10 +137,13 @@ class RemotePolicy:
                 future.set_exception(error)
 
     async def score(
-        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float = 1.0
+        self,
+        sequences: Sequence[tuple[Sequence[int], Sequence[int]]],
+        temperature: float = 1.0,
+        adapter: str | None = None,
     ) -> list[Score]:
         try:
-            return await self._handle.score.remote(sequences, temperature)
+            return await self._handle.score.remote(sequences, temperature, adapter)
         except ray.exceptions.RayError as error:
             raise self._fault(error) from error
 

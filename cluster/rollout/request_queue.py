@@ -25,12 +25,12 @@ def pack_request(request: Request) -> Packed:
         sampling.seed,
         sampling.stop_token_ids,
     )
-    return request.request_id, request.prompt_ids, fields
+    return request.request_id, request.prompt_ids, fields, request.adapter
 
 
 def unpack_request(packed: Packed) -> Request:
-    request_id, prompt_ids, sampling = packed
-    return Request(request_id, prompt_ids, Sampling(*sampling))
+    request_id, prompt_ids, sampling, adapter = packed
+    return Request(request_id, prompt_ids, Sampling(*sampling), adapter=adapter)
 
 
 def pack_completion(completion: Completion) -> Packed:
@@ -96,13 +96,15 @@ class RequestQueue:
                 del self._held[client]
         return self._finished.pop(client, [])
 
-    async def score(self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float) -> list[Score]:
+    async def score(
+        self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float, adapter: str | None = None
+    ) -> list[Score]:
         """The policy's scores; the call counts as one pending request."""
         if not self.num_pending:
             self.touch()
         self._num_scores += 1
         try:
-            return await self._policy.score(sequences, temperature)
+            return await self._policy.score(sequences, temperature, adapter)
         except Exception:
             self._end_if_dead()
             raise

@@ -45,7 +45,8 @@ class LeaguePlay:
         self._engines = engines
         self._seating = seating
         self._recorder = recorder
-        self._num_past = self._config.num_engines if self._config.past_share else 0
+        self._num_past = self._config.num_past
+        self._has_adapters = config.sends_adapters
         self._past_pools: set[str] = set()
 
     def opponents(self) -> Opponents:
@@ -59,13 +60,16 @@ class LeaguePlay:
         for role in Role:
             policy = self._seating.policy_of(role)
             for number in range(self._num_past):
-                pool = f"{policy.name}-past-{number}"
+                opponent = f"past-{number}"
+                pool, adapter = self._past_player(policy, opponent)
                 if pool not in self._past_pools:
                     # Under the policy's own name its turns would be trained on.
-                    self._engines.start(policy.model, pool, PAST + policy.name, 1)
+                    stamp, held = PAST + policy.name, self._num_past if adapter else 0
+                    count = self._config.num_engines if adapter else 1
+                    self._engines.start(policy.model, pool, stamp, count, num_adapters=held)
                     self._past_pools.add(pool)
-                past = seat(pool, PAST + policy.name, policy.model, temperature)
-                self.seats[seat_of(f"past-{number}", role)] = past
+                past = seat(pool, PAST + policy.name, policy.model, temperature, adapter)
+                self.seats[seat_of(opponent, role)] = past
         for number, fixed in enumerate(self._config.fixed):
             pool = f"fixed-{number}"
             if fixed.has_engine:
@@ -83,23 +87,38 @@ class LeaguePlay:
         self.league.restore(state or empty, lambda past: all(Path(folder).is_dir() for folder in past.folders.values()))
 
     def new_version(self) -> None:
-        """Keep the newest version if the league wants it, and draw new versions for the engines of past versions."""
+        """Keep the newest version if the league wants it, and draw new versions for the past engines."""
         if not self.league.is_open:
             return
         self._lease.check(now=True)
         version = self._policies[0].version
         folder, dropped = self._folder / "league", []
-        if self.league.wants(version):
-            folders = {p.name: p.save_to(folder / f"v{version}" / p.name) for p in self._policies}
+        # Without an adapter its opponents could not answer: adapters are kept from the first version on.
+        is_first = self._has_adapters and self._num_past > 0 and not self.league.kept
+        if is_first or self.league.wants(version):
+            folders = {
+                policy.name: policy.save_to(folder / f"v{version}" / policy.name, self._has_adapters)
+                for policy in self._policies
+            }
             dropped = self.league.keep(PastVersion(version, folders))
+        drawn: dict[str, dict[str | None, tuple[str, int]]] = {}
         for number, past in enumerate(self.league.draw(self._num_past)):
             for policy in self._policies:
-                self._engines.give(f"{policy.name}-past-{number}", past.folders[policy.name], past.version)
+                pool, adapter = self._past_player(policy, f"past-{number}")
+                drawn.setdefault(pool, {})[adapter] = past.folders[policy.name], past.version
             self._recorder.record(OpponentLine(f"past-{number}", past.version))
+        for pool, saved in drawn.items():
+            self._engines.give(pool, saved)
         for old in dropped:  # no engine will load it again
             shutil.rmtree(folder / f"v{old.version}")
         found = json.dumps(self.league.summary(), indent=1) + "\n"
         (self._folder / "league.json").write_text(found, encoding="utf-8")
+
+    def _past_player(self, policy: LearningPolicy, opponent: str) -> tuple[str, str | None]:
+        """(pool, adapter) of a past version: all are adapters in one pool, or whole models in a pool each."""
+        if self._has_adapters:
+            return f"{policy.name}-past", opponent
+        return f"{policy.name}-{opponent}", None
 
     def record(self, episodes: Iterable[Episode]) -> None:
         self.league.record(episodes)

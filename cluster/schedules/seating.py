@@ -26,10 +26,11 @@ class Seating:
         """The policy that learns to play `role`."""
         return next(policy for policy in self._policies if role in policy.roles)
 
-    def engines_of(self, pool: str, policy: str, model: str, temperature: float) -> Seat:
-        """The engines of a pool, whose turns are stamped with `policy`."""
+    def engines_of(self, pool: str, policy: str, model: str, temperature: float, adapter: str | None = None) -> Seat:
+        """The engines of a pool, whose turns are stamped with `policy`, or an adapter that they hold."""
         sampling = self._config.sampling
-        return Seat(pool, policy, Sampling(temperature, sampling.max_new_tokens, sampling.top_k, sampling.top_p), model)
+        sampled = Sampling(temperature, sampling.max_new_tokens, sampling.top_k, sampling.top_p)
+        return Seat(pool, policy, sampled, model, adapter=adapter)
 
     def newest(self, role: Role, temperature: float) -> Seat:
         """The newest weights of the policy that learns to play `role`."""

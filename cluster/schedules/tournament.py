@@ -143,7 +143,7 @@ class _SeatOfMany:
             return
         self._num_taken += 1
         if self._folder is not None and shape_of(folder) == shape_of(self._folder):
-            self._engines.give(self._pool, folder, self._num_taken)
+            self._engines.give(self._pool, {None: (folder, self._num_taken)})
         else:
             if self._folder is not None:
                 self._engines.remove_pool(self._pool)

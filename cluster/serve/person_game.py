@@ -88,7 +88,7 @@ class PersonGame:
         seats = Seats()
         try:
             await seats.take(player.pool)
-            scores = await seats.score(player.pool, asked)
+            scores = await seats.score(player, asked)
         finally:
             seats.leave()
         shares = [math.exp(min(sum(score.logprobs), 0.0)) for score in scores[len(self.turns) :]]

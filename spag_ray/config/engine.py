@@ -52,6 +52,7 @@ class EngineConfig(Part):
     gpu_memory_utilization: float = Field(0.85, gt=0, lt=1, description="share of a GPU's memory (GPU)")
     tensor_parallel_size: int = Field(1, ge=1, description="GPUs of one engine")
     max_lora_rank: int | None = Field(None, ge=1, description="largest adapter rank; set by a run with lora")
+    max_adapters: int = Field(2, ge=1, description="adapters that an engine holds; set by a run with lora")
     num_gpus: float = Field(0, ge=0, description="GPUs Ray reserves for one engine")
     num_cpus: float = Field(1, ge=0, description="CPU cores Ray reserves for one engine")
     env: dict[str, str] = Field(

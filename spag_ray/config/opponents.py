@@ -67,7 +67,13 @@ class LeagueConfig(Part):
     fixed: tuple[FixedOpponent, ...] = Field(
         (), description="players that never change; models have engines of their own"
     )
-    num_engines: int = Field(1, ge=1, description="engines for earlier versions, one version each at a time")
+    num_engines: int = Field(1, ge=1, description="engines for earlier versions; each holds one whole model")
+    num_opponents: int | None = Field(
+        None,
+        ge=1,
+        description="earlier versions that play at the same time (num_engines if empty); more than num_engines with "
+        "learner.lora.export: adapter, where every one of these engines holds all of them as adapters",
+    )
     snapshot_every: int = Field(1, ge=1, description="versions between two that are kept")
     max_snapshots: int = Field(8, ge=1, description="versions kept on disk")
 
@@ -75,6 +81,13 @@ class LeagueConfig(Part):
     def share(self) -> float:
         """Share of games against other opponents than the learner itself."""
         return self.past_share + sum(opponent.share for opponent in self.fixed)
+
+    @property
+    def num_past(self) -> int:
+        """Earlier versions that play at the same time."""
+        if not self.past_share:
+            return 0
+        return self.num_engines if self.num_opponents is None else self.num_opponents
 
     @property
     def is_scripted(self) -> bool:
@@ -85,6 +98,11 @@ class LeagueConfig(Part):
     def _check(self) -> LeagueConfig:
         if self.share > 1 + 1e-9:
             raise ValueError(f"the shares of past_share and fixed add up to {self.share:g}; they may be 1 at most")
+        if self.num_opponents is not None and self.num_opponents > self.max_snapshots:
+            raise ValueError(
+                f"num_opponents is {self.num_opponents}, but max_snapshots keeps {self.max_snapshots} versions; raise "
+                "max_snapshots, or lower num_opponents"
+            )
         return self
 
 

@@ -94,6 +94,7 @@ class RunConfig(Part):
         self._check_ties()
         self._check_reference()
         self._check_channel()
+        self._check_adapters()
         self._check_collapse()
         check_game(self.game, self.words, self.objective, self.imitation, self.prompts, self.render, self.preset)
         if self.league.is_scripted and self.game.is_taboo and not self.words.are_from_cards:
@@ -168,6 +169,12 @@ class RunConfig(Part):
         return ("policy",) if self.policies == "shared" else ("attacker", "defender")
 
     @property
+    def sends_adapters(self) -> bool:
+        """Whether engines get adapters instead of whole weights."""
+        lora = self.learner.lora
+        return lora is not None and lora.export == "adapter"
+
+    @property
     def keeps_stage_start(self) -> bool:
         """Whether learners keep the weights of a start: of self-play's with objective.kl_reference: start, of the
         stage's in a stream, where games arrive after the weights have changed. Only the KL term of `spag` compares with
@@ -208,7 +215,7 @@ class RunConfig(Part):
         on_gpus = self.engine.num_gpus > 0 and self.learner.num_gpus > 0
         if self.engine.kind != "vllm":
             reason = f"engine.kind: {self.engine.kind} takes weights only from the object store"
-        elif self.learner.lora is not None and self.learner.lora.export == "adapter":
+        elif self.sends_adapters:
             reason = "learner.lora.export: adapter sends adapters, which travel by the object store"
         elif channel == "ipc" and not (on_gpus and self.placement == "colocated"):
             reason = "it shares one GPU's memory: set placement: colocated, engine.num_gpus and learner.num_gpus"
@@ -216,6 +223,21 @@ class RunConfig(Part):
             reason = "it sends from GPU to GPU: set placement: separate, engine.num_gpus and learner.num_gpus"
         if reason:
             raise ValueError(f"sync.channel: {channel}: {reason}; or set sync.channel: object_store")
+
+    def _check_adapters(self) -> None:
+        """Refuse engines that cannot load adapters, and several past versions on an engine of whole models."""
+        if self.sends_adapters and self.engine.kind != "vllm":
+            raise ValueError(
+                f"learner.lora.export: adapter sends adapters, which engine.kind: {self.engine.kind} cannot load; set "
+                "engine.kind: vllm, or learner.lora.export: merged"
+            )
+        league = self.league
+        if not self.sends_adapters and league.num_opponents not in (None, league.num_engines):
+            raise ValueError(
+                f"league.num_opponents is {league.num_opponents}, but league.num_engines is {league.num_engines}, and "
+                "each of these engines holds one whole model; set the same number, or learner.lora.export: adapter, "
+                "which makes opponents adapters on one engine"
+            )
 
     def _check_reference(self) -> None:
         """Refuse reference log-probabilities that are not those of the learner's own weights."""

@@ -17,7 +17,7 @@ _OURS = {
     "kv_cache_memory_bytes": "engine.kv_cache_gib",
     "enable_lora": "learner.lora",
     "max_lora_rank": "engine.max_lora_rank",
-    "max_loras": "engine.max_lora_rank",
+    "max_loras": "engine.max_adapters",
     "lora_target_modules": "learner.lora.targets",
     "weight_transfer_config": "sync.channel",
     "enable_sleep_mode": "placement",

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from cluster.planning.memory import GIB, Memory, block_bytes_per_token, checkpoint_bytes, engine_memory, learner_memory
+from cluster.planning.memory import (
+    GIB,
+    Memory,
+    adapter_bytes,
+    block_bytes_per_token,
+    checkpoint_bytes,
+    engine_memory,
+    learner_memory,
+)
 from cluster.planning.model_size import ModelSize, count_parameters
 from spag_ray.config.loading import parse_config
 from spag_ray.config.parts import ModelShape
@@ -144,6 +152,21 @@ def test_an_engine_has_its_share_of_the_card_and_the_rest_is_cache() -> None:
     assert parts_of(split.memory)["weights"] == 2 * P // 4
     unknown = engine_memory(config_of(), ModelSize(P, "test"))
     assert unknown.kv_tokens is None
+
+
+def test_opponents_that_are_adapters_take_their_places_and_no_more_models() -> None:
+    lora = {"lora": {"rank": 16, "export": "adapter"}}
+    config = config_of(learner=lora, league={"past_share": 0.3, "num_opponents": 8}, engine={"num_gpus": 1})
+    one = 2 * (SIZE.num_adapter_parameters(16, ()) or 0)
+    assert one == adapter_bytes(config, SIZE)
+    assert 50e6 < one < 100e6
+    newest, past = engine_memory(config, SIZE), engine_memory(config, SIZE, holds_past=True)
+    assert (parts_of(newest.memory)["adapters"], parts_of(past.memory)["adapters"]) == (2 * one, 8 * one)
+    assert newest.budget == past.budget
+    assert parts_of(newest.memory)["KV cache"] - parts_of(past.memory)["KV cache"] == 6 * one
+    on_cpus = config_of(learner={**lora, "num_gpus": 0}, league=config.league.model_dump(), engine={"num_gpus": 0})
+    assert parts_of(engine_memory(on_cpus, SIZE, holds_past=True).memory)["adapters"] == (9 + 8) * one
+    assert "adapters" not in parts_of(engine_memory(config_of(), SIZE).memory)
 
 
 def test_a_checkpoint_is_as_large_as_the_one_of_the_quickstart_was() -> None:

@@ -129,6 +129,21 @@ def test_checkpoints_count_one_more_than_are_kept_and_both_policies(tiny_model: 
     assert any("checkpoint.max_gib" in note for note in plan_notes(small))
 
 
+def test_a_league_of_adapters_has_one_more_engine_and_small_folders(tiny_model: Path) -> None:
+    league = {"past_share": 0.3, "num_opponents": 4}
+    lora = {"lora": {"rank": 8, "export": "adapter"}}
+    plan = make_plan(parse_config({"model": str(tiny_model), "learner": lora, "league": league}))
+    assert [(spec.name, spec.count) for spec in plan.actors if "past" in spec.name] == [("engine-policy-past", 1)]
+    assert any("with 4 opponents as adapters" in line for line in plan_lines(plan))
+    assert plan.size is not None
+    assert plan.disk is not None
+    kept = {part.name: part.num_bytes for part in plan.disk.parts}["league"]
+    assert 0 < kept < 8 * 2 * plan.size.num_parameters
+    whole = make_plan(parse_config({"model": str(tiny_model), "league": {"past_share": 0.3, "num_engines": 4}}))
+    assert [(spec.name, spec.count) for spec in whole.actors if "past" in spec.name] == [("engine-policy-past", 4)]
+    assert whole.past_engine is None
+
+
 def test_a_model_that_nobody_knows_is_said_to_be_unknown(tmp_path: Path) -> None:
     plan = make_plan(parse_config({"model": str(tmp_path / "absent")}))
     assert plan.size is None

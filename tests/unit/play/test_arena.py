@@ -371,8 +371,9 @@ class Scorer(Talker):
         self.calls: list[int] = []
         self._answer = answer
 
-    async def score(self, sequences: Any, temperature: float = 1.0) -> list[Score]:
+    async def score(self, sequences: Any, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
         assert temperature == 1.0
+        assert adapter is None
         self.calls.append(len(sequences))
         if isinstance(self._answer, BaseException):
             raise self._answer
@@ -388,6 +389,25 @@ def test_all_turns_of_a_game_are_scored_in_one_call_and_only_where_that_is_wante
         turns = loop.run(play_game(task, players, RULES)).turns
         assert [turn.word_logprob for turn in turns] == [None, -1.5 if wanted else None] * 3
     assert scorer.calls == [3]
+
+
+def test_a_player_that_is_an_adapter_is_asked_and_scored_by_its_name(renderer: Any, loop: Any) -> None:
+    asked: list[str | None] = []
+
+    class Adapters(Scorer):
+        async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+            asked.extend(request.adapter for request in requests)
+            return await super().generate(requests)
+
+        async def score(self, sequences: Any, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
+            asked.append(f"{adapter} scores")
+            return await super().score(sequences)
+
+    newest, past = (Player(pool_of(Adapters(renderer, -1.0)), renderer, Sampling(1.0, 16), adapter=name)
+                    for name in (None, "past-1"))  # fmt: skip
+    task = GameTask(0, "tiger", "test", could_have_known=True)
+    loop.run(play_game(task, {"attacker": newest, "defender": past}, RULES))
+    assert asked == [None, "past-1"] * 3 + ["past-1 scores"]
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,16 @@ import math
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from actors.league import League, Opponents, PastVersion, players_of
+from cluster.handles import SavedWeights
+from cluster.schedules.league import LeaguePlay
+from cluster.schedules.seating import Seating
 from spag_ray.config.loading import parse_config
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.opponents import LeagueConfig
@@ -146,6 +151,99 @@ def test_without_opponents_no_game_is_counted() -> None:
     league = League(LeagueConfig(), 0)
     league.record([game(0, Outcome.ATTACKER_WINS)] * 3)
     assert league.as_json() == {"kept": [], "draws": 0, "games": []}
+
+
+class Policies:
+    """A learning policy of a league: what is saved of it, in which folder."""
+
+    name, model, version, roles = "policy", "/models/base", 0, frozenset(Role)
+
+    def save_to(self, folder: Path, adapter_alone: bool) -> str:
+        folder.mkdir(parents=True)
+        self.saved_alone = adapter_alone
+        return str(folder)
+
+
+class Given:
+    """Engines that write down what they are asked for."""
+
+    def __init__(self) -> None:
+        self.started: list[tuple[str, int, int]] = []
+        self.given: list[tuple[str, dict[str | None, int]]] = []
+
+    def start(self, model: str, pool: str, policy: str, count: int, num_adapters: int = 0) -> None:
+        assert (model, policy) == ("/models/base", "past policy")
+        self.started.append((pool, count, num_adapters))
+
+    def give(self, pool: str, saved: SavedWeights) -> None:
+        assert all(Path(folder).name == "policy" and Path(folder).is_dir() for folder, _ in saved.values())
+        self.given.append((pool, {adapter: version for adapter, (_, version) in saved.items()}))
+
+
+ADAPTERS = {"lora": {"export": "adapter"}}
+
+
+def league_play(tmp_path: Path, learner: dict[str, Any], **league: Any) -> tuple[LeaguePlay, Policies, Given]:
+    config = parse_config({"learner": learner, "league": {"past_share": 0.5} | league})
+    policy: Any = Policies()
+    engines: Any = Given()
+    lease: Any = SimpleNamespace(folder=tmp_path, check=lambda now: None)
+    seating = Seating(config, [policy], "/models/base", {})
+    recorder: Any = SimpleNamespace(record=lambda line: None)
+    play = LeaguePlay(config, lease, [policy], engines, seating, recorder)
+    play.start()
+    return play, policy, engines
+
+
+def test_opponents_that_are_adapters_share_the_past_engines(tmp_path: Path) -> None:
+    play, policy, engines = league_play(tmp_path, ADAPTERS, num_opponents=3, num_engines=2, snapshot_every=2)
+    assert engines.started == [("policy-past", 2, 3)]
+    assert {(seat.pool, seat.adapter) for seat in play.seats.values()} == {
+        ("policy-past", f"past-{number}") for number in range(3)
+    }
+    assert [share for _, share in play.opponents().shares] == [pytest.approx(0.5 / 3)] * 3
+    for policy.version in range(1, 7):
+        play.new_version()
+    assert [past.version for past in play.league.kept] == [1, 2, 4, 6], "the first, so that all opponents can play"
+    assert policy.saved_alone
+    assert engines.given[0] == ("policy-past", {"past-0": 1, "past-1": 1, "past-2": 1})
+    for pool, drawn in engines.given[3:]:
+        assert pool == "policy-past"
+        assert len(set(drawn.values())) == 3
+
+
+def test_opponents_that_are_whole_models_have_an_engine_each(tmp_path: Path) -> None:
+    play, policy, engines = league_play(tmp_path, {}, num_engines=2, snapshot_every=2)
+    assert engines.started == [("policy-past-0", 1, 0), ("policy-past-1", 1, 0)]
+    assert {(seat.pool, seat.adapter) for seat in play.seats.values()} == {
+        (f"policy-past-{number}", None) for number in range(2)
+    }
+    for policy.version in (1, 2):
+        play.new_version()
+    assert engines.given == [("policy-past-0", {None: 2}), ("policy-past-1", {None: 2})]
+    assert not policy.saved_alone
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"league": {"num_opponents": 3}}, r"num_opponents is 3, but league\.num_engines is 1, and each"),
+        ({"league": {"num_opponents": 3}, "learner": {"lora": {}}}, r"or learner\.lora\.export: adapter"),
+        ({"league": {"num_opponents": 9}, "learner": ADAPTERS}, "max_snapshots keeps 8 versions"),
+        ({"engine": {"kind": "transformers"}, "learner": ADAPTERS}, r"set engine\.kind: vllm"),
+    ],
+)
+def test_opponents_that_no_engine_can_hold_are_refused_in_one_line(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        parse_config(changes)
+    assert "\n" not in str(refused.value)
+
+
+def test_opponents_are_as_many_as_engines_unless_they_are_adapters() -> None:
+    whole = parse_config({"league": {"past_share": 0.3, "num_engines": 2, "num_opponents": 2}})
+    assert whole.league.num_past == 2
+    assert parse_config({"league": {"past_share": 0.3}, "learner": ADAPTERS}).league.num_past == 1
+    assert parse_config({"league": {"num_opponents": 8}, "learner": ADAPTERS}).league.num_past == 0, "no share of games"
 
 
 def test_shares_above_one_are_refused() -> None:

@@ -229,6 +229,13 @@ def test_an_engine_whose_weights_alone_are_awake_can_be_put_to_sleep(vllm_policy
     assert loop.run(scenario()).token_ids == before.token_ids
 
 
+def test_an_adapter_that_an_engine_does_not_hold_is_refused(model_policy: Any, loop: Any) -> None:
+    with pytest.raises(EngineError, match="holds no adapter 'past-0'"):
+        loop.run(model_policy.generate([replace(ask("adapter"), adapter="past-0")]))
+    with pytest.raises(EngineError, match="holds no adapter 'past-0'"):
+        loop.run(model_policy.score([(PROMPT, (5, 6))], adapter="past-0"))
+
+
 def test_a_damaged_bucket_is_refused_by_name(loop: Any, tiny_model: Path) -> None:
     policy = TransformersPolicy(str(tiny_model))
     good = snapshot_of(tiny_model, version=3)

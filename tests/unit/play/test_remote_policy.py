@@ -87,8 +87,9 @@ def test_a_request_that_is_given_up_is_cancelled_at_the_engine_and_its_late_answ
 
 
 def test_a_request_travels_with_all_that_an_engine_needs() -> None:
-    request = Request("a", (1, 2), Sampling(0.7, 9, 40, 0.9, 123, (2, 5)))
-    assert unpack_request(pack_request(request)) == request
+    for adapter in (None, "past-3"):
+        request = Request("a", (1, 2), Sampling(0.7, 9, 40, 0.9, 123, (2, 5)), adapter=adapter)
+        assert unpack_request(pack_request(request)) == request
 
 
 def test_a_request_that_fails_fails_alone(loop: Any) -> None:
@@ -228,9 +229,9 @@ def test_a_request_that_is_given_up_before_it_was_sent_is_never_sent(loop: Any) 
 
 def test_scores_are_pending_until_they_come_so_that_an_engine_that_hangs_is_seen(loop: Any, tiny_model: Path) -> None:
     class Slow(TransformersPolicy):
-        async def score(self, sequences: Any, temperature: float = 1.0) -> list[Score]:
+        async def score(self, sequences: Any, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
             await asyncio.sleep(0.05)
-            return await super().score(sequences, temperature)
+            return await super().score(sequences, temperature, adapter)
 
     async def scenario() -> tuple[int, float, int]:
         desk = RequestQueue(Slow(str(tiny_model), max_model_len=512))

@@ -10,7 +10,7 @@ import pytest
 from actors.arena import GameTask, Player, Rules, play_game
 from actors.policy import GameView, Request, Sampling
 from actors.pool import EnginePool
-from actors.scripted_seats import ScriptedSeats
+from actors.scripted_policy import ScriptedSeats
 from spag_ray.errors import EngineError
 from spag_ray.game.game_renderer import game_renderer
 from spag_ray.game.rules import Role

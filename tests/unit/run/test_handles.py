@@ -40,7 +40,7 @@ async def calls(engine: EngineHandle, arena: ArenaHandle, buffer: BufferHandle) 
 """
 # {a wrong call: what mypy has to say of it}
 WRONG = {
-    'engine.load_saved.remote("folder", "3")': 'incompatible type "str"; expected "int"',
+    'engine.load_saved.remote("folder")': 'incompatible type "str"; expected "Mapping[str | None, tuple[str, int]]"',
     'engine.load_saves.remote("folder", 3)': 'has no attribute "load_saves"',
     'engine.wake.remote("weight")': "expected \"Literal['all', 'weights', 'kv_cache']\"",
     'records: list[str] = get(buffer.take.remote("spag-1"))': 'expected "Ref[list[str]]"',

@@ -34,6 +34,21 @@ def test_what_vllm_alone_knows_is_passed_on(tiny_model: Path) -> None:
     assert {name: getattr(found, name) for name in several} == several
 
 
+def test_an_engine_on_a_cpu_has_a_place_more_than_it_has_adapters(tiny_model: Path) -> None:
+    config = EngineConfig(max_lora_rank=8, max_adapters=5)
+    on_cpu, on_gpu = (_engine_arguments(str(tiny_model), config, 0, "object_store", is_cpu) for is_cpu in (True, False))
+    assert (on_cpu.max_loras, on_gpu.max_loras) == (6, 5)
+    assert not told(tiny_model).enable_lora
+
+
+def test_a_rank_that_vllm_has_no_places_for_gets_the_next_larger_ones(tiny_model: Path) -> None:
+    ranks = [
+        _engine_arguments(str(tiny_model), EngineConfig(max_lora_rank=rank), 0, "object_store", True).max_lora_rank
+        for rank in (1, 4, 12, 16, 500)
+    ]
+    assert ranks == [1, 8, 16, 16, 512]
+
+
 def test_an_argument_that_vllm_does_not_have_is_named_with_the_nearest(tiny_model: Path) -> None:
     with pytest.raises(EngineError, match=r"engine\.vllm\.quantisation: .* did you mean quantization\?"):
         told(tiny_model, quantisation="fp8")
