@@ -224,6 +224,7 @@ function showEnd(before) {
   const known = game.turns.filter((turn) => turn.known !== undefined);
   byId("known").replaceChildren(...(known.length ? [showKnown(known)] : []));
   show("legend", game.turns.some((turn) => turn.lengths));
+  show("decided", over.span !== null);
   show("keeping", game.mayKeep);
   byId("keep").checked = byId("keep").disabled = game.isKept;
   byId("keep-says").textContent = game.isKept ? "This game is kept. Thank you." : "This game may be kept for research";

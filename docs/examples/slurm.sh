@@ -20,14 +20,23 @@ config=$1 folder=$2
 shift 2
 
 port=${SPAG_RAY_PORT:-6379}
-first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p) # `head` would not read the rest: SIGPIPE
 address=$first:$port
 pid_file=$folder.$SLURM_JOB_ID.pid
 mkdir -p "$(dirname "$folder")"
 rm -f "$pid_file"
 
-# Slow nodes have 300 s to start. A killed engine's processes end with it.
-export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=300 RAY_process_group_cleanup_enabled=true
+# Slow nodes have 300 s to start: the first one waits so long for the others, and they for the first.
+export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=300 RAY_py_gcs_connect_timeout_s=300
+# The others end 20 s after the first one, not a minute: the job is queued again when all have ended.
+export RAY_gcs_rpc_server_reconnect_timeout_s=20
+# A killed engine's processes end with it.
+export RAY_process_group_cleanup_enabled=true
+
+# The token is in ~/.ray, which the nodes share. Without the mode the first node would require a token that it finds
+# there, and the others would send none.
+export RAY_AUTH_MODE=token
+ray get-auth-token --generate >/dev/null
 
 # Ray starts on every node, the command runs on the first one, and Ray stops when it has ended.
 # shellcheck disable=SC2016 # expanded by the inner shell

@@ -39,6 +39,7 @@ def cores_of_vllm() -> list[psutil.Process]:
     return [each for each in psutil.Process().children(recursive=True) if "VLLM" in each.name()]
 
 
+@pytest.mark.long  # two vLLM engines
 @pytest.mark.timeout(300)
 def test_a_run_that_is_broken_off_leaves_no_engine_behind(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     """Its Ray is stopped at once, which may be before it has ended what killed actors had started."""

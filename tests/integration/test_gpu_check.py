@@ -22,6 +22,7 @@ def checked(only: str, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str
     return {row["check"]: row for row in found["checks"]}
 
 
+@pytest.mark.long  # the same checks as in the bare environment below
 def test_the_learners_checks_pass(capsys: pytest.CaptureFixture[str]) -> None:
     rows = checked("learner ZeRO-3,learner asleep,export", capsys)
     assert {row["status"] for row in rows.values()} == {"pass"}

@@ -38,6 +38,7 @@ def test_an_old_run_of_rounds_is_resumed_for_one_round_more(tmp_path: Path) -> N
     assert versions == sorted(set(versions)), "published versions only rise"
 
 
+@pytest.mark.long  # a third run
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("local_ray")
 def test_matches_that_an_old_run_has_begun_go_on_in_their_logs(tmp_path: Path) -> None:

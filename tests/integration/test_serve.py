@@ -142,6 +142,7 @@ def test_a_whole_game_as_the_one_who_knows_the_word(browser: Any, served: Served
         expect(page.locator("#looks")).to_be_hidden()
         assert page.locator("#result").inner_text() in ("You win", "You lose", "A tie")
         assert page.locator("#ruling").inner_text().startswith("Referee: ")
+        assert page.locator("#legend mark").is_visible() == (page.locator(".turn mark").count() > 0)
         tokens = page.locator(".turn").first.locator(".token").all()
         titles = [token.get_attribute("title") for token in tokens]
         assert all(title and title.startswith("log-probability \u2212") for title in titles)

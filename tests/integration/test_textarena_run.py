@@ -23,6 +23,7 @@ WORDS = ("player", "board", "current", "available", "moves", "game", "x", "cell"
 NAME = "textarena:TicTacToe-v0"
 
 
+@pytest.mark.long  # another whole run with vLLM; test_games.py has one of Kuhn poker
 @pytest.mark.timeout(300)
 def test_tic_tac_toe_of_textarena_is_trained_for_two_rounds(tmp_path: Path) -> None:
     needs_textarena()

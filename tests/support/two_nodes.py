@@ -1,7 +1,8 @@
 """Two nodes on this machine, for a batch script of SLURM: each has its own network, processes and /tmp/ray.
 
-`ray symmetric-run` refuses loopback addresses and ends every Ray that it sees, so both are needed. The nodes are Linux
-namespaces, which only root can make. `srun` and `scontrol` do what the script asks of them on these two nodes.
+`ray symmetric-run` is the head if the address is one of its network's, but not 127.0.0.1, and ends every Ray that it
+sees. So each of two needs a network and processes of its own. The nodes are Linux namespaces, which only root can
+make. `srun` and `scontrol` do what the script asks of them on these two nodes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ done; wait $!'
 """
 SRUN = """#!/bin/bash
 shift # --kill-on-bad-exit=0
-printf '%q ' "$@" >"$NODES/step.new" && mv "$NODES/step.new" "$NODES/step"
+{ export -p && printf '%q ' "$@"; } >"$NODES/step.new" # a step has the environment of the script
+mv "$NODES/step.new" "$NODES/step"
 code=0
 "$@" || code=$?
 until [[ -e $NODES/done ]]; do sleep 0.2; done
@@ -42,7 +44,7 @@ rm "$NODES/done"
 exit "$code"
 """
 SCONTROL = f"""#!/bin/bash
-if [[ $1 == show ]]; then printf '{FIRST}\\n{SECOND}\\n'; else echo "$@" >>"$NODES/scontrol"; fi
+if [[ $1 == show ]]; then printf '{FIRST}\\n{SECOND}\\n'; else echo "$@" >>"$NODES/asked"; fi
 """
 
 
@@ -59,9 +61,9 @@ def missing() -> str | None:
 @contextlib.contextmanager
 def sbatch(
     script: Path, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
-) -> Iterator[subprocess.Popen[str]]:
+) -> Iterator[subprocess.Popen[bytes]]:
     """The script on the first of two nodes, which end with the block. `folder` holds what the nodes tell each other: a
-    file `notice` in it sends the script SIGUSR1, and `scontrol` holds what the script asked for."""
+    file `notice` in it sends the script SIGUSR1, `asked` holds what it asked scontrol for, and `said` its output."""
     folder.mkdir()
     Path("/tmp/ray").mkdir(exist_ok=True)
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
@@ -72,14 +74,15 @@ def sbatch(
     slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_NUM_NODES": "2"}
     path = f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     command = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", NODES]
-    process = subprocess.Popen(
-        command,
-        env={**os.environ, **environment, **slurm, "NODES": str(folder), "BATCH": str(batch), "PATH": path},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    own = {"NODES": str(folder), "BATCH": str(batch), "PATH": path, "PYTHONUNBUFFERED": "1"}
+    with (folder / "said").open("w") as said:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **environment, **slurm, **own},
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+        )
     try:
         yield process
     finally:
