@@ -159,7 +159,9 @@ class RunConfig(Part):
         if self.games:
             check_shares(self.games)
         for each in self.each_game:
-            check_game(each.game, each.words, each.objective, each.imitation, each.prompts, each.render, each.preset)
+            # Settings that only Taboo has are left out for the other games, unless no game can use them.
+            parts = each if any(game.is_taboo for game in self.games) else self
+            check_game(each.game, parts.words, parts.objective, parts.imitation, self.prompts, self.render, self.preset)
             each._check_ties()
 
     def _check_ties(self) -> None:

@@ -48,6 +48,10 @@ def two(**changes: Any) -> RunConfig:
         ({"preset": "published"}, "games: preset: published is for the game `taboo` alone"),
         ({"imitation": {"source": "games.json"}}, "imitation.source is games.json, but files are of the game `taboo`"),
         ({"games": [TABOO, KUHN | {"objective": {"clip_range": 0.1}}]}, "unknown key 'games.1.objective.clip_range'"),
+        (
+            {"games": [KUHN | {"share": 0.75}, {"name": "textarena", "env": "TicTacToe-v0", "share": 0.25}]},
+            "game.name: kuhn: words.max_difficulty is for the game `taboo`; leave it out",
+        ),
         ({"games": [TABOO, KUHN | {"env": "TicTacToe-v0"}]}, "env is TicTacToe-v0, but name is kuhn"),
     ],
 )
