@@ -146,8 +146,9 @@ def test_a_run_of_two_games_that_was_cut_ends_with_the_weights_of_one_that_was_n
 
 @pytest.mark.timeout(400)
 def test_a_stream_of_two_games_is_played_by_its_shares(model: Path, words: Path, tmp_path: Path) -> None:
-    folder, config = tmp_path / "run", stream_run(model, words, 3)
-    settings = config.model_dump(mode="json", exclude={"game"}) | {"games": GAMES, "evaluation": {"games": 2}}
+    config = stream_run(model, words, 3, learner={"timeout_s": 120}, engine={"num_engines": 1}, stream={"max_lag": 1})
+    folder, settings = tmp_path / "run", config.model_dump(mode="json", exclude={"game"})
+    settings |= {"games": GAMES, "evaluation": {"games": 2}}
     run_training(RunConfig.model_validate(settings), folder, quiet())
     games = Counter(episode.game for episode in read_log(folder / "episodes" / "stream.log"))
     assert games["kuhn"] > games["taboo"] > 0
