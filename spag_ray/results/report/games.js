@@ -48,7 +48,7 @@ const games = {
     return {
       word: index.words[index.word[place]],
       outcome: index.outcomes[index.outcome[place]],
-      stage: `${index.name ? `${index.name} \u00b7 ` : ""}${index.stages[index.stage[place]]}`,
+      stage: index.stages[index.stage[place]] + (index.name ? ` \u00b7 ${index.name}` : ""),
       number: index.number[place],
       turns: index.turns[place],
     };

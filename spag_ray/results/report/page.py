@@ -152,7 +152,7 @@ def _charts(run: Gathered, draw: Draw) -> dict[str, Markup]:
         for number, own in enumerate(run.each_game.values()):
             for section, text in _of_game(own, _numbered(draw, number), NOTHING).items():
                 found[section] += heading(own.files.game.name) + text if text else NOTHING
-        found["standings"] += league
+        found["standings"] += heading("All games together") + league if league else NOTHING
     return {
         **found,
         "outcomes": (found["outcomes"] or _nothing("No games yet.")) + collapse_table(measured),
