@@ -115,7 +115,7 @@ class Learned:
 
 def named(title: str, game: str | None) -> str:
     """A title of all games, or of one of several."""
-    return title if game is None else f"{game} {title}"
+    return title if game is None else f"{title}, {game}"
 
 
 def outcomes_of(line: GamesLine) -> Counter[str]:

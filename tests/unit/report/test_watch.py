@@ -381,7 +381,7 @@ def test_several_games_have_lines_of_their_own() -> None:
     lines += [played | {"tied game": 2}, played | {"tied game": 1, "game": "taboo", "games_per_s": 1.0}]
     view = view_of([{"time": 1e9 + number, **line} for number, line in enumerate(lines)], RunConfig())
     assert view.num_unread == 0
-    assert {shares.name: shares.num_games for shares in view.self_play} == {"taboo self-play": 3, "kuhn self-play": 9}
-    assert list(view.held_out) == ["taboo spag-1"]
+    assert {shares.name: shares.num_games for shares in view.self_play} == {"self-play, taboo": 3, "self-play, kuhn": 9}
+    assert list(view.held_out) == ["spag-1, taboo"]
     assert view.games_per_s == 2.0, "of all games"
-    assert "kuhn self-play" in shown(view)
+    assert "self-play, kuhn" in shown(view)
