@@ -14,7 +14,7 @@ import hashlib
 import logging
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 class GameTask:
     """A game to be played; in another game than Taboo, `target_word` is its scenario. `number` orders games and, with
     `seed`, determines every random draw in it; `attacker` and `defender` name players of the arena. `could_have_known`:
-    after the game the defender's engine scores the word at each of its turns (Turn.word_logprob)."""
+    after the game the defender's engine scores the word at each of its turns (Turn.word_logprob). `game`: its name, in
+    an arena with several."""
 
     number: int
     target_word: str
@@ -45,6 +46,7 @@ class GameTask:
     attacker: str = "attacker"
     defender: str = "defender"
     could_have_known: bool = False
+    game: str | None = None
 
     @property
     def episode_id(self) -> str:
@@ -185,8 +187,18 @@ def heard_turn(text: str, turns: Sequence[Turn], task: GameTask, player: Player,
     return Turn(role, text, prompt_ids, ids, (0.0,) * len(ids), policy)
 
 
-async def play_games(
+def play_games(
     source: TaskSource, players: Mapping[str, Player], rules: Rules, games_in_flight: int, max_tries: int = 2
+) -> AsyncIterator[Episode]:
+    """`play_all` for games of one kind."""
+    return play_all(source, lambda task: play_game(task, players, rules), games_in_flight, max_tries)
+
+
+async def play_all(
+    source: TaskSource,
+    play: Callable[[GameTask], Coroutine[Any, Any, Episode]],
+    games_in_flight: int,
+    max_tries: int = 2,
 ) -> AsyncIterator[Episode]:
     """Play all games of `source`, at most `games_in_flight` at once, and yield episodes as they finish.
 
@@ -200,7 +212,7 @@ async def play_games(
     wake = asyncio.Event()
 
     def begin(task: GameTask) -> None:
-        game = asyncio.create_task(play_game(task, players, rules))
+        game = asyncio.create_task(play(task))
         running.add(game)
         game.add_done_callback(lambda done: end(task, done))
 

@@ -169,7 +169,7 @@ class Plane:
                 f"arena-{n}",
                 f"{self.folder.name}/arena-{n}.log",
                 load_template("chat"),
-                RULES,
+                [RULES],
                 600.0,
                 600.0,
                 self.buffer,

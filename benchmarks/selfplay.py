@@ -126,7 +126,7 @@ def play_arena(model: str, games: int, in_flight: int) -> tuple[dict[str, float]
         buffer = ray.remote(BufferActor).options(num_cpus=0, max_concurrency=64).remote(folder)
         template = load_template("chat")
         arena = ray.remote(ArenaActor).options(num_cpus=0, max_concurrency=64)
-        arena = arena.remote("arena", f"{folder}/arena.log", template, RULES, 600.0, 600.0, buffer)
+        arena = arena.remote("arena", f"{folder}/arena.log", template, [RULES], 600.0, 600.0, buffer)
         ray.get(arena.join.remote(Engine(engine, "engine", "policy"), "policy"))
         seat = Seat("policy", "policy", Sampling(1.0, NEW_TOKENS), model)
         seats = {"attacker": seat, "defender": seat}

@@ -22,6 +22,7 @@ app = typer.Typer(
     help="Train language models by adversarial self-play: SPAG as one Ray application.",
 )
 Overrides = Annotated[list[str] | None, typer.Option("-o", help="override a key: -o self_play.rounds=1")]
+GameName = Annotated[str | None, typer.Option(help="which one, if the configuration has several games")]
 FLOORS = ("spag_ray", "actors", "learners", "cluster")
 RulesName = Literal["strict", "published"]
 
@@ -162,10 +163,11 @@ def play(
     attacker: Annotated[str | None, typer.Option(help="model folder of the attacker")] = None,
     defender: Annotated[str | None, typer.Option(help="model folder of the defender")] = None,
     words: Annotated[Path | None, typer.Option(help="target words, or scenarios of another game, one a line")] = None,
+    game: GameName = None,
     override: Overrides = None,
 ) -> None:
     """Play one game per word and write the games."""
-    settings = load_config(config, override or [])
+    settings = load_config(config, override or []).of_game(game)
     from cluster.commands.play import run_play
 
     run_play(settings, attacker, defender, words, out, _console())

@@ -103,17 +103,21 @@ class AttachedRun:
         return self._ask(lambda run: run.metrics.remote(kind, n))
 
     def play(
-        self, word: str, as_role: Literal["attacker", "defender"] = "attacker", say: Callable[[str], str] = input
+        self,
+        word: str,
+        as_role: Literal["attacker", "defender"] = "attacker",
+        say: Callable[[str], str] = input,
+        game: str | None = None,
     ) -> str:
         """Play against the newest weights, at the prompt; an empty line gives up. `say` is called with the prompt, and
-        returns your text. Returns the outcome."""
+        returns your text. `game`: which one, if the run has several. Returns the outcome."""
         turns: list[str] = []
         while True:
             if (len(turns) % 2 == 0) == (as_role == "attacker"):
                 if not (said := say(f"{as_role}> ").strip()):
                     return "given up"
                 turns.append(said)
-            answered = self._next_turn(word, turns, as_role)
+            answered = self._next_turn(word, turns, as_role, game)
             for turn in answered["turns"][len(turns) :]:
                 print(f"policy v{answered['version']}> {turn}")
             turns = answered["turns"]
@@ -150,8 +154,8 @@ class AttachedRun:
         with contextlib.suppress(ValueError, ray.exceptions.RayError):
             ray.kill(self._handle)
 
-    def _next_turn(self, word: str, turns: list[str], human: str) -> dict[str, Any]:
-        return self._ask(lambda run: run.play_turn.remote(word, turns, human))
+    def _next_turn(self, word: str, turns: list[str], human: str, game: str | None) -> dict[str, Any]:
+        return self._ask(lambda run: run.play_turn.remote(word, turns, human, game))
 
     def _ask(self, call: Callable[[RunHandle], Ref[R]]) -> R:
         try:

@@ -8,6 +8,7 @@ from cluster.buffer.buffer_actor import BufferHandle
 from cluster.buffer.replay_buffer import BufferSample
 from cluster.runtime.ray_session import get
 from cluster.tracking.recorder import Recorder
+from spag_ray.episodes.game_count import GameCount
 from spag_ray.results.lines import BufferLine, GamesLine
 
 EVERY_S = 5.0
@@ -15,14 +16,15 @@ EVERY_S = 5.0
 
 class BufferMetrics:
     """Writes lines `games` (per phase, when there are new ones; sums since the run started) and `buffer`. `max_lag` is
-    a stream's."""
+    a stream's. `by_game`: also lines for each game of a phase."""
 
-    def __init__(self, buffer: BufferHandle, recorder: Recorder, max_lag: int) -> None:
+    def __init__(self, buffer: BufferHandle, recorder: Recorder, max_lag: int, by_game: bool = False) -> None:
         self._buffer = buffer
         self._recorder = recorder
         self._max_lag = max_lag
         self._looked_at = float("-inf")
-        self._games: dict[str, int] = {}
+        self._by_game = by_game
+        self._games: dict[tuple[str, str | None], int] = {}
 
     def look(self, now: bool = False) -> None:
         """Record a sample. Does nothing if the last one is less than EVERY_S old, unless `now`."""
@@ -30,11 +32,14 @@ class BufferMetrics:
             return
         sample = get(self._buffer.sample.remote())
         self._looked_at = time.monotonic()
-        for phase, count in sample.played.items():
-            if self._games.get(phase) != count.num_games:
-                self._games[phase] = count.num_games
+        counts: dict[tuple[str, str | None], GameCount] = {(phase, None): each for phase, each in sample.played.items()}
+        if self._by_game:
+            counts.update(sample.played_by_game.items())
+        for (phase, game), count in counts.items():
+            if self._games.get((phase, game)) != count.num_games:
+                self._games[phase, game] = count.num_games
                 ends = {str(end): num_games for end, num_games in count.ends.items()}
-                self._recorder.record(GamesLine(phase, count.num_turns, count.num_tokens, ends))
+                self._recorder.record(GamesLine(phase, count.num_turns, count.num_tokens, ends, game))
         self._recorder.record(self._waiting(sample))
 
     def _waiting(self, sample: BufferSample) -> BufferLine:

@@ -319,7 +319,7 @@ class GameStream:
 
     def _task(self, lease: Lease) -> GameTask:
         attacker, defender = self._seats(lease.index)
-        return GameTask(lease.index, lease.word, STAGE, self._seed, attacker, defender)
+        return GameTask(lease.index, lease.word, STAGE, self._seed, attacker, defender, game=lease.game)
 
     def _versions_of(self, game: Played) -> dict[str, int]:
         """The oldest versions that played, of the learning policies."""

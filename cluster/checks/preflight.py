@@ -26,7 +26,7 @@ from spag_ray.game.prompts import make_renderer
 from spag_ray.game.protocol import Game, Scripted
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
-from spag_ray.games.of_config import game_of
+from spag_ray.games.of_config import Scenarios, by_game, game_of
 from spag_ray.results.evaluations import task_names
 from spag_ray.training_data.prompt_randomization import load_varied
 
@@ -118,13 +118,16 @@ def check_tasks(config: RunConfig, model: str) -> None:
         shelf.load(name, evaluation.num_fewshot).check(tokenizer, length)
 
 
-def check_run(config: RunConfig, model: str, words: Sequence[str], claimed: Sequence[str]) -> None:
-    """All of these checks that the run needs, in one process, because most of their time is spent on imports."""
+def check_run(config: RunConfig, model: str, words: Scenarios, held_out: Scenarios, cards: Sequence[str]) -> None:
+    """All of these checks that the run needs, in one process, because most of their time is spent on imports. `cards`:
+    the words of the deck."""
     if config.evaluation.tasks:
         os.environ.update(harness_environment(config.evaluation.download))  # set before the imports that read it
-    check_model(config, model, words)
-    if config.listens:
-        check_claims(config, model, claimed)
+    trained, kept = by_game(config, words).values(), by_game(config, held_out).values()
+    for each, own, out in zip(config.each_game, trained, kept, strict=True):
+        check_model(each, model, [*own, *out])
+        if each.listens:
+            check_claims(each, model, [*own, *cards])
     if config.evaluation.tasks:
         check_tasks(config, model)
 

@@ -18,12 +18,13 @@ from cluster.checks.check_results import CheckResult
 from cluster.checks.cluster_checks import cluster_checks
 from cluster.checks.node_report import memory_bytes
 from cluster.checks.preflight import check_claims, check_files, check_model, check_tasks, in_a_process
-from cluster.launch.placed_run import needs_cards, training_words
+from cluster.launch.placed_run import every_words, needs_cards
 from cluster.planning.memory import GIB
 from cluster.runtime.ray_session import ray_session
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import SpagError
 from spag_ray.game.decks import load_deck
+from spag_ray.games.of_config import by_game
 
 
 def run_doctor(config: RunConfig, folder: Path, console: Console) -> bool:
@@ -43,10 +44,11 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
     try:
         deck, max_difficulty = config.words.cards_from, config.words.max_difficulty
         cards = load_deck(deck, max_difficulty) if needs_cards(config) else {}
-        words, held_out = training_words(config, cards)
-        yield CheckResult(
-            "words", "pass", f"{len(words)} to train on, {len(held_out)} held out; read here and sent to the run"
-        )
+        words, held_out = every_words(config, cards)
+        for (name, own), out in zip(by_game(config, words).items(), by_game(config, held_out).values(), strict=True):
+            which = "" if name is None else f"{name}: "
+            told = f"{which}{len(own)} to train on, {len(out)} held out; read here and sent to the run"
+            yield CheckResult("words", "pass", told)
     except SpagError as error:
         cards, words, held_out = {}, ["word"], ["word"]
         yield CheckResult("words", "fail", str(error))
@@ -57,9 +59,11 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
         yield CheckResult("files", "fail", str(error))
     try:
         model = resolve_model(config.model)
-        in_a_process(check_model, config, model, [*words, *held_out])
-        if config.listens:
-            in_a_process(check_claims, config, model, [*words, *cards])
+        trained, kept = by_game(config, words).values(), by_game(config, held_out).values()
+        for each, own, out in zip(config.each_game, trained, kept, strict=True):
+            in_a_process(check_model, each, model, [*own, *out])
+            if each.listens:
+                in_a_process(check_claims, each, model, [*own, *cards])
         yield CheckResult("model", "pass", f"{model}: the tokenizer fits the prompts, and a game fits the context")
     except SpagError as error:
         yield CheckResult("model", "fail", str(error))

@@ -61,6 +61,7 @@ def run_listen(config: RunConfig, model: str, games: Path, console: Console) -> 
     from actors.models import load_tokenizer, resolve_model
     from actors.transformers_policy import TransformersPolicy
 
+    config = next((each for each in config.each_game if each.game.is_taboo), config)
     if not config.game.is_taboo:
         raise InputError(f"listen scores guesses of target words, and game.name {config.game.full_name} has none")
     folder = resolve_model(model)

@@ -11,7 +11,7 @@ from rich.console import Console
 from actors.endpoint_policy import check_endpoint
 from actors.models import resolve_model
 from cluster.checks.preflight import check_model, in_a_process
-from cluster.launch.placed_run import needs_cards, placed_run, training_words, watch_run, words_of_file
+from cluster.launch.placed_run import every_words, needs_cards, placed_run, watch_run, words_of_file
 from cluster.monitor.tables import comparison_lines, guess_table, match_tables
 from cluster.runtime.output_files import free_name
 from cluster.runtime.ray_session import get
@@ -20,9 +20,10 @@ from cluster.schedules.tournament import Entrant, check_entrants, entrants_of_ru
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 from spag_ray.game.decks import load_deck
+from spag_ray.games.of_config import by_game
 from spag_ray.results.could_have_known import read_held_out
-from spag_ray.results.game_names import names_of
-from spag_ray.results.matches import others_in, read_matches, write_matches
+from spag_ray.results.game_names import names_by_game
+from spag_ray.results.matches import of_game, others_in, read_matches, write_matches
 
 
 class MatchWanted(NamedTuple):
@@ -50,26 +51,29 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     cards = (
         load_deck(config.words.cards_from, config.words.max_difficulty) if is_scripted or needs_cards(config) else {}
     )
-    held_out = words_of_file(config, wanted.words) if wanted.words else training_words(config, cards)[1]
+    held_out = words_of_file(config, wanted.words) if wanted.words else every_words(config, cards)[1]
     model = next((entrant.folder for entrant in entrants if entrant.folder), None) or resolve_model(config.model)
-    for each in dict.fromkeys(entrant.folder or model for entrant in entrants):
-        in_a_process(check_model, config, each, held_out)
+    for folder in dict.fromkeys(entrant.folder or model for entrant in entrants):
+        for each, own in zip(config.each_game, by_game(config, held_out).values(), strict=True):
+            in_a_process(check_model, each, folder, own)
     for entrant in entrants:
         if entrant.endpoint is not None:
             check_endpoint(entrant.endpoint)
-    folder = make_run_folder(free_name(out.with_name(out.name + ".run")), config)
-    with placed_run(config, folder, model, held_out, held_out, cards) as run:
+    run_folder = make_run_folder(free_name(out.with_name(out.name + ".run")), config)
+    with placed_run(config, run_folder, model, held_out, held_out, cards) as run:
         matching = run.match_only.remote(entrants, wanted.against, played)
         watch_run(run, matching, console)
         matches = get(matching)
-    before = {(match.attacker, match.defender) for match in played}
-    new = [match for match in matches if (match.attacker, match.defender) not in before]
+    before = {match.key for match in played}
+    new = [match for match in matches if match.key not in before]
     write_matches(out, others_in(out, new) + new)  # a live run may have added its own matches
-    names, game = [entrant.name for entrant in entrants], names_of(config)
-    for table in match_tables(matches, names, game):
-        console.print(table)
-    for line in comparison_lines(matches, names, wanted.against, game):
-        console.print(line, soft_wrap=True)
-    if game.has_words and (lines := read_held_out(folder / "metrics.jsonl")):
+    names = [entrant.name for entrant in entrants]
+    for game, its in names_by_game(config).items():
+        met = of_game(matches, game)
+        for table in match_tables(met, names, its):
+            console.print(table)
+        for line in comparison_lines(met, names, wanted.against, its):
+            console.print(line, soft_wrap=True)
+    if lines := read_held_out(run_folder / "metrics.jsonl"):
         console.print(guess_table(lines))
-    console.print(f"matches: {out}   games: {folder}/episodes", soft_wrap=True)
+    console.print(f"matches: {out}   games: {run_folder}/episodes", soft_wrap=True)

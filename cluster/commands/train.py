@@ -21,11 +21,13 @@ from cluster.runtime.ray_session import get, is_job, ray_session
 from cluster.runtime.run_folder import make_run_folder, resumed_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import CollapseError, StopRequestedError
+from spag_ray.games.of_config import by_game
 from spag_ray.host.folder_lease import FolderLease, held
 from spag_ray.results.could_have_known import read_held_out
 from spag_ray.results.evaluations import FILE as EVALUATIONS
 from spag_ray.results.evaluations import read_evaluations
-from spag_ray.results.game_names import GameNames, names_of
+from spag_ray.results.game_names import names_by_game
+from spag_ray.results.matches import of_game
 
 
 def run_training(config: RunConfig, folder: Path, console: Console, resume: bool = False) -> None:
@@ -47,8 +49,8 @@ def run_training(config: RunConfig, folder: Path, console: Console, resume: bool
 
 def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease | None) -> None:
     """`lease`: of the folder of a run that resumes; None for a new one."""
-    prepared, game = prepare(config, folder, resume=lease is not None), names_of(config)
-    if config.objective.learn_from == "both" and config.objective.loser_turns == "all":
+    prepared = prepare(config, folder, resume=lease is not None)
+    if any(each.objective.learn_from == "both" and each.objective.loser_turns == "all" for each in config.each_game):
         console.print(
             "objective.learn_from: both also pushes losers' turns down; a reproduction saw that not converge: "
             "watch ratio_max and entropy in metrics.jsonl, or lower what a loser is paid in game.payoffs",
@@ -62,7 +64,7 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
         folder = make_run_folder(folder, config) if lease is None else lease.folder
         console.print(f"run folder: {folder}", soft_wrap=True)
         console.print(
-            f"model: {prepared.model}; {_split(prepared, game)}",
+            f"model: {prepared.model}; {'; '.join(_splits(config, prepared))}",
             soft_wrap=True,
         )
         again = f"to continue: spag-ray train {folder}/config.yaml --run-dir {folder} --resume"
@@ -80,10 +82,12 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
                 raise CollapseError(
                     f"{error}; to continue anyway: --resume --run-dir {folder} -o self_play.on_collapse=warn"
                 ) from None
-    console.print(outcome_table(results, game))
-    for line in head_to_head_lines(results, game):
-        console.print(line, soft_wrap=True)
-    if game.has_words and (lines := read_held_out(folder / "metrics.jsonl")):
+    for name, its in names_by_game(config).items():
+        own = of_game(results, name)
+        console.print(outcome_table(own, its))
+        for line in head_to_head_lines(own, its):
+            console.print(line, soft_wrap=True)
+    if lines := read_held_out(folder / "metrics.jsonl"):
         console.print(guess_table(lines))
     if (folder / EVALUATIONS).exists():
         for table in evaluation_tables(read_evaluations(folder / EVALUATIONS)):
@@ -95,10 +99,15 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
     report_finished(folder, console)
 
 
-def _split(prepared: Prepared, game: GameNames) -> str:
-    if game.is_exhaustive:
-        return f"{len(prepared.words)} {game.scenarios}, all of them also for evaluation"
-    return f"{len(prepared.words)} training {game.scenarios}, {len(prepared.held_out)} held out"
+def _splits(config: RunConfig, prepared: Prepared) -> Iterator[str]:
+    """What each game is trained and evaluated on."""
+    words, held_out = by_game(config, prepared.words), by_game(config, prepared.held_out)
+    for name, game in names_by_game(config).items():
+        which = "" if name is None else f"{name}: "
+        if game.is_exhaustive:
+            yield f"{which}{len(words[name])} {game.scenarios}, all of them also for evaluation"
+        else:
+            yield f"{which}{len(words[name])} training {game.scenarios}, {len(held_out[name])} held out"
 
 
 @contextlib.contextmanager

@@ -18,27 +18,27 @@ from cluster.checks.preflight import check_files, check_run, in_a_process
 from cluster.handles import Ref
 from cluster.monitor.progress import watch
 from cluster.planning.reservation import free, reservation_of
-from cluster.rollout.game_rules import rules_of
+from cluster.rollout.game_rules import every_rules
 from cluster.run.run import Run
 from cluster.run.run_handle import RunHandle
 from cluster.runtime.ray_session import NAMESPACE, get, ray_session
 from cluster.runtime.run_folder import check_can_be_made, make_run_folder, note_stop, reopen_run_folder, resumed_config
 from cluster.types import Progress
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import ConfigError, StopRequestedError
+from spag_ray.errors import ConfigError, InputError, StopRequestedError
 from spag_ray.game.decks import Deck, easy_cards, load_deck, split_words, without_words
 from spag_ray.game.words import read_scenarios, read_words
-from spag_ray.games.of_config import game_of, scenarios_of
+from spag_ray.games.of_config import Scenarios, by_game, game_of, scenarios_of
 from spag_ray.host.folder_lease import FolderLease, held
 
 
 class Prepared(NamedTuple):
-    """A run's inputs besides its configuration and its folder: a model's folder, words to train on, words held out, and
-    the cards of the scripted expert."""
+    """A run's inputs besides its configuration and its folder: a model's folder, words to train on, words held out (of
+    several games, {game: its own}), and the cards of the scripted expert."""
 
     model: str
-    words: list[str]
-    held_out: list[str]
+    words: Scenarios
+    held_out: Scenarios
     cards: Deck
 
 
@@ -49,11 +49,12 @@ def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
     else:
         check_can_be_made(folder)
     cards = load_deck(config.words.cards_from, config.words.max_difficulty) if needs_cards(config) else {}
-    words, held_out = training_words(config, cards)
+    words, held_out = every_words(config, cards)
     check_files(config)
     model = resolve_model(config.model)
-    in_a_process(check_run, config, model, [*words, *held_out], [*words, *cards])
-    return Prepared(model, words, held_out, without_words(cards, held_out))
+    in_a_process(check_run, config, model, words, held_out, list(cards))
+    of_taboo = [word for own in by_game(config, held_out).values() for word in own]
+    return Prepared(model, words, held_out, without_words(cards, of_taboo))
 
 
 def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
@@ -70,7 +71,7 @@ def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
         actor = ray.remote(Run).options(
             name=f"run-{folder.name}", namespace=NAMESPACE, lifetime="detached", num_cpus=0, max_concurrency=8
         )
-        run: RunHandle = actor.remote(config, lease, *prepared, rules_of(config))
+        run: RunHandle = actor.remote(config, lease, *prepared, every_rules(config))
         ray.get(run.status.remote())  # an error of its constructor is raised here
         run.train_alone.remote()
         stack.pop_all()  # the Run holds the lease from here on
@@ -89,6 +90,14 @@ def stream_hint(config: RunConfig) -> str | None:
         f"permits for {permits} games are too few: {wanted} games keep engines and learner busy (games in flight plus "
         "those of one version); raise stream.max_lag or stream.games_per_version, or lower self_play.games_in_flight"
     )
+
+
+def every_words(config: RunConfig, cards: Deck) -> tuple[Scenarios, Scenarios]:
+    """`training_words`; of several games, each as {game: its own}."""
+    if not config.games:
+        return training_words(config, cards)
+    found = {each.game.full_name: training_words(each, cards) for each in config.each_game}
+    return {name: words for name, (words, _) in found.items()}, {name: out for name, (_, out) in found.items()}
 
 
 def training_words(config: RunConfig, cards: Deck) -> tuple[list[str], list[str]]:
@@ -120,6 +129,9 @@ def training_words(config: RunConfig, cards: Deck) -> tuple[list[str], list[str]
 
 def words_of_file(config: RunConfig, path: Path) -> list[str]:
     """The words to play from a file with one per line; in another game than Taboo, its scenarios. Raises InputError."""
+    if config.games:
+        names = ", ".join(game.full_name for game in config.games)
+        raise InputError(f"{path}: a file has the words of one game, but this configuration has the games {names}")
     if (game := game_of(config)) is not None:
         return read_scenarios(path, list(game.scenarios()), config.game.full_name)
     return read_words(path)
@@ -130,8 +142,8 @@ def placed_run(
     config: RunConfig,
     folder: Path,
     model: str,
-    words: list[str],
-    held_out: list[str],
+    words: Scenarios,
+    held_out: Scenarios,
     cards: Deck,
     lease: FolderLease | None = None,
 ) -> Iterator[RunHandle]:
@@ -140,7 +152,7 @@ def placed_run(
         lease = lease or stack.enter_context(held(folder))
         stack.enter_context(ray_session(config.cluster))
         actor = ray.remote(Run).options(name=f"run-{folder.name}", num_cpus=0, max_concurrency=4)
-        run: RunHandle = actor.remote(config, lease, model, words, held_out, cards, rules_of(config))
+        run: RunHandle = actor.remote(config, lease, model, words, held_out, cards, every_rules(config))
         try:
             yield run
         except (KeyboardInterrupt, StopRequestedError) as stop:
@@ -206,4 +218,4 @@ def watch_run(
 
 def needs_cards(config: RunConfig) -> bool:
     scripted = config.imitation.enabled and config.imitation.source == "scripted"
-    return config.game.is_taboo and (scripted or config.words.are_from_cards)
+    return any(each.game.is_taboo for each in config.each_game) and (scripted or config.words.are_from_cards)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from cluster.learning.training_stage import TrainingStage
 from cluster.tracking.recorder import Recorder
@@ -25,7 +25,8 @@ from spag_ray.training_data.unsaid_words import heard_words, merged, unsaid_word
 
 
 class StageSamples:
-    """The samples of one run. `learning`: names of the policies that self-play trains."""
+    """The samples of one run. `learning`: names of the policies that self-play trains. `renderer`: Taboo's, if the run
+    plays it, because only Taboo's turns get more than what was said."""
 
     def __init__(
         self, config: RunConfig, tokenizer: Tokenizer, renderer: Renderer, learning: set[str], recorder: Recorder
@@ -77,26 +78,29 @@ class StageSamples:
         episodes: Sequence[Episode],
         what: str,
         sft: Sequence[TurnSample],
-        baselines: RoleBaselines | None,
-        window: RoleWindow | None = None,
+        baselines: Mapping[str, RoleBaselines] | None = None,
+        windows: Mapping[str, RoleWindow] | None = None,
     ) -> TrainingStage:
-        """The learner's own turns. `window`: that of a stream, whose versions may have no decided game; any other stage
-        without one raises InputError, which names it `what`."""
+        """The learner's own turns. `baselines`: {game: its moving averages}. `windows`: {game: its wins} of a stream,
+        whose versions may have no decided game; any other stage without one raises InputError, which names it
+        `what`."""
         config = self._config
-        is_sampled = config.render == "exact"
-        episodes = self._rendered(episodes)
-        games = game_samples(
-            episodes,
-            config.objective,
-            config.game.payoffs,
-            baselines,
-            is_sampled,
-            self._learning,
-            window,
-        )
-        games = self._listening(games, episodes, config.objective.listening_coeff, self._learning)
-        games = self._unsaid(games, episodes, self._learning)
-        games = self._recorded(games, what, len(episodes), may_be_empty=window is not None)
+
+        def own(game: RunConfig, episodes: Sequence[Episode]) -> list[GameSample]:
+            name, objective = game.game.full_name, game.objective
+            games = game_samples(
+                episodes,
+                objective,
+                game.game.payoffs,
+                (baselines or {}).get(name),
+                config.render == "exact",
+                self._learning,
+                None if windows is None else windows[name],
+            )
+            games = self._listening(game, games, episodes, objective.listening_coeff, self._learning)
+            return self._unsaid(game, games, episodes, self._learning)
+
+        games = self._of_games(self._rendered(episodes), own, what, may_be_empty=windows is not None)
         # The published code trains on the plain softmax at any sampling temperature; `spag` trains at that temperature.
         temperature = config.sampling.temperature
         tempered = config.objective.name == "spag" and temperature > 0
@@ -113,12 +117,38 @@ class StageSamples:
         )
 
     def _of_expert(self, played: Sequence[Episode]) -> list[GameSample]:
-        episodes = self._rendered(played)
-        config = self._config
-        games = imitation_samples(episodes, config.objective, config.imitation.learn_from, config.imitates_claims)
-        games = self._listening(games, episodes, config.imitation_listening_coeff, claiming=config.imitation_claiming)
-        games = self._unsaid(games, episodes)
-        return self._recorded(games, "imitation", len(episodes))
+        def own(game: RunConfig, episodes: Sequence[Episode]) -> list[GameSample]:
+            games = imitation_samples(episodes, game.objective, game.imitation.learn_from, game.imitates_claims)
+            coeff, claiming = game.imitation_listening_coeff, game.imitation_claiming
+            games = self._listening(game, games, episodes, coeff, claiming=claiming)
+            return self._unsaid(game, games, episodes)
+
+        return self._of_games(self._rendered(played), own, "imitation")
+
+    def _of_games(
+        self,
+        episodes: Sequence[Episode],
+        own: Callable[[RunConfig, Sequence[Episode]], list[GameSample]],
+        what: str,
+        may_be_empty: bool = False,
+    ) -> list[GameSample]:
+        """The samples that `own` makes of each game's episodes with the configuration of this game, in the order of the
+        episodes. Raises InputError if there are none, unless there may be none."""
+        if not self._config.games:
+            games = own(self._config, episodes)
+            self._record(games, what, may_be_empty)
+        else:
+            games = []
+            for each in self._config.each_game:
+                name = each.game.full_name
+                found = own(each, [episode for episode in episodes if episode.game == name])
+                self._record(found, what, may_be_empty, name)
+                games += found
+            order = {episode.episode_id: place for place, episode in enumerate(episodes)}
+            games.sort(key=lambda game: order[game.episode_id])
+        if not games and not may_be_empty:
+            raise nothing_to_learn(what, len(episodes))
+        return games
 
     def _rendered(self, played: Sequence[Episode]) -> Sequence[Episode]:
         """The episodes with the prompts that they were played with, or rendered with other prompts."""
@@ -129,6 +159,7 @@ class StageSamples:
 
     def _listening(
         self,
+        config: RunConfig,
         games: list[GameSample],
         episodes: Sequence[Episode],
         coeff: float,
@@ -139,17 +170,21 @@ class StageSamples:
         the claiming term's weight."""
         if not coeff:
             return games
-        objective, temperature = self._config.objective, self._config.sampling.temperature or 1.0
+        objective, temperature = config.objective, config.sampling.temperature or 1.0
         when = WhenToClaim(objective.claiming_words, temperature, claiming) if objective.claiming_coeff else None
         claim, turns = self._renderer.claim, objective.listening_turns
         heard = listened_turns(episodes, claim, turns, self._longest, learning, when)
         return with_listening(games, heard)
 
     def _unsaid(
-        self, games: list[GameSample], episodes: Sequence[Episode], learning: set[str] | None = None
+        self,
+        config: RunConfig,
+        games: list[GameSample],
+        episodes: Sequence[Episode],
+        learning: set[str] | None = None,
     ) -> list[GameSample]:
         """The games with the words that their turns are trained not to say, if that is configured."""
-        if not self._config.objective.unsaid_coeff:
+        if not config.objective.unsaid_coeff:
             return games
         of_attackers = unsaid_words(episodes, self._renderer.spoken, self._longest, learning)
         of_defenders = heard_words(episodes, self._renderer.claim, self._longest, learning)
@@ -160,14 +195,11 @@ class StageSamples:
         """Tokens of the longest sample that is added to a game."""
         return min(self._config.engine.max_model_len, self._config.learner.max_tokens_per_microbatch)
 
-    def _recorded(
-        self, games: list[GameSample], what: str, num_episodes: int, may_be_empty: bool = False
-    ) -> list[GameSample]:
-        if not games and not may_be_empty:
-            raise nothing_to_learn(what, num_episodes)
-        weights = {str(game.role): game.weight for game in games if game.role is not None}
-        self._recorder.record(SamplesLine(what, sum(bool(game.turns) for game in games), weights))
-        return games
+    def _record(self, games: list[GameSample], what: str, may_be_empty: bool, name: str | None = None) -> None:
+        """Nothing of a stage without games: it is an error. `name`: of one of several games."""
+        if games or may_be_empty or name is not None:
+            weights = {str(game.role): game.weight for game in games if game.role is not None}
+            self._recorder.record(SamplesLine(what, sum(bool(game.turns) for game in games), weights, name))
 
 
 def nothing_to_learn(what: str, num_games: int) -> InputError:

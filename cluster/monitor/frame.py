@@ -122,7 +122,7 @@ def _play(view: RunView, width: int) -> Text:
 
 def _shares(view: RunView, width: int) -> list[Text]:
     """A line of headings, and a line for each stage."""
-    rows = [*([view.self_play] if view.self_play is not None else []), *view.held_out.values()]
+    rows = [*view.self_play, *view.held_out.values()]
     if not rows:
         return []
     column = max(10, (width - 24) // len(_COLUMNS))

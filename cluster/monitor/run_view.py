@@ -113,6 +113,11 @@ class Learned:
         self.newest, self._learning = at, None
 
 
+def named(title: str, game: str | None) -> str:
+    """A title of all games, or of one of several."""
+    return title if game is None else f"{title}, {game}"
+
+
 def outcomes_of(line: GamesLine) -> Counter[str]:
     """{outcome: games}, summed over the more detailed ends of games in the line."""
     counts: Counter[str] = Counter()
@@ -173,7 +178,7 @@ class RunView:
         self.held_out: dict[str, Shares] = {}
         self.restarts: Counter[str] = Counter()
         self.happenings: deque[tuple[float, str]] = deque(maxlen=MAX_HAPPENINGS)
-        self._self_play: deque[Counter[str]] = deque(maxlen=LATELY)
+        self._self_play: dict[str | None, deque[Counter[str]]] = {}  # by game; None: all games together
         self._games: tuple[float, GamesLine] | None = None  # the newest line, and when it was written
         self._is_stream = False
         self._learned = Learned()
@@ -192,12 +197,14 @@ class RunView:
         self.evaluations[found.stage, found.task, found.metric] = found
 
     @property
-    def self_play(self) -> Shares | None:
-        """Self-play games of the last minute in which games ended; None without any."""
-        if not self._self_play:
-            return None
-        first, last = self._self_play[0], self._self_play[-1]
-        return Shares("self-play", (last - first) or last)
+    def self_play(self) -> list[Shares]:
+        """Self-play games of the last minute in which games ended: of the run's only game, or of each of several."""
+        shares = []
+        for game, sums in self._self_play.items():
+            if game is not None or len(self._self_play) == 1:
+                first, last = sums[0], sums[-1]
+                shares.append(Shares(named("self-play", game), (last - first) or last))
+        return shares
 
     def learned(self) -> tuple[int, int] | None:
         """(rounds that were trained on and published, all rounds); for a stream, versions."""
@@ -261,18 +268,25 @@ class RunView:
 
     def _take_play(self, line: PlayLine) -> None:
         stage = Stage.parse(line.stage)
-        self.doing = f"{line.stage}: played"
-        self.games_per_s = line.games_per_s
+        if line.game is None:
+            self.doing = f"{line.stage}: played"
+            self.games_per_s = line.games_per_s
         if stage.phase == "evaluation":
-            self.held_out[stage.title] = Shares(stage.title, line.outcomes)
+            if line.game is not None:
+                self.held_out.pop(stage.title, None)  # all games together
+            title = named(stage.title, line.game)
+            self.held_out[title] = Shares(title, line.outcomes)
 
     def _take_games(self, line: GamesLine, at: float) -> None:
         """The line holds sums of a phase since the buffer's process started."""
         outcomes = outcomes_of(line)
         if line.phase == "self_play":
-            if self._self_play and self._self_play[-1] - outcomes:
-                self._self_play.clear()  # the sums decreased: the buffer was restarted
-            self._self_play.append(outcomes)
+            sums = self._self_play.setdefault(line.game, deque(maxlen=LATELY))
+            if sums and sums[-1] - outcomes:
+                sums.clear()  # the sums decreased: the buffer was restarted
+            sums.append(outcomes)
+        if line.game is not None:
+            return  # a part of the line before it
         before, self._games = self._games, (at, line)
         if before is None:
             return

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
-from actors.arena import GameTask, Player, Rules, TaskList, TaskSource, answer, play_games
+from actors.arena import GameTask, Player, Rules, TaskList, TaskSource, answer, play_all, play_game
 from actors.endpoint_policy import EndpointPolicy
 from actors.models import load_tokenizer
 from actors.pool import EnginePool, PoolCounts
@@ -18,6 +18,7 @@ from cluster.handles import ActorHandle, remote_method
 from cluster.rollout.remote_policy import Pace, RemotePolicy
 from cluster.runtime.ray_session import redirect_output
 from cluster.types import Engine, Seat
+from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import encode
 from spag_ray.game.game_renderer import game_renderer
 from spag_ray.game.prompt_file import PromptTemplate
@@ -28,15 +29,15 @@ MAX_UNSENT = 64  # episodes; play waits when the buffer is that far behind
 
 
 class ArenaActor:
-    """`turn_timeout_s`: after this time a turn is requested from another engine. `join_timeout_s`: how long games wait
-    for an engine when there is none, not counting the wait for room."""
+    """`games`: the rules of each game. `turn_timeout_s`: after this time a turn is requested from another engine.
+    `join_timeout_s`: how long games wait for an engine when there is none, not counting the wait for room."""
 
     def __init__(
         self,
         name: str,
         log_path: str,
         template: PromptTemplate,
-        rules: Rules,
+        games: Sequence[Rules],
         turn_timeout_s: float,
         join_timeout_s: float,
         buffer: BufferHandle,
@@ -44,11 +45,11 @@ class ArenaActor:
         redirect_output(log_path)
         self._name = name
         self._template = template
-        self._rules = rules
+        self._games = {rules.name: rules for rules in games}
         self._turn_timeout_s = turn_timeout_s
         self._join_timeout_s = join_timeout_s
         self._buffer = buffer
-        self._renderers: dict[str, Renderer] = {}
+        self._renderers: dict[tuple[str, str], Renderer] = {}
         self._pools: dict[str, EnginePool] = {}
         self._pace = Pace()
         self._playing: dict[str, asyncio.Task[int]] = {}  # by stage: an evaluation plays beside a stream
@@ -107,7 +108,8 @@ class ArenaActor:
 
     async def answer(self, task: GameTask, texts: list[str], seat: Seat) -> tuple[list[str], Verdict | None]:
         """The seat's next turn in a game against a user; see actors.arena.answer."""
-        return await answer(task, texts, self._player(seat), self._rules)
+        rules = self._rules(task.game)
+        return await answer(task, texts, self._player(seat, rules), rules)
 
     async def play(self, tasks: Sequence[GameTask], seats: Mapping[str, Seat], games_in_flight: int) -> int:
         """Play all tasks, which are of one stage; returns how many episodes the buffer acknowledged."""
@@ -135,16 +137,33 @@ class ArenaActor:
             del self._playing[stage]
 
     async def _play(self, source: TaskSource, seats: Mapping[str, Seat], games_in_flight: int) -> int:
-        players = {name: self._player(seat) for name, seat in seats.items()}
+        players = {
+            game: {name: self._player(seat, rules) for name, seat in seats.items()}
+            for game, rules in self._games.items()
+        }
         outbox = _Outbox(self._buffer)
         paced = _Pausable(source, self._may_play)
-        async for episode in play_games(paced, players, self._rules, games_in_flight):
+
+        def play(task: GameTask) -> Coroutine[Any, Any, Episode]:
+            rules = self._rules(task.game)
+            return play_game(task, players[rules.name], rules)
+
+        async for episode in play_all(paced, play, games_in_flight):
             await outbox.put(encode(episode))
         return await outbox.close()
 
-    def _player(self, seat: Seat) -> Player:
-        renderer = self._renderer(seat.model)
-        pool, game = self._pool(seat.pool, seat.policy), self._rules.game
+    def _rules(self, game: str | None) -> Rules:
+        """Those of the named game; None: of the only one."""
+        if game is None:
+            (rules,) = self._games.values()
+            return rules
+        return self._games[game]
+
+    def _player(self, seat: Seat, rules: Rules) -> Player:
+        renderer, game = self._renderer(seat.model, rules), rules.game
+        # Engines play every game; a player without a model has its own rules for each.
+        is_of_game = (seat.cards is not None or seat.endpoint is not None) and len(self._games) > 1
+        pool = self._pool(f"{seat.pool} at {rules.name}" if is_of_game else seat.pool, seat.policy)
         if seat.cards is not None:
             pool.join(
                 "expert",
@@ -165,15 +184,16 @@ class ArenaActor:
             self._pools[name] = EnginePool(policy, self._turn_timeout_s, self._join_timeout_s)
         return self._pools[name]
 
-    def _renderer(self, model: str) -> Renderer:
-        if model not in self._renderers:
-            rules, tokenizer = self._rules, load_tokenizer(model)
-            self._renderers[model] = (
+    def _renderer(self, model: str, rules: Rules) -> Renderer:
+        key = model, rules.name
+        if key not in self._renderers:
+            tokenizer = load_tokenizer(model)
+            self._renderers[key] = (
                 make_renderer(self._template, tokenizer, rules.max_turns)
                 if rules.game is None
                 else game_renderer(rules.game, tokenizer, rules.style)
             )
-        return self._renderers[model]
+        return self._renderers[key]
 
 
 class ArenaHandle(ActorHandle, Protocol):

@@ -10,9 +10,15 @@ from spag_ray.games.of_config import game_of
 from spag_ray.games.registry import module_to_send
 
 
+def every_rules(config: RunConfig) -> list[Rules]:
+    """`rules_of` each game of the run."""
+    return [rules_of(each) for each in config.each_game]
+
+
 def rules_of(config: RunConfig) -> Rules:
-    """The rules, with the game if it is not Taboo. A class from a user's file or package is sent to other processes
-    with its code and that of all imported modules of the package, because its files need not be there."""
+    """The rules of a configuration of one game, with the game if it is not Taboo. A class from a user's file or package
+    is sent to other processes with its code and that of all imported modules of the package, because its files need not
+    be there."""
     game = game_of(config)
     if game is None:
         return Rules(config.game.max_turns, config.game.rules)

@@ -38,15 +38,16 @@ _REPLACED = ".replaced"
 @dataclass
 class RunState:
     """Where the loop is, as plain JSON. `order` counts checkpoints. `stage` is the last stage that was trained on (""
-    for none). `rounds` and `parts` count finished rounds and versions of a stream. `role_wins`: RoleWindow's text."""
+    for none). `rounds` and `parts` count finished rounds and versions of a stream. `baselines` and `role_wins` are
+    those of RoleAverages: {role: value} and RoleWindow's text; of several games, {game: that}."""
 
     order: int = 0
     stage: str = ""
     rounds: int = 0
     parts: int = 0
     words: dict[str, Any] | None = None
-    baselines: dict[str, float] | None = None
-    role_wins: str = ""
+    baselines: dict[str, Any] | None = None
+    role_wins: str | dict[str, str] = ""
     league: dict[str, Any] | None = None
     stream: dict[str, Any] | None = None
     results: list[dict[str, Any]] = field(default_factory=list)

@@ -61,12 +61,13 @@ from spag_ray.errors import CollapseError, InputError, StopRequestedError
 from spag_ray.game.decks import Deck
 from spag_ray.game.prompt_file import load_template
 from spag_ray.game.prompts import Renderer
+from spag_ray.game.protocol import TABOO
 from spag_ray.game.rules import Role
-from spag_ray.game.words import WordStream
-from spag_ray.games.of_config import renderer_of
+from spag_ray.game.words import Scenario, WordsOfGame, WordStream
+from spag_ray.games.of_config import Scenarios, by_game, renderer_of
 from spag_ray.host.folder_lease import FolderLease, Heartbeat
 from spag_ray.results.evaluations import Evaluation
-from spag_ray.results.game_names import names_of, write_names
+from spag_ray.results.game_names import names_by_game, names_of_all, write_names
 from spag_ray.results.matches import Match
 from spag_ray.stages import LEARN, PLAY
 from spag_ray.training_data.samples import GameSample, TurnSample
@@ -79,17 +80,17 @@ PROBE = "It is something that most people have seen, though few could say when t
 
 class Run:
     """`lease`: of the run folder; this process adopts it. `words` are trained on, `held_out` only evaluated on; `model`
-    is a folder; `rules` have the game, which this process may be unable to import."""
+    is a folder; `rules`, of each game, have the game, which this process may be unable to import."""
 
     def __init__(
         self,
         config: RunConfig,
         lease: FolderLease,
         model: str,
-        words: Sequence[str],
-        held_out: Sequence[str],
+        words: Scenarios,
+        held_out: Scenarios,
         cards: Deck,
-        rules: Rules,
+        rules: Sequence[Rules],
     ) -> None:
         lease.adopt()
         redirect_output(str(lease.folder / "logs" / "run.log"))
@@ -97,22 +98,28 @@ class Run:
         self._lease = lease
         self._folder = folder = lease.folder
         self._control = control = RunControl(lease)
-        names = names_of(config, rules.game)
+        games = {each.name: each.game for each in rules}
+        by_name = names_by_game(config, games)
+        names = names_of_all(by_name)
         self._status = status = StatusBoard(lambda: self._policies[0].version, names)
-        write_names(folder, config, rules.game)
+        write_names(folder, config, games)
         Heartbeat(lease, status.note)  # until this process ends
         self._recorder = recorder = Recorder(folder, config.tracking, status.note, lease.check, names)
         self._restarts = restarts = RestartBudget(config.supervision, recorder, status.note)
         self._reservation = Reservation(config.cluster, reservation_of(folder), status.note, control.check_stop)
 
         tokenizer, template = load_tokenizer(model), load_template(config.prompts)
-        renderer = renderer_of(config, tokenizer, rules.game)
-        self._policies = self._learning_policies(model, _probe(renderer, held_out[0]))
+        renderers = {
+            each.game.full_name: renderer_of(each, tokenizer, games[each.game.full_name]) for each in config.each_game
+        }
+        first = next(iter(renderers.values()))
+        words_of, held_out_of = by_game(config, words), by_game(config, held_out)
+        self._policies = self._learning_policies(model, _probe(first, next(iter(held_out_of.values()))[0]))
         self._buffer = self._start_buffer()
         self._watch = ActorWatch(config.supervision.heartbeat_timeout_s)
         self._watch.watch("buffer", self._buffer, is_restarted=True)
         self._watch.start()
-        self._buffer_metrics = BufferMetrics(self._buffer, recorder, config.stream.max_lag)
+        self._buffer_metrics = BufferMetrics(self._buffer, recorder, config.stream.max_lag, bool(config.games))
         self._arenas = Arenas(
             folder.name,
             str(folder / "logs"),
@@ -140,7 +147,11 @@ class Run:
         league = LeaguePlay(config, lease, self._policies, self._engines, self._seating, recorder)
         # Against other players each word comes twice: the learner attacks with it once, and defends once.
         meets_others = league.league.is_open or config.self_play.on_collapse == "mix"
-        stream = WordStream(list(words), config.seed, attacker_seats=2 if meets_others else 1)
+        shares = [each.share for each in config.games] or [1.0]
+        planned = [
+            WordsOfGame(game, share, tuple(own)) for (game, own), share in zip(words_of.items(), shares, strict=True)
+        ]
+        stream = WordStream(planned, config.seed, attacker_seats=2 if meets_others else 1)
         self._recovery = Recovery(
             config,
             control,
@@ -166,12 +177,15 @@ class Run:
             self._seating,
             stream,
             cards,
-            StageSamples(config, tokenizer, renderer, learning, recorder),
+            StageSamples(config, tokenizer, renderers.get(TABOO, first), learning, recorder),
             league,
             self._matches,
             frozen,
-            CollapseWatch(config, folder, self._matches, recorder, status, names),
-            Exploitability(self._ground, rules.game, renderer, self._policies),
+            CollapseWatch(config, folder, self._matches, recorder, status, by_name),
+            [
+                Exploitability(self._ground, games[name], renderer, self._policies, name if config.games else None)
+                for name, renderer in renderers.items()
+            ],
             self._tasks,
             self._recovery,
             self._watch,
@@ -210,7 +224,8 @@ class Run:
                 self._engines.start(defender, "defender", "defender", 1)
                 other = self._seating.engines_of("defender", "defender", defender, temperature)
             seats = {"attacker": seat, "defender": other}
-            episodes = play_round(self._ground, str(PLAY), words, seats, Opponents(self._config.seed))
+            scenarios = [Scenario(word) for word in words]
+            episodes = play_round(self._ground, str(PLAY), scenarios, seats, Opponents(self._config.seed))
             return [episode.as_published() for episode in episodes]
 
     def match_only(self, entrants: Sequence[Entrant], against: str | None, played: Sequence[Match]) -> list[Match]:
@@ -264,9 +279,9 @@ class Run:
         """The last `count` lines of metrics.jsonl, of one kind if given."""
         return self._recorder.last(kind, min(count, MAX_ASKED))
 
-    def play_turn(self, word: str, texts: list[str], human: str) -> dict[str, Any]:
+    def play_turn(self, word: str, texts: list[str], human: str, game: str | None = None) -> dict[str, Any]:
         """See GameWithUser."""
-        return GameWithUser(self._config, self._engines, self._arenas, self._seating).turn(word, texts, human)
+        return GameWithUser(self._config, self._engines, self._arenas, self._seating).turn(word, texts, human, game)
 
     def pause(self) -> None:
         """Start no game and no learner step until `resume`; those under way are finished."""

@@ -31,15 +31,17 @@ class GameWithUser:
         self._arenas = arenas
         self._seating = seating
 
-    def turn(self, word: str, texts: list[str], human: str) -> dict[str, Any]:
+    def turn(self, word: str, texts: list[str], human: str, game: str | None = None) -> dict[str, Any]:
         """The next turn of a game on `word`, whose turns so far are `texts`. Returns all turns, the verdict if the game
-        has ended, and the version that played."""
+        has ended, and the version that played. `game`: its name, if the run has several. Raises InputError, and
+        ConfigError for a game that the run does not have."""
+        config = self._config.of_game(game)
         if self._engines.are_asleep:
             raise InputError(
                 "the engines sleep while the learner trains on their devices; ask again when the run plays"
             )
         role = Role(human).other
-        task = GameTask(0, word, "visit", self._config.seed)
+        task = GameTask(0, word, "visit", config.seed, game=config.game.full_name)
         seat = self._seating.newest(role, self._config.sampling.temperature)
         engine = self._config.engine  # a turn has three attempts, perhaps after a wait for an engine
         timeout_s = 3 * engine.turn_timeout_s + engine.start_timeout_s

@@ -34,16 +34,14 @@ from typing import Protocol
 from cluster.learning.stage_samples import StageSamples, nothing_to_learn
 from cluster.learning.training_stage import TrainingStage
 from cluster.run.checkpoint import RunState
+from cluster.run.role_averages import RoleAverages
 from cluster.schedules.stream import Stream
-from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import LearnersLostError, StopRequestedError
-from spag_ray.game.rules import Role
 from spag_ray.results.matches import Match
 from spag_ray.stages import BASE, IMITATED, STREAM, Stage
 from spag_ray.training_data.listened_turns import count_leading
-from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
 from spag_ray.training_data.samples import TurnSample
 
 MAX_UNDECIDED = 5  # versions of a stream in a row without a decided game
@@ -122,13 +120,13 @@ def go_on(run: Training, state: RunState) -> list[Match]:
     if state.stage:
         run.evaluate(Stage.parse(state.stage))
 
-    baselines = role_baselines(config.objective, state)
+    averages = RoleAverages.saved_in(state, config)
     sft = run.samples.sft()
     run.start_league()
     if config.schedule == "stream" and state.rounds < config.self_play.rounds:
-        state = stream_rounds(run, state, sft, baselines)
+        state = stream_rounds(run, state, sft, averages)
     for number in range(state.rounds + 1, config.self_play.rounds + 1):
-        state = spag_round(run, number, state, sft, baselines)
+        state = spag_round(run, number, state, sft, averages)
         run.publish()
         run.new_version()
         run.evaluate(Stage.parse(state.stage))
@@ -149,19 +147,17 @@ def imitate(run: Training, state: RunState) -> RunState:
     return state
 
 
-def spag_round(
-    run: Training, number: int, state: RunState, sft: list[TurnSample], baselines: RoleBaselines | None
-) -> RunState:
+def spag_round(run: Training, number: int, state: RunState, sft: list[TurnSample], averages: RoleAverages) -> RunState:
     """Self-play with the newest weights, then one training pass over the decided games."""
     stage = Stage.of_round(number)
     episodes = run.self_play(stage)
     run.record_opponents(episodes)
-    run.learn(run.samples.self_play(stage, episodes, f"round {number}", sft, baselines))
+    run.learn(run.samples.self_play(stage, episodes, f"round {number}", sft, averages.baselines))
     run.save(stage)
-    return run.checkpoint(str(stage), replace(state, stage=str(stage), rounds=number, baselines=as_json(baselines)))
+    return run.checkpoint(str(stage), averages.added_to(replace(state, stage=str(stage), rounds=number)))
 
 
-def stream_rounds(run: Training, state: RunState, sft: list[TurnSample], baselines: RoleBaselines | None) -> RunState:
+def stream_rounds(run: Training, state: RunState, sft: list[TurnSample], averages: RoleAverages) -> RunState:
     """All rounds, while play continues: a new version of the weights for every `games_per_version` games."""
     config = run.config
     per_version = config.stream.games_per_version
@@ -169,7 +165,6 @@ def stream_rounds(run: Training, state: RunState, sft: list[TurnSample], baselin
     versions_per_round = config.self_play.games_per_round // per_version
     num_parts = config.self_play.rounds * versions_per_round
     num_undecided = 0
-    window = RoleWindow(config.stream.role_weight_window, state.role_wins)
     with run.streaming(state) as stream:
         for part in range(state.parts, num_parts):
             round_number, place = part // versions_per_round + 1, part % versions_per_round + 1
@@ -181,7 +176,7 @@ def stream_rounds(run: Training, state: RunState, sft: list[TurnSample], baselin
                     run.checkpoint(f"version-{part}", state)
                 raise
             run.record_opponents(episodes)
-            learned = run.samples.self_play(stage, episodes, str(stage), sft, baselines, window)
+            learned = run.samples.self_play(stage, episodes, str(stage), sft, averages.baselines, averages.windows)
             num_undecided = 0 if learned.games else num_undecided + 1
             if num_undecided == MAX_UNDECIDED:
                 raise nothing_to_learn(f"{MAX_UNDECIDED} versions in a row", MAX_UNDECIDED * per_version)
@@ -195,8 +190,7 @@ def stream_rounds(run: Training, state: RunState, sft: list[TurnSample], baselin
             )
             run.learn(learned)
             run.publish()
-            state = replace(state, parts=part + 1, stream=stream.learned(), baselines=as_json(baselines))
-            state = replace(state, role_wins=window.as_text())
+            state = averages.added_to(replace(state, parts=part + 1, stream=stream.learned()))
             run.new_version()
             if place == versions_per_round:
                 state = replace(state, stage=str(stage), rounds=round_number)
@@ -206,16 +200,3 @@ def stream_rounds(run: Training, state: RunState, sft: list[TurnSample], baselin
             if place == versions_per_round:
                 run.evaluate(stage)
     return state
-
-
-def role_baselines(objective: ObjectiveConfig, state: RunState) -> RoleBaselines | None:
-    if objective.baseline != "moving":
-        return None
-    baselines = RoleBaselines(objective.baseline_decay)
-    if state.baselines is not None:
-        baselines.values = {role: state.baselines[str(role)] for role in Role}
-    return baselines
-
-
-def as_json(baselines: RoleBaselines | None) -> dict[str, float] | None:
-    return None if baselines is None else {str(role): value for role, value in baselines.values.items()}

@@ -35,7 +35,8 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.errors import LearnersLostError
 from spag_ray.game.decks import Deck
 from spag_ray.game.rules import Role
-from spag_ray.game.words import WordStream
+from spag_ray.game.share_plan import SharePlan
+from spag_ray.game.words import Scenario, WordStream
 from spag_ray.results.matches import Match
 from spag_ray.results.model_card import SMOLLM2, BaseModel, write_cards
 from spag_ray.stages import BASE, EXPERT, IMITATED, Stage
@@ -60,7 +61,7 @@ class Trainer:
         matches: HeldOutMatches,
         frozen: FrozenOpponents,
         collapse: CollapseWatch,
-        exploitability: Exploitability,
+        exploitability: Sequence[Exploitability],
         tasks: TaskEvaluation,
         recovery: Recovery,
         watch: ActorWatch,
@@ -114,9 +115,15 @@ class Trainer:
         return self._recovery.time_to_save()
 
     def play_expert(self) -> list[Episode]:
-        words = list(self._cards) if self.config.game.is_taboo else list(self._words.words)
-        random.Random(self.config.seed).shuffle(words)
-        played = [words[index % len(words)] for index in range(self.config.imitation.games)]
+        by_game = []
+        for each in self._words.games:
+            words = list(self._cards if self.config.of_game(each.game).game.is_taboo else each.words)
+            random.Random(self.config.seed).shuffle(words)
+            by_game.append(words)
+        plan = SharePlan([each.share for each in self._words.games])
+        played = []
+        for game, number in map(plan.at, range(self.config.imitation.games)):
+            played.append(Scenario(by_game[game][number % len(by_game[game])], self._words.games[game].game))
         seats = dict.fromkeys(("attacker", "defender"), self._seating.expert())
         return play_round(self._ground, str(EXPERT), played, seats, Opponents(self.config.seed))
 
@@ -129,7 +136,7 @@ class Trainer:
             opponents = opponents.mixed_with(self._frozen.names, share)
             others |= self._frozen.seats(self.config.sampling.temperature)
         seats = self._seating.self_play(others)
-        episodes = play_round(self._ground, str(stage), [lease.word for lease in leases], seats, opponents)
+        episodes = play_round(self._ground, str(stage), [lease.scenario for lease in leases], seats, opponents)
         for lease in leases:
             self._words.done(lease)
         return episodes
@@ -180,7 +187,8 @@ class Trainer:
             attacker, defender = (self._seating.newest(role, self.config.evaluation.temperature) for role in Role)
             self._matches.play(attacker, defender, Stage.evaluation(str(stage)))
             self._frozen.evaluate(stage)
-        self._exploitability.measure(stage)
+        for each in self._exploitability:
+            each.measure(stage)
         if asks_tasks(self.config, stage):
             self._tasks.stage(stage)
         self._write_cards(stage)

@@ -134,9 +134,9 @@ def _config_of(folder: Path) -> RunConfig:
 def _differences(then: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:
     for key, value in now.items():
         if isinstance(value, dict):
-            yield from _differences(then[key], value, f"{prefix}{key}.")
-        elif then[key] != value:
-            yield prefix + key, (then[key], value)
+            yield from _differences(then.get(key) or {}, value, f"{prefix}{key}.")
+        elif then.get(key) != value:
+            yield prefix + key, (then.get(key), value)
 
 
 def _versions(seed: int) -> dict[str, object]:

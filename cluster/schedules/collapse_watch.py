@@ -13,9 +13,10 @@ from cluster.schedules.held_out import HeldOutMatches
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import CollapseError
-from spag_ray.results.collapse import Change, figures_of, judge, read_learned
-from spag_ray.results.game_names import TABOO_NAMES, GameNames
+from spag_ray.results.collapse import Change, Entropies, Figure, figures_of, judge, read_learned
+from spag_ray.results.game_names import TABOO_NAMES, NamesByGame
 from spag_ray.results.lines import CollapseLine
+from spag_ray.results.matches import of_game
 from spag_ray.stages import BASE, IMITATED, Stage
 
 
@@ -29,7 +30,7 @@ class CollapseWatch:
         matches: HeldOutMatches,
         recorder: Recorder,
         status: StatusBoard,
-        game: GameNames = TABOO_NAMES,
+        games: NamesByGame | None = None,
     ) -> None:
         self.mix_share = 0.0
         self._config = config
@@ -37,7 +38,7 @@ class CollapseWatch:
         self._matches = matches
         self._recorder = recorder
         self._status = status
-        self._game = game
+        self._games = games or {None: TABOO_NAMES}
 
     def look(self, stage: Stage) -> None:
         """Judge a stage that has been evaluated, with those before it. Raises CollapseError for a new alarm if the run
@@ -51,9 +52,7 @@ class CollapseWatch:
         for each in stages:
             # Imitation trains on an expert's words: its entropy cannot be compared.
             entropies = learned.get(str(each), {}) if each.round else {}
-            against = self._config.evaluation.against
-            figures = figures_of(str(each), self._matches.results, against, entropies, self._game)
-            history.append((str(each), figures))
+            history.append((str(each), self._figures(str(each), entropies)))
         found = judge(history)
         self.mix_share = self._config.self_play.mix_share if action == "mix" and found.alarms else 0.0
         for change in found.changes:
@@ -67,6 +66,17 @@ class CollapseWatch:
                 f"{'; '.join(str(self._line(stage, change)) for change in alarms)}; self_play.on_collapse: stop ends "
                 "the run here"
             )
+
+    def _figures(self, stage: str, entropies: Entropies) -> dict[str, Figure]:
+        """The figures of a stage; of several games, each game's with its name before it."""
+        against, found = self._config.evaluation.against, self._matches.results
+        if (only := self._games.get(None)) is not None:
+            return figures_of(stage, found, against, entropies, only)
+        figures = figures_of(stage, (), (), entropies)
+        for game, names in self._games.items():
+            own = figures_of(stage, of_game(found, game), against, {}, names)
+            figures |= {f"{game}: {figure}": value for figure, value in own.items()}
+        return figures
 
     def _stages(self, stage: Stage) -> list[Stage]:
         """The stages that are compared: the one that self-play starts from, and its rounds up to `stage`."""

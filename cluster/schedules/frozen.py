@@ -51,7 +51,7 @@ class FrozenOpponents:
         seats = (stage, opponent), (opponent, stage)
         for pair in seats:
             match = Stage.match(*map(str, pair))
-            if self._matches.of(match) is None:
+            if not self._matches.of(match):
                 players = zip(Role, pair, strict=True)
                 attacker, defender = (self._seat(role, player, stage) for role, player in players)
                 self._matches.play(attacker, defender, match, num_games)

@@ -10,6 +10,8 @@ from cluster.schedules.playground import Playground
 from cluster.schedules.rounds import play_round
 from cluster.types import Seat
 from spag_ray.episodes.stage_logs import name_in
+from spag_ray.game.words import Scenario
+from spag_ray.games.of_config import Scenarios, by_game
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.results.could_have_known import held_out_report
 from spag_ray.results.lines import HeldOutLine
@@ -18,41 +20,48 @@ from spag_ray.stages import BASE, Stage
 
 
 class HeldOutMatches:
-    """The matches of one run; `results` are those played so far."""
+    """The matches of one run; `results` are those played so far. `held_out`: scenarios, of the run's only game or
+    {game: its own}. Of several games, each plays every match with its own scenarios, and has its own result."""
 
-    def __init__(self, ground: Playground, lease: FolderLease, held_out: Sequence[str]) -> None:
+    def __init__(self, ground: Playground, lease: FolderLease, held_out: Scenarios) -> None:
         self.results: list[Match] = []
         self._ground = ground
         self._lease = lease
-        self._held_out = list(held_out)
+        self._held_out = by_game(ground.config, held_out)
 
-    def of(self, stage: Stage) -> Match | None:
-        """The match's result, if it has been played."""
-        return next((done for done in self.results if (done.attacker, done.defender) == stage.seats), None)
+    def of(self, stage: Stage) -> list[Match]:
+        """The match's results, one for each game; none if it has not been played."""
+        return [done for done in self.results if (done.attacker, done.defender) == stage.seats]
 
-    def play(self, attacker: Seat, defender: Seat, stage: Stage, num_games: int | None = None) -> Match:
-        """Play `num_games` (default: `evaluation.games`, for the base model `base_games`), each word equally often, and
-        write the result to matches.json. Games that a previous attempt has played are not played again."""
-        if (done := self.of(stage)) is not None:
+    def play(self, attacker: Seat, defender: Seat, stage: Stage, num_games: int | None = None) -> list[Match]:
+        """Play `num_games` of every game (default: `evaluation.games`, for the base model `base_games`), each word
+        equally often, and write the results to matches.json. Games that a previous attempt has played are not played
+        again."""
+        if done := self.of(stage):
             return done
         config = self._ground.config
         if num_games is None:
             num_games = config.evaluation.games
             if stage == Stage.evaluation(str(BASE)):
                 num_games = config.evaluation.base_games or num_games
-        words = [self._held_out[index % len(self._held_out)] for index in range(num_games)]
+        scenarios = [
+            Scenario(own[index % len(own)], game) for game, own in self._held_out.items() for index in range(num_games)
+        ]
         seats = {"attacker": attacker, "defender": defender}
         name = name_in(self._ground.folder / "episodes", stage)
-        opponents, scored = Opponents(config.seed), config.evaluation.could_have_known and config.game.is_taboo
-        episodes = play_round(self._ground, name, words, seats, opponents, scored)
-        if config.game.is_taboo:  # guesses and traps
-            self._ground.recorder.record(HeldOutLine(name, self._ground.version, held_out_report(episodes)))
-        match = Match.of(*stage.seats, episodes)
-        self.results.append(match)
+        opponents, scored = Opponents(config.seed), config.evaluation.could_have_known
+        episodes = play_round(self._ground, name, scenarios, seats, opponents, scored)
+        new = []
+        for game, each in zip(self._held_out, config.each_game, strict=True):
+            own = [episode for episode in episodes if game in (None, episode.game)]
+            if each.game.is_taboo:  # guesses and traps
+                self._ground.recorder.record(HeldOutLine(name, self._ground.version, held_out_report(own)))
+            new.append(Match.of(*stage.seats, own, game))
+        self.results += new
         self._lease.check(now=True)
         path = self._ground.folder / "matches.json"
         write_matches(path, self.results + others_in(path, self.results))  # `match --stages` writes there, too
-        return match
+        return new
 
     def as_json(self) -> list[dict[str, Any]]:
         return [match.as_json() for match in self.results]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import ray
 
@@ -14,25 +15,36 @@ from cluster.runtime.ray_session import get
 from cluster.schedules.playground import Playground
 from cluster.types import Seat
 from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.game_count import GameCount, count_by_game
 from spag_ray.episodes.wire import decode
 from spag_ray.errors import RunFolderError
+from spag_ray.game.words import Scenario
 from spag_ray.results.lines import PlayLine
 
 
 def play_round(
     ground: Playground,
     stage: str,
-    words: Sequence[str],
+    scenarios: Sequence[Scenario],
     seats: Mapping[str, Seat],
     opponents: Opponents,
     could_have_known: bool = False,
 ) -> list[Episode]:
-    """Play one game per word; returns the judged episodes in the order of the words. Games that a previous attempt
-    played are taken from the log. `opponents`: the seats of each game; `could_have_known` as in GameTask. Raises
-    RunFolderError when words have changed."""
+    """Play one game per scenario; returns the judged episodes in this order. Games that a previous attempt played are
+    taken from the log. `opponents`: the seats of each game; `could_have_known` as in GameTask, in games that have a
+    word. Raises RunFolderError when words have changed."""
+    has_words = {game.game.full_name: game.game.is_taboo for game in ground.config.each_game}
     all_tasks = [
-        GameTask(number, word, stage, ground.config.seed, *opponents(number), could_have_known)
-        for number, word in enumerate(words)
+        GameTask(
+            number,
+            text,
+            stage,
+            ground.config.seed,
+            *opponents(number),
+            could_have_known and (all(has_words.values()) if game is None else has_words[game]),
+            game,
+        )
+        for number, (text, game) in enumerate(scenarios)
     ]
     there = get(ground.buffer.played.remote(stage))  # by a previous attempt of this run
     for task in all_tasks:
@@ -48,27 +60,44 @@ def play_round(
     seconds = time.perf_counter() - began
     ground.buffer_metrics.look(now=True)
     count = get(ground.buffer.count.remote(stage))
-    ground.recorder.record(
-        PlayLine(
-            stage=stage,
-            version=ground.version,
-            games=count.num_games,
-            turns=count.num_turns,
-            tokens=count.num_tokens,
-            seconds=round(seconds, 3),
-            games_per_s=round(count.num_games / seconds, 3),
-            tokens_per_s=round(count.num_tokens / seconds, 1),
-            outcomes={str(outcome): number for outcome, number in count.outcomes.items()},
-        )
+    ground.recorder.record(_play_line(stage, ground.version, count, seconds))
+    episodes = [decode(data) for data in get(ground.buffer.take.remote(stage))]
+    if ground.config.games:
+        for name, of_game in count_by_game(episodes).items():
+            ground.recorder.record(replace(_play_line(stage, ground.version, of_game, seconds), game=name))
+    return episodes
+
+
+def _play_line(stage: str, version: int, count: GameCount, seconds: float) -> PlayLine:
+    return PlayLine(
+        stage=stage,
+        version=version,
+        games=count.num_games,
+        turns=count.num_turns,
+        tokens=count.num_tokens,
+        seconds=round(seconds, 3),
+        games_per_s=round(count.num_games / seconds, 3),
+        tokens_per_s=round(count.num_tokens / seconds, 1),
+        outcomes={str(outcome): number for outcome, number in count.outcomes.items()},
     )
-    return [decode(data) for data in get(ground.buffer.take.remote(stage))]
+
+
+def dealt(tasks: Sequence[GameTask], num_arenas: int) -> list[list[GameTask]]:
+    """The tasks of each arena, in their order: every game in equal parts, because some games take longer."""
+    by_game: dict[str | None, list[GameTask]] = {}
+    for task in tasks:
+        by_game.setdefault(task.game, []).append(task)
+    return [
+        sorted((task for own in by_game.values() for task in own[index::num_arenas]), key=lambda task: task.number)
+        for index in range(num_arenas)
+    ]
 
 
 def _play_all(ground: Playground, stage: str, total: int, tasks: Sequence[GameTask], seats: Mapping[str, Seat]) -> None:
     """Play and log every game; arenas that die are replaced."""
     games_in_flight = ground.config.self_play.games_in_flight
     handles = ground.arenas.handles
-    shares = [tasks[index :: len(handles)] for index in range(len(handles))]
+    shares = dealt(tasks, len(handles))
     plays = {
         handle.play.remote(share, seats, games_in_flight): (index, ground.arenas.name(index))
         for index, (handle, share) in enumerate(zip(handles, shares, strict=True))

@@ -111,7 +111,7 @@ class Tournament:
         """`evaluation.games` of every pairing on held-out words; what has been played is not played again."""
         by_name = {entrant.name: entrant for entrant in entrants}
         for stage in [Stage.match(*names) for names in pairings(list(by_name), against)]:
-            if self._matches.of(stage) is not None:
+            if self._matches.of(stage):
                 continue
             self._status.set_status(f"{stage.title}: engines")
             players = zip(Role, stage.seats, strict=True)

@@ -42,6 +42,7 @@ class ServeWanted:
     config: str
     overrides: Sequence[str] = ()
     stage: str | None = None
+    game: str | None = None
     words: Path | None = None
     keep: Path | None = None
     engine: str = "transformers"
@@ -124,8 +125,9 @@ def _served(wanted: ServeWanted) -> _Served:
             raise InputError(f"--stage {stage}: {wanted.target} is a model, not the folder of a run")
         model = resolve_model(wanted.target)
         name = Path(model).name
-        return _Served(name, load_config(wanted.config, wanted.overrides), {name: Opponent(model)})
-    config = load_config(str(folder / "config.yaml"), wanted.overrides)
+        config = load_config(wanted.config, wanted.overrides).of_game(wanted.game)
+        return _Served(name, config, {name: Opponent(model)})
+    config = load_config(str(folder / "config.yaml"), wanted.overrides).of_game(wanted.game)
     found = opponents_of_run(folder, config)
     if stage is not None:
         if stage not in found:

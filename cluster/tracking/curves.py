@@ -5,11 +5,11 @@
 >>> curves.points(9.0, CheckpointLine("spag-1-v2", "spag-1", seconds=0.5, num_bytes=100))
 Points(axis='seconds', x=0, time=9.0, values={'checkpoint/seconds': 0.5, 'checkpoint/num_bytes': 100.0})
 
-A curve's name is kind/field, followed by labels if several curves have that name: the phase, the policy, the seat. The
-x-axis depends on the kind of line. Learner steps are drawn over the policy's optimiser steps, counted through all
-stages. Values of a version of the weights are drawn over its number. Everything else is drawn over seconds since the
-start of the run. x only increases: if a resumed run repeats steps that came after the checkpoint, their first values
-are drawn (metrics.jsonl has both).
+A curve's name is kind/field, followed by labels if several curves have that name: the phase, the policy, the seat, the
+game. The x-axis depends on the kind of line. Learner steps are drawn over the policy's optimiser steps, counted through
+all stages. Values of a version of the weights are drawn over its number. Everything else is drawn over seconds since
+the start of the run. x only increases: if a resumed run repeats steps that came after the checkpoint, their first
+values are drawn (metrics.jsonl has both).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from spag_ray.results.lines import ExploitabilityLine, Line, PlayLine, StepLine, StreamLine, SyncLine
+from spag_ray.results.lines import OF_GAMES, ExploitabilityLine, Line, PlayLine, StepLine, StreamLine, SyncLine
 from spag_ray.stages import Stage, StageKind
 
 Axis = Literal["optimiser_step", "version", "seconds"]
@@ -84,7 +84,7 @@ class Curves:
         if kind is None:
             text = ", ".join(f"{field}: {value}" for field, value in fields.items())
             return self._placed("seconds", (line.kind,), time, line, {line.kind: text})
-        labels = _labels(kind, fields)
+        labels = [*_labels(kind, fields), *([line.game] if isinstance(line, OF_GAMES) and line.game else [])]
         values: dict[str, float | str] = {
             _name(line.kind, field, *labels): float(value)
             for field, value in fields.items()

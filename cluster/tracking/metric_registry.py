@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from spag_ray.game.rules import GAME_ENDS
-from spag_ray.results.lines import Line
+from spag_ray.results.lines import OF_GAMES, Line
 from spag_ray.stages import Stage
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -58,8 +58,11 @@ class Update:
 
 
 def updates(line: Line) -> list[Update]:
-    """The updates that a line of metrics.jsonl causes. Values that are not finite are ignored."""
-    found = []
+    """The updates that a line of metrics.jsonl causes. Values that are not finite are ignored. A line of one of several
+    games causes none: the sums of all games have a line of their own."""
+    found: list[Update] = []
+    if isinstance(line, OF_GAMES) and line.game is not None:
+        return found
     values = line.values()
     for metric in METRICS:
         if metric.line == line.kind:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from spag_ray.config.objective import ObjectiveConfig
-from spag_ray.config.parts import GameConfig, ImitationConfig, Payoffs, WordsConfig
+from spag_ray.config.parts import GameConfig, ImitationConfig, Part, Payoffs, WordsConfig
 
 STYLES = ("chat", "lines")  # of a game's messages (game_renderer.py)
 _WORDS_OF_TABOO = ("source", "deck", "max_difficulty", "max_held_out_difficulty")
+_OBJECTIVE_OF_TABOO = ("listening_coeff", "claiming_coeff", "unsaid_coeff", "trap_credit", "guess_credit")
+_IMITATION_OF_TABOO = ("listening_coeff", "claiming_coeff")
 
 
 def game_file(name: str) -> Path | None:
@@ -30,6 +34,24 @@ def package_of(file: Path) -> Path | None:
             break
         outermost = folder
     return outermost
+
+
+_Part = TypeVar("_Part", bound=Part)
+
+
+def without_taboo(
+    words: WordsConfig, objective: ObjectiveConfig, imitation: ImitationConfig
+) -> tuple[WordsConfig, ObjectiveConfig, ImitationConfig]:
+    """These parts without the settings that have a meaning in Taboo alone: what another game of the same run gets."""
+    return (
+        _with_defaults(words, _WORDS_OF_TABOO),
+        _with_defaults(objective, _OBJECTIVE_OF_TABOO),
+        _with_defaults(imitation, _IMITATION_OF_TABOO),
+    )
+
+
+def _with_defaults(part: _Part, keys: Sequence[str]) -> _Part:
+    return part.model_copy(update={key: type(part).model_fields[key].default for key in keys})
 
 
 def check_game(

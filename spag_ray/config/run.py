@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from spag_ray.config.engine import EngineConfig, EngineRange
 from spag_ray.config.former_keys import translated
-from spag_ray.config.games import check_game
+from spag_ray.config.games import check_game, without_taboo
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.opponents import EvaluationConfig, LeagueConfig
 from spag_ray.config.parts import (
@@ -29,6 +29,8 @@ from spag_ray.config.parts import (
     WordsConfig,
 )
 from spag_ray.config.presets import PUBLISHED, merged
+from spag_ray.config.several_games import SharedGame, check_shares
+from spag_ray.errors import ConfigError
 
 
 class RunConfig(Part):
@@ -58,7 +60,8 @@ class RunConfig(Part):
         description="engines and learners on their own devices, or in turns on the same: one sleeps while the other "
         "works",
     )
-    game: GameConfig = GameConfig()
+    game: GameConfig = Field(GameConfig(), description="the game, if `games` does not name several")
+    games: tuple[SharedGame, ...] = Field((), description="several games in place of `game`, each with its share")
     words: WordsConfig = WordsConfig()
     sampling: SamplingConfig = SamplingConfig()
     engine: EngineConfig = EngineConfig()
@@ -81,7 +84,16 @@ class RunConfig(Part):
         if not isinstance(data, Mapping):
             return data
         data = translated(data)
+        if data.get("games") and data.get("preset") == "published":
+            raise ValueError("games: preset: published is for the game `taboo` alone; leave one of them out")
         return merged(PUBLISHED, data) if data.get("preset") == "published" else data
+
+    @model_serializer(mode="wrap")
+    def _with_one_of_both(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Either `game` or `games`, as in the file that it was read from."""
+        found: dict[str, Any] = dump(self)
+        found.pop("game" if self.games else "games", None)
+        return found
 
     @model_validator(mode="after")
     def _check(self) -> RunConfig:
@@ -91,17 +103,11 @@ class RunConfig(Part):
                 "sampling.top_k / sampling.top_p cut the distribution, which biases the importance ratio of the "
                 "objective `spag`; take them out, or set objective.name: published"
             )
-        self._check_ties()
+        self._check_games()
         self._check_reference()
         self._check_channel()
         self._check_adapters()
         self._check_collapse()
-        check_game(self.game, self.words, self.objective, self.imitation, self.prompts, self.render, self.preset)
-        if self.league.is_scripted and self.game.is_taboo and not self.words.are_from_cards:
-            raise ValueError(
-                "league.fixed: the scripted player needs a card for every word, but words.source is a words file; set "
-                "words.source: deck, or take it out"
-            )
         if self.schedule == "stream" and self.placement == "colocated":
             raise ValueError(
                 "schedule: stream plays and trains at once, placement: colocated alternates the two; remove one of them"
@@ -123,6 +129,51 @@ class RunConfig(Part):
                 f"stream.games_per_version ({self.stream.games_per_version}): a round is evaluated at its end"
             )
         return self
+
+    @property
+    def each_game(self) -> tuple[RunConfig, ...]:
+        """For each game the configuration of a run of this game alone, with the other settings of this run. So code
+        for one game serves runs of several. Settings that only Taboo has do not reach the other games."""
+        return tuple(map(self._of, self.games)) or (self,)
+
+    def of_game(self, name: str | None) -> RunConfig:
+        """The configuration of one game, by its full name; None: of the only one. Raises ConfigError that names the
+        games."""
+        by_name = {each.game.full_name: each for each in self.each_game}
+        if name is None and len(by_name) == 1:
+            return self.each_game[0]
+        if name not in by_name:
+            wrong = "" if name is None else f", not {name}"
+            raise ConfigError(
+                f"this configuration has the game{'s' * bool(self.games)} {', '.join(by_name)}{wrong}; "
+                "choose one of them with --game"
+            )
+        return by_name[name]
+
+    def _of(self, game: SharedGame) -> RunConfig:
+        words, objective, imitation = self.words, self.objective, self.imitation
+        if not game.is_taboo:
+            words, objective, imitation = without_taboo(words, objective, imitation)
+        own = {**objective.model_dump(), **game.objective.model_dump(exclude_none=True)}
+        changed = {"words": words, "objective": ObjectiveConfig.model_validate(own), "imitation": imitation}
+        return self.model_copy(update={"game": game.alone, "games": (), **changed})
+
+    def _check_games(self) -> None:
+        """Refuse games that cannot be combined, and settings that a game cannot have."""
+        if self.games and "game" in self.model_fields_set:
+            raise ValueError("game and games are both set; give one game in game, or several in games")
+        if self.games:
+            check_shares(self.games)
+        for each in self.each_game:
+            # Settings that only Taboo has are left out for the other games, unless no game can use them.
+            parts = each if any(game.is_taboo for game in self.games) else self
+            check_game(each.game, parts.words, parts.objective, parts.imitation, self.prompts, self.render, self.preset)
+            each._check_ties()
+            if self.league.is_scripted and each.game.is_taboo and not self.words.are_from_cards:
+                raise ValueError(
+                    "league.fixed: the scripted player needs a card for every word, but words.source is a words file; "
+                    "set words.source: deck, or take it out"
+                )
 
     def _check_ties(self) -> None:
         """Refuse payoffs of ties that have no effect."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from spag_ray.episodes.head import Counted
@@ -27,3 +28,11 @@ class GameCount:
         self.ends[end_of(game.verdict)] += 1
         self.num_turns += game.num_turns
         self.num_tokens += game.num_tokens
+
+
+def count_by_game(games: Iterable[Counted]) -> dict[str, GameCount]:
+    """{name of the game: its games}, in order of first appearance."""
+    found: dict[str, GameCount] = {}
+    for each in games:
+        found.setdefault(each.game, GameCount()).add(each)
+    return found

@@ -18,6 +18,8 @@ class Counted(Protocol):
     def num_turns(self) -> int: ...
     @property
     def num_tokens(self) -> int: ...
+    @property
+    def game(self) -> str: ...
 
 
 class Played(Counted, Protocol):
@@ -41,3 +43,4 @@ class EpisodeHead:
     num_turns: int
     num_tokens: int
     oldest_versions: Mapping[str, int]
+    game: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgpack
@@ -100,6 +100,7 @@ def read_head(data: bytes) -> EpisodeHead:
             num_turns=len(record["turns"]),
             num_tokens=num_token_bytes // array(_IDS).itemsize,
             oldest_versions=versions,
+            game=_game(record),
         )
 
 
@@ -141,7 +142,7 @@ def decode(data: bytes) -> Episode:
             temperature=_number(record["temperature"]),
             turns=tuple(turns),
             verdict=verdict,
-            game=_text(record.get("game", TABOO)),
+            game=_game(record),
         )
 
 
@@ -154,6 +155,10 @@ def _faults_named() -> Iterator[None]:
         raise
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, msgpack.exceptions.UnpackException) as error:
         raise InputError(f"not an episode record: {type(error).__name__}: {error}") from error
+
+
+def _game(record: Mapping[str, Any]) -> str:
+    return _text(record.get("game", TABOO))
 
 
 def _record(data: bytes) -> dict[str, Any]:
@@ -192,7 +197,7 @@ def _verdict(record: dict[str, Any]) -> Verdict:
 
 
 def _end_reason(record: dict[str, Any], value: Any) -> EndReason | str:
-    if record.get("game", TABOO) == TABOO:
+    if _game(record) == TABOO:
         return EndReason(value)
     if len(_text(value)) > MAX_LENGTH:
         raise ValueError(f"an end reason of {len(value)} characters; at most {MAX_LENGTH} are read")

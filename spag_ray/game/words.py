@@ -14,9 +14,10 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spag_ray.errors import InputError
+from spag_ray.game.share_plan import SharePlan
 
 # English function words: too common to be a target, and never counted as a form of another word.
 STOP_WORDS = frozenset(
@@ -108,12 +109,33 @@ def top_words(count: int) -> list[str]:
     raise InputError(f"{count} words were requested, but the frequency list has {len(words)}; request fewer")
 
 
+class Scenario(NamedTuple):
+    """What a game begins with: a target word, or another game's scenario. `game`: its name, if there are several."""
+
+    text: str
+    game: str | None = None
+
+
 @dataclass(frozen=True)
 class Lease:
-    """A word given out for one game; `index` counts the words given out and is never used twice."""
+    """A word given out for one game; `index` counts the words given out and is never used twice. `game`: its name, in
+    a stream of several games."""
 
     word: str
     index: int
+    game: str | None = None
+
+    @property
+    def scenario(self) -> Scenario:
+        return Scenario(self.word, self.game)
+
+
+class WordsOfGame(NamedTuple):
+    """The words, or scenarios, of one of several games. `share`: of the leases."""
+
+    game: str | None
+    share: float
+    words: tuple[str, ...]
 
 
 class WordStream:
@@ -121,27 +143,38 @@ class WordStream:
 
     The word of the lease with index i depends only on the words, the seed and i, not on other leases.
     With `attacker_seats` = n each word comes n times in a row, once for every player that attacks with it.
+    Of several games each gets its share of the leases (SharePlan), and its own words in the order that a stream of this
+    game alone would have.
     """
 
-    def __init__(self, words: Sequence[str], seed: int, attacker_seats: int = 1) -> None:
-        if not words:
-            raise InputError("the word stream has no words; give it at least one")
-        if len(set(words)) != len(words):
-            raise InputError("a word was given to the word stream twice; give every word once")
+    def __init__(self, words: Sequence[str] | Sequence[WordsOfGame], seed: int, attacker_seats: int = 1) -> None:
+        self._games = tuple(each for each in words if isinstance(each, WordsOfGame))
+        if not self._games:
+            self._games = (WordsOfGame(None, 1.0, tuple(word for word in words if isinstance(word, str))),)
+        for each in self._games:
+            if not each.words:
+                raise InputError("the word stream has no words; give it at least one")
+            if len(set(each.words)) != len(each.words):
+                raise InputError("a word was given to the word stream twice; give every word once")
         if attacker_seats < 1:
             raise InputError(f"attacker_seats is {attacker_seats}; it must be at least 1")
-        self._words = tuple(words)
         self._seed = seed
         self._attacker_seats = attacker_seats
         self._next_index = 0
         self._out: dict[int, str] = {}
         self._returned: list[int] = []
-        self._pass = (-1, self._words)
+        self._plan = SharePlan([each.share for each in self._games])
+        self._passes = [(-1, each.words) for each in self._games]
+
+    @property
+    def games(self) -> tuple[WordsOfGame, ...]:
+        """Of every game; the only one has no name."""
+        return self._games
 
     @property
     def words(self) -> tuple[str, ...]:
-        """All of them, in the order given."""
-        return self._words
+        """All of them, in the order given; of several games, one game's after the other's."""
+        return tuple(word for each in self._games for word in each.words)
 
     def lease(self) -> Lease:
         """The next word; one that was given back comes first, the oldest of them."""
@@ -151,9 +184,7 @@ class WordStream:
         else:
             index = self._next_index
             self._next_index += 1
-        lease = Lease(self._word_at(index), index)
-        self._out[index] = lease.word
-        return lease
+        return self._give(index)
 
     def done(self, lease: Lease) -> None:
         """The game was played. Raises InputError for a lease that is not out."""
@@ -166,8 +197,9 @@ class WordStream:
 
     def state(self) -> dict[str, Any]:
         """What `from_state` needs, as plain JSON. Leases that are out count as given back."""
+        games = [[each.game, each.share, list(each.words)] for each in self._games]
         return {
-            "words": list(self._words),
+            **({"words": list(self.words)} if self._games[0].game is None else {"games": games}),
             "seed": self._seed,
             "attacker_seats": self._attacker_seats,
             "next_index": self._next_index,
@@ -176,7 +208,8 @@ class WordStream:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> WordStream:
-        stream = cls(state["words"], state["seed"], state["attacker_seats"])
+        games = [WordsOfGame(game, share, tuple(words)) for game, share, words in state.get("games", ())]
+        stream = cls(games or state["words"], state["seed"], state["attacker_seats"])
         stream._next_index = state["next_index"]
         stream._returned = list(state["unfinished"])
         return stream
@@ -201,9 +234,7 @@ class WordStream:
     def lease_again(self, index: int) -> Lease:
         """Mark a lease as out that was out when the resumed stream ended."""
         self.played(index)
-        lease = Lease(self._word_at(index), index)
-        self._out[index] = lease.word
-        return lease
+        return self._give(index)
 
     def _take_in(self, lease: Lease) -> None:
         if self._out.get(lease.index) != lease.word:
@@ -212,14 +243,18 @@ class WordStream:
             )
         del self._out[lease.index]
 
-    def _word_at(self, index: int) -> str:
-        number, place = divmod(index // self._attacker_seats, len(self._words))
-        if self._pass[0] != number:
-            shuffled = list(self._words)
+    def _give(self, index: int) -> Lease:
+        game, before = self._plan.at(index // self._attacker_seats)
+        words = self._games[game].words
+        number, place = divmod(before, len(words))
+        if self._passes[game][0] != number:
+            shuffled = list(words)
             # A string seed is hashed with SHA-512, so passes of nearby seeds are unrelated.
             random.Random(f"{self._seed}/{number}").shuffle(shuffled)
-            self._pass = (number, tuple(shuffled))
-        return self._pass[1][place]
+            self._passes[game] = (number, tuple(shuffled))
+        lease = Lease(self._passes[game][1][place], index, self._games[game].game)
+        self._out[index] = lease.word
+        return lease
 
 
 def _is_target(word: str) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 from spag_ray.game.game_form import scenarios_fault, split_scenarios
@@ -12,10 +15,21 @@ from spag_ray.game.protocol import Game, Scripted
 from spag_ray.games.registry import load_game
 from spag_ray.tokens import Tokenizer
 
+Scenarios: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]  # of the only game; of several, {game: its own}
+
+
+def by_game(config: RunConfig, scenarios: Scenarios) -> dict[str | None, list[str]]:
+    """{name of the game: its scenarios}, in the order of the configuration; None names the only game. A list is for
+    every game."""
+    names = [each.game.full_name if config.games else None for each in config.each_game]
+    if isinstance(scenarios, Mapping):
+        return {name: list(scenarios[str(name)]) for name in names}
+    return {name: list(scenarios) for name in names}
+
 
 def game_of(config: RunConfig) -> Game | None:
-    """The game that is played; None for Adversarial Taboo, whose parts have homes of their own (spag_ray/game/). Raises
-    ConfigError."""
+    """The game of a configuration of one game (RunConfig.each_game); None for Adversarial Taboo, whose parts have homes
+    of their own (spag_ray/game/). Raises ConfigError."""
     if config.game.is_taboo:
         return None
     game = load_game(config.game.full_name)

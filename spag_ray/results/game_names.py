@@ -11,8 +11,10 @@ the first and the second seat of every game.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import write_atomically
@@ -72,40 +74,47 @@ class GameNames:
 
 
 TABOO_NAMES = GameNames()
-FILE = "game.json"  # in a run's folder, if its game is a user's own or TextArena's
+# {name of the game: its names} of a run of several games; None names the only game.
+NamesByGame: TypeAlias = Mapping[str | None, GameNames]
+FILE = "game.json"  # in a run's folder, if a game of it is a user's own or TextArena's
 MAX_NAME = 200  # characters of a seat's name
 
 
-def write_names(folder: Path, config: RunConfig, game: Game | None = None) -> None:
-    """Keep the names of a user's own game in the run's folder, for readers that must not run its code, and those of
-    an environment of TextArena, for readers without it."""
-    if config.game.is_own or config.game.env:
-        names = names_of(config, game)
-        found = {"seats": names.seats, "is_exhaustive": names.is_exhaustive, "max_turns": names.max_turns}
-        write_atomically(folder / FILE, json.dumps(found) + "\n")
+def write_names(folder: Path, config: RunConfig, games: Mapping[str, Game | None] | None = None) -> None:
+    """Keep the names of a user's own games in the run's folder, for readers that must not run their code, and those of
+    environments of TextArena, for readers without it. `games`: {full name: the game}, of those that are there already.
+    """
+    found = {}
+    for each in config.each_game:
+        if _is_kept(each):
+            names = names_of(each, (games or {}).get(each.game.full_name))
+            kept = {"seats": names.seats, "is_exhaustive": names.is_exhaustive, "max_turns": names.max_turns}
+            found[each.game.full_name] = kept
+    if found:
+        written = {"games": found} if config.games else next(iter(found.values()))
+        write_atomically(folder / FILE, json.dumps(written) + "\n")
 
 
 def read_names(folder: Path, config: RunConfig | None) -> GameNames:
     """The names of the game of a run's folder, which may come from a stranger: no code of a user's own game is run. Its
-    names are those in the folder, or plain ones."""
-    if config is None or not (config.game.is_own or config.game.env):
-        return names_of(config)
-    plain = GameNames(config.game.full_name, scenario="scenario", has_words=False)
-    try:
-        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        first, second = (str(seat)[:MAX_NAME] for seat in found["seats"])
-        return replace(
-            plain, seats=(first, second), is_exhaustive=bool(found["is_exhaustive"]), max_turns=int(found["max_turns"])
-        )
-    except (OSError, ValueError, TypeError, KeyError):
-        return plain
+    names are those in the folder, or plain ones. Of several games: names that fit all of them."""
+    return names_of_all(read_names_by_game(folder, config))
+
+
+def read_names_by_game(folder: Path, config: RunConfig | None) -> dict[str | None, GameNames]:
+    """`read_names` for each game of the run."""
+    if config is None:
+        return {None: names_of(None)}
+    return {each.game.full_name if config.games else None: _read(folder, each) for each in config.each_game}
 
 
 def names_of(config: RunConfig | None, game: Game | None = None) -> GameNames:
     """The names of a configuration's game; without a configuration, those of Adversarial Taboo. A game that cannot be
-    loaded here, such as a user's own on another machine, has plain names."""
+    loaded here, such as a user's own on another machine, has plain names. Of several games: names that fit all."""
     if config is None:
         return TABOO_NAMES
+    if config.games:
+        return names_of_all(names_by_game(config))
     if config.game.is_taboo:
         return GameNames(max_turns=config.game.max_turns)
     name = config.game.full_name
@@ -116,3 +125,39 @@ def names_of(config: RunConfig | None, game: Game | None = None) -> GameNames:
     except Exception:  # a user's module may raise anything, and its names are no reason to show nothing
         return GameNames(name, scenario="scenario", has_words=False)
     return GameNames(name, (first, second), "scenario", False, is_exhaustive, max_turns)
+
+
+def names_by_game(config: RunConfig, games: Mapping[str, Game | None] | None = None) -> dict[str | None, GameNames]:
+    """`names_of` each game of the run. `games` as in `write_names`."""
+    return {
+        each.game.full_name if config.games else None: names_of(each, (games or {}).get(each.game.full_name))
+        for each in config.each_game
+    }
+
+
+def names_of_all(names: NamesByGame) -> GameNames:
+    """Names that fit every game of a run; those of the only one, if there is one."""
+    if (only := names.get(None)) is not None:
+        return only
+    every = list(names.values())
+    title = f"{', '.join(each.name for each in every[:-1])} and {every[-1].name}"
+    return GameNames(title, ("first", "second"), "scenario", False, all(each.is_exhaustive for each in every))
+
+
+def _is_kept(config: RunConfig) -> bool:
+    return config.game.is_own or config.game.env is not None
+
+
+def _read(folder: Path, config: RunConfig) -> GameNames:
+    if not _is_kept(config):
+        return names_of(config)
+    plain = GameNames(config.game.full_name, scenario="scenario", has_words=False)
+    try:
+        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        found = found["games"][config.game.full_name] if "games" in found else found
+        first, second = (str(seat)[:MAX_NAME] for seat in found["seats"])
+        return replace(
+            plain, seats=(first, second), is_exhaustive=bool(found["is_exhaustive"]), max_turns=int(found["max_turns"])
+        )
+    except (OSError, ValueError, TypeError, KeyError):
+        return plain

@@ -118,7 +118,8 @@ class SyncLine(Line):
 
 @dataclass(frozen=True)
 class PlayLine(Line):
-    """A stage that was played; `outcomes`: {outcome: games}."""
+    """A stage that was played; `outcomes`: {outcome: games}. In a run of several games, one line for the stage, then
+    one for each `game` of it."""
 
     kind = "play"
     stage: str
@@ -130,18 +131,20 @@ class PlayLine(Line):
     games_per_s: float
     tokens_per_s: float
     outcomes: Mapping[str, int] = spread("{}", Outcome)
+    game: str | None = None
 
 
 @dataclass(frozen=True)
 class GamesLine(Line):
     """Sums of a phase since the buffer's process started; `ends`: {GameEnd: games}. A game's own reasons may follow the
-    known seats and results."""
+    known seats and results. In a run of several games, also a line for each `game` of a phase."""
 
     kind = "games"
     phase: str
     turns: int
     tokens: int
     ends: Mapping[str, int] = spread("{}", OUTCOME_OF_END, rest=": .+")
+    game: str | None = None
 
 
 @dataclass(frozen=True)
@@ -183,12 +186,13 @@ class StreamLine(Line):
 @dataclass(frozen=True)
 class SamplesLine(Line):
     """The training samples of a stage. `decided`: games that give samples. `weights`: {role: weight of the games that
-    it won}."""
+    it won}. In a run of several games, a line for each `game`."""
 
     kind = "samples"
     what: str
     decided: int
     weights: Mapping[str, float] = spread("{}_weight")
+    game: str | None = None
 
 
 @dataclass(frozen=True)
@@ -227,16 +231,18 @@ class HeldOutLine(Line):
 @dataclass(frozen=True)
 class ExploitabilityLine(Line):
     """A stage's weights in a game that is solved. `probabilities`: {"number of the decision/reply": p} (Solved in
-    spag_ray/game/protocol.py); `figures`: what the game computes from them."""
+    spag_ray/game/protocol.py); `figures`: what the game computes from them. `game`: in a run of several."""
 
     kind = "exploitability"
     stage: str
     version: int
     probabilities: Mapping[str, float] = spread("p {}")
     figures: Mapping[str, float] = spread("exact {}")
+    game: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.stage}: " + ", ".join(f"{name} {value:.3f}" for name, value in self.figures.items())
+        where = self.stage if self.game is None else f"{self.stage}, {self.game}"
+        return f"{where}: " + ", ".join(f"{name} {value:.3f}" for name, value in self.figures.items())
 
 
 @dataclass(frozen=True)
@@ -346,6 +352,7 @@ class LogDamageLine(Line):
     damage: str
 
 
+OF_GAMES = (PlayLine, GamesLine, SamplesLine, ExploitabilityLine)  # with `game` in a run of several games
 LINES: dict[str, type[Line]] = {line.kind: line for line in Line.__subclasses__()}
 
 

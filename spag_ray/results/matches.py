@@ -32,11 +32,17 @@ class Game:
 @dataclass(frozen=True)
 class Match:
     """Games of one attacker against one defender, in the order of their words. A stage that plays against itself has
-    its name in both seats."""
+    its name in both seats. `game`: which one was played, in a run of several."""
 
     attacker: str
     defender: str
     games: tuple[Game, ...]
+    game: str | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str | None]:
+        """What tells it from the other matches of a file."""
+        return self.attacker, self.defender, self.game
 
     @property
     def outcomes(self) -> Counter[Outcome]:
@@ -49,20 +55,22 @@ class Match:
         return sum(game.outcome.score(role) for game in self.games) / len(self.games)
 
     @classmethod
-    def of(cls, attacker: str, defender: str, episodes: Iterable[Episode]) -> Match:
+    def of(cls, attacker: str, defender: str, episodes: Iterable[Episode], game: str | None = None) -> Match:
         games = (Game(each.target_word, each.verdict.outcome, each.verdict.length) for each in episodes)
-        return cls(attacker, defender, tuple(games))
+        return cls(attacker, defender, tuple(games), game)
 
     def as_json(self) -> dict[str, Any]:
         """`games` are rows of word, outcome and number of turns."""
         games = [[game.target_word, str(game.outcome), game.num_turns] for game in self.games]
-        return {"attacker": self.attacker, "defender": self.defender, "games": games}
+        which = {} if self.game is None else {"game": self.game}
+        return {**which, "attacker": self.attacker, "defender": self.defender, "games": games}
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Match:
         """The inverse of `as_json`. Raises KeyError, TypeError or ValueError for a malformed row."""
         games = (Game(str(word), Outcome(outcome), int(length)) for word, outcome, length in row["games"])
-        return cls(str(row["attacker"]), str(row["defender"]), tuple(games))
+        game = str(row["game"]) if "game" in row else None
+        return cls(str(row["attacker"]), str(row["defender"]), tuple(games), game)
 
 
 def write_matches(path: Path, matches: Sequence[Match]) -> None:
@@ -74,9 +82,14 @@ def write_matches(path: Path, matches: Sequence[Match]) -> None:
 def others_in(path: Path, matches: Sequence[Match]) -> list[Match]:
     """The matches in the file between pairs of players that are not in `matches`. They have to be kept, because a run
     and `spag-ray match` write the same file. Raises InputError as `read_matches` does."""
-    ours = {(match.attacker, match.defender) for match in matches}
+    ours = {match.key for match in matches}
     found = read_matches(path) if path.exists() else []
-    return [match for match in found if (match.attacker, match.defender) not in ours]
+    return [match for match in found if match.key not in ours]
+
+
+def of_game(matches: Iterable[Match], game: str | None) -> list[Match]:
+    """The matches of one game of several, or, for None, of a run's only game."""
+    return [match for match in matches if match.game == game]
 
 
 def read_matches(path: Path) -> list[Match]:

@@ -36,7 +36,8 @@ _BREACHES = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
 _SETTINGS: dict[str, Callable[[RunConfig], Any]] = {
     "seed": lambda config: config.seed,
     "preset": lambda config: config.preset,
-    "game.name": lambda config: config.game.full_name,
+    "game.name": lambda config: None if config.games else config.game.full_name,
+    "games": lambda config: ", ".join(f"{each.full_name} ({each.share:g})" for each in config.games) or None,
     "prompts": lambda config: config.prompts if config.prompts in ("chat", "flat", "lines") else "a file",
     "policies": lambda config: config.policies,
     "schedule": lambda config: config.schedule,
@@ -145,9 +146,9 @@ def _settings(files: RunFiles) -> str:
 
 def _results(files: RunFiles, name: str) -> str:
     """What matches.json, evaluations.json and metrics.jsonl have of this stage; "" if they have nothing."""
-    met = [match for match in files.matches if name in (match.attacker, match.defender) and match.games]
-    parts = [_match_table(met, files.game)] if met else []
-    parts += list(_mean_scores(met, name))
+    parts = []
+    for game in files.games:
+        parts += _of_game(files, name, game)
     if rows := [row for row in files.evaluations if row.stage == name]:
         lines = [
             f"| {_cell(row.task)} | {_cell(row.metric)} | {score_text(row, scale_of(row.metric, [row.value]))} | "
@@ -155,10 +156,22 @@ def _results(files: RunFiles, name: str) -> str:
             for row in rows
         ]
         parts.append(_table(("task", "metric", "value ± standard error", "samples"), lines))
-    if figures := _exact(files.folder / "metrics.jsonl", name):
-        lines = [f"| {_cell(key)} | {value:.4f} |" for key, value in figures.items()]
-        parts.append(_table(("exact figure of the solved game", "value"), lines))
+    for game in files.games:
+        if figures := _exact(files.folder / "metrics.jsonl", name, game):
+            lines = [f"| {_cell(key)} | {value:.4f} |" for key, value in figures.items()]
+            which = "the solved game" if game is None else _cell(game)
+            parts.append(_table((f"exact figure of {which}", "value"), lines))
     return "## Results\n\n" + "\n".join(parts) if parts else ""
+
+
+def _of_game(files: RunFiles, name: str, game: str | None) -> list[str]:
+    """The matches of one of several games; of the only one, for None."""
+    own = files.of_game(game)
+    met = [match for match in own.matches if name in (match.attacker, match.defender) and match.games]
+    if not met:
+        return []
+    title = [] if game is None else [f"### {_cell(own.game.name)}\n"]
+    return [*title, _match_table(met, own.game), *_mean_scores(met, name)]
 
 
 def _match_table(matches: Sequence[Match], game: GameNames) -> str:
@@ -188,11 +201,11 @@ def _mean_scores(matches: Sequence[Match], name: str) -> Iterator[str]:
         )
 
 
-def _exact(metrics: Path, name: str) -> Mapping[str, float]:
-    """The newest figures of this stage in a solved game."""
+def _exact(metrics: Path, name: str, game: str | None) -> Mapping[str, float]:
+    """The newest figures of this stage in a solved game; `game`: which of several."""
     found: Mapping[str, float] = {}
     for _, line in MetricLines(metrics).typed():
-        if isinstance(line, ExploitabilityLine) and line.stage == name:
+        if isinstance(line, ExploitabilityLine) and (line.stage, line.game) == (name, game):
             found = line.figures
     return found
 

@@ -133,7 +133,7 @@ def test_an_arena_that_two_plays_find_dead_is_replaced_once(watch: ActorWatch, t
     """An evaluation inside a stream is played by the stream's arenas."""
     metrics = Recorder(tmp_path)
     restarts = RestartBudget(SupervisionConfig(), metrics)
-    arenas = Arenas("alone", str(tmp_path), 1, watch, restarts, load_template("chat"), Rules(2), 60.0, 60.0, None)
+    arenas = Arenas("alone", str(tmp_path), 1, watch, restarts, load_template("chat"), [Rules(2)], 60.0, 60.0, None)
     error = ray.exceptions.RayActorError()
     ray.kill(arenas.handles[0])
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.loading import parse_config
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.game_form import verdict_of
-from spag_ray.game.rules import next_role
+from spag_ray.game.rules import Outcome, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.games.kuhn_strategy import INFORMATION_SETS, Strategy, optimum, uniform
 from spag_ray.results.lines import ExploitabilityLine
 from spag_ray.results.matches import Match, write_matches
+from tests.support.episodes import game
 from tests.support.report_runs import measurements, write_log, write_metrics
 
 GAME = KuhnPoker()
@@ -59,4 +61,27 @@ def make_kuhn_run(folder: Path, **settings: Any) -> Path:
     write_matches(folder / "matches.json", [Match.of(*pair, games) for pair in pairs])
     write_measured(folder, measured("base", 0, uniform()), measured("spag-1", 1, optimum(0.2)))
     (folder / "ended.json").write_text('{"ended": "finished"}')
+    return folder
+
+
+def make_two_games_run(folder: Path) -> Path:
+    """A finished round of Taboo and Kuhn poker, with its evaluation."""
+    games = [{"name": "taboo", "share": 0.25}, {"name": "kuhn", "share": 0.75}]
+    config = {"games": games, "prompts": "lines", "imitation": {"enabled": False}}
+    make_run_folder(folder, parse_config(config))
+    of_kuhn = [kuhn_game("", number, *each) for number, each in enumerate(GAMES)]
+    played = [game(len(GAMES) + number, outcome) for number, outcome in enumerate(Outcome)]
+    of_taboo = [
+        replace(each, turns=tuple(replace(turn, policy="policy") for turn in each.turns), max_turns=2)
+        for each in played
+    ]
+    for stage in ("spag-1", "eval-spag-1"):
+        write_log(folder, stage, [replace(each, stage=stage) for each in (*of_kuhn, *of_taboo)])
+    matches = [
+        Match.of(*pair, episodes, name)
+        for pair in (("spag-1", "spag-1"), ("spag-1", "base"), ("base", "spag-1"))
+        for name, episodes in (("taboo", of_taboo), ("kuhn", of_kuhn))
+    ]
+    write_matches(folder / "matches.json", matches)
+    write_measured(folder, replace(measured("spag-1", 1, optimum(0.2)), game="kuhn"))
     return folder

@@ -35,6 +35,8 @@ def tiny_run(model: Path, words: Path, **changes: Any) -> RunConfig:
     }
     for key, value in changes.items():
         config[key] = {**config[key], **value} if isinstance(config.get(key), dict) else value
+    if "games" in config:
+        del config["game"]
     return parse_config(config)
 
 

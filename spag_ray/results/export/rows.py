@@ -77,6 +77,9 @@ class Rows:
     num_rows: int = 0
     faults: dict[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._of_games = {name: self.run.of_game(name) for name in self.run.games}
+
     def logs(self, stages: Collection[str] = ()) -> dict[str, Path]:
         """{stage: its log}, in the order of the run; all of them if no stage is named. Raises InputError."""
         found = stage_logs(self.run.folder / "episodes")
@@ -89,19 +92,26 @@ class Rows:
     def of_stage(self, stage: str, path: Path) -> Iterator[Row]:
         """The rows of a log, in its order: that in which games ended."""
         faults = StageFaults()
-        expect = None if self.run.config is None else _baselines(self.run.config, stage, path)
+        expected = {
+            name: None if run.config is None else _baselines(run.config, name, stage, path)
+            for name, run in self._of_games.items()
+        }
         for _, episode in read_stage(path, faults):
-            found = self._rows(stage, episode, expect)
+            name = None if None in self._of_games else episode.game
+            if name not in self._of_games:
+                self.faults[path.name] = f"games of {name}, which is not in the configuration, are left out"
+                continue
+            found = self._rows(self._of_games[name], stage, episode, expected[name])
             self.num_games += 1
             self.num_rows += len(found)
             yield from found
         if faults:
             self.faults[path.name] = str(faults)
 
-    def _rows(self, stage: str, episode: Episode, expect: Expect | None) -> list[Row]:
-        payoffs = _payoffs(self.run.config, episode)
-        game = vars(_game_columns(stage, episode, self.run.game))
-        turns = [vars(turn) for turn in _turn_columns(stage, episode, self.run, payoffs, expect)]
+    def _rows(self, run: RunFiles, stage: str, episode: Episode, expect: Expect | None) -> list[Row]:
+        payoffs = _payoffs(run.config, episode)
+        game = vars(_game_columns(stage, episode, run.game))
+        turns = [vars(turn) for turn in _turn_columns(stage, episode, run, payoffs, expect)]
         if self.unit == "turns":
             return [game | turn for turn in turns]
         return [game | {"payoffs": tuple(payoffs[role] for role in Role), "turns": turns}]
@@ -164,9 +174,9 @@ def _payoffs(config: RunConfig | None, episode: Episode) -> Results:
     return paid((config or RunConfig()).game.payoffs, episode.verdict)
 
 
-def _baselines(config: RunConfig, stage: str, path: Path) -> Expect | None:
-    """The baselines that this stage's games are trained with; None if its log does not tell: a moving average depends
-    on all games before, and that of a stream on which games were trained on together."""
+def _baselines(config: RunConfig, name: str | None, stage: str, path: Path) -> Expect | None:
+    """The baselines that this stage's games of a name (None: all) are trained with; None if its log does not tell: a
+    moving average depends on all games before, and that of a stream on which games were trained on together."""
     objective = config.objective
     if objective.baseline == "none":
         return lambda _: NOTHING
@@ -174,6 +184,6 @@ def _baselines(config: RunConfig, stage: str, path: Path) -> Expect | None:
         return None
     means, payoffs = MeanPayoffs(by_scenario=objective.baseline == "scenario"), config.game.payoffs
     for _, episode in read_stage(path, StageFaults()):
-        if has_baseline(episode, objective, payoffs, config.policy_names):
+        if name in (None, episode.game) and has_baseline(episode, objective, payoffs, config.policy_names):
             means.add(episode.target_word, paid(payoffs, episode.verdict))
     return means.expected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,8 +15,8 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import RunFolderError, SpagError
 from spag_ray.results.evaluations import FILE as EVALUATIONS
 from spag_ray.results.evaluations import Evaluation, read_evaluations
-from spag_ray.results.game_names import TABOO_NAMES, GameNames, read_names
-from spag_ray.results.matches import Match, read_matches
+from spag_ray.results.game_names import TABOO_NAMES, GameNames, NamesByGame, names_of_all, read_names_by_game
+from spag_ray.results.matches import Match, of_game, read_matches
 from spag_ray.results.ratings import WinMatrix
 
 _Read = TypeVar("_Read")
@@ -35,13 +35,15 @@ _FAULTS = (
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The content of the files. Missing files are None or empty. `game`: the names of the configuration's game.
+    """The content of the files. Missing files are None or empty. `game`: the names of the configuration's game;
+    `games`: those of each game.
     `damaged`: {name of an unreadable file: why}. `ended`: (finished, stopped or failed; why); None for a run that is
     running or was killed."""
 
     folder: Path
     config: RunConfig | None = None
     game: GameNames = TABOO_NAMES
+    games: NamesByGame = field(default_factory=lambda: {None: TABOO_NAMES})
     versions: Mapping[str, Any] = field(default_factory=dict)
     matches: tuple[Match, ...] = ()
     league: WinMatrix = field(default_factory=WinMatrix)
@@ -52,6 +54,15 @@ class RunFiles:
     @property
     def name(self) -> str:
         return self.folder.resolve().name
+
+    def of_game(self, name: str | None) -> RunFiles:
+        """What a run of one of its several games would have; None: the only one."""
+        if name is None:
+            return self
+        config = None if self.config is None else self.config.of_game(name)
+        names = self.games[name]
+        matches = tuple(of_game(self.matches, name))
+        return replace(self, config=config, game=names, games={None: names}, matches=matches)
 
 
 def read_files(folder: Path) -> RunFiles:
@@ -75,10 +86,12 @@ def read_files(folder: Path) -> RunFiles:
             return otherwise
 
     config = read("config.yaml", _config, None)
+    games = read_names_by_game(folder, config)
     return RunFiles(
         folder,
         config=config,
-        game=read_names(folder, config),
+        game=names_of_all(games),
+        games=games,
         versions=read("versions.json", _mapping, {}),
         matches=read("matches.json", lambda path: tuple(read_matches(path)), ()),
         league=read("league.json", lambda path: WinMatrix.from_json(_mapping(path)["games"]), WinMatrix()),

@@ -8,6 +8,7 @@ const filters = {
     this.index = index;
     this.options("filter-stage", [["", index.stages.map((name, place) => [name, place])]]);
     this.options("filter-outcome", [["", index.outcomes.map((name, place) => [name, place])]]);
+    if (index.games) this.options("filter-game", [["", index.games.map((game, place) => [game.name, place])]]);
     const [first, second] = index.seats;
     const seats = [
       ["Who won", [[first, "won:0"], [second, "won:1"], ["nobody", "won:-1"]]],
@@ -39,14 +40,16 @@ const filters = {
 
   /** Places in the index, in its order, of the games that pass. */
   matching() {
-    const { stage, outcome, word } = this.index;
+    const { stage, outcome, word, game } = this.index;
     const wanted = { stage: byId("filter-stage").value, outcome: byId("filter-outcome").value };
+    wanted.game = byId("filter-game")?.value ?? "";
     const text = byId("filter-word").value.trim().toLowerCase();
     const words = this.index.words.map((each) => each.toLowerCase().includes(text));
     const sits = this.seatTest(byId("filter-seat").value);
     const found = [];
     for (let place = 0; place < stage.length; place++) {
       if (wanted.stage !== "" && stage[place] !== Number(wanted.stage)) continue;
+      if (wanted.game !== "" && game[place] !== Number(wanted.game)) continue;
       if (wanted.outcome !== "" && outcome[place] !== Number(wanted.outcome)) continue;
       if (words[word[place]] && sits(place)) found.push(place);
     }

@@ -37,12 +37,18 @@ const games = {
     return this.choose(kept >= 0 ? kept : 0);
   },
 
+  /** What the page says of the game that was played there, if there are several. */
+  indexOf(place) {
+    const { games, game } = this.index;
+    return games ? { ...this.index, ...games[game[place]] } : this.index;
+  },
+
   facts(place) {
-    const index = this.index;
+    const index = this.indexOf(place);
     return {
       word: index.words[index.word[place]],
       outcome: index.outcomes[index.outcome[place]],
-      stage: index.stages[index.stage[place]],
+      stage: index.stages[index.stage[place]] + (index.name ? ` \u00b7 ${index.name}` : ""),
       number: index.number[place],
       turns: index.turns[place],
     };
@@ -92,7 +98,7 @@ const games = {
     const game = this.listed[this.chosen];
     const block = await this.block(Math.floor(game / this.index.blockGames));
     if (turn !== this.shown) return;
-    showGame(byId("game"), block[game % this.index.blockGames], this.facts(game), this.index, this.steps());
+    showGame(byId("game"), block[game % this.index.blockGames], this.facts(game), this.indexOf(game), this.steps());
   },
 
   block(number) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
@@ -34,6 +34,19 @@ class Gathered:
     packer: Packer
     made_at: float
 
+    @property
+    def each_game(self) -> dict[str | None, Gathered]:
+        """Of several games, what was read of each; None names the only one."""
+        return {
+            name: replace(
+                self,
+                files=self.files.of_game(name),
+                measured=self.measured.of_game(name),
+                transcripts=self.transcripts.of_game(name),
+            )
+            for name in self.files.games
+        }
+
 
 def headline(run: Gathered) -> Markup:
     config = run.files.config
@@ -61,6 +74,7 @@ def _what(config: RunConfig, game: GameNames) -> str:
     parts = []
     if config.imitation.enabled:
         scripted = "a scripted expert" if game.has_words else "the game's scripted seats"
+        scripted = "the games' scripted players" if config.games else scripted
         parts.append(f"imitates {scripted if config.imitation.source == 'scripted' else 'given games'}")
     if (rounds := config.self_play.rounds) > 0:
         how = "play and training at the same time" if config.schedule == "stream" else "play and training in turns"
@@ -80,6 +94,8 @@ def _seats(config: RunConfig, game: GameNames) -> str:
 def _where(config: RunConfig, game: GameNames) -> str:
     engine, learner = config.engine, config.learner
     rules = f"referee {config.game.rules}" if game.has_words else f"game {game.name}"
+    if config.games:
+        rules = f"games {', '.join(f'{each.full_name} ({each.share:.0%})' for each in config.games)}"
     turns = "" if game.max_turns is None else f", up to {game.max_turns} turns a player"
     return (
         f"{_devices(engine, _num_engines(engine), f'{_ENGINES[engine.kind]} engine')}, {engine.dtype}; "
@@ -107,7 +123,9 @@ def _numbers(run: Gathered) -> Iterator[tuple[str, str, str]]:
     yield "newest version", str(run.measured.newest_version), ""
     pauses = len(run.measured.clock.pauses)
     yield "time", duration(run.measured.clock.seconds), f"in {pauses + 1} parts" if pauses else ""
-    yield from _last_score(run.files)
+    for name, own in run.each_game.items():
+        for title, value, remark in _last_score(own.files):
+            yield title if name is None else f"{name}: {title}", value, remark
 
 
 def _last_score(files: RunFiles) -> Iterator[tuple[str, str, str]]:

@@ -38,6 +38,11 @@ def paragraph(text: str, kind: str = "") -> Markup:
     return _piece("paragraph", text, kind)
 
 
+def heading(text: str) -> Markup:
+    """Above the parts of a section that are of one game."""
+    return _piece("heading", text)
+
+
 def table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
     """A table; the first column has the name of the row."""
     return _piece("table", caption, headings, list(rows))

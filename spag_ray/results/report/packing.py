@@ -15,7 +15,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.game.turn import Turn
-from spag_ray.results.game_names import TABOO_NAMES, GameNames
+from spag_ray.results.game_names import TABOO_NAMES, GameNames, NamesByGame
 from spag_ray.results.report.tokens import Aligner
 from spag_ray.results.trained_turns import trained_turns
 
@@ -51,6 +51,7 @@ class Names:
 
 class Packer:
     """Takes games one by one and passes full blocks to `put`. Only the index and the current block are in memory.
+    `games`: the names of each game, of which several are told apart.
 
     `num_shaded`: turns whose tokens could be located in their text.
     """
@@ -61,14 +62,17 @@ class Packer:
         aligner: Aligner | None,
         put: Callable[[str], None],
         game: GameNames = TABOO_NAMES,
+        games: NamesByGame | None = None,
     ) -> None:
         self.num_shaded = 0
         self._names = game
-        self._config = config
+        self._games = {str(name): names for name, names in (games or {}).items() if name is not None}
+        self._configs = {} if config is None else {each.game.full_name: each for each in config.each_game}
+        self._config = config if config is None or not config.games else None
         self._aligner = aligner
         self._put = put
         self._block: list[dict[str, Any]] = []
-        self._columns = {name: array("Q") for name in _COLUMNS}
+        self._columns = {name: array("Q") for name in (*_COLUMNS, *(["game"] if self._games else []))}
         self._stages, self._words, self._players = Names(), Names(), Names()
 
     @property
@@ -85,6 +89,7 @@ class Packer:
             "attacker": self._players.place(attacker),
             "defender": self._players.place(defender),
             "turns": len(episode.turns),
+            "game": list(self._games).index(episode.game) if episode.game in self._games else 0,
         }
         for name, column in self._columns.items():
             column.append(row[name])
@@ -102,10 +107,12 @@ class Packer:
         """The values by which games are filtered, as columns; names are replaced by numbers."""
         return {
             "stages": list(self._stages),
-            "outcomes": [self._names.outcome(outcome) for outcome in OUTCOMES],
-            "seats": list(self._names.seats),
-            "scenario": self._names.scenario,
-            "hasReferee": self._names.has_words,
+            **_said(self._names),
+            **(
+                {"games": [{"name": names.name, **_said(names)} for names in self._games.values()]}
+                if self._games
+                else {}
+            ),
             "words": list(self._words),
             "players": [self._names.policy(player) for player in self._players],
             "blockGames": BLOCK_GAMES,
@@ -115,7 +122,8 @@ class Packer:
 
     def _game(self, stage: str, episode: Episode) -> dict[str, Any]:
         verdict = episode.verdict
-        rewards = {} if self._config is None else trained_turns(stage, episode, self._config)
+        config = self._config or self._configs.get(episode.game)
+        rewards = {} if config is None else trained_turns(stage, episode, config)
         return {
             "id": episode.episode_id,
             "reason": verdict.reason,
@@ -151,6 +159,16 @@ class Packer:
         if turn.word_logprob is not None:
             found["known"] = float(f"{math.exp(turn.word_logprob):.3g}")
         return found
+
+
+def _said(names: GameNames) -> dict[str, Any]:
+    """What the page says of a game's seats and scenarios."""
+    return {
+        "outcomes": [names.outcome(outcome) for outcome in OUTCOMES],
+        "seats": list(names.seats),
+        "scenario": names.scenario,
+        "hasReferee": names.has_words,
+    }
 
 
 def _rounded(reward: float | None) -> float | None:

@@ -12,10 +12,10 @@ import hashlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeAlias
 
 from markupsafe import Markup
 
@@ -27,7 +27,7 @@ from spag_ray.results.report.figure import Figure
 from spag_ray.results.report.files import read_files
 from spag_ray.results.report.headline import Gathered, headline, notices
 from spag_ray.results.report.known_figures import known_figures, known_tables
-from spag_ray.results.report.markup import NOTHING, chart, in_words, joined, megabytes, page, paragraph
+from spag_ray.results.report.markup import NOTHING, chart, heading, in_words, joined, megabytes, page, paragraph
 from spag_ray.results.report.measurements import read_measurements
 from spag_ray.results.report.outcome_figures import (
     matrix_figure,
@@ -52,6 +52,7 @@ from spag_ray.results.report.tokens import Aligner, Decode
 from spag_ray.results.report.transcripts import read_transcripts
 
 MAX_GAMES = 20_000  # on one page
+Draw: TypeAlias = Callable[[Sequence[Figure | None]], Markup]  # figures -> their placeholders
 _SCRIPTS = ("base.js", "charts.js", "filters.js", "game.js", "games.js")
 
 
@@ -81,9 +82,13 @@ def write_report(folder: Path, out: Path, decode: Decode | None = None, max_game
     partial = out.with_name(f".{out.name}.partial")
     with tempfile.TemporaryFile("w+", encoding="ascii") as blocks:
         packer = Packer(
-            files.config, Aligner(decode) if decode is not None else None, _block_writer(blocks), files.game
+            files.config,
+            Aligner(decode) if decode is not None else None,
+            _block_writer(blocks),
+            files.game,
+            files.games,
         )
-        transcripts = read_transcripts(folder / "episodes", packer, max_games)
+        transcripts = read_transcripts(folder / "episodes", packer, max_games, by_game=None not in files.games)
         run = Gathered(files, measured, transcripts, packer, time.time())
         try:
             with partial.open("w", encoding="utf-8") as file:
@@ -115,6 +120,7 @@ def _page(run: Gathered, blocks: TextIO) -> Iterator[str]:
         policy=Markup(_policy(script, plotly)),
         title=run.files.name,
         game=run.files.game,
+        several=len(run.files.games) > 1,
         style=Markup(_own("page.css")),
         script=Markup(script),
         headline=headline(run) + notices(run),
@@ -134,29 +140,24 @@ def _page(run: Gathered, blocks: TextIO) -> Iterator[str]:
     yield tail
 
 
-def _charts(run: Gathered, draw: Callable[[Sequence[Figure | None]], Markup]) -> dict[str, Markup]:
-    """{section: its HTML}. A section without data says so; one that the game does not have is empty."""
+def _charts(run: Gathered, draw: Draw) -> dict[str, Markup]:
+    """{section: its HTML}. A section without data says so; one that no game has is empty."""
     files, measured, game = run.files, run.measured, run.files.game
-    matrix = WinMatrix()
-    for match in files.matches:
-        for each in match.games:
-            matrix.add(match.attacker, match.defender, each.outcome)
-    met_title = f"{game.title(Role.ATTACKER)}'s score against each {game.seat(Role.DEFENDER)}"
     league_title = f"The league: {game.seat(Role.ATTACKER)}'s score, by version"
-    met = draw([matrix_figure("matrix", met_title, matrix, game)])
     league = draw([matrix_figure("league", league_title, files.league, game)])
-    ranks = rating_table(files.matches, game) if files.matches else NOTHING
-    ended = draw([*outcome_figures(run.transcripts, measured.alarmed, game), payoff_figure(run.transcripts, game)])
+    if len(run.each_game) == 1:
+        found = _of_game(run, draw, league)
+    else:
+        found = dict.fromkeys(_of_game(run, lambda _: NOTHING, NOTHING), NOTHING)
+        for number, own in enumerate(run.each_game.values()):
+            for section, text in _of_game(own, _numbered(draw, number), NOTHING).items():
+                found[section] += heading(own.files.game.name) + text if text else NOTHING
+        found["standings"] += heading("All games together") + league if league else NOTHING
     return {
-        "outcomes": (ended or _nothing("No games yet.")) + collapse_table(measured),
-        "payoffs": payoff_table(run.transcripts, game),
+        **found,
+        "outcomes": (found["outcomes"] or _nothing("No games yet.")) + collapse_table(measured),
         "learning": draw(step_figures(measured, LEARNING, game)) or _nothing("No learner steps yet."),
-        "standings": met + league + ranks or _nothing("No matches yet: they come with the first evaluation."),
-        "solved": draw(solved_figures(measured, files.config)),
-        "solved_text": solved_table(measured, files.config),
-        "matches": match_table(files.matches, game) if files.matches else NOTHING,
-        "known": draw(known_figures(run.transcripts)) if game.has_words else NOTHING,
-        "known_text": known_tables(run.transcripts) if game.has_words else NOTHING,
+        "standings": found["standings"] or _nothing("No matches yet: they come with the first evaluation."),
         "pace": (draw(pace_figures(measured)) or _nothing("Nothing was measured yet."))
         + draw(step_figures(measured, MISMATCH, game)),
         "pace_text": staleness_text(files.config, measured) + incidents(measured),
@@ -164,6 +165,36 @@ def _charts(run: Gathered, draw: Callable[[Sequence[Figure | None]], Markup]) ->
         if files.evaluations
         else _nothing("No tasks were evaluated. To evaluate some, set evaluation.tasks."),
     }
+
+
+def _of_game(run: Gathered, draw: Draw, league: Markup) -> dict[str, Markup]:
+    """The sections, or their parts, that are of one game."""
+    files, measured, game = run.files, run.measured, run.files.game
+    matrix = WinMatrix()
+    for match in files.matches:
+        for each in match.games:
+            matrix.add(match.attacker, match.defender, each.outcome)
+    met_title = f"{game.title(Role.ATTACKER)}'s score against each {game.seat(Role.DEFENDER)}"
+    met = draw([matrix_figure("matrix", met_title, matrix, game)])
+    ranks = rating_table(files.matches, game) if files.matches else NOTHING
+    ended = [*outcome_figures(run.transcripts, measured.alarmed, game), payoff_figure(run.transcripts, game)]
+    return {
+        "outcomes": draw(ended),
+        "payoffs": payoff_table(run.transcripts, game),
+        "standings": met + league + ranks,
+        "solved": draw(solved_figures(measured, files.config)),
+        "solved_text": solved_table(measured, files.config),
+        "matches": match_table(files.matches, game) if files.matches else NOTHING,
+        "known": draw(known_figures(run.transcripts)) if game.has_words else NOTHING,
+        "known_text": known_tables(run.transcripts) if game.has_words else NOTHING,
+    }
+
+
+def _numbered(draw: Draw, number: int) -> Draw:
+    """Draws the figures of one of several games: a name is unique on the page."""
+    return lambda found: draw(
+        [None if figure is None else replace(figure, name=f"{figure.name}-{number}") for figure in found]
+    )
 
 
 def _games_note(run: Gathered) -> Markup:

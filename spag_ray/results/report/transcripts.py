@@ -47,13 +47,18 @@ class Payoffs:
 class Transcripts:
     """Counts of all games. `counts`: by stage. `payoffs`: by stage and seat, of games in which the game itself says
     what it pays. `by_version`: games of a stream, by the newest version that played in them. `known`: for stages whose
-    games were scored. `faults`: {log: what is wrong with it}."""
+    games were scored. `faults`: {log: what is wrong with it}. `of_games`: {game: its counts}, of several."""
 
     counts: dict[str, GameCount] = field(default_factory=dict)
     payoffs: dict[str, dict[Role, Payoffs]] = field(default_factory=dict)
     by_version: dict[int, Counter[Outcome]] = field(default_factory=dict)
     known: dict[str, Knowledge] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
+    of_games: dict[str, Transcripts] = field(default_factory=dict)
+
+    def of_game(self, name: str | None) -> Transcripts:
+        """The counts of one of several games; None: of the only one."""
+        return self if name is None else self.of_games.get(name, Transcripts())
 
     @property
     def num_games(self) -> int:
@@ -75,9 +80,9 @@ class Transcripts:
             self.by_version.setdefault(version, Counter())[episode.verdict.outcome] += 1
 
 
-def read_transcripts(folder: Path, packer: Packer, max_games: int, seed: int = 0) -> Transcripts:
+def read_transcripts(folder: Path, packer: Packer, max_games: int, seed: int = 0, by_game: bool = False) -> Transcripts:
     """Reads every log of `folder`. If there are more than `max_games` games, a sample is packed: the same share of each
-    stage, and at least one game of each."""
+    stage, and at least one game of each. `by_game`: count each of several games too."""
     found = Transcripts()
     logs = stage_logs(folder)
     chosen = _sample(
@@ -87,6 +92,8 @@ def read_transcripts(folder: Path, packer: Packer, max_games: int, seed: int = 0
         faults = StageFaults()
         for place, episode in read_stage(path, faults):
             found.count(stage, episode)
+            if by_game:
+                found.of_games.setdefault(episode.game, Transcripts()).count(stage, episode)
             if chosen is None or place in chosen[stage]:
                 packer.add(stage, episode)
         if faults:

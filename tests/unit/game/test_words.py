@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spag_ray.errors import InputError
-from spag_ray.game.words import STOP_WORDS, Lease, WordStream, read_words, top_words, write_words
+from spag_ray.game.words import STOP_WORDS, Lease, WordsOfGame, WordStream, read_words, top_words, write_words
 
 WORDS = [f"word{number}" for number in range(7)]
 steps_of_a_run = st.sampled_from(["lease", "done", "give_back", "resume"])
@@ -127,3 +127,28 @@ def test_an_empty_or_doubled_word_list_makes_no_stream() -> None:
         WordStream([], 0)
     with pytest.raises(InputError, match="twice"):
         WordStream(["cat", "cat"], 0)
+
+
+OF_GAMES = [WordsOfGame("taboo", 0.75, ("river", "piano", "tiger")), WordsOfGame("kuhn", 0.25, ("KJ", "QK"))]
+
+
+def test_each_of_several_games_gets_its_share_in_the_order_that_it_would_have_alone() -> None:
+    stream = WordStream(OF_GAMES, seed=3)
+    leases = [stream.lease() for _ in range(40)]
+    for game, share, words in OF_GAMES:
+        alone, own = WordStream(words, seed=3), [lease.word for lease in leases if lease.game == game]
+        assert len(own) == 40 * share
+        assert own == [alone.lease().word for _ in own]
+
+
+def test_a_stream_of_several_games_resumes_from_its_state() -> None:
+    stream = WordStream(OF_GAMES, seed=0, attacker_seats=2)
+    leases = [stream.lease() for _ in range(9)]
+    assert [lease.scenario for lease in leases[:8:2]] == [lease.scenario for lease in leases[1:8:2]], "both seats"
+    for lease in leases[:7]:
+        stream.done(lease)
+    resumed = WordStream.from_state(json.loads(json.dumps(stream.state())))
+    assert [resumed.lease() for _ in range(2)] == leases[7:], "what was under way comes first"
+    assert resumed.lease() == stream.lease()
+    stream.go_back_to(None)
+    assert stream.lease() == leases[0]

@@ -61,3 +61,17 @@ def test_a_streams_permits_and_ages_are_in_the_line(buffer: ReplayBuffer, tmp_pa
     sampler_of(buffer, tmp_path).look()
     (line,) = records_of(tmp_path, "buffer")
     assert (line["begun"], line["lost"], line["lag_0"], line["lag_1"]) == (2, 0, 2, 0)
+
+
+def test_of_several_games_each_has_a_line_of_its_own(buffer: ReplayBuffer, tmp_path: Path) -> None:
+    handle: Any = Here(buffer)
+    look = BufferMetrics(handle, Recorder(tmp_path), max_lag=1, by_game=True).look
+    games = [replace(game(number, Outcome.TIED), stage="spag-1") for number in range(3)]
+    buffer.add([encode(replace(each, game="kuhn" if each.number else "taboo")) for each in games])
+    look(now=True)
+    look(now=True)
+    assert [(line.get("game"), line["turns"]) for line in records_of(tmp_path, "games")] == [
+        (None, 12),
+        ("taboo", 4),
+        ("kuhn", 8),
+    ]

@@ -19,7 +19,7 @@ from spag_ray.game.prompt_file import load_template
 from spag_ray.game.prompts import Claim, make_renderer
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.stages import IMITATED, Stage
-from spag_ray.training_data.rewards import RoleWindow
+from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
 from tests.support.episodes import game
 
 GAMES = [game(0, Outcome.ATTACKER_WINS), game(1, Outcome.DEFENDER_WINS), game(2, Outcome.TIED)]
@@ -54,7 +54,7 @@ def test_a_round_without_a_decided_game_ends_with_advice_and_a_streams_version_d
     made = samples(tmp_path)
     with pytest.raises(InputError, match=r"round 2: none of 1 games was won by either side.*imitation"):
         made.self_play(Stage.of_round(2), GAMES[2:], "round 2", [], None)
-    assert made.self_play(Stage.of_round(2), GAMES[2:], "spag-2", [], None, RoleWindow(8)).games == []
+    assert made.self_play(Stage.of_round(2), GAMES[2:], "spag-2", [], None, {"taboo": RoleWindow(8)}).games == []
 
 
 class Claims:
@@ -125,3 +125,47 @@ def test_imitation_takes_the_experts_games(tmp_path: Path) -> None:
 def test_imitation_of_both_sides_takes_the_losers_turns_too(tmp_path: Path) -> None:
     stage = samples(tmp_path, imitation={"learn_from": "both"}).imitation(GAMES)
     assert [[turn.role for turn in each.turns] for each in stage.games] == [list(Role) * 2] * 2
+
+
+KUHN = [
+    replace(game(number, outcome), episode_id=f"k/{number}", number=number, game="kuhn")
+    for number, outcome in ((3, Outcome.DEFENDER_WINS), (4, Outcome.DEFENDER_WINS), (5, Outcome.ATTACKER_WINS))
+]
+PAYS = {Outcome.ATTACKER_WINS: (2.0, -2.0), Outcome.DEFENDER_WINS: (-1.0, 1.0)}
+KUHN = [replace(each, verdict=replace(each.verdict, payoffs=PAYS[each.verdict.outcome])) for each in KUHN]
+
+
+def of_two(folder: Path, **kuhn: Any) -> StageSamples:
+    games = [{"name": "taboo", "share": 0.5}, {"name": "kuhn", "share": 0.5, "objective": kuhn}]
+    return samples(folder, games=games, prompts="lines", objective={"baseline": "moving"})
+
+
+def test_baselines_and_weights_are_those_of_the_game_and_the_role(tmp_path: Path) -> None:
+    """Taboo: one win each. Kuhn: two of three won by the defender."""
+    baselines = {"taboo": RoleBaselines(0.5), "kuhn": RoleBaselines(0.5)}
+    baselines["kuhn"].values[Role.DEFENDER] = 0.25
+    mixed = [KUHN[0], GAMES[0], KUHN[1], GAMES[1], KUHN[2]]
+    stage = of_two(tmp_path).self_play(Stage.of_round(1), mixed, "round 1", [], baselines)
+    assert [each.episode_id for each in stage.games] == [each.episode_id for each in mixed], "as they were played"
+    assert [each.weight for each in stage.games] == [0.75, 1.0, 0.75, 1.0, 1.5]
+    paid = [sum(turn.advantage for turn in each.turns) for each in stage.games]
+    assert paid == pytest.approx([1 - 0.25, 1.0, 1 - 0.25, 1.0, 2.0])
+    assert baselines["taboo"].values == {Role.ATTACKER: -0.25, Role.DEFENDER: 0.25}
+    assert baselines["kuhn"].values == {Role.ATTACKER: 0.625, Role.DEFENDER: -0.59375}
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["game"], line["decided"]) for line in lines] == [("taboo", 2), ("kuhn", 3)]
+
+
+def test_a_game_may_have_no_role_weights_of_its_own(tmp_path: Path) -> None:
+    made = of_two(tmp_path, role_weights="none", baseline="none")
+    stage = made.self_play(Stage.of_round(1), [*GAMES[:2], *KUHN], "round 1", [], {"taboo": RoleBaselines()})
+    assert [each.weight for each in stage.games] == [1.0] * 5
+
+
+def test_a_version_of_a_stream_may_have_games_of_one_kind_alone(tmp_path: Path) -> None:
+    windows = {"taboo": RoleWindow(8, "aaad"), "kuhn": RoleWindow(8)}
+    stage = of_two(tmp_path).self_play(Stage.of_round(1), KUHN, "spag-1", [], None, windows)
+    assert len(stage.games) == 3
+    assert (windows["taboo"].as_text(), windows["kuhn"].as_text()) == ("aaad", "dda")
+    with pytest.raises(InputError, match="round 1: none of 1 games"):
+        of_two(tmp_path).self_play(Stage.of_round(1), GAMES[2:], "round 1", [])

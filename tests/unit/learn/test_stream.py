@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.arena import GameTask
-from cluster.buffer.buffer_actor import BufferActor
+from actors.league import Opponents
+from cluster.buffer.buffer_actor import BufferActor, StreamSpec
 from cluster.buffer.lease_log import LeaseLog
 from cluster.buffer.replay_buffer import ReplayBuffer
 from cluster.buffer.stream import GameStream, Leases
@@ -25,7 +26,7 @@ from spag_ray.episodes.log import EpisodeLog, LogPlace, read_log
 from spag_ray.episodes.wire import decode, encode
 from spag_ray.errors import ConfigError
 from spag_ray.game.rules import Outcome
-from spag_ray.game.words import WordStream
+from spag_ray.game.words import WordsOfGame, WordStream
 from tests.support.streams import WORDS, finish, numbers, played, records, spec, stream_of
 
 
@@ -386,3 +387,21 @@ def test_a_stream_whose_permits_starve_the_engines_says_what_to_change() -> None
     assert reused is not None
     assert "permits for 40 games are too few: 72 games keep" in reused
     assert stream_hint(parse_config({})) is None
+
+
+def test_a_restarted_buffer_goes_on_with_the_same_games_of_several(tmp_path: Path) -> None:
+    config = StreamConfig(games_per_version=4, max_lag=1)
+    games = [WordsOfGame("taboo", 0.5, WORDS), WordsOfGame("kuhn", 0.5, ("KJ", "QK"))]
+    plan = WordStream(games, 0)
+    wanted = [plan.lease().scenario for _ in range(8)]
+
+    async def scenario() -> None:
+        buffer = BufferActor(str(tmp_path))
+        await buffer.open_stream(StreamSpec(WordStream(games, 0), config, 0, Opponents(0), {"policy": 0}))
+        tasks = await buffer.lease("arena", 4, "first")
+        again = BufferActor(str(tmp_path))
+        assert await again.lease("arena", 4, "first") == tasks
+        tasks += await again.lease("arena", 4, "second")
+        assert [(task.target_word, task.game) for task in tasks] == wanted
+
+    asyncio.run(scenario())

@@ -16,7 +16,10 @@ from cluster.rollout import arena_actor
 from cluster.rollout.arena_actor import ArenaActor
 from cluster.types import Seat
 from spag_ray.config.parts import StreamConfig
+from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.wire import decode
 from spag_ray.game.prompt_file import load_template
+from spag_ray.games.kuhn import KuhnPoker
 from tests.support.decks import cards_of
 from tests.support.streams import Here, spec
 
@@ -34,7 +37,7 @@ def test_a_stream_is_stopped_at_once_also_after_an_evaluation(
             name="arena-0",
             log_path="",
             template=load_template("chat"),
-            rules=Rules(2),
+            games=[Rules(2)],
             turn_timeout_s=60,
             join_timeout_s=60,
             buffer=Here(buffer),
@@ -59,3 +62,26 @@ def test_a_stream_is_stopped_at_once_also_after_an_evaluation(
         assert not waiting, "stop waits for the games of the stream"
 
     loop.run(scenario())
+
+
+def test_an_arena_plays_each_game_by_its_own_rules_with_scripted_seats_of_its_own(
+    tiny_model: Path, tmp_path: Path, loop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arena_actor, "redirect_output", lambda path: None)
+
+    async def scenario() -> list[Episode]:
+        buffer = BufferActor(str(tmp_path))
+        games = [Rules(2), Rules(KuhnPoker().max_turns, "", KuhnPoker(), "kuhn")]
+        arena = ArenaActor("arena-0", "", load_template("chat"), games, 60, 60, Here(buffer))
+        expert = Seat("expert", "scripted", Sampling(), str(tiny_model), cards_of({"river": ["water"]}))
+        tasks = [GameTask(0, "river", "expert", game="taboo"), GameTask(1, "KJ", "expert", game="kuhn")]
+        assert await arena.play(tasks, {"attacker": expert, "defender": expert}, 2) == 2
+        text, verdict = await arena.answer(GameTask(0, "KJ", "visit", game="kuhn"), ["bet"], expert)
+        assert text[0] == "bet"
+        assert verdict is not None
+        return [decode(data) for data in await buffer.take("expert")]
+
+    taboo, kuhn = loop.run(scenario())
+    assert (taboo.game, taboo.rules, taboo.verdict.payoffs) == ("taboo", "strict", None)
+    assert (kuhn.game, kuhn.rules, kuhn.max_turns) == ("kuhn", "", KuhnPoker().max_turns)
+    assert kuhn.verdict.payoffs is not None

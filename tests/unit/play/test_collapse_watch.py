@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from cluster.tracking.recorder import Recorder
 from spag_ray.config.loading import parse_config
 from spag_ray.errors import CollapseError
 from spag_ray.game.rules import Outcome
+from spag_ray.results.game_names import names_by_game
 from spag_ray.results.lines import StepLine, StepReport
 from spag_ray.results.matches import Game, Match
 from spag_ray.stages import BASE, IMITATED, Stage
@@ -135,3 +137,21 @@ def test_the_entropy_of_rounds_is_looked_at_and_that_of_imitation_is_not(tmp_pat
     assert run.lines == [("spag-3", True, "warn")]
     assert "entropy 1.25" in run.notes[0]
     assert "of spag-1 for two stages" in run.notes[0]
+
+
+def test_figures_of_several_games_are_watched_game_by_game(tmp_path: Path) -> None:
+    games = [{"name": "taboo", "share": 0.5}, {"name": "kuhn", "share": 0.5}]
+    config = parse_config({"games": games, "prompts": "lines", "self_play": {"on_collapse": "warn"}})
+    stages = [IMITATED, Stage.of_round(1), Stage.of_round(2)]
+    found = [
+        replace(tied(stage, count if game == "kuhn" else 8), game=game)
+        for stage, count in zip(stages, (8, 36, 36), strict=True)
+        for game in ("taboo", "kuhn")
+    ]
+    matches: Any = SimpleNamespace(results=found)
+    status = StatusBoard(lambda: 1)
+    watch = CollapseWatch(config, tmp_path, matches, Recorder(tmp_path), status, names_by_game(config))
+    for stage in stages:
+        watch.look(stage)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert {line["figure"] for line in lines} == {"kuhn: ties"}

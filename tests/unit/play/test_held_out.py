@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from actors.arena import GameTask
 from cluster.schedules import held_out
 from cluster.schedules.held_out import HeldOutMatches
+from cluster.schedules.rounds import dealt
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.loading import parse_config
+from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Outcome
+from spag_ray.game.words import Scenario
+from spag_ray.results.matches import others_in, read_matches
 from spag_ray.stages import Stage
 from tests.support.episodes import game
 
@@ -28,6 +34,46 @@ def test_guesses_and_traps_are_counted_in_taboo_alone(
     ground: Any = SimpleNamespace(config=config, folder=tmp_path, recorder=Recorder(tmp_path), version=1)
     lease: Any = SimpleNamespace(check=lambda now: None)
     seat: Any = None
-    match = HeldOutMatches(ground, lease, ["KJ", "QK"]).play(seat, seat, Stage.evaluation("spag-1"))
+    (match,) = HeldOutMatches(ground, lease, ["KJ", "QK"]).play(seat, seat, Stage.evaluation("spag-1"))
     assert match.outcomes[Outcome.DEFENDER_WINS] == 4
     assert [json.loads(line)["kind"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == kinds
+
+
+def test_each_of_two_games_is_played_with_its_own_scenarios_and_has_its_own_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Scenario] = []
+
+    def played(ground: Any, stage: str, scenarios: list[Scenario], *_: Any) -> list[Episode]:
+        asked.extend(scenarios)
+        outcome = {"taboo": Outcome.TIED, "kuhn": Outcome.DEFENDER_WINS}
+        return [replace(game(n, outcome[str(each.game)]), game=str(each.game)) for n, each in enumerate(scenarios)]
+
+    monkeypatch.setattr(held_out, "play_round", played)
+    games = [{"name": "taboo", "share": 0.5}, {"name": "kuhn", "share": 0.5}]
+    config = parse_config({"games": games, "prompts": "lines", "evaluation": {"games": 3}})
+    ground: Any = SimpleNamespace(config=config, folder=tmp_path, recorder=Recorder(tmp_path), version=1)
+    lease: Any = SimpleNamespace(check=lambda now: None)
+    seat: Any = None
+    matches = HeldOutMatches(ground, lease, {"taboo": ["river", "piano"], "kuhn": ["KJ", "QK"]})
+    taboo, kuhn = matches.play(seat, seat, Stage.evaluation("spag-1"))
+    assert asked == [Scenario(word, "taboo") for word in ("river", "piano", "river")] + [
+        Scenario(deal, "kuhn") for deal in ("KJ", "QK", "KJ")
+    ]
+    assert (taboo.game, taboo.outcomes[Outcome.TIED]) == ("taboo", 3)
+    assert (kuhn.game, kuhn.outcomes[Outcome.DEFENDER_WINS]) == ("kuhn", 3)
+    assert matches.play(seat, seat, Stage.evaluation("spag-1")) == [taboo, kuhn], "it is not played again"
+    assert len(asked) == 6
+    assert read_matches(tmp_path / "matches.json") == [taboo, kuhn]
+    assert others_in(tmp_path / "matches.json", [taboo]) == [kuhn]
+    (line,) = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert (line["kind"], line["games"]) == ("held_out", 3), "guesses are Taboo's"
+
+
+def test_arenas_get_equal_parts_of_every_game() -> None:
+    tasks = [GameTask(number, "w", "s", game="taboo" if number % 2 else "kuhn") for number in range(8)]
+    first, second = dealt(tasks, 2)
+    assert [task.number for task in first] == [0, 1, 4, 5]
+    assert [task.number for task in second] == [2, 3, 6, 7]
+    alone = [GameTask(number, "w", "s") for number in range(5)]
+    assert dealt(alone, 2) == [alone[::2], alone[1::2]]

@@ -18,12 +18,13 @@ from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.log import read_log
+from spag_ray.game.rules import Outcome
 from spag_ray.results.export.files import write_export
 from spag_ray.results.export.rows import Row, Rows, Unit
 from spag_ray.results.game_names import FILE
 from spag_ray.results.report.files import read_files
 from spag_ray.training_data.samples import game_samples
-from tests.support.kuhn_runs import GAMES, kuhn_game, make_kuhn_run
+from tests.support.kuhn_runs import GAMES, kuhn_game, make_kuhn_run, make_two_games_run
 from tests.support.not_here import not_here
 from tests.support.old_run_folders import FOLDERS, placed
 from tests.support.report_runs import write_log
@@ -277,3 +278,16 @@ def test_memory_does_not_grow_with_the_number_of_games(
         tracemalloc.stop()
         assert rows.num_games == 2 * count
     assert peaks[1] < 1.5 * peaks[0]
+
+
+def test_rows_of_two_games_have_the_seats_and_rewards_of_their_game(tmp_path: Path) -> None:
+    rows = Rows(read_files(make_two_games_run(tmp_path / "two")), "turns")
+    found = [row for stage, path in rows.logs().items() for row in rows.of_stage(stage, path)]
+    seats = {(row["game"], row["seat"]) for row in found}
+    assert seats == {("taboo", "attacker"), ("taboo", "defender"), ("kuhn", "first"), ("kuhn", "second")}
+    assert {row["rules"] for row in found if row["game"] == "taboo"} == {"strict"}
+    trained = [row for row in found if row["trained"]]
+    assert {row["stage"] for row in trained} == {"spag-1"}
+    assert {row["game"] for row in trained} == {"taboo", "kuhn"}
+    assert rows.num_games == 2 * (len(GAMES) + len(Outcome))
+    assert not rows.faults

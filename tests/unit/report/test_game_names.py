@@ -9,7 +9,15 @@ import pytest
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.game.rules import Outcome, Role
-from spag_ray.results.game_names import FILE, TABOO_NAMES, GameNames, names_of, read_names, write_names
+from spag_ray.results.game_names import (
+    FILE,
+    TABOO_NAMES,
+    GameNames,
+    names_of,
+    read_names,
+    read_names_by_game,
+    write_names,
+)
 
 KUHN = parse_config({"game": {"name": "kuhn"}, "prompts": "lines"})
 
@@ -100,3 +108,23 @@ def test_a_reader_of_a_run_folder_never_runs_a_users_code(tmp_path: Path, monkey
     assert read_names(tmp_path, KUHN) == names_of(KUHN)
     write_names(tmp_path, KUHN)
     assert not (tmp_path / FILE).exists(), "a shipped game is asked for its names"
+
+
+def test_several_games_have_names_of_their_own_and_names_that_fit_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("auction.py").write_text(GAME)
+    games = [{"name": name, "share": share} for name, share in (("taboo", 0.5), ("auction.py:Auction", 0.5))]
+    config = parse_config({"games": games, "imitation": {"enabled": False}})
+    write_names(tmp_path, config)
+    Path("auction.py").unlink()
+    found = read_names_by_game(tmp_path, config)
+    assert list(found) == ["taboo", "auction.py:Auction"]
+    assert found["taboo"] == GameNames(max_turns=5)
+    assert found["auction.py:Auction"].seats == ("bidder", "caller")
+    every = read_names(tmp_path, config)
+    assert (every.name, every.seats) == ("Adversarial Taboo and auction.py:Auction", ("first", "second"))
+    assert not every.has_words
+    (tmp_path / FILE).unlink()
+    assert read_names_by_game(tmp_path, config)["auction.py:Auction"].seats == ("attacker", "defender")

@@ -15,7 +15,7 @@ from spag_ray.results.evaluations import Evaluation, write_evaluations
 from spag_ray.results.matches import Match, write_matches
 from spag_ray.results.model_card import MARK, SMOLLM2, BaseModel, write_cards
 from spag_ray.stages import Stage
-from tests.support.kuhn_runs import GAMES, kuhn_game, make_kuhn_run
+from tests.support.kuhn_runs import GAMES, kuhn_game, make_kuhn_run, make_two_games_run
 from tests.support.old_run_folders import placed
 
 BASE = BaseModel("tiny")
@@ -151,3 +151,15 @@ def test_a_folder_with_a_card_loads_by_its_path_alone(tiny_model: Path, tmp_path
     tokenizer = AutoTokenizer.from_pretrained(card.parent, local_files_only=True)
     ids = tokenizer("it purrs", return_tensors="pt").input_ids
     assert model.generate(ids, max_new_tokens=3, do_sample=False).shape[1] > ids.shape[1]
+
+
+def test_a_model_of_two_games_has_the_results_of_each(tmp_path: Path) -> None:
+    run = make_two_games_run(tmp_path / "two")
+    add_model(run, "spag-1")
+    write_cards(run, BASE)
+    text = card_of(run, "spag-1")
+    assert "plays Adversarial Taboo and kuhn" in text
+    assert "| `games` | taboo (0.25), kuhn (0.75) |" in text
+    assert "`game.name`" not in text
+    assert text.index("### Adversarial Taboo") < text.index("attacker v defender") < text.index("### kuhn")
+    assert text.index("### kuhn") < text.index("first v second") < text.index("exact figure of kuhn")

@@ -14,7 +14,7 @@ from spag_ray.config.loading import load_config, parse_config
 from spag_ray.episodes.log import read_log
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.game_names import write_names
-from tests.support.kuhn_runs import GAMES, kuhn_game, make_kuhn_run
+from tests.support.kuhn_runs import GAMES, kuhn_game, make_kuhn_run, make_two_games_run
 from tests.support.report_page import Page, page_of
 from tests.support.report_runs import HOSTILE, write_log
 
@@ -143,3 +143,45 @@ class Odd:
     assert "<b>" not in hovers.replace("<extra>", "")
     assert any("second" in name for name in names)
     assert Outcome.TIED in names
+
+
+def test_a_run_of_two_games_has_the_parts_of_each_under_its_name(tmp_path: Path) -> None:
+    page = page_of(make_two_games_run(tmp_path / "two"))
+    text = page.text[: page.text.index("config.yaml")]
+    for part in (
+        "Self-play of Adversarial Taboo and kuhn",
+        "games taboo (25%), kuhn (75%)",
+        "kuhn: spag-1 against base",
+    ):
+        assert part in text, part
+    for section in ("How games ended", "Standings"):
+        after = text[text.index(section) :]
+        assert -1 < after.index("Adversarial Taboo") < after.index("kuhn"), section
+    assert text.count("What defenders could have known") == text.count("How far from the optimum") == 1
+    figures = page.unpacked("figures")
+    assert {"outcomes-held-out-0", "outcomes-held-out-1", "nash-conv-1", "payoffs-1", "matrix-0"} <= set(figures)
+    assert "nash-conv-0" not in figures
+    bars = {name: [trace["name"] for trace in figures[name]["data"]] for name in figures if "held-out" in name}
+    assert "attacker wins" in bars["outcomes-held-out-0"]
+    assert "first wins" in bars["outcomes-held-out-1"]
+
+
+def test_the_games_on_the_page_of_a_run_of_two_are_told_apart(tmp_path: Path) -> None:
+    page = page_of(make_two_games_run(tmp_path / "two"))
+    index = page.unpacked("index")
+    assert [(game["name"], game["seats"], game["hasReferee"]) for game in index["games"]] == [
+        ("Adversarial Taboo", ["attacker", "defender"], True),
+        ("kuhn", ["first", "second"], False),
+    ]
+    assert index["game"].count(1) == 2 * len(GAMES)
+    assert index["game"].count(0) == 2 * len(Outcome)
+    assert [index["stages"][stage] for stage in index["stage"]].count("spag-1") == len(GAMES) + len(Outcome)
+    for number in range(2):
+        own = [game for game, found in zip(page.games(), index["game"], strict=True) if found == number]
+        assert any("reward" in turn for game in own for turn in game["turns"]), "by the settings of its game"
+
+
+def test_the_page_of_one_game_has_nothing_of_several(run: Path) -> None:
+    page = page_of(run)
+    assert not {"games", "game"} & set(page.unpacked("index"))
+    assert 'id="filter-game"' not in (run / "report.html").read_text()

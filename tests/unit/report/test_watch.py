@@ -366,3 +366,22 @@ def test_ctrl_c_leaves_a_terminal_as_it_was_and_the_last_frame_on_it(folder: Pat
     hidden, shown = watching.output.rfind(b"\x1b[?25l"), watching.output.rfind(b"\x1b[?25h")
     assert shown > hidden, "the cursor is there again"
     assert b"Traceback" not in watching.output
+
+
+def test_several_games_have_lines_of_their_own() -> None:
+    ends = {"taboo": {"attacker win: wrong guess": 3}, "kuhn": {"defender win: fold": 9}}
+    both = {**ends["taboo"], **ends["kuhn"]}
+    played = {"kind": "play", "version": 1, "games": 2, "turns": 4, "tokens": 9, "seconds": 1.0, "games_per_s": 2.0}
+    played |= {"stage": "eval-spag-1", "tokens_per_s": 9.0}
+    lines: list[dict[str, Any]] = [{"kind": "games", "phase": "self_play", "turns": 30, "tokens": 90, **both}]
+    lines += [
+        {"kind": "games", "phase": "self_play", "turns": 9, "tokens": 30, "game": game, **own}
+        for game, own in ends.items()
+    ]
+    lines += [played | {"tied game": 2}, played | {"tied game": 1, "game": "taboo", "games_per_s": 1.0}]
+    view = view_of([{"time": 1e9 + number, **line} for number, line in enumerate(lines)], RunConfig())
+    assert view.num_unread == 0
+    assert {shares.name: shares.num_games for shares in view.self_play} == {"self-play, taboo": 3, "self-play, kuhn": 9}
+    assert list(view.held_out) == ["spag-1, taboo"]
+    assert view.games_per_s == 2.0, "of all games"
+    assert "self-play, kuhn" in shown(view)

@@ -48,6 +48,20 @@ def train(model: Path, words: Path, *more: str) -> list[str]:
     return ["train", "quickstart", *(part for option in options for part in ("-o", option)), "--run-dir", "run"]
 
 
+def test_commands_for_one_game_say_which_games_a_configuration_has(run: Any, tmp_path: Path) -> None:
+    for command in (
+        ["play", "two_games", "--out", "games.json"],
+        ["serve", "smollm2-135m-instruct", "--config", "two_games"],
+    ):
+        assert "this configuration has the games taboo, kuhn; choose one of them with --game" in run(*command)
+        assert "has the games taboo, kuhn, not chess; choose" in run(*command, "--game", "chess")
+    matching = ["match", "two_games", "--player", "a=scripted", "--words", "words.txt", "--out", "matches.json"]
+    assert "words.txt: a file has the words of one game, but this configuration has the games taboo, kuhn" in run(
+        *matching
+    )
+    assert "game and games are both set" in run("doctor", "two_games", "-o", "game.max_turns=3")
+
+
 def test_a_missing_or_empty_words_file_is_named(run: Any, tiny_model: Path, tmp_path: Path) -> None:
     assert "nowhere.txt" in run(*train(tiny_model, tmp_path / "nowhere.txt"))
     (tmp_path / "empty.txt").write_text("\n\n")

@@ -175,6 +175,8 @@ def test_what_may_never_happen_is_there_at_0_from_the_start(exporter: Exporter, 
     games = made["spag_ray_games_total"].values
     assert len(games) == 3 * len(GAME_ENDS)
     export(exporter, GamesLine("self_play", 9, 90, {str(GAME_ENDS[0]): 4}))
+    of_one = GamesLine("self_play", 3, 30, {str(GAME_ENDS[0]): 1}, "kuhn")
+    assert updates(of_one) == [], "of several games, the sums of all are counted"
     assert games["self_play", GAME_ENDS[0].seat, GAME_ENDS[0].result, GAME_ENDS[0].reason] == 4.0
 
 

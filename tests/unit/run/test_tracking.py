@@ -84,6 +84,8 @@ def test_curves_are_told_apart_by_phase_policy_and_match() -> None:
     assert names(OpponentLine("past-0", 4)) == ["opponent/version/past-0"]
     task = Evaluation("base", "arc_easy", "acc", 0.5, None, 40, 0)
     assert "evaluation/value/arc_easy/acc" in names(EvaluationLine("policy", task))
+    assert "play/games/evaluation/kuhn" in names(replace(evaluated, game="kuhn"))
+    assert names(SamplesLine("round 1", 3, {}, "kuhn")) == ["samples/decided/kuhn"]
     assert names(SamplesLine("round 1", 0, {"attacker": float("nan")})) == ["samples/decided"]
 
 

@@ -1,0 +1,51 @@
+"""Averages of each role of each game: what is learned with them, and how a checkpoint keeps them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from cluster.run.checkpoint import RunState
+from cluster.run.role_averages import RoleAverages
+from spag_ray.config.loading import parse_config
+from spag_ray.config.run import RunConfig
+from spag_ray.game.rules import Role
+
+MOVING = {"objective": {"baseline": "moving", "learn_from": "both"}, "prompts": "lines"}
+
+
+def two(**kuhn: Any) -> RunConfig:
+    games = [{"name": "taboo", "share": 0.5}, {"name": "kuhn", "share": 0.5, "objective": kuhn}]
+    return parse_config({"games": games, **MOVING})
+
+
+def restored(state: RunState) -> RunState:
+    return RunState(**json.loads(json.dumps(asdict(state))))
+
+
+def test_each_role_of_each_game_has_a_moving_average_of_its_own() -> None:
+    averages = RoleAverages.saved_in(RunState(), two())
+    averages.baselines["kuhn"].update([{Role.ATTACKER: 2.0, Role.DEFENDER: -2.0}])
+    averages.windows["taboo"].weights([Role.ATTACKER, Role.DEFENDER])
+    assert averages.baselines["kuhn"].values[Role.ATTACKER] == (1 - 0.95) * 2.0
+    assert averages.baselines["taboo"].values == {Role.ATTACKER: 0.0, Role.DEFENDER: 0.0}
+    again = RoleAverages.saved_in(restored(averages.added_to(RunState())), two())
+    assert {name: each.values for name, each in again.baselines.items()} == {
+        name: each.values for name, each in averages.baselines.items()
+    }
+    assert (again.windows["taboo"].as_text(), again.windows["kuhn"].as_text()) == ("ad", "")
+
+
+def test_a_game_without_a_moving_baseline_has_none() -> None:
+    averages = RoleAverages.saved_in(RunState(), two(baseline="scenario"))
+    assert list(averages.baselines) == ["taboo"]
+    assert averages.added_to(RunState()).baselines == {"taboo": {"attacker": 0.0, "defender": 0.0}}
+
+
+def test_a_run_of_one_game_keeps_them_as_it_did_before_there_were_several() -> None:
+    state = RunState(baselines={"attacker": 0.25, "defender": -0.5}, role_wins="aad")
+    averages = RoleAverages.saved_in(state, parse_config(MOVING))
+    assert averages.baselines["taboo"].values == {Role.ATTACKER: 0.25, Role.DEFENDER: -0.5}
+    assert averages.added_to(RunState()) == state
+    assert RoleAverages.saved_in(RunState(), RunConfig()).added_to(RunState()) == RunState()
