@@ -56,7 +56,7 @@ def run(nodes: Cluster, tiny_model: Path, words: Path, tmp_path: Path, request: 
     with placed_run(config, folder, config.model, targets[2:], targets[:2], {}) as handle:
         training = handle.train.remote()
         wait_for(lambda: (folder / "metrics.jsonl").exists() and len(records_of(folder, plays)) >= 2, 120)
-        yield folder
+        yield handle
         handle.stop_soon.remote(0.0)
         ray.wait([training], timeout=60)
 
@@ -85,35 +85,46 @@ def drain(cluster: Cluster, node_id: str) -> None:
     [("rounds", {"min": 1, "max": 2, "grow_after_s": 2, "shrink_after_s": 600}, "games")],
     indirect=True,
 )
-def test_an_engine_is_added_on_a_new_node_and_leaves_when_its_node_is_drained(nodes: Cluster, run: Path) -> None:
+def test_an_engine_is_added_on_a_new_node_and_leaves_when_its_node_is_drained(
+    nodes: Cluster, run: Any, tmp_path: Path
+) -> None:
     """A round of 8,000 games, eight at once, has more turns under way than the four that an engine decodes at once."""
-    joined = lambda: records_of(run, "engine_joined")  # noqa: E731
+
+    def lines(kind: str) -> list[dict[str, Any]]:
+        return records_of(tmp_path / "run", kind)
+
+    def added() -> list[str]:
+        return [line["engine"] for line in lines("engine_joined")]
+
     time.sleep(8)
-    assert not joined(), "no node has room for a second engine"
+    assert not added(), "no node has room for a second engine"
     new = nodes.add_node(num_cpus=1)
-    wait_for(lambda: bool(joined()), 90)
-    added = ray.get_actor(f"{joined()[0]['engine']}-run")
-    assert node_of(added) == new.node_id
-    time.sleep(5)  # it plays
+    wait_for(lambda: len(added()) == 1, 90)
+    assert node_of(ray.get_actor(f"{added()[0]}-run")) == new.node_id
+
+    ray.get(run.__ray_call__.remote(lambda run: run._engines.retire(run._engines.placed[-1], "fewer are needed")))
+    wait_for(lambda: len(added()) == 2, 90)  # the load asks for it again
 
     drain(nodes, new.node_id)
-    wait_for(lambda: bool(records_of(run, "engine_left")), 60)
-    (left,) = records_of(run, "engine_left")
-    assert (left["engine"], "is drained" in left["reason"]) == (joined()[0]["engine"], True)
-    count = len(records_of(run, "games"))
-    wait_for(lambda: len(records_of(run, "games")) > count + 1, 60)
-    assert not records_of(run, "restart"), "nothing was lost"
+    wait_for(lambda: len(lines("engine_left")) == 2, 60)
+    assert [line["engine"] for line in lines("engine_left")] == added()
+    reasons = [line["reason"] for line in lines("engine_left")]
+    assert reasons == ["fewer are needed", f"its node {new.node_id[:6]} is drained"]
+    count = len(lines("games"))
+    wait_for(lambda: len(lines("games")) > count + 1, 60)
+    assert not lines("restart"), "nothing was lost"
 
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("run", [("stream", 1, "sync")], indirect=True)
-def test_a_checkpoint_is_written_when_the_learners_node_is_drained(nodes: Cluster, run: Path) -> None:
-    before = len(records_of(run, "checkpoint"))
+def test_a_checkpoint_is_written_when_the_learners_node_is_drained(nodes: Cluster, run: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    before = len(records_of(folder, "checkpoint"))
     learner = ray.get_actor("learner-run-0")
     drain(nodes, node_of(learner))
-    wait_for(lambda: len(records_of(run, "checkpoint")) > before, 60)
+    wait_for(lambda: len(records_of(folder, "checkpoint")) > before, 60)
     engine = node_of(ray.get_actor("engine-policy-0-run"))
     drain(nodes, engine)
-    count = len(records_of(run, "sync"))
-    wait_for(lambda: len(records_of(run, "sync")) > count + 1, 60)
-    assert not records_of(run, "engine_left"), "the only engine plays on until its node ends"
+    count = len(records_of(folder, "sync"))
+    wait_for(lambda: len(records_of(folder, "sync")) > count + 1, 60)
+    assert not records_of(folder, "engine_left"), "the only engine plays on until its node ends"
