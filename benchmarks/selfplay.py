@@ -127,7 +127,7 @@ def play_arena(model: str, games: int, in_flight: int) -> tuple[dict[str, float]
         template = load_template("chat")
         arena = ray.remote(ArenaActor).options(num_cpus=0, max_concurrency=64)
         arena = arena.remote("arena", f"{folder}/arena.log", template, [RULES], 600.0, 600.0, buffer)
-        ray.get(arena.join.remote(Engine(engine, "engine", "policy"), "policy"))
+        ray.get(arena.share.remote("policy", "policy", [(Engine(engine, "engine", "policy"), 1.0, True)]))
         seat = Seat("policy", "policy", Sampling(1.0, NEW_TOKENS), model)
         seats = {"attacker": seat, "defender": seat}
 

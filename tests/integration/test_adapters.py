@@ -177,6 +177,7 @@ def test_adapters_of_one_engine_answer_together_each_with_its_own_probabilities(
             assert scored[seed].logprobs == pytest.approx(expected, abs=1e-3)
 
 
+@pytest.mark.long  # a run that is killed and resumed, and then its opponents' engine
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.timeout(500)
 def test_a_league_of_adapters_plays_on_one_engine_also_after_the_run_and_that_engine_have_died(
