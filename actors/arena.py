@@ -187,13 +187,6 @@ def heard_turn(text: str, turns: Sequence[Turn], task: GameTask, player: Player,
     return Turn(role, text, prompt_ids, ids, (0.0,) * len(ids), policy)
 
 
-def play_games(
-    source: TaskSource, players: Mapping[str, Player], rules: Rules, games_in_flight: int, max_tries: int = 2
-) -> AsyncIterator[Episode]:
-    """`play_all` for games of one kind."""
-    return play_all(source, lambda task: play_game(task, players, rules), games_in_flight, max_tries)
-
-
 async def play_all(
     source: TaskSource,
     play: Callable[[GameTask], Coroutine[Any, Any, Episode]],

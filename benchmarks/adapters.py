@@ -1,6 +1,6 @@
 """Opponents of a league: adapters on one engine against an engine with a whole model for each.
 
-    python -m benchmarks.adapters [--opponents 1 4] [--turns 16]      SmolLM2-135M in bfloat16; 5 minutes on 2 cores
+    python -m benchmarks.adapters [--opponents 1 4] [--turns 16]      SmolLM2-135M in bfloat16
 
 The engines are the actors that `train` starts. A turn reads a prompt of 100 tokens, which none shares, and answers with
 32. All turns are asked for at once, equally many of each opponent. The KV cache is as large in both cases: the engines

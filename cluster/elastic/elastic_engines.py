@@ -17,7 +17,6 @@ import ray
 from cluster.elastic.scaling import Load, Scaling
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.rollout.engines import Engines, Placed
-from cluster.runtime.ray_session import ClusterError
 from spag_ray.config.engine import EngineConfig, EngineRange
 from spag_ray.errors import SpagError
 
@@ -63,7 +62,7 @@ class ElasticEngines:
     def _add(self, policy: LearningPolicy) -> None:
         try:
             self._engines.add(policy, is_extra=True)
-        except (ClusterError, SpagError, ray.exceptions.RayError) as error:
+        except (SpagError, ray.exceptions.RayError) as error:
             self._not_before_s = time.monotonic() + AGAIN_AFTER_S
             if not self._engines.watch.is_stopped:
                 self._note(f"no engine was added, the run goes on with those that it has: {error}")

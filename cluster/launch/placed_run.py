@@ -53,7 +53,8 @@ def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
     check_files(config)
     model = resolve_model(config.model)
     in_a_process(check_run, config, model, words, held_out, list(cards))
-    of_taboo = [word for own in by_game(config, held_out).values() for word in own]
+    kept = zip(config.each_game, by_game(config, held_out).values(), strict=True)
+    of_taboo = [word for each, own in kept if each.game.is_taboo for word in own]
     return Prepared(model, words, held_out, without_words(cards, of_taboo))
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from cluster.buffer.buffer_actor import BufferHandle, BufferHealth
 from cluster.buffer.buffer_metrics import BufferMetrics
-from cluster.elastic.regular_looks import RegularLooks
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.rollout.engines import Engines
 from cluster.rollout.publisher import Publisher
@@ -26,7 +25,6 @@ class Health:
         control: RunControl,
         policies: Sequence[LearningPolicy],
         engines: Engines,
-        looks: RegularLooks,
         publisher: Publisher,
         buffer: BufferHandle,
         watch: ActorWatch,
@@ -37,7 +35,6 @@ class Health:
         self._control = control
         self._policies = policies
         self._engines = engines
-        self._looks = looks
         self._publisher = publisher
         self._buffer = buffer
         self._watch = watch
@@ -51,7 +48,6 @@ class Health:
         engines that wait for them, where it can."""
         self._control.check_stop()
         self._engines.watch.check()
-        self._looks.check()
         self._watch.check()
         self._poll_buffer()
         self._buffer_metrics.look()

@@ -22,7 +22,6 @@ from cluster.buffer.buffer_actor import BufferActor, BufferHandle
 from cluster.buffer.buffer_metrics import BufferMetrics
 from cluster.elastic.drained_nodes import DrainedNodes
 from cluster.elastic.elastic_engines import ElasticEngines
-from cluster.elastic.regular_looks import RegularLooks
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.learning.stage_samples import StageSamples
 from cluster.learning.training_stage import TrainingStage
@@ -135,8 +134,7 @@ class Run:
         self._engines = Engines(config, folder, self._arenas, recorder, restarts, self._reservation)
         self._publisher = Publisher(config, lease, self._policies, self._engines, self._arenas)
         self._elastic = ElasticEngines(config.engine, self._engines, self._policies, status.note)
-        drained = DrainedNodes(self._engines, self._policies, self.save_soon, status.note)
-        self._looks = RegularLooks([self._elastic.look, drained.look], LOOK_EVERY_S)
+        self._drained = DrainedNodes(self._engines, self._policies, self.save_soon, status.note)
         self._ground = self._make_ground()
 
         self._seating = Seating(config, self._policies, model, cards)
@@ -200,7 +198,8 @@ class Run:
     def train(self) -> list[Match]:
         """The whole of SPAG; see training.py."""
         with self._ending():
-            self._looks.start()
+            self._engines.watch.every(LOOK_EVERY_S, self._elastic.look, "elastic-engines")
+            self._engines.watch.every(LOOK_EVERY_S, self._drained.look, "drained-nodes")
             return train(self._trainer)
 
     def train_alone(self) -> None:
@@ -312,7 +311,6 @@ class Run:
 
     def close(self) -> None:
         """End every actor of the run; engines first close their child processes."""
-        self._looks.stop()
         self._engines.close()
         self._watch.stop()
         for policy in self._policies:
@@ -361,7 +359,6 @@ class Run:
             self._control,
             self._policies,
             self._engines,
-            self._looks,
             self._publisher,
             self._buffer,
             self._watch,

@@ -48,7 +48,7 @@ class EngineWatch(Generic[Watched]):
         self.failure: BaseException | None = None
 
     def start(self) -> None:
-        self.in_thread("engine-watch", self._run)
+        self.every(BEAT_S, self._beat, "engine-watch")
 
     def stop(self) -> None:
         """Replace no more engines; a replacement under way sees `is_stopped`."""
@@ -78,19 +78,27 @@ class EngineWatch(Generic[Watched]):
         """{engine: the turns that it had to answer at its last heartbeat}"""
         return dict(self._num_pending)
 
-    def _run(self) -> None:
-        while not self._stopped.wait(BEAT_S):
-            with self._lock:
-                placed = list(self._placed)
-            before = self._beats
-            self._beats = {each: before.get(each) or self._ask(each) for each in placed}
-            self._num_pending = {each: count for each, count in self._num_pending.items() if each in self._beats}
-            calls = [beat for beat, _ in self._beats.values()]
-            answered = set(ray.wait(calls, num_returns=len(calls), timeout=0)[0]) if calls else set()
-            for each in placed:
-                if (fault := self._look(each, answered)) is not None and not self.is_stopped:
-                    self.forget(each.engine)
-                    self.in_thread(f"replace-{each.engine.name}", partial(self._replace, each, fault))
+    def every(self, seconds: float, work: Callable[[], None], name: str) -> None:
+        """Do `work` again and again in a thread, until the watch is stopped or the work fails, which ends the run."""
+
+        def repeat() -> None:
+            while not self._stopped.wait(seconds):
+                work()
+
+        self.in_thread(name, repeat)
+
+    def _beat(self) -> None:
+        with self._lock:
+            placed = list(self._placed)
+        before = self._beats
+        self._beats = {each: before.get(each) or self._ask(each) for each in placed}
+        self._num_pending = {each: count for each, count in self._num_pending.items() if each in self._beats}
+        calls = [beat for beat, _ in self._beats.values()]
+        answered = set(ray.wait(calls, num_returns=len(calls), timeout=0)[0]) if calls else set()
+        for each in placed:
+            if (fault := self._look(each, answered)) is not None and not self.is_stopped:
+                self.forget(each.engine)
+                self.in_thread(f"replace-{each.engine.name}", partial(self._replace, each, fault))
 
     def in_thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
         """Run `work` in a thread. Its error ends the run (`check`), unless the watch is stopped."""
@@ -102,10 +110,11 @@ class EngineWatch(Generic[Watched]):
                 if not self.is_stopped:
                     self.failure = self.failure or error
 
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        self._threads.append(threading.Thread(target=run, name=name, daemon=True))
-        self._threads[-1].start()
-        return self._threads[-1]
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        with self._lock:
+            self._threads = [*(other for other in self._threads if other.is_alive()), thread]
+            thread.start()
+        return thread
 
     def _ask(self, placed: Watched) -> tuple[Ref[tuple[int, float]], float]:
         return placed.engine.handle.heartbeat.remote(self._hold_s), time.monotonic()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from actors.arena import GameTask, Player, Rules, TaskList, play_games
+from actors.arena import GameTask, Player, Rules, TaskList
 from actors.models import load_tokenizer
 from actors.policy import Sampling
 from actors.pool import EnginePool
@@ -21,7 +21,7 @@ from spag_ray.game.game_renderer import game_renderer
 from spag_ray.game.prompts import Renderer
 from spag_ray.games.kuhn import CARDS, KuhnPoker
 from spag_ray.games.kuhn_strategy import measure, strategy_of
-from tests.support.loop import collect
+from tests.support.loop import collect, play_games
 from tests.support.tiny_model import make_tiny_model
 
 GAME = KuhnPoker()

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from actors.arena import Player, Rules, play_games
+from actors.arena import Player, Rules
 from actors.models import load_tokenizer
 from actors.policy import Completion, Request, Sampling
 from actors.pool import EnginePool
@@ -21,6 +21,7 @@ from spag_ray.config.parts import StreamConfig
 from spag_ray.episodes.wire import encode
 from spag_ray.game.prompt_file import load_template
 from spag_ray.game.prompts import make_renderer
+from tests.support.loop import play_games
 from tests.support.streams import Here, spec
 
 

@@ -1,10 +1,13 @@
-"""An event loop for tests that are no coroutines themselves."""
+"""An event loop for tests that are no coroutines themselves, and games of one kind in it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any
+
+from actors.arena import Player, Rules, TaskSource, play_all, play_game
+from spag_ray.episodes.episode import Episode
 
 
 class Loop:
@@ -22,3 +25,10 @@ class Loop:
 
 async def collect(episodes: AsyncIterator[Any]) -> list[Any]:
     return [episode async for episode in episodes]
+
+
+def play_games(
+    source: TaskSource, players: Mapping[str, Player], rules: Rules, games_in_flight: int, max_tries: int = 2
+) -> AsyncIterator[Episode]:
+    """`play_all` where every game has the same players and rules."""
+    return play_all(source, lambda task: play_game(task, players, rules), games_in_flight, max_tries)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from actors.arena import GameTask, Player, Rules, TaskList, play_games
+from actors.arena import GameTask, Player, Rules, TaskList
 from actors.models import load_tokenizer
 from actors.policy import Sampling
 from actors.pool import EnginePool
@@ -28,7 +28,7 @@ from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
 from spag_ray.results.lines import StreamLine
 from spag_ray.results.matches import Match, write_matches
-from tests.support.loop import collect
+from tests.support.loop import collect, play_games
 from tests.support.runs import tiny_run
 from tests.support.tiny_model import TARGETS
 

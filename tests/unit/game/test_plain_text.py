@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from actors.arena import GameTask, Player, Rules, TaskList, answer, play_games
+from actors.arena import GameTask, Player, Rules, TaskList, answer
 from actors.policy import Completion, Request, Sampling
 from actors.pool import EnginePool
 from actors.scripted_policy import ScriptedPolicy
@@ -25,7 +25,7 @@ from spag_ray.training_data.prompt_randomization import load_varied, rerendered
 from spag_ray.training_data.replay import episode_from_game, published_samples, sft_samples
 from tests.support.decks import cards_of
 from tests.support.families import tokenizer_of
-from tests.support.loop import collect
+from tests.support.loop import collect, play_games
 
 ROOT = Path(__file__).resolve().parents[3]
 Ids = Sequence[int]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from actors.arena import GameTask, Player, Rules, TaskList, answer, play_game, play_games
+from actors.arena import GameTask, Player, Rules, TaskList, answer, play_game
 from actors.models import load_tokenizer
 from actors.policy import Completion, Request, Sampling, Score
 from actors.pool import EnginePool
@@ -22,7 +22,7 @@ from spag_ray.game.prompt_file import load_template
 from spag_ray.game.prompts import make_renderer
 from spag_ray.game.rules import Outcome, Role
 from tests.support.decks import cards_of
-from tests.support.loop import collect
+from tests.support.loop import collect, play_games
 
 CARDS = cards_of({"river": ["water"], "piano": ["music"], "tiger": ["stripes"], "apple": ["fruit"]})
 RULES = Rules(max_turns=3)

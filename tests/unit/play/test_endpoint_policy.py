@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from actors.arena import GameTask, Player, Rules, TaskList, answer, play_games
+from actors.arena import GameTask, Player, Rules, TaskList, answer
 from actors.endpoint_policy import Endpoint, EndpointPolicy
 from actors.models import load_tokenizer
 from actors.policy import Sampling
@@ -27,7 +27,7 @@ from spag_ray.game.prompt_file import load_template
 from spag_ray.game.prompts import make_renderer
 from spag_ray.game.rules import Outcome, Role, end_of
 from spag_ray.games.kuhn import KuhnPoker
-from tests.support.loop import collect
+from tests.support.loop import collect, play_games
 
 SAMPLING = Sampling(temperature=1.0, max_new_tokens=24)
 
