@@ -1,0 +1,105 @@
+"""What a run does about nodes that Ray will take away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cluster.elastic import drained_nodes
+from cluster.elastic.drained_nodes import MARGIN_S, DrainedNodes
+from cluster.rollout.engines import Placed
+
+
+class FakeEngines:
+    """Engines whose handle is the name of their node. They move off at once; threads run to their end at once."""
+
+    def __init__(self, *placed: Placed) -> None:
+        self.placed = list(placed)
+        self.watch = SimpleNamespace(in_thread=self.in_thread, is_stopped=False)
+        self.done: list[str] = []
+        self.within_s = 0.0
+
+    def in_thread(self, name: str, work: Callable[[], None]) -> None:
+        work()
+
+    def move_off(self, placed: Placed, reason: str, timeout_s: float) -> bool:
+        self.done.append(f"{placed.engine.name} leaves: {reason}")
+        self.within_s = timeout_s
+        return True
+
+    def bring_back(self, placed: Placed) -> None:
+        self.done.append(f"{placed.engine.name} comes back")
+
+
+def engine(name: str, node: str, pool: str = "policy", is_extra: bool = False) -> Placed:
+    placed: Any = SimpleNamespace(name=name, handle=node, pool=pool)
+    return Placed(placed, "model", pool, is_extra=is_extra)
+
+
+def drained(engines: FakeEngines, learner_nodes: frozenset[str] = frozenset()) -> tuple[DrainedNodes, list[str]]:
+    """Also what is noted and saved."""
+    said: list[str] = []
+    policies: Any = [SimpleNamespace(learners=SimpleNamespace(nodes=learner_nodes))]
+    every: Any = engines
+    return DrainedNodes(every, policies, lambda: said.append("save"), said.append), said
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Ray's view. A node that is drained is gone after `looks` further looks at the nodes."""
+    view = SimpleNamespace(draining={}, looks=2)
+
+    def nodes() -> list[Any]:
+        view.looks -= 1
+        return [SimpleNamespace(node_id=node) for node in view.draining] if view.looks >= 0 else []
+
+    monkeypatch.setattr(drained_nodes, "draining_nodes", lambda: view.draining)
+    monkeypatch.setattr(drained_nodes, "node_of", lambda handle: handle)
+    monkeypatch.setattr(drained_nodes, "ray_nodes", nodes)
+    monkeypatch.setattr(drained_nodes.time, "sleep", lambda seconds: None)
+    return view
+
+
+def test_an_engine_leaves_once_and_a_planned_one_comes_back_when_the_node_is_gone(cluster: SimpleNamespace) -> None:
+    engines = FakeEngines(engine("planned", "a"), engine("extra", "a", is_extra=True), engine("stays", "b"))
+    nodes, _ = drained(engines)
+    nodes.look()
+    assert engines.done == []
+    cluster.draining = {"a": 0.0}
+    nodes.look()
+    nodes.look()
+    assert engines.done == [
+        "planned leaves: its node a is drained",
+        "planned comes back",
+        "extra leaves: its node a is drained",
+    ]
+    assert cluster.looks == -1, "it waited until the node was gone"
+
+
+def test_the_only_engine_of_a_pool_plays_on(cluster: SimpleNamespace) -> None:
+    engines = FakeEngines(engine("only", "a"), engine("other pool", "b", pool="past"))
+    cluster.draining = {"a": 0.0}
+    drained(engines)[0].look()
+    assert engines.done == []
+
+
+def test_an_engine_leaves_before_the_deadline(cluster: SimpleNamespace) -> None:
+    engines = FakeEngines(engine("leaves", "a", is_extra=True), engine("stays", "b"))
+    cluster.draining = {"a": time.time() + 60}
+    drained(engines)[0].look()
+    assert 0 < engines.within_s <= 60 - MARGIN_S
+
+
+def test_a_run_is_saved_once_for_each_node_of_a_learner(cluster: SimpleNamespace) -> None:
+    nodes, said = drained(FakeEngines(), frozenset(["a", "b"]))
+    cluster.draining = {"c": 0.0}
+    nodes.look()
+    assert said == []
+    for draining in ({"a": 0.0}, {"a": 0.0}, {"a": 0.0, "b": 0.0}):
+        cluster.draining = draining
+        nodes.look()
+    assert said.count("save") == 2
