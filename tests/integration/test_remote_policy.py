@@ -102,7 +102,7 @@ class Plays:
             raise WeightSyncError("a tensor does not fit")
         return version, 1
 
-    async def score(self, sequences: Sequence[Any], temperature: float, adapter: str | None) -> list[Score]:
+    async def score(self, sequences: Sequence[Any], temperature: float, adapter: str | None = None) -> list[Score]:
         return [Score((self._gap, self._gap), False) for _ in sequences]
 
 
