@@ -16,10 +16,8 @@ from spag_ray.game.protocol import Decision, History, Message, Ruling
 from spag_ray.games.kuhn_rules import CARDS, DEALS, HISTORIES, NAMES, legal_actions, ruling
 from spag_ray.games.kuhn_strategy import averaged, measure, strategy_of
 
-_RULES = (
-    "Kuhn poker with three cards: the King beats the Queen, and the Queen beats the Jack. Each player has one of them "
-    "and one chip in the pot."
-)
+# Short, so that little more of each prompt than its first block of 32 tokens is computed again (docs/results.md).
+_RULES = "Kuhn poker, one chip each: the King beats the Queen, the Queen beats the Jack."
 
 
 class KuhnPoker:
