@@ -13,7 +13,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,18 +43,27 @@ class Head:
     gcs: str
     environment: dict[str, str]
 
-    def run(self, *arguments: str, cwd: Path = ROOT, **changes: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "spag_ray", *arguments]
-        environment = {**self.environment, **changes}
+    program: str = sys.executable
+
+    def run(
+        self, *arguments: str, cwd: Path = ROOT, typed: str | None = None, **changes: str
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=300, check=False, cwd=cwd
+            [self.program, "-m", "spag_ray", *arguments],
+            env={**self.environment, **changes},
+            input=typed,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            cwd=cwd,
         )
 
     def python(self, code: str, **options: Any) -> subprocess.Popen[str]:
         """A session: `run = attach(ADDRESS)` and the like."""
         begin = f"from cluster.console import attach, launch, runs_here\nADDRESS = {self.client!r}\n"
         return subprocess.Popen(
-            [sys.executable, "-c", begin + code],
+            [self.program, "-c", begin + code],
             env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -105,6 +115,17 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
             each.kill()
         log.close()
         shutil.rmtree(f"/tmp/spag-ray-{os.getpid()}", ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def client(head: Head, tmp_path_factory: pytest.TempPathFactory) -> Head:
+    """The same head, reached from an environment with what the extra `client` needs, and nothing else."""
+    folder = tmp_path_factory.mktemp("client") / "environment"
+    python = python_with(of_extra(importlib.metadata.requires("spag-ray") or [], "client"), folder)
+    names = {path.name for path in site_packages(folder).iterdir()}
+    assert "ray" in names
+    assert not names & {"torch", "vllm", "deepspeed", "transformers"}
+    return replace(head, program=str(python), environment={**head.environment, "PYTHONPATH": str(ROOT)})
 
 
 def free_ports(count: int) -> list[int]:
@@ -179,12 +200,14 @@ def test_a_job_trains_by_either_command_and_its_exit_code_is_that_of_who_follows
     assert "SIGTERM leaves 30 s" in done.stdout
     assert "spag-1" in done.stdout
     assert len(list(read_log(folder / "episodes" / "spag-1.log"))) == 16
-    relative = subprocess.run([*plain, "runs/here"], env=head.environment, capture_output=True, text=True, timeout=300)
-    assert relative.returncode != 0
-    assert "a job's working directory is temporary" in relative.stdout + relative.stderr
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    relative = subprocess.Popen([*plain, "runs/here"], env=head.environment, **pipes)
 
     submit = ("submit", str(short), "--address", head.jobs, "--run-dir", str(folder), "--follow")
     goes_on = head.run(*submit, "--resume")
+    refused, _ = relative.communicate(timeout=200)
+    assert relative.returncode != 0
+    assert "a job's working directory is temporary" in refused
     assert goes_on.returncode == 0, goes_on.stdout + goes_on.stderr
     size = re.search(r"sending (\d+) files, ([\d.]+) MiB", goes_on.stdout)
     assert size is not None
@@ -262,8 +285,9 @@ def test_what_cannot_work_is_refused_in_one_line(head: Head, short: Path, tmp_pa
         ({}, ("runs", "--address", "http://127.0.0.1:9"), "http://127.0.0.1:9"),
         ({}, ("stop", "/tmp/nothing", "--address", head.jobs), "no job at"),
     )
-    for changes, arguments, reason in refused:
-        done = head.run(*arguments, **changes)
+    with ThreadPoolExecutor(2) as pool:
+        everything = list(pool.map(lambda each: head.run(*each[1], **each[0]), refused))
+    for (_, arguments, reason), done in zip(refused, everything, strict=True):
         assert done.returncode == 2, (arguments, done.stdout + done.stderr)
         assert reason in done.stderr, (arguments, done.stdout + done.stderr)
         assert done.stderr.count("\n") == 1, done.stderr
@@ -285,16 +309,17 @@ def test_what_cannot_work_is_refused_in_one_line(head: Head, short: Path, tmp_pa
 
 
 def test_a_run_outlives_the_session_that_started_it_and_frees_everything_when_it_is_stopped(
-    head: Head, endless: Path, tmp_path: Path
+    head: Head, client: Head, endless: Path, tmp_path: Path
 ) -> None:
+    """Its sessions and commands need neither torch nor vllm nor deepspeed."""
     folder = tmp_path / "run"
-    started = head.python(f"run = launch({str(endless)!r}, ADDRESS, {str(folder)!r})\nprint(run)\nrun.checkpoint()\n")
+    started = client.python(f"run = launch({str(endless)!r}, ADDRESS, {str(folder)!r})\nprint(run)\nrun.checkpoint()\n")
     wait_until(lambda: count(folder, "sync") >= 2 or started.poll() is not None, 150, "versions are published")
     assert started.poll() is None or started.returncode == 0, started.communicate()[0]
     started.kill()  # probably mid-call
     before = count(folder, "sync")
     wait_until(lambda: count(folder, "sync") > before + 1, 60, "it goes on by itself")
-    looked = head.said(
+    looked = client.said(
         """
 import time
 run = attach(ADDRESS)
@@ -334,12 +359,13 @@ print("played:", run.play("river", as_role="defender"))
         "policy v",
     ):
         assert line in looked, (line, looked)
-    assert folder.name in head.run("runs", "--address", head.client).stdout
-    watched = head.run("watch", head.client, "--once")
+    assert client.run("runs", "--address", head.client).stdout.split() == [folder.name]
+    assert f"{folder.name} | " in client.run("attach", head.client, typed="print(run.status())\n").stdout
+    watched = client.run("watch", head.client, "--once")
     assert watched.returncode == 0, watched.stdout + watched.stderr
     assert "staleness" in watched.stdout, watched.stdout + watched.stderr
     assert "a checkpoint takes" in watched.stdout, "what the run says itself"
-    assert head.run("stop", folder.name, "--address", head.client).returncode == 0
+    assert client.run("stop", folder.name, "--address", head.client).returncode == 0
     left = head.said(
         """
 import ray, time
@@ -371,27 +397,3 @@ def test_two_runs_on_a_cluster_do_not_see_each_other(head: Head, endless: Path, 
     before = count(tmp_path / "two", "sync")
     wait_until(lambda: count(tmp_path / "two", "sync") > before + 1, 60, "the other goes on")
     assert head.run("stop", "two", "--address", head.client).returncode == 0
-
-
-def test_a_client_needs_neither_torch_nor_vllm_nor_deepspeed(head: Head, endless: Path, tmp_path: Path) -> None:
-    """In an environment that holds what the extra `client` names, and what that needs, and nothing else."""
-    python = python_with(of_extra(importlib.metadata.requires("spag-ray") or [], "client"), tmp_path / "environment")
-    names = {path.name for path in site_packages(tmp_path / "environment").iterdir()}
-    assert "ray" in names
-    assert not names & {"torch", "vllm", "deepspeed", "transformers"}
-
-    def client(*arguments: str, typed: str = "") -> str:
-        environment = {**head.environment, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [python, *arguments], env=environment, input=typed, capture_output=True, text=True, timeout=200, cwd=ROOT
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    code = f"from cluster.console import launch\nrun = launch({str(endless)!r}, {head.client!r}, "
-    assert "run | " in client("-c", f"{code}{str(tmp_path / 'run')!r})\nprint(run.status())\n")
-    spag_ray = ("-m", "spag_ray")
-    assert client(*spag_ray, "runs", "--address", head.client).split() == ["run"]
-    assert "run" in client(*spag_ray, "watch", head.client, "--once")
-    assert "run | " in client(*spag_ray, "attach", head.client, typed="print(run.status())\n")
-    client(*spag_ray, "stop", "run", "--address", head.client)

@@ -106,7 +106,7 @@ def test_the_game_of_the_documentation_is_trained_from_its_file(
     config = load_config(str(DUEL.with_suffix(".yaml")), ["game.name=number_duel:NumberDuel"])
     assert config.words.num_held_out == 24
     folder = tmp_path / "run"
-    run_training(run_of("number_duel:NumberDuel", kuhn_model), folder, quiet())
+    run_training(run_of("number_duel:NumberDuel", kuhn_model, engine={"kind": "transformers"}), folder, quiet())
     assert len(check(load_game("number_duel:NumberDuel").__class__)) == 0
     episodes = list(read_log(folder / "episodes" / "spag-1.log"))
     held_out = {game.target_word for match in read_matches(folder / "matches.json") for game in match.games}

@@ -82,13 +82,20 @@ def play(tmp_path: Path, tiny_model: Path, words: Path, capsys: pytest.CaptureFi
     return play
 
 
+@pytest.mark.parametrize("kind", ["transformers", pytest.param("vllm", marks=pytest.mark.long)])
 def test_engines_take_one_players_weights_after_anothers(
-    tmp_path: Path, tiny_model: Path, other_tiny_model: Path, play: Play, capsys: pytest.CaptureFixture[str]
+    kind: str,
+    tmp_path: Path,
+    tiny_model: Path,
+    other_tiny_model: Path,
+    play: Play,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Slow: two vLLM engines. A copy of a model plays that model's games again, whatever weights came between; another
+    """Slow: two engines. A copy of a model plays that model's games again, whatever weights came between; another
     model plays others."""
     copy = shutil.copytree(tiny_model, tmp_path / "copy")
-    games = play("--player", f"a={tiny_model}", "--player", f"b={other_tiny_model}", "--player", f"c={copy}")
+    players = (f"a={tiny_model}", f"b={other_tiny_model}", f"c={copy}")
+    games = play(*(part for each in players for part in ("--player", each)), "-o", f"engine.kind={kind}")
     assert len(games) == 9
     assert all(len(each) == 3 for each in games.values())
     run = tmp_path / "matches.json.run"

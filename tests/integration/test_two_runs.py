@@ -13,15 +13,16 @@ import psutil
 import pytest
 import ray
 
+from cluster.commands.train import run_training
 from cluster.launch.placed_run import placed_run, training_words
 from cluster.planning.reservation import reservation_of
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.loading import to_yaml
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import LeaseLostError
+from spag_ray.errors import LeaseLostError, RunFolderError
 from spag_ray.host.folder_lease import FolderLease
-from tests.support.runs import begun, records_of, steps_of, tiny_run, told_to_stop
+from tests.support.runs import begun, quiet, records_of, steps_of, tiny_run, told_to_stop
 
 
 @pytest.fixture
@@ -41,11 +42,11 @@ def long_run(tiny_model: Path, words: Path) -> RunConfig:
     )
 
 
+@pytest.mark.long  # three processes, two of which run
 @pytest.mark.timeout(400)
 def test_a_second_process_is_refused_while_the_first_is_alive_and_resumes_when_it_was_killed(
     long_run: RunConfig, tmp_path: Path
 ) -> None:
-    """Slow: three processes, two of which run."""
     file, folder = tmp_path / "config.yaml", tmp_path / "run"
     file.write_text(to_yaml(long_run))
     with begun(file, folder, num_syncs=2) as first:
@@ -87,16 +88,23 @@ def sizes_in(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_a_run_whose_lease_another_has_ends_itself_and_leaves_everything_to_it(
+def test_a_second_run_is_refused_and_a_run_whose_lease_another_has_ends_itself(
     long_run: RunConfig, tmp_path: Path
 ) -> None:
-    """Slow: a whole run."""
+    """Slow: a whole run. It leaves everything to the one that has the lease."""
     folder = make_run_folder(tmp_path / "run", long_run)
     words, held_out = training_words(long_run, {})
     with placed_run(long_run, folder, long_run.model, words, held_out, {}) as run:
         training = run.train.remote()
         while not (folder / "metrics.jsonl").exists() or len(steps_of(folder)) < 4:
             assert not ray.wait([training], timeout=0.1)[0], ray.get(training)
+        before = {path: path.read_bytes() for path in (folder / "config.yaml", folder / "versions.json")}
+        with pytest.raises(RunFolderError, match=r"run run, process \d+ on \S+ is alive in it; .*delete \S+/run/lease"):
+            run_training(long_run, folder, quiet(), resume=True)
+        assert {path: path.read_bytes() for path in before} == before
+        num_steps = len(steps_of(folder))
+        while len(steps_of(folder)) < num_steps + 2:
+            assert not ray.wait([training], timeout=0.1)[0], "the first one runs as if nothing had been"
         shutil.rmtree(folder / "lease")
         newer = FolderLease.take(folder)
         time.sleep(1.5)  # the old one looks once a second
