@@ -36,10 +36,10 @@ gpu-check: ## run the checks that need NVIDIA GPUs, in 10 minutes (docs/gpu.md)
 	.venv-gpu/bin/python -m benchmarks.gpu_check
 
 test: $(STAMP) ## run the quick tests, tests/unit
-	@$(BIN)/python -m pytest tests/unit
+	@$(BIN)/python -m pytest tests/unit -n auto --maxprocesses 4 --dist loadfile
 
 test-all: $(STAMP) ## run the slow tests, tests/integration: whole runs, clusters, a browser
-	@$(BIN)/python -m pytest tests/integration -m slow
+	@$(BIN)/python -m pytest tests/integration -m slow --durations 30
 
 test-long: $(STAMP) ## run the longest tests: the slow ones with more variants (about an hour)
 	@$(BIN)/python -m pytest tests/integration -m long

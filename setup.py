@@ -60,6 +60,7 @@ EXTRAS_REQUIRE = {
     "test": [
         "pytest>=8",
         "pytest-timeout>=2.3",
+        "pytest-xdist>=3.6",
         "hypothesis>=6.100",
         "atheris>=3.0",
         "playwright>=1.50",
