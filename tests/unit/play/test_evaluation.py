@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -267,6 +268,7 @@ def test_what_engines_cannot_do_is_refused_before_a_run(
     tmp_path: Path, tiny_model: Path, words: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(logging.root.manager, "disable", logging.NOTSET)  # `check_tasks` silences its own process
     for name, options in {"long": "{max_gen_toks: 500}", "odd": "{penalty_alpha: 0.5}"}.items():
         more = f'output_type: generate_until\ndoc_to_target: "water"\ngeneration_kwargs: {options}\n'
         (tmp_path / f"{name}.yaml").write_text(TINY_TASK.format(name=name, more=more))
