@@ -46,7 +46,7 @@ from cluster.buffer.buffer_actor import BufferActor, StreamSpec
 from cluster.rollout.arena_actor import ArenaActor
 from cluster.rollout.request_queue import Packed, RequestQueue
 from cluster.rollout.shards import shares
-from cluster.runtime.ray_session import ray_session
+from cluster.runtime.ray_session import collect_seldom, ray_session
 from cluster.types import Engine, Seat
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import ClusterConfig, StreamConfig
@@ -100,6 +100,7 @@ class EngineProcess:
     """Some simulated engines in one process."""
 
     def __init__(self, first: int, count: int, reply: tuple[int, ...], turn_s: float) -> None:
+        collect_seldom()
         self._policies: list[Any] = [SleepingPolicy(reply, f"engine {first + n}", turn_s) for n in range(count)]
         self._desks = [RequestQueue(policy) for policy in self._policies]
 

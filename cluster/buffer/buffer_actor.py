@@ -21,6 +21,7 @@ from cluster.buffer.lease_log import LeaseLog
 from cluster.buffer.replay_buffer import BufferSample, ReplayBuffer
 from cluster.buffer.stream import STAGE, GameStream, Leases, StreamCounts
 from cluster.handles import ActorHandle, remote_method
+from cluster.runtime.ray_session import collect_seldom
 from spag_ray.config.parts import StreamConfig
 from spag_ray.episodes.game_count import GameCount
 from spag_ray.episodes.log import write_atomically
@@ -54,6 +55,7 @@ class BufferActor:
     """
 
     def __init__(self, folder: str, lease: FolderLease | None = None) -> None:
+        collect_seldom()
         self._folder = Path(folder)
         self._buffer = ReplayBuffer(folder, lease)
         self._changed = asyncio.Event()

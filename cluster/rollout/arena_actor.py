@@ -16,7 +16,7 @@ from cluster.buffer.buffer_actor import BufferHandle
 from cluster.buffer.stream import STAGE
 from cluster.handles import ActorHandle, remote_method
 from cluster.rollout.remote_policy import Pace, RemotePolicy
-from cluster.runtime.ray_session import redirect_output
+from cluster.runtime.ray_session import collect_seldom, redirect_output
 from cluster.types import Engine, Seat
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import encode
@@ -43,6 +43,7 @@ class ArenaActor:
         buffer: BufferHandle,
     ) -> None:
         redirect_output(log_path)
+        collect_seldom()
         self._name = name
         self._template = template
         self._games = {rules.name: rules for rules in games}

@@ -16,7 +16,7 @@ from actors.engine_process import start_engine
 from actors.policy import Policy, Score, WakePart
 from cluster.handles import EngineHandle, Packed, Ref, SavedWeights
 from cluster.rollout.request_queue import RequestQueue
-from cluster.runtime.ray_session import redirect_output, set_environment
+from cluster.runtime.ray_session import collect_seldom, redirect_output, set_environment
 from spag_ray.config.engine import EngineConfig
 from spag_ray.config.parts import Channel
 from spag_ray.errors import EngineError
@@ -49,6 +49,7 @@ class EngineActor:
 
     def __init__(self, log_path: str) -> None:
         redirect_output(log_path)
+        collect_seldom()
         self._name = Path(log_path).stem
         # Ray limits an actor to the threads it reserves; an engine may use every core.
         os.environ.pop("OMP_NUM_THREADS", None)

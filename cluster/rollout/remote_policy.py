@@ -26,18 +26,20 @@ from cluster.rollout.request_queue import pack_request
 from spag_ray.errors import EngineError, EngineGoneError
 from spag_ray.weights.snapshot import Snapshot
 
+CALLS_PER_S = 400.0  # of an arena: each costs it, and the engine, a quarter of a millisecond of CPU
+MAX_GATHER_S = 0.25  # a turn takes a second or more
+
 
 @dataclass
 class Pace:
-    """How long answers, and requests beside a held exchange, are gathered before they are sent: longer for an arena
-    with more engines, because each call costs it (and the engine) a quarter of a millisecond of CPU; a turn takes a
-    second or more."""
+    """How long answers, and requests beside a held exchange, are gathered before they are sent: so long that an arena
+    with many engines makes no more than CALLS_PER_S calls."""
 
     num_engines: int = 1
 
     @property
     def gather_s(self) -> float:
-        return min(0.003 * self.num_engines, 0.04)
+        return min(self.num_engines / CALLS_PER_S, MAX_GATHER_S)
 
 
 class RemotePolicy:

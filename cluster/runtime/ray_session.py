@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import ipaddress
 import logging
 import os
@@ -178,6 +179,13 @@ def redirect_output(log_path: str) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+
+
+def collect_seldom() -> None:
+    """Look for cyclic garbage a hundred times less often, for an actor that holds thousands of games: with Python's
+    thresholds an arena of 128 engines spent 30 % of its CPU time on it."""
+    gc.freeze()  # modules stay
+    gc.set_threshold(70_000, 20, 100)
 
 
 def _stay_on_loopback() -> None:
