@@ -104,8 +104,10 @@ def tables(records: Sequence[dict[str, Any]]) -> list[str]:
     """Markdown: figures of each seed, and what its last policy plays."""
     game = game_of(load_config(CONFIG, []))
     assert isinstance(game, Solved)
-    lines = ["| seed | policy | NashConv | legal actions alone | illegal | bluffs, first and second seat | games |"]
-    lines += ["|---|---|---|---|---|---|---|"]
+    lines = [
+        "| seed | policy | NashConv | legal actions alone | illegal | bluffs, first and second seat | games | minutes |"
+    ]
+    lines += ["|---|---|---|---|---|---|---|---|"]
     for record in records:
         for name in ("spag", "published"):
             stages = record.get(name)
@@ -119,8 +121,10 @@ def tables(records: Sequence[dict[str, Any]]) -> list[str]:
                 rows.append(("average of its rounds", game.measure(game.average(policies))))
                 rows.append((f"mixture of the last {NUM_LEAGUE}", game.measure(game.average(policies[-NUM_LEAGUE:]))))
             for title, figures in rows:
-                games = record[f"{name}_games"] if title.startswith(name) else ""
-                lines.append(row(record["seed"], title, figures, games))
+                is_run = title.startswith(name)
+                games = str(record[f"{name}_games"]) if is_run else ""
+                minutes = f"{record[f'{name}_seconds'] / 60:.1f}" if is_run else ""
+                lines.append(row(record["seed"], title, figures, games, minutes))
     last = [record["spag"][-1] for record in records]
     for key in ("nash_conv", "illegal"):
         values = [each["figures"][key] for each in last]
@@ -153,10 +157,10 @@ def policy_of(game: Solved, probabilities: dict[str, float]) -> list[dict[str, f
     ]
 
 
-def row(seed: int, title: str, figures: Any, games: object) -> str:
+def row(seed: int, title: str, figures: Any, games: str, minutes: str) -> str:
     bluffs = f"{figures['bluffs']:.2f}, {figures['second_bluffs']:.2f}"
     cells = (f"{figures['nash_conv']:.3f}", f"{figures['legal_nash_conv']:.3f}", f"{100 * figures['illegal']:.1f} %")
-    return f"| {seed} | {title} | {' | '.join(cells)} | {bluffs} | {games} |"
+    return f"| {seed} | {title} | {' | '.join(cells)} | {bluffs} | {games} | {minutes} |"
 
 
 def page(records: Sequence[dict[str, Any]]) -> str:

@@ -115,6 +115,7 @@ def test_an_engine_is_added_on_a_new_node_and_leaves_when_its_node_is_drained(
     assert not lines("restart"), "nothing was lost"
 
 
+@pytest.mark.long  # the same nodes and another run
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("run", [("stream", 1, "sync")], indirect=True)
 def test_a_checkpoint_is_written_when_the_learners_node_is_drained(nodes: Cluster, run: Any, tmp_path: Path) -> None:

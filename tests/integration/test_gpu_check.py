@@ -30,6 +30,7 @@ def test_the_learners_checks_pass(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows["learner ZeRO-3"]["figures"]["last_loss"] < rows["learner ZeRO-3"]["figures"]["first_loss"]
 
 
+@pytest.mark.long  # a vLLM engine that loads weights, as in test_policy_contract
 def test_the_engines_check_passes(capsys: pytest.CaptureFixture[str]) -> None:
     rows = checked("engine", capsys)
     assert rows["engine"]["status"] == "pass"

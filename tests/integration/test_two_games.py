@@ -144,6 +144,7 @@ def test_a_run_of_two_games_that_was_cut_ends_with_the_weights_of_one_that_was_n
     assert read_matches(folder / "matches.json") == read_matches(whole / "matches.json")
 
 
+@pytest.mark.long  # another whole run
 @pytest.mark.timeout(400)
 def test_a_stream_of_two_games_is_played_by_its_shares(model: Path, words: Path, tmp_path: Path) -> None:
     config = stream_run(model, words, 3, learner={"timeout_s": 120}, engine={"num_engines": 1}, stream={"max_lag": 1})
