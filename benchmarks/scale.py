@@ -241,7 +241,8 @@ def learn(batch: list[bytes]) -> int:
 
 
 def run_scale(num_engines: int, seconds: float, num_arenas: int) -> dict[str, Any]:
-    """Turns per second over a window that begins after every game has had its first turns."""
+    """Turns per second over a window that begins once there were as many turns as the first games have: games end in
+    it, and prompts are of all lengths."""
     games = num_engines * GAMES_PER_ENGINE
     # So many permits that nothing waits for one.
     config = StreamConfig(games_per_version=max(games // 4, 1), max_lag=40)
@@ -250,8 +251,6 @@ def run_scale(num_engines: int, seconds: float, num_arenas: int) -> dict[str, An
     version = 0
     turns = 0
     started: tuple[float, int, dict[str, float]] | None = None
-    began = time.perf_counter()
-    warm_s = 2 * RULES.max_turns * turn_s  # the first games have ended
     while True:
         batch = ray.get(plane.buffer.batch.remote(0.5))
         if batch is not None:
@@ -260,9 +259,7 @@ def run_scale(num_engines: int, seconds: float, num_arenas: int) -> dict[str, An
             plane.learned(version)
         turns = plane.turns()
         now = time.perf_counter()
-        if turns == 0:
-            began = now  # actors are starting
-        if started is None and now - began > warm_s:
+        if started is None and turns >= games * 2 * RULES.max_turns:
             started = (now, turns, plane.cpu_s())
         if started is not None and now - started[0] > seconds:
             break
