@@ -124,10 +124,42 @@ class VllmPolicy:
         temperature: float = 1.0,
         adapter: str | None = None,
     ) -> list[Score]:
-        if temperature != 1.0:
-            raise EngineError("vLLM's prompt log-probabilities know no temperature; score at temperature 1.0")
+        if not temperature > 0:
+            raise EngineError(f"nothing can be scored at temperature {temperature:g}; it has to be above 0")
         with self._adapters.use(adapter) as used:
-            return list(await asyncio.gather(*(self._score_one(prompt, target, used) for prompt, target in sequences)))
+            scores = list(
+                await asyncio.gather(*(self._score_one(prompt, target, used) for prompt, target in sequences))
+            )
+            if temperature == 1.0:
+                return scores
+            found = await asyncio.gather(
+                *(self._logprobs_at(temperature, prompt, target, used) for prompt, target in sequences)
+            )
+        return [Score(tuple(logprobs), score.is_greedy) for logprobs, score in zip(found, scores, strict=True)]
+
+    async def _logprobs_at(
+        self, temperature: float, prompt: Sequence[int], target: Sequence[int], adapter: Adapter | None
+    ) -> list[float]:
+        """vLLM's prompt log-probabilities know no temperature, but those of sampled tokens do: a request for each token
+        of the target."""
+        return await asyncio.gather(
+            *(
+                self._logprob_at(temperature, [*prompt, *target[:place]], token, adapter)
+                for place, token in enumerate(target)
+            )
+        )
+
+    async def _logprob_at(
+        self, temperature: float, prompt: Sequence[int], token: int, adapter: Adapter | None
+    ) -> float:
+        from vllm import SamplingParams
+
+        params = SamplingParams(
+            max_tokens=1, temperature=temperature, logprobs=1, logprob_token_ids=[token], detokenize=False
+        )
+        self._num_scores += 1
+        output = await self._run(f"score-{self._num_scores}", prompt, params, adapter)
+        return float(output.outputs[0].logprobs[0][token].logprob)
 
     async def _score_one(self, prompt: Sequence[int], target: Sequence[int], adapter: Adapter | None) -> Score:
         from vllm import SamplingParams

@@ -87,6 +87,18 @@ def test_a_context_that_is_full_before_the_reply_has_ended_is_said_to_be(model_p
     assert answer.finish_reason == "length"
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 1.5])
+def test_scores_have_the_temperature_in_them(
+    model_policy: Any, loop: Any, tiny_model: Path, temperature: float
+) -> None:
+    asked = [(PROMPT, (9, 8, 7)), (PROMPT, (9, 2)), (PROMPT[:5], (11,))]
+    found = loop.run(model_policy.score(asked, temperature))
+    expected = loop.run(TransformersPolicy(str(tiny_model), max_model_len=512).score(asked, temperature))
+    for score, reference in zip(found, expected, strict=True):
+        assert score.logprobs == pytest.approx(reference.logprobs, abs=1e-3)
+        assert score.is_greedy == reference.is_greedy
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 1.5])
 def test_sampling_logprobs_have_the_temperature_in_them(
     model_policy: Any, loop: Any, tiny_model: Path, temperature: float
