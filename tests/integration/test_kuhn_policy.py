@@ -53,7 +53,7 @@ def teach(folder: Path, renderer: Renderer) -> None:
     model = AutoModelForCausalLM.from_pretrained(folder)
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
     rows = [(each.prompt_ids, each.target_ids) for each in spelled(renderer, GAME.decisions()) if each.reply != "fold"]
-    for step in range(40):
+    for step in range(20):
         loss = torch.zeros(())
         for prompt, target in rows[step % 3 :: 3]:
             ids = torch.tensor([prompt + target])
