@@ -55,6 +55,7 @@ RUN_BY: dict[str, str | None] = {
     "make gpu-check": None,  # needs a GPU; its CPU parts: tests/integration/test_gpu_check.py
     "make test-long": None,
     "make chaos": None,
+    "make soak": None,  # half an hour; by hand
     "make fuzz": None,
     "python -m spag_ray": "tests/integration/test_resume.py",
     "python -m benchmarks.deck_difficulty": "tests/unit/game/test_deck_difficulty.py",
