@@ -61,6 +61,7 @@ def test_matches_that_an_old_run_has_begun_go_on_in_their_logs(tmp_path: Path) -
     assert played["spag-2", "imitated"] == played["imitated", "spag-2"] == 2
 
 
+@pytest.mark.long  # another whole run
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("local_ray")
 def test_an_old_stream_is_resumed_mid_round_and_learns_every_game_once(tmp_path: Path) -> None:

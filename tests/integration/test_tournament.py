@@ -28,16 +28,17 @@ from tests.support.faults import kill_engine
 from tests.support.runs import PENALISED, quiet, records_of, said, tiny_run
 
 
-@pytest.fixture
-def served(tiny_model: Path, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def served(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The tiny model behind vLLM's own server, on loopback."""
+    log_path = tmp_path_factory.mktemp("served") / "server.log"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(tiny_model)]
     command += ["--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port), "--enforce-eager"]
     command += ["--max-model-len", "512", "--dtype", "float32", "--max-num-seqs", "8"]
-    with (tmp_path / "server.log").open("w") as log:
+    with log_path.open("w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1"})
         try:
             url = f"http://127.0.0.1:{port}/v1"
@@ -47,8 +48,8 @@ def served(tiny_model: Path, tmp_path: Path) -> Iterator[str]:
                     urllib.request.urlopen(f"{url}/models", timeout=2).close()
                     break
                 except OSError:
-                    assert server.poll() is None, (tmp_path / "server.log").read_text()
-                    assert time.monotonic() < deadline, (tmp_path / "server.log").read_text()
+                    assert server.poll() is None, log_path.read_text()
+                    assert time.monotonic() < deadline, log_path.read_text()
                     time.sleep(1)
             yield f"{url}#tiny"
         finally:
