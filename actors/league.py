@@ -38,6 +38,8 @@ class Opponents:
         return replace(self, shares=tuple((name, share / len(names)) for name in names) + self.shares)
 
     def __call__(self, number: int) -> tuple[str, str]:
+        if not self.shares:
+            return "attacker", "defender"
         pair, learner_defends = divmod(number, 2)
         draw = random.Random(f"{self.seed}/league/{pair}").random()
         for name, share in self.shares:

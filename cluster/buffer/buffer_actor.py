@@ -61,6 +61,7 @@ class BufferActor:
         self._changed = asyncio.Event()
         self._is_open = False
         self._writing = asyncio.Lock()
+        self._unwritten: dict[str, dict[int, bytes]] = {}
         self._leases = LeaseLog(self._folder / "stream.leases.jsonl")
         if (spec := self._spec_path).exists():
             cursor = json.loads(self._cursor_path.read_text(encoding="utf-8"))
@@ -74,12 +75,28 @@ class BufferActor:
         await asyncio.Event().wait()
 
     async def add(self, records: list[bytes]) -> int:
+        """Returns how many were new; they are on disk then. What arrives during a write is written together."""
         new = self._buffer.keep(records)
         self._tell()
+        for stage, kept in new.items():
+            self._unwritten.setdefault(stage, {}).update(kept)
         async with self._writing:  # the disk is slow: other calls need not wait for it
-            self._buffer.written(await asyncio.to_thread(self._buffer.write, new))
-        self._leases.finished(new.get(STAGE, ()))
+            await self._write()
         return sum(map(len, new.values()))
+
+    async def _write(self) -> None:
+        """Everything that is unwritten now; the caller holds `_writing`."""
+        unwritten, self._unwritten = self._unwritten, {}
+        try:
+            for stage in list(unwritten):
+                places = await asyncio.to_thread(self._buffer.write, {stage: unwritten[stage]})
+                self._buffer.written(places)
+                written = unwritten.pop(stage)
+                if stage == STAGE:
+                    self._leases.finished(written)
+        finally:
+            for stage, kept in unwritten.items():  # after an error: the next call tries again
+                self._unwritten[stage] = kept | self._unwritten.get(stage, {})
 
     async def take(self, stage: str) -> list[bytes]:
         return self._buffer.take(stage)

@@ -6,7 +6,7 @@ import copy
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,7 @@ class ReplayBuffer:
         self._logs: dict[str, EpisodeLog] = {}
         self._waiting: dict[str, dict[int, bytes]] = {}
         self._counts: dict[str, GameCount] = {}
-        self._came: dict[str, GameCount] = {}
-        self._came_by_game: dict[tuple[str, str], GameCount] = {}
+        self._came: dict[tuple[str, str], GameCount] = {}
         self._waiting_since: dict[str, float] = {}
         self._identity: int | None = None  # of the stream's log
         self.damage: dict[str, str] = {}
@@ -57,8 +56,7 @@ class ReplayBuffer:
                 new.setdefault(head.stage, {})[head.number] = data
                 self._count(head)
                 phase = Stage.parse(head.stage).phase
-                self._came.setdefault(phase, GameCount()).add(head)
-                self._came_by_game.setdefault((phase, head.game), GameCount()).add(head)
+                self._came.setdefault((phase, head.game), GameCount()).add(head)
         return new
 
     def write(self, records: Mapping[str, Mapping[int, bytes]]) -> dict[int, LogPlace]:
@@ -104,7 +102,7 @@ class ReplayBuffer:
             counts = self.stream.counts()
             waiting += counts.waiting
             waits.append(self.stream.oldest_s)
-        return BufferSample(self._came, waiting, max(waits, default=0.0), counts, self._came_by_game)
+        return BufferSample(self._came, waiting, max(waits, default=0.0), counts)
 
     def open_stream(self, stream: GameStream, cursor: Mapping[str, Any] | None, leases: Leases | None = None) -> None:
         """Open `stream`, and restore it from the log, beginning at the cursor's mark."""
@@ -190,11 +188,18 @@ class ReplayBuffer:
 
 @dataclass(frozen=True)
 class BufferSample:
-    """The buffer at one moment. `played`: {phase: what arrived since its process started}; `played_by_game`: that by
-    (phase, game). `waiting` episodes, of which the oldest arrived `oldest_s` ago."""
+    """The buffer at one moment. `played_by_game`: {(phase, game): what arrived since its process started}. `waiting`
+    episodes, of which the oldest arrived `oldest_s` ago."""
 
-    played: Mapping[str, GameCount]
+    played_by_game: Mapping[tuple[str, str], GameCount]
     waiting: int
     oldest_s: float
     stream: StreamCounts | None
-    played_by_game: Mapping[tuple[str, str], GameCount] = field(default_factory=dict)
+
+    @property
+    def played(self) -> dict[str, GameCount]:
+        """{phase: what arrived since its process started}"""
+        found: dict[str, GameCount] = {}
+        for (phase, _), count in self.played_by_game.items():
+            found[phase] = found.get(phase, GameCount()) + count
+        return found

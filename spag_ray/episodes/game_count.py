@@ -29,6 +29,14 @@ class GameCount:
         self.num_turns += game.num_turns
         self.num_tokens += game.num_tokens
 
+    def __add__(self, other: GameCount) -> GameCount:
+        return GameCount(
+            self.outcomes + other.outcomes,
+            self.ends + other.ends,
+            self.num_turns + other.num_turns,
+            self.num_tokens + other.num_tokens,
+        )
+
 
 def count_by_game(games: Iterable[Counted]) -> dict[str, GameCount]:
     """{name of the game: its games}, in order of first appearance."""

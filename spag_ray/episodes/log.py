@@ -16,7 +16,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -95,7 +95,8 @@ class EpisodeLog:
             self._file = self._open()
         before = self._file.tell()
         try:
-            self._file.write(b"".join(_HEADER.pack(MARK, len(data), zlib.crc32(data)) + data for data in records))
+            headers = (_HEADER.pack(MARK, len(data), zlib.crc32(data)) for data in records)
+            self._file.write(b"".join(chain.from_iterable(zip(headers, records, strict=True))))
             self._file.sync()
         except OSError:
             self._file.truncate(before)

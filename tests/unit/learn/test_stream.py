@@ -24,7 +24,7 @@ from spag_ray.config.loading import parse_config
 from spag_ray.config.parts import StreamConfig
 from spag_ray.episodes.log import EpisodeLog, LogPlace, read_log
 from spag_ray.episodes.wire import decode, encode
-from spag_ray.errors import ConfigError
+from spag_ray.errors import ConfigError, RunFolderError
 from spag_ray.game.rules import Outcome
 from spag_ray.game.words import WordsOfGame, WordStream
 from tests.support.streams import WORDS, finish, numbers, played, records, spec, stream_of
@@ -270,6 +270,50 @@ def test_arenas_wait_for_permits_and_the_learner_for_episodes(tmp_path: Path, lo
         assert await last == []
 
     loop.run(scenario())
+
+
+def test_episodes_that_come_during_a_write_are_written_together(
+    tmp_path: Path, loop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs: list[str] = []
+    monkeypatch.setattr("spag_ray.episodes.log._Unbuffered.sync", lambda file: syncs.append("sync"))
+
+    async def scenario() -> None:
+        buffer = BufferActor(str(tmp_path))
+        await buffer.open_stream(spec(StreamConfig(games_per_version=20, max_lag=0)))
+        games = [encode(played(task)) for task in await buffer.lease("arena", 20)]
+        assert await asyncio.gather(*(buffer.add([game]) for game in games)) == [1] * 20
+        assert len(await buffer.batch(1) or []) == 20
+
+    loop.run(scenario())
+    assert [episode.number for episode in read_log(tmp_path / "stream.log")] == list(range(20))
+    assert len(syncs) <= 3
+
+
+def test_what_a_full_disk_refused_is_written_with_the_next_episodes(
+    tmp_path: Path, loop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, is_full = EpisodeLog.append, True
+
+    def refuses(log: EpisodeLog, *records: bytes) -> list[LogPlace]:
+        if is_full:
+            raise OSError(28, "No space left on device")
+        return append(log, *records)
+
+    monkeypatch.setattr(EpisodeLog, "append", refuses)
+
+    async def scenario() -> None:
+        nonlocal is_full
+        buffer = BufferActor(str(tmp_path))
+        await buffer.open_stream(spec(StreamConfig(games_per_version=8, max_lag=0)))
+        games = [encode(played(task)) for task in await buffer.lease("arena", 8)]
+        results = await asyncio.gather(*(buffer.add([game]) for game in games[:3]), return_exceptions=True)
+        assert all(isinstance(each, RunFolderError) for each in results), "none of them is acknowledged"
+        is_full = False
+        assert await buffer.add(games[3:]) == 5
+
+    loop.run(scenario())
+    assert sorted(episode.number for episode in read_log(tmp_path / "stream.log")) == list(range(8))
 
 
 def test_games_under_way_are_not_given_out_again_when_the_buffer_is_restarted(tmp_path: Path, loop: Any) -> None:
