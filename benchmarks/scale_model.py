@@ -17,6 +17,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import psutil
 import ray
 
 from actors.league import Opponents
@@ -51,7 +52,7 @@ def model_of_70b() -> dict[str, Any]:
     watch = idle()
     with ray_session(ClusterConfig(object_store_gib=0.5)):
         arena_ms = run_scale(32, 15.0, 2)["cpu_ms_per_turn"]["arenas"]
-        buffer_per_s = games_through_buffer()
+        buffer_per_s, buffer_cpu_us = games_through_buffer()
     share_per_s = ranks["step_games_per_s"]
     export_bytes_per_s = bucket["buckets"] * bucket["bucket_bytes"] / bucket["seconds"]
     game_bytes = len(encode(example_episode(0)))
@@ -74,18 +75,22 @@ def model_of_70b() -> dict[str, Any]:
         "games_per_s": round(games_per_s),
         "round_s": round(round_s),
         "shares": {name: round(needed / limit, 4) for name, (needed, limit) in rows.items()},
+        "buffer_games_per_s": round(buffer_per_s),
+        "buffer_cpu_us_per_game": round(buffer_cpu_us, 1),
         "first_wall": name,
         "first_wall_at": round(limit / needed, 2),
     }
 
 
-def games_through_buffer() -> float:
-    """Games of 8 turns a second through a buffer's actor: leased, logged, and taken in batches."""
+def games_through_buffer() -> tuple[float, float]:
+    """Games of 8 turns a second through a buffer's actor (leased, logged, and taken in batches), and the CPU time of
+    its process for one of them in microseconds. Its callers run on the same cores, so the first is rather too low."""
     with tempfile.TemporaryDirectory(prefix="spag_ray-scale-") as folder:
         buffer = ray.remote(BufferActor).options(num_cpus=0, max_concurrency=1024).remote(folder)
         config = StreamConfig(games_per_version=1000, max_lag=40)
         ray.get(buffer.open_stream.remote(StreamSpec(WordStream(WORDS, 0), config, 0, Opponents(0), {"policy": 0})))
-        model, spent = example_episode(0), 0.0
+        process = psutil.Process(ray.get(buffer.health.remote()).pid)
+        model, spent, cpu_before = example_episode(0), 0.0, sum(process.cpu_times()[:2])
         for version in range(BUFFER_GAMES // 1000):
             tasks = ray.get(buffer.lease.remote("arena", 1000))
             turns = tuple(replace(turn, first_version=version, last_version=version) for turn in model.turns)
@@ -99,5 +104,6 @@ def games_through_buffer() -> float:
                 pass
             ray.get(buffer.advance.remote({"policy": version + 1}))
             spent += time.perf_counter() - began
+        cpu_s = sum(process.cpu_times()[:2]) - cpu_before
         ray.kill(buffer)
-    return BUFFER_GAMES / spent
+    return BUFFER_GAMES / spent, 1e6 * cpu_s / BUFFER_GAMES
