@@ -65,7 +65,7 @@ class ElasticEngines:
         except (SpagError, ray.exceptions.RayError) as error:
             self._not_before_s = time.monotonic() + AGAIN_AFTER_S
             if not self._engines.watch.is_stopped:
-                self._note(f"no engine was added, the run goes on with those that it has: {error}")
+                self._note(f"no engine was added, the run continues with the engines that it has: {error}")
 
     def _retire(self, placed: Placed) -> None:
         try:

@@ -83,7 +83,7 @@ def test_an_engine_that_finds_no_room_is_asked_for_again_a_minute_later(clock: S
     engines.refused = EngineError("no room for 1 GPU")
     for clock.s in (0, 30, 59):
         scaled.look()
-    assert notes == ["no engine was added, the run goes on with those that it has: no room for 1 GPU"]
+    assert notes == ["no engine was added, the run continues with the engines that it has: no room for 1 GPU"]
     engines.refused, clock.s = None, 61
     scaled.look()
     assert len(engines.placed) == 2
