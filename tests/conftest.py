@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.support.loop import Loop
 from tests.support.tiny_model import TARGETS, make_tiny_model
@@ -25,6 +26,9 @@ from tests.support.tiny_model import TARGETS, make_tiny_model
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+settings.register_profile("no deadline", deadline=None)  # on a busy machine any example may take a second
+settings.load_profile("no deadline")
 
 TESTS = Path(__file__).resolve().parent
 TIERS = {"slow", "long", "chaos"}

@@ -83,7 +83,7 @@ def test_a_target_word_out_of_the_referees_messages_changes_no_reason(rules: str
 replies = st.lists(st.sampled_from(PIECES), max_size=5).map("".join)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(replies, max_size=4), st.sampled_from(["strict", "published"]), st.text(max_size=30))
 def test_rewording_changes_neither_counts_nor_what_is_learned(said: list[str], rules: str, words: str) -> None:
     turns = tuple(Turn(next_role(n), text, (1,), (2,), (-0.5,), "p") for n, text in enumerate(said))

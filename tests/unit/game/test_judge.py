@@ -286,7 +286,7 @@ fragments = st.sampled_from(
 texts = st.one_of(st.text(max_size=60), st.lists(fragments, max_size=12).map(" ".join))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(texts, max_size=4),
     st.sampled_from(["cat", "ice cream", "na\u00efve", "c++", "-", "\u0130x", "a"]),

@@ -121,7 +121,7 @@ def test_the_table_leads_some_hundred_look_alikes_to_each_letter() -> None:
     assert letters_of("\u732b") == "\u732b"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(st.sampled_from([*"catc at-. ,_*1'4\u0430\u0301 \n", "cat", "and", "dogs"]), max_size=14).map("".join),
     st.sampled_from(["cat", "dog", "act"]),
@@ -131,7 +131,7 @@ def test_what_was_found_without_disguises_is_still_found(text: str, word: str) -
         assert find_word(text, fold(text), word) is not None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(max_size=30), st.sampled_from(["river", "na\u00efve", "ice cream", "stra\u00dfe", "\u043a\u043e\u0442"]))
 def test_a_found_word_lies_in_the_text(text: str, word: str) -> None:
     for content in (text, text + word[:1] + "\u200b" + word[1:] + text):

@@ -129,7 +129,7 @@ pieces = st.sampled_from(
 templates = st.lists(pieces, max_size=10).map(" ".join).map("I know the word! {}".format)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(templates, words, words)
 @example("I know the word! {0}: {1}", "river", "piano")
 @example("I know the word! Answer: {0} but it isn't. {1} but it isn't.", "river", "piano")
@@ -141,7 +141,7 @@ def test_of_two_words_that_share_no_form_at_most_one_wins(template: str, first: 
     assert len(won) <= 1, text
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(templates, st.sampled_from(["river", "lake", "cat", "dog", "mouse", "table"]))
 def test_a_reply_wins_for_one_of_the_words_in_it_at_most(template: str, first: str) -> None:
     text = template.replace("{0}", first).replace("{1}", "boat")

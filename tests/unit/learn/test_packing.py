@@ -113,7 +113,7 @@ def assert_packed_equals_flat(
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(samples=games_of_samples(), max_tokens=st.integers(30, 70), temperature=st.sampled_from([1.0, 1.2]))
 def test_packed_logprobs_and_gradients_are_those_of_one_sample_at_a_time(
     samples: list[TokenSample], max_tokens: int, temperature: float
@@ -121,7 +121,7 @@ def test_packed_logprobs_and_gradients_are_those_of_one_sample_at_a_time(
     assert_packed_equals_flat(LLAMA, samples, max_tokens, temperature, LLAMA_TREES)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(samples=games_of_samples(), max_tokens=st.integers(30, 70), data=st.data())
 def test_each_sample_can_have_a_temperature_of_its_own_also_where_it_shares_a_prefix(
     samples: list[TokenSample], max_tokens: int, data: st.DataObject

@@ -72,7 +72,7 @@ def test_a_sample_counts_what_came_and_not_what_the_log_held(tmp_path: Path) -> 
     assert again.sample().played == {}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 3),
     st.integers(1, 5),
@@ -145,7 +145,7 @@ def test_every_word_is_played_equally_often_also_when_arenas_die() -> None:
     assert stream.counts().repeated == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2), st.integers(1, 4), st.integers(1, 2), st.randoms(use_true_random=False))
 def test_a_stream_is_what_its_log_and_its_cursor_say(max_lag: int, per_version: int, reuse: int, random: Any) -> None:
     """It is made anew again and again, from the log as it is then and the cursor as it was last written; a learner that

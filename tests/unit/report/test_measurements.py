@@ -39,7 +39,7 @@ def test_numbers_without_an_end_are_damage(tmp_path: Path) -> None:
 anything = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.sampled_from([*measurements(2), *streamed()]), max_size=12), st.data())
 def test_whatever_lines_hold_they_can_be_drawn(
     tmp_path_factory: pytest.TempPathFactory, lines: list[dict[str, Any]], data: st.DataObject

@@ -329,7 +329,7 @@ def test_of_too_many_games_a_sample_of_every_stage_is_shown_and_all_are_counted(
     assert page_of(run, max_games=100).games() == page.games(), "the same sample each time"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_whatever_a_log_holds_it_can_be_packed(data: st.DataObject) -> None:
     record = msgpack.unpackb(example())

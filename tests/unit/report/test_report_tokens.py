@@ -113,7 +113,7 @@ def test_bytes_that_make_no_text_are_given_up_early() -> None:
     assert sum(asked) < 2 * 5000
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(max_size=20), st.booleans())
 def test_every_text_is_cut_into_its_tokens(text: str, is_byte_level: bool) -> None:
     tokenizer = byte_level() if is_byte_level else byte_fallback()

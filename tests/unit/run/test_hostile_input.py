@@ -25,7 +25,7 @@ from tests.support.families import tokenizer_of
 from tests.support.hostile import example, values
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_a_record_with_anything_anywhere_is_read_or_refused(data: st.DataObject) -> None:
     record = msgpack.unpackb(example())
@@ -41,7 +41,7 @@ def test_a_record_with_anything_anywhere_is_read_or_refused(data: st.DataObject)
     assert decode(encode(episode)) == episode
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, len(example()) - 1), st.binary(max_size=12), st.integers(0, 12))
 def test_a_record_with_bytes_changed_is_read_or_refused(place: int, noise: bytes, cut: int) -> None:
     whole = example()
@@ -102,7 +102,7 @@ def test_a_file_that_does_not_fit_into_memory_is_refused_by_its_size(
 
 
 @always_tried("\x1b", ["0"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.text(min_size=1, max_size=12).filter(str.strip), st.lists(st.text(max_size=30), min_size=1, max_size=6))
 def test_the_referees_take_any_word_and_any_text(word: str, texts: list[str]) -> None:
     history = [{"role": str(next_role(n)), "content": text} for n, text in enumerate(texts)]
