@@ -162,6 +162,7 @@ function showOneTurn(turn, place) {
   who.append(element("b", "", seatName(turn.seat)), ` ${parts.join(" \u00b7 ")}`);
   const bubble = element("p", "bubble");
   const decides = game.over !== null && place === game.over.decided;
+  if (turn.thought) bubble.append(element("span", "thought", turn.thought), " ");
   if (turn.text) bubble.append(...shaded(turn.lengths ? turn : { text: turn.text }, decides ? game.over.span : null, 1));
   else bubble.append(element("span", "empty", "says nothing"));
   if (decides) made.classList.add("decides");

@@ -201,13 +201,16 @@ class Visits:
         }
 
     def _turn(self, visit: Visit, place: int, aligner: Aligner) -> dict[str, Any]:
-        """`lengths`: characters of each token, `surprise`: minus its log-probability in nats; after the end."""
+        """`lengths`: characters of each token, `surprise`: minus its log-probability in nats, `thought`: what
+        the player wrote before the text for itself alone; after the end."""
         turn = visit.game.turns[place]
         found: dict[str, Any] = {"text": turn.text, "seat": seat_of(turn.role), "finish": turn.finish_reason}
         if visit.hindsight is None:
             return found
         logprobs = visit.hindsight.logprobs[place]
         lengths = aligner.lengths(turn.token_ids, turn.text)
+        if thought := aligner.thought(turn.token_ids, turn.text):
+            found["thought"] = thought
         if lengths is not None:
             found |= {"lengths": lengths, "surprise": [round(-each, 3) + 0.0 for each in logprobs]}
         if logprobs:

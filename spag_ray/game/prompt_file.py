@@ -40,6 +40,32 @@ class PromptTemplate(BaseModel):
     history_title: str = "What was said so far:"
     instructions: Wording | None = None
     claim: str = Field("I know the word! It is `{word}`", pattern=r"^[^{}]+\{word\}[^{}]*$")
+    thought: str | None = Field(
+        None,
+        pattern=r"^[^{}\s][^{}]*\{thought\}[^{}]*[^{}\s]$",
+        description="marks around private text at the beginning of a reply, for example <think>{thought}</think>",
+    )
+
+    @property
+    def marks(self) -> tuple[str, str] | None:
+        """What begins and what ends a thought."""
+        if self.thought is None:
+            return None
+        opening, closing = self.thought.split("{thought}")
+        return opening, closing
+
+    def public(self, reply: str) -> str:
+        """What of a reply the other player and the referee get: what follows the thought with which it begins. A
+        thought that does not end leaves nothing.
+
+        >>> template = PromptTemplate(style="chat", wordings=[Wording(attacker="", defender="")], thought="({thought})")
+        >>> template.public("(river?) Is it wet?"), template.public("Is it wet (or dry)?"), template.public("(river")
+        ('Is it wet?', 'Is it wet (or dry)?', '')
+        """
+        if self.marks is None or not reply.startswith(self.marks[0]):
+            return reply
+        opening, closing = self.marks
+        return reply[len(opening) :].partition(closing)[2].strip()
 
     def rules(self, role: Role, target_word: str, max_turns: int, wording: int = 0) -> str:
         """The rules one seat reads; only the attacker's contain the target word."""

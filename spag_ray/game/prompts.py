@@ -13,7 +13,7 @@ the end of a message.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from spag_ray.errors import ConfigError, ModelError
@@ -139,6 +139,17 @@ class _TabooFrame(TokenFrame):
         num_deciding = len(deciding) if is_piece else len(opening_ids)
         return Claim(opening_ids, word_ids, num_deciding, len(closing_ids))
 
+    def text_of(self, token_ids: Sequence[int]) -> str:
+        """The public text of a reply, without special tokens and outer white space."""
+        return self.template.public(super().text_of(token_ids))
+
+    def _without_thought(self, turn: Turn) -> Turn:
+        """A turn of this seat as it reads it later: its own words if it began with a thought, else unchanged."""
+        if self.template.thought is None or super().text_of(turn.token_ids) == turn.text:
+            return turn
+        said = self.reply_ids(turn.text)
+        return replace(turn, token_ids=said, logprobs=(0.0,) * len(said))
+
     def spoken(self, word: str) -> Spoken:
         """The tokens that would say this word in a reply."""
         start = dict.fromkeys((self._plain(self.lead + word), self._plain(self.lead + word.capitalize())))
@@ -155,7 +166,7 @@ class ChatRenderer(_TabooFrame, ChatFrame):
             rules = self._plain(self._rules(role, target_word))
             heard = self._plain("\n\n") + self._plain(turns[-1].text) if turns else ()
             return self._opening_ids + rules + heard + self._to_reply_ids
-        return self.after(own[-1]) + self._plain(turns[-1].text) + self._to_reply_ids
+        return self.after(self._without_thought(own[-1])) + self._plain(turns[-1].text) + self._to_reply_ids
 
 
 class FlatRenderer(_TabooFrame):
@@ -195,7 +206,7 @@ class LinesRenderer(_TabooFrame, LinesFrame):
         assert next_role(len(turns)) is role, "it is the other player's turn"
         own = [turn for turn in turns if turn.role is role]
         if own:
-            before = self.after(own[-1])
+            before = self.after(self._without_thought(own[-1]))
         else:
             rules = self._rules(role, target_word) + self.template.separator + self.template.history_title
             before = self._begin + self._plain(rules) + self._new_line

@@ -139,9 +139,9 @@ class Packer:
         }
 
     def _turn(self, turn: Turn) -> dict[str, Any]:
-        """`surprise`: minus the log-probability of each token, in steps. `lengths`: the characters of each token. Both
-        are missing if the tokens cannot be located in the text. `mean` is missing without log-probabilities. `known`:
-        the probability of the word."""
+        """`thought`: what the player wrote before the text for itself. `surprise`: minus the log-probability of each
+        token, in steps. `lengths`: the characters of each token. Both are missing if the tokens cannot be located in
+        the text. `mean` is missing without log-probabilities. `known`: the probability of the word."""
         found: dict[str, Any] = {
             "text": turn.text,
             "player": self._players.place(turn.policy),
@@ -149,6 +149,8 @@ class Packer:
             "finish": turn.finish_reason,
             "tokens": turn.num_tokens,
         }
+        if self._aligner is not None and (thought := self._aligner.thought(turn.token_ids, turn.text)):
+            found["thought"] = thought
         if any(turn.logprobs):  # those of a scripted player are all 0
             found["mean"] = round(sum(turn.logprobs) / turn.num_tokens, 3)
             lengths = self._aligner.lengths(turn.token_ids, turn.text) if self._aligner is not None else None

@@ -3,6 +3,8 @@
 >>> words = ["I", " know", " it", "!", ""]
 >>> Aligner(lambda ids: "".join(words[i] for i in ids)).lengths((1, 2, 3, 4), "know it!")
 [4, 3, 1, 0]
+>>> Aligner(lambda ids: "".join(words[i] for i in ids)).thought((1, 2, 3), "it!")
+'know'
 """
 
 from __future__ import annotations
@@ -25,12 +27,22 @@ class Aligner:
 
     def lengths(self, token_ids: Sequence[int], text: str) -> list[int] | None:
         """[L] characters of `text` that each token wrote; they sum to its length. 0 for white space that was stripped,
-        for special tokens, and for all but the last token of a character that several tokens make up. None if the
-        tokens do not give this text, because they are from another tokenizer."""
+        for special tokens, for a thought before the text (prompt_file.py), and for all but the last token of a
+        character that several tokens make up. None if the tokens do not give this text, because they are from another
+        tokenizer."""
+        found = self._pieces_of(token_ids, text)
+        return None if found is None else _within(found, len(text))
+
+    def thought(self, token_ids: Sequence[int], text: str) -> str:
+        """What the tokens say before the public text, if anything."""
+        found = self._pieces_of(token_ids, text)
+        return "" if found is None else "".join(found).strip().removesuffix(text).strip()
+
+    def _pieces_of(self, token_ids: Sequence[int], text: str) -> list[str] | None:
         for pieces in (self._one_by_one, self._in_place):
             found = pieces(token_ids)
-            if len(found) == len(token_ids) and "".join(found).strip() == text:
-                return _within(found)
+            if len(found) == len(token_ids) and "".join(found).strip().endswith(text):
+                return found
         return None
 
     def _one_by_one(self, token_ids: Sequence[int]) -> list[str]:
@@ -64,11 +76,10 @@ class Aligner:
         return pieces
 
 
-def _within(pieces: Sequence[str]) -> list[int]:
-    """The lengths of the pieces, without the white space at the start and end of the whole text."""
-    joined = "".join(pieces)
-    begin = len(joined) - len(joined.lstrip())
-    end = len(joined.rstrip())
+def _within(pieces: Sequence[str], length: int) -> list[int]:
+    """The lengths of the pieces within the last `length` characters, without the white space after them."""
+    end = len("".join(pieces).rstrip())
+    begin = end - length
     lengths, place = [], 0
     for piece in pieces:
         lengths.append(max(0, min(place + len(piece), end) - max(place, begin)))

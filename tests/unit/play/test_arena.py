@@ -18,10 +18,11 @@ from actors.scripted_policy import Habits, ScriptedPolicy
 from actors.transformers_policy import TransformersPolicy
 from spag_ray.errors import EngineError, EngineGoneError, ModelError
 from spag_ray.game.deck_file import Card, Trap
-from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompt_file import PromptTemplate, Wording, load_template
 from spag_ray.game.prompts import make_renderer
 from spag_ray.game.rules import Outcome, Role
 from tests.support.decks import cards_of
+from tests.support.families import tokenizer_of
 from tests.support.loop import collect, play_games
 
 CARDS = cards_of({"river": ["water"], "piano": ["music"], "tiger": ["stripes"], "apple": ["fruit"]})
@@ -442,3 +443,18 @@ def test_a_word_that_is_no_piece_of_a_claim_and_a_player_without_probabilities_a
         assert len(episode.turns) == 6
         assert all(turn.word_logprob is None for turn in episode.turns)
     assert scorer.calls == []
+
+
+def test_thoughts_are_neither_judged_nor_sent_to_the_other_player(loop: Any) -> None:
+    template = PromptTemplate(
+        style="chat",
+        wordings=(Wording(attacker="Hint at {target_word}.", defender="Find it."),),
+        thought="<think>{thought}</think>",
+    )
+    renderer = make_renderer(template, tokenizer_of("chatml"), 3)
+    lines = ["<think>not river</think> water", "<think>a river ?</think> is it wet ?"]
+    talker = playing(Talker(renderer, lines), renderer)
+    episode = loop.run(play_game(GameTask(0, "river", "test"), talker, RULES))
+    assert episode.verdict.outcome is Outcome.TIED
+    assert {turn.text for turn in episode.turns} == {"water", "is it wet ?"}
+    assert all(turn.token_ids == renderer.reply_ids(lines[place % 2]) for place, turn in enumerate(episode.turns))

@@ -121,3 +121,16 @@ def test_every_text_is_cut_into_its_tokens(text: str, is_byte_level: bool) -> No
     pieces = cut(tokenizer, ids)
     assert pieces is not None
     assert "".join(pieces) == text.strip()
+
+
+def test_a_thought_before_the_text_has_no_characters_in_it() -> None:
+    tokenizer = byte_level()
+    ids = tokenizer.encode("[ow] Is the cow<|end|>").ids
+    aligner = Aligner(decoding(tokenizer))
+    assert aligner.thought(ids, "Is the cow") == "[ow]"
+    lengths = aligner.lengths(ids, "Is the cow")
+    assert lengths is not None
+    assert sum(lengths) == len("Is the cow")
+    assert not any(lengths[:5])
+    assert aligner.thought(ids, "[ow] Is the cow") == ""
+    assert aligner.lengths(ids, "another text") is None

@@ -1,0 +1,78 @@
+"""Thoughts: what a reply begins with between a prompt file's marks is for its own player alone."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from spag_ray.errors import ModelError
+from spag_ray.game.prompt_file import PromptTemplate, Wording
+from spag_ray.game.prompts import Renderer, make_renderer
+from spag_ray.game.rules import Role, next_role
+from spag_ray.game.turn import Turn
+from tests.support.families import tokenizer_of
+
+WORDINGS = (Wording(attacker="Hint at {target_word}.", defender="Find the word."),)
+
+
+@pytest.fixture(params=["smollm2", "chatml", "llama"])
+def tokenizer(request: pytest.FixtureRequest) -> Any:
+    return tokenizer_of(request.param)
+
+
+def chat(tokenizer: Any, **options: Any) -> Renderer:
+    return make_renderer(PromptTemplate(style="chat", wordings=WORDINGS, **options), tokenizer, 4)
+
+
+def turn_of(renderer: Renderer, turns: list[Turn], reply: str) -> Turn:
+    role, ids = next_role(len(turns)), renderer.reply_ids(reply)
+    prompt_ids = renderer.prompt(turns, role, "river")
+    return Turn(role, renderer.text_of(ids), prompt_ids, ids, (0.0,) * len(ids), "policy")
+
+
+@pytest.mark.parametrize("style", ["chat", "lines"])
+def test_nobody_reads_a_thought_again(style: str) -> None:
+    tokenizer = tokenizer_of("chatml")
+    layout = {"line": "{speaker}: {text}"} if style == "lines" else {}
+    template = PromptTemplate(style=style, wordings=WORDINGS, thought="<think>{thought}</think>", **layout)
+    renderer = make_renderer(template, tokenizer, 4)
+    turns: list[Turn] = []
+    for reply in ("<think>Say boat, not river.</think> Boats go on it.", "<think>Is it a lake?</think> Is it long?"):
+        turns.append(turn_of(renderer, turns, reply))
+    assert [turn.text for turn in turns] == ["Boats go on it.", "Is it long?"]
+    said = [turn_of(renderer, [], "Boats go on it.")]
+    said.append(turn_of(renderer, said, "Is it long?"))
+    assert turns[1].prompt_ids == said[1].prompt_ids
+    assert turns[0].token_ids != said[0].token_ids
+    assert renderer.prompt(turns, Role.ATTACKER, "river") == renderer.prompt(said, Role.ATTACKER, "river")
+
+
+@pytest.mark.parametrize(
+    ("reply", "public"),
+    [
+        ("[ river ] Is it wet?", "Is it wet?"),
+        ("Is it [wet]?", "Is it [wet]?"),
+        ("[ river ] [ lake ] Is it?", "[ lake ] Is it?"),
+        ("[ river, a long thought", ""),
+        ("[ river ]", ""),
+    ],
+)
+def test_a_thought_is_what_a_reply_begins_with(tokenizer: Any, reply: str, public: str) -> None:
+    renderer = chat(tokenizer, thought="[ {thought} ]")
+    assert renderer.text_of(renderer.reply_ids(reply)) == public
+
+
+@pytest.mark.parametrize("thought", ["<think>", "{thought}</think>", "<think> {thought} ", "<think>{word}</think>"])
+def test_a_thought_needs_a_mark_on_both_sides(thought: str) -> None:
+    with pytest.raises(ValidationError, match="thought"):
+        PromptTemplate(style="chat", wordings=WORDINGS, thought=thought)
+
+
+def test_a_chat_template_that_begins_the_thought_itself_is_refused() -> None:
+    tokenizer = deepcopy(tokenizer_of("chatml"))
+    tokenizer.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}"
+    with pytest.raises(ModelError, match="rewrites earlier messages"):
+        chat(tokenizer, thought="<think>{thought}</think>")
