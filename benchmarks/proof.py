@@ -54,7 +54,13 @@ from spag_ray.stages import Stage, StageKind
 from spag_ray.training_data.listened_turns import WhenToClaim, listened_turns
 
 CONFIG = "configs/cpu_proof.yaml"
-PUBLISHED = ("objective.name=published", "objective.learn_from=winners")
+PUBLISHED = (
+    "objective.name=published",
+    "objective.learn_from=winners",
+    "objective.kl_reference=stage",
+    "objective.kl_coeff=0.2",
+    "learner.keep_moments=false",
+)
 NOTHING_PAYS = "game.payoffs={" + ", ".join(f"{end}: [null, null]" for end in Payoffs.model_fields) + "}"
 RIVALS = ("published", "imitation-only", "listening-only")
 _Line = TypeVar("_Line", bound=Line)
