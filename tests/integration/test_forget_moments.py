@@ -15,6 +15,8 @@ import pytest
 
 from tests.support.not_here import not_here
 
+pytestmark = pytest.mark.parallel
+
 SCRIPT = """
 import json, os, sys
 import torch

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.parallel
+
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("target", ["wire", "log", "json"])

@@ -15,6 +15,8 @@ from spag_ray.game.referee.folding import fold
 from spag_ray.game.referee.said_word import find_word
 from tests.support.plain_matcher import Text
 
+pytestmark = pytest.mark.parallel
+
 NUM_SENTENCES, NUM_WORDS = 20_000, 200
 MOST_CHANGES = NUM_SENTENCES * NUM_WORDS // 200_000
 SITE_PACKAGES = Path(sysconfig.get_paths()["purelib"])

@@ -24,6 +24,8 @@ from spag_ray.games.kuhn_strategy import measure, strategy_of
 from tests.support.loop import collect, play_games
 from tests.support.tiny_model import make_tiny_model
 
+pytestmark = pytest.mark.parallel
+
 GAME = KuhnPoker()
 WORDS = ("kuhn", "poker", "cards", "card", "jack", "queen", "check", "bet", "call", "fold", "player", "other", "chip")
 GAMES = 400  # each seat plays in all of them: 200 and more decisions where a seat opens, fewer further on

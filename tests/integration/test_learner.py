@@ -18,6 +18,8 @@ from safetensors.torch import load_file
 from benchmarks import loading
 from tests.support.tiny_model import make_tiny_model
 
+pytestmark = pytest.mark.parallel
+
 SCRIPT = """
 import json, os, sys
 import torch

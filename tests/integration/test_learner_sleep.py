@@ -14,6 +14,8 @@ from learners.deepspeed_config import deepspeed_config, sleep_fault
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.errors import ConfigError
 
+pytestmark = pytest.mark.parallel
+
 # Each of them learns, is moved away and back, and learns on: its next weights are those of a twin that stayed.
 SCRIPT = """
 import json, os, sys

@@ -8,6 +8,8 @@ import pytest
 
 from actors.models import BUILT_IN, load_tokenizer, resolve_model
 
+pytestmark = pytest.mark.parallel
+
 
 def test_the_built_in_model_is_converted_once_and_quietly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
