@@ -13,7 +13,9 @@ pytestmark = pytest.mark.parallel
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize(("records", "seeds"), [("docs/proof", "1, 2, 3"), ("docs/proof-everyday", "1, 2")])
+@pytest.mark.parametrize(
+    ("records", "seeds"), [("docs/proof", "1, 2, 3"), ("docs/proof-everyday", "1, 2"), ("docs/proof-steady", "4")]
+)
 def test_the_tables_of_the_results_are_those_that_their_records_give(records: str, seeds: str) -> None:
     command = [sys.executable, "benchmarks/proof.py", "tables", "--out", records]
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
