@@ -3,7 +3,7 @@
     python benchmarks/proof.py run --seed 1 --out runs/proof     # one seed; called again, it resumes
     python benchmarks/proof.py tables --out runs/proof           # Markdown tables of all seeds that exist
     python benchmarks/proof.py tables --out docs/proof           # of the seeds in the documentation
-    python benchmarks/proof.py tables --out docs/proof-everyday  # of the seeds run so far with today's configuration
+    python benchmarks/proof.py tables --out docs/proof-steady    # of the seed run so far with the present configuration
 
 A seed is these steps, each a command of the command line:
 
