@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from actors.pool import EnginePool
 from spag_ray.config.engine import EngineConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, EngineError, InputError, ModelError
+from spag_ray.game.prompt_file import load_template
 from spag_ray.game.prompts import Renderer
 from spag_ray.game.rules import Role
 from spag_ray.games.of_config import renderer_of
@@ -119,8 +120,11 @@ class Opponents:
 
     def _read_frame(self, folder: str) -> tuple[Renderer, Aligner]:
         tokenizer = load_tokenizer(folder)
-        decode = tokenizer.decode
-        return renderer_of(self._config, tokenizer), Aligner(lambda ids: decode(list(ids), skip_special_tokens=True))
+
+        def decode(token_ids: Sequence[int]) -> str:
+            return tokenizer.decode(list(token_ids), skip_special_tokens=True)
+
+        return renderer_of(self._config, tokenizer), Aligner(decode, load_template(self._config.prompts).public)
 
     async def silent(self, name: str) -> Player:
         """The player without an engine: it can be told what was said, not asked."""

@@ -208,11 +208,11 @@ class Visits:
         if visit.hindsight is None:
             return found
         logprobs = visit.hindsight.logprobs[place]
-        lengths = aligner.lengths(turn.token_ids, turn.text)
-        if thought := aligner.thought(turn.token_ids, turn.text):
-            found["thought"] = thought
-        if lengths is not None:
-            found |= {"lengths": lengths, "surprise": [round(-each, 3) + 0.0 for each in logprobs]}
+        located = aligner.locate(turn.token_ids, turn.text)
+        if located is not None:
+            found |= {"lengths": located.lengths, "surprise": [round(-each, 3) + 0.0 for each in logprobs]}
+            if located.thought:
+                found["thought"] = located.thought
         if logprobs:
             found["mean"] = round(sum(logprobs) / len(logprobs), 3)
         if place in visit.hindsight.known:

@@ -149,15 +149,15 @@ class Packer:
             "finish": turn.finish_reason,
             "tokens": turn.num_tokens,
         }
-        if self._aligner is not None and (thought := self._aligner.thought(turn.token_ids, turn.text)):
-            found["thought"] = thought
+        located = self._aligner.locate(turn.token_ids, turn.text) if self._aligner is not None else None
+        if located is not None and located.thought:
+            found["thought"] = located.thought
         if any(turn.logprobs):  # those of a scripted player are all 0
             found["mean"] = round(sum(turn.logprobs) / turn.num_tokens, 3)
-            lengths = self._aligner.lengths(turn.token_ids, turn.text) if self._aligner is not None else None
-            if lengths is not None:
+            if located is not None:
                 self.num_shaded += 1
-                steps = (-value * SURPRISE_STEPS_PER_NAT for value in turn.logprobs)
-                found |= {"lengths": lengths, "surprise": [round(min(max(step, 0), MOST_SURPRISE)) for step in steps]}
+                steps = [round(min(max(-each * SURPRISE_STEPS_PER_NAT, 0), MOST_SURPRISE)) for each in turn.logprobs]
+                found |= {"lengths": located.lengths, "surprise": steps}
         if turn.word_logprob is not None:
             found["known"] = float(f"{math.exp(turn.word_logprob):.3g}")
         return found

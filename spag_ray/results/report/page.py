@@ -20,7 +20,9 @@ from typing import TextIO, TypeAlias
 from markupsafe import Markup
 
 from spag_ray import __version__
-from spag_ray.errors import InputError
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import ConfigError, InputError
+from spag_ray.game.prompt_file import load_template
 from spag_ray.game.rules import Role
 from spag_ray.results.ratings import WinMatrix
 from spag_ray.results.report.figure import Figure
@@ -83,7 +85,7 @@ def write_report(folder: Path, out: Path, decode: Decode | None = None, max_game
     with tempfile.TemporaryFile("w+", encoding="ascii") as blocks:
         packer = Packer(
             files.config,
-            Aligner(decode) if decode is not None else None,
+            Aligner(decode, _public(files.config)) if decode is not None else None,
             _block_writer(blocks),
             files.game,
             files.games,
@@ -244,3 +246,11 @@ def _data(name: str, text: str) -> str:
 
 def _own(name: str) -> str:
     return resources.files("spag_ray.results.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _public(config: RunConfig | None) -> Callable[[str], str]:
+    """What of a reply is its text, by the run's prompt file; all of it if that is not here any more."""
+    try:
+        return str if config is None else load_template(config.prompts).public
+    except ConfigError:
+        return str

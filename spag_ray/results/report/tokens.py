@@ -1,15 +1,14 @@
 """Locates tokens in a turn's text: how many characters each token wrote.
 
 >>> words = ["I", " know", " it", "!", ""]
->>> Aligner(lambda ids: "".join(words[i] for i in ids)).lengths((1, 2, 3, 4), "know it!")
-[4, 3, 1, 0]
->>> Aligner(lambda ids: "".join(words[i] for i in ids)).thought((1, 2, 3), "it!")
-'know'
+>>> Aligner(lambda ids: "".join(words[i] for i in ids)).locate((1, 2, 3, 4), "know it!")
+Located(thought='', lengths=[4, 3, 1, 0])
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 # Token ids -> their text, without special tokens; U+FFFD replaces incomplete characters.
 Decode = Callable[[Sequence[int]], str]
@@ -17,32 +16,32 @@ _PART = "\ufffd"
 _MOST_IN_PLACE = 32  # tokens decoded at once; if more of them give no complete character, they are not text
 
 
-class Aligner:
-    """Decodes token ids one by one if that gives the text, else together with the tokens before them."""
+class Located(NamedTuple):
+    """Where the tokens of a turn are. `thought`: what they say before the text, for the player alone. `lengths`: [L]
+    characters of the text that each token wrote; they sum to its length. 0 for a thought's tokens, for white space that
+    was stripped, for special tokens, and for all but the last token of a character that several tokens make up."""
 
-    def __init__(self, decode: Decode) -> None:
+    thought: str
+    lengths: list[int]
+
+
+class Aligner:
+    """Decodes token ids one by one if that gives the text, else together with the tokens before them. `public`: what of
+    a reply is its text (PromptTemplate.public)."""
+
+    def __init__(self, decode: Decode, public: Callable[[str], str] = str) -> None:
         self._decode = decode
+        self._public = public
         self._anchor: tuple[int, str] | None = None  # a token and its text
         self._pieces: dict[int, str] = {}
 
-    def lengths(self, token_ids: Sequence[int], text: str) -> list[int] | None:
-        """[L] characters of `text` that each token wrote; they sum to its length. 0 for white space that was stripped,
-        for special tokens, for a thought before the text (prompt_file.py), and for all but the last token of a
-        character that several tokens make up. None if the tokens do not give this text, because they are from another
-        tokenizer."""
-        found = self._pieces_of(token_ids, text)
-        return None if found is None else _within(found, len(text))
-
-    def thought(self, token_ids: Sequence[int], text: str) -> str:
-        """What the tokens say before the public text, if anything."""
-        found = self._pieces_of(token_ids, text)
-        return "" if found is None else "".join(found).strip().removesuffix(text).strip()
-
-    def _pieces_of(self, token_ids: Sequence[int], text: str) -> list[str] | None:
+    def locate(self, token_ids: Sequence[int], text: str) -> Located | None:
+        """None if the tokens do not give this text, because they are from another tokenizer."""
         for pieces in (self._one_by_one, self._in_place):
             found = pieces(token_ids)
-            if len(found) == len(token_ids) and "".join(found).strip().endswith(text):
-                return found
+            reply = "".join(found).strip()
+            if len(found) == len(token_ids) and self._public(reply) == text:
+                return Located(reply.removesuffix(text).strip(), _within(found, len(text)))
         return None
 
     def _one_by_one(self, token_ids: Sequence[int]) -> list[str]:

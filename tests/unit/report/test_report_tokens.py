@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from actors.models import load_tokenizer
+from cluster.commands.report import decoder
+from spag_ray.episodes.log import read_log
+from spag_ray.game.prompt_file import PromptTemplate, Wording
 from spag_ray.results.report.tokens import Aligner
+from tests.support.report_page import page_of
+from tests.support.report_runs import make_run, write_log
 
 
 def byte_level() -> Tokenizer:
@@ -43,9 +53,11 @@ def decoding(tokenizer: Tokenizer) -> Callable[[Sequence[int]], str]:
 def cut(tokenizer: Tokenizer, token_ids: Sequence[int]) -> list[str] | None:
     """The text in pieces, one a token."""
     text = decoding(tokenizer)(token_ids).strip()
-    lengths = Aligner(decoding(tokenizer)).lengths(token_ids, text)
-    if lengths is None:
+    located = Aligner(decoding(tokenizer)).locate(token_ids, text)
+    if located is None:
         return None
+    thought, lengths = located
+    assert thought == ""
     assert sum(lengths) == len(text)
     assert len(lengths) == len(token_ids)
     ends = [sum(lengths[: place + 1]) for place in range(len(lengths))]
@@ -96,9 +108,9 @@ def test_words_with_a_space_before_them() -> None:
 
 def test_another_tokenizers_tokens_are_not_taken_for_ours() -> None:
     ours, theirs = decoding(byte_level()), byte_level().encode("the hat").ids
-    assert Aligner(ours).lengths(theirs[:-1], "the hat") is None
-    assert Aligner(ours).lengths([999_999], "the hat") is None
-    assert Aligner(ours).lengths([], "the hat") is None
+    assert Aligner(ours).locate(theirs[:-1], "the hat") is None
+    assert Aligner(ours).locate([999_999], "the hat") is None
+    assert Aligner(ours).locate([], "the hat") is None
 
 
 def test_bytes_that_make_no_text_are_given_up_early() -> None:
@@ -109,7 +121,7 @@ def test_bytes_that_make_no_text_are_given_up_early() -> None:
         return decoding(byte_level())(token_ids)
 
     half = byte_level().encode("😀").ids[0]
-    assert Aligner(decode).lengths([half] * 5000, "the hat") is None
+    assert Aligner(decode).locate([half] * 5000, "the hat") is None
     assert sum(asked) < 2 * 5000
 
 
@@ -126,11 +138,44 @@ def test_every_text_is_cut_into_its_tokens(text: str, is_byte_level: bool) -> No
 def test_a_thought_before_the_text_has_no_characters_in_it() -> None:
     tokenizer = byte_level()
     ids = tokenizer.encode("[ow] Is the cow<|end|>").ids
-    aligner = Aligner(decoding(tokenizer))
-    assert aligner.thought(ids, "Is the cow") == "[ow]"
-    lengths = aligner.lengths(ids, "Is the cow")
-    assert lengths is not None
-    assert sum(lengths) == len("Is the cow")
-    assert not any(lengths[:5])
-    assert aligner.thought(ids, "[ow] Is the cow") == ""
-    assert aligner.lengths(ids, "another text") is None
+    template = PromptTemplate(style="chat", wordings=(Wording(attacker="", defender=""),), thought="[{thought}]")
+    located = Aligner(decoding(tokenizer), template.public).locate(ids, "Is the cow")
+    assert located is not None
+    assert located.thought == "[ow]"
+    assert sum(located.lengths) == len("Is the cow")
+    assert not any(located.lengths[:4])
+    unended = tokenizer.encode("[ow Is the cow").ids
+    assert Aligner(decoding(tokenizer), template.public).locate(unended, "") == ("[ow Is the cow", [0] * len(unended))
+
+
+@pytest.mark.parametrize("text", ["Is the cow", "cow", ""])
+def test_only_what_the_marks_set_apart_is_a_thought(text: str) -> None:
+    """What ends with the text is not enough: another tokenizer's tokens may."""
+    tokenizer = byte_level()
+    assert Aligner(decoding(tokenizer)).locate(tokenizer.encode("[ow] Is the cow").ids, text) is None
+
+
+def test_thoughts_are_on_the_page_and_without_the_prompt_file_their_turns_are_not_shaded(
+    tiny_model: Path, words: Path, tmp_path: Path
+) -> None:
+    prompts, run = tmp_path / "thinks.yaml", tmp_path / "run"
+    prompts.write_text(
+        "style: chat\nthought: 'think {thought} .'\n"
+        "wordings: [{attacker: 'Hint at {target_word}.', defender: Guess.}]\n"
+    )
+    make_run(run, tiny_model, words, prompts=str(prompts))
+    ids = tuple(load_tokenizer(str(tiny_model)).encode("think the king . is it red ?", add_special_tokens=False))
+    text = "is it red ?"
+    episode, *_ = read_log(run / "episodes" / "spag-1.log")
+    thinks = replace(episode.turns[0], text=text, token_ids=ids, logprobs=(-0.5,) * len(ids))
+    (run / "episodes" / "spag-1.log").unlink()
+    write_log(run, "spag-1", [replace(episode, turns=(thinks, *episode.turns[1:]))])
+
+    def shown() -> dict[str, Any]:
+        games = page_of(run, decode=decoder(run, Console(quiet=True))).games()
+        return next(game["turns"][0] for game in games if game["turns"][0]["text"] == text)
+
+    assert shown()["thought"] == "think the king ."
+    assert sum(shown()["lengths"]) == len(text)
+    prompts.unlink()
+    assert not {"thought", "lengths"} & shown().keys()
