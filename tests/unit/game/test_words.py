@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spag_ray.errors import InputError
@@ -78,7 +78,6 @@ def test_order_is_a_function_of_the_seed_and_differs_between_passes() -> None:
     assert order(1)[:7] != order(1)[7:]
 
 
-@settings(deadline=None)
 @given(st.integers(0, 3), st.lists(steps_of_a_run, max_size=60), st.randoms())
 def test_no_word_is_ever_lost(seed: int, steps: list[str], chance: random.Random) -> None:
     stream = WordStream(WORDS, seed)

@@ -85,7 +85,7 @@ def test_segments_rotate_and_are_read_as_one(tmp_path: Path) -> None:
     assert faults.torn_bytes > 0, "a segment's end is not the log's"
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_is_overwritten_every_record_not_touched_is_read(tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "x.log"

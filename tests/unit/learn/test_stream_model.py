@@ -168,7 +168,7 @@ class StreamMachine(RuleBasedStateMachine):
 
 TestStreamModel = StreamMachine.TestCase
 TestStreamModel.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=100, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow]
 )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
@@ -227,7 +227,6 @@ NEEDED = {
 VALUES = st.none() | st.text(max_size=4) | st.integers() | st.floats() | st.lists(st.none(), max_size=1)
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(FIELDS), VALUES), st.sampled_from(KINDS))
 def test_lines_of_another_version_of_spag_ray_are_counted_and_never_end_it(line: dict[str, Any], kind: str) -> None:
     view = view_of([{**line, "time": 1.0, "kind": kind}])
@@ -262,7 +261,6 @@ def test_evaluations_are_shown_with_their_errors_the_newest_first(tmp_path: Path
     ]
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-1e9, 1e9), max_size=30), st.integers(0, 20))
 def test_curves_and_bars_have_the_width_they_are_given(values: list[float], width: int) -> None:
     assert len(sparkline(values, width)) == min(len(values), width)
@@ -275,7 +273,6 @@ def test_plain_text_stays_as_it_is() -> None:
     assert Text(plain("a\x00b\nc")).plain == "a\N{REPLACEMENT CHARACTER}b c"
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 400), max_size=60))
 def test_lines_are_read_once_each_however_they_are_cut(cuts: list[int]) -> None:
     data = RECORDED.read_bytes()[:9000]
