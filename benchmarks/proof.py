@@ -110,7 +110,7 @@ def run_seed(folder: Path, seed: int, overrides: Sequence[str]) -> None:
     models |= {rival: folder / rival / "models" / last for rival in RIVALS}
     models["imitation-only"] = imitation / "models" / "imitated"
     named = [part for name, model in models.items() for part in ("--player", f"{name}={model}")]
-    match(spag, "match", [*named, "--against", last], common)
+    match(spag / "matches.json", folder / "match", [*named, "--against", last], common)
     step(folder / "report", ["report", str(spag)])
     shutil.copy(spag / "matches.json", folder)
     lines = [{"stage": line.stage, **asdict(line.report)} for line in read_held_out(spag / "metrics.jsonl")]
@@ -123,10 +123,10 @@ def train(folder: Path, overrides: Sequence[str]) -> None:
     step(folder, [*command, *(part for override in overrides for part in ("-o", override))])
 
 
-def match(spag: Path, name: str, arguments: Sequence[str], overrides: Sequence[str]) -> None:
-    """Into the matches of that run, so that its report shows them."""
-    command = ["match", CONFIG, *arguments, "--out", str(spag / "matches.json")]
-    step(spag.with_name(name), [*command, *(part for override in overrides for part in ("-o", override))])
+def match(out: Path, folder: Path, arguments: Sequence[str], overrides: Sequence[str]) -> None:
+    """Into `out`: if it is the matches.json of a run, that run's report shows them."""
+    command = ["match", CONFIG, *arguments, "--out", str(out)]
+    step(folder, [*command, *(part for override in overrides for part in ("-o", override))])
 
 
 def step(folder: Path, arguments: Sequence[str]) -> None:
@@ -241,13 +241,15 @@ def outcome_lines(runs: Sequence[Sequence[Match]], stages: Sequence[str]) -> Ite
 
 
 def score_line(runs: Sequence[Sequence[Match]], name: str, other: str) -> str:
-    def cell(**options: object) -> str:
-        found = score(runs, name, other, **options)  # type: ignore[arg-type]
-        return f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
-
-    seats = [cell(roles=[role]) for role in Role]
     each = " ".join(f"{score([run], name, other).value:.2f}" for run in runs)
-    return f"| {name} | {other} | {cell()} | {cell(breach_free=True)} | {' | '.join(seats)} | {each} |"
+    return f"| {name} | {other} | {' | '.join(score_cells(runs, name, other))} | {each} |"
+
+
+def score_cells(runs: Sequence[Sequence[Match]], name: str, other: str) -> Iterator[str]:
+    """The score in both seats, in breach-free games, as attacker and as defender, each with its interval."""
+    for options in ({}, {"breach_free": True}, *({"roles": [role]} for role in Role)):
+        found = score(runs, name, other, **options)  # type: ignore[arg-type]
+        yield f"{found.value:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
 def gain_lines(runs: Sequence[Sequence[Match]], last: str) -> Iterator[str]:
