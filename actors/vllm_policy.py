@@ -34,6 +34,7 @@ class VllmPolicy:
         self._version = version  # of the whole weights
         self._max_model_len = max_model_len
         self._on_cpu = on_cpu
+        self._is_closed = False
         self._num_scores = 0
         self._asleep: frozenset[str] = frozenset()
         self._adapters = EngineAdapters(engine, name)
@@ -81,7 +82,7 @@ class VllmPolicy:
 
     @property
     def is_dead(self) -> bool:
-        return bool(self._engine.errored)
+        return bool(self._engine.errored) and not self._is_closed  # vLLM also says so of an engine that was shut down
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         return list(await asyncio.gather(*(self._generate_one(request) for request in requests)))
@@ -264,6 +265,7 @@ class VllmPolicy:
         self._asleep -= woken
 
     async def close(self) -> None:
+        self._is_closed = True
         self._engine.shutdown()
 
 

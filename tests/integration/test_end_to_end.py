@@ -86,11 +86,12 @@ def check_word_scored(episodes: list[Episode], model: Path) -> None:
 
 @pytest.mark.timeout(400)
 def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
-    tiny_model: Path, words: Path, tmp_path: Path
+    tiny_model: Path, words: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
     console = Console(record=True, width=160)
     run_training(tiny_run(tiny_model, words, evaluation={"games": 6, "base_games": 3}), folder, console)
+    assert "A worker died" not in "".join(capfd.readouterr()), "Ray takes an engine that was closed for one that died"
     printed = console.export_text()
     for stage in ("base", "imitated", "spag-1", "spag-2"):
         assert stage in printed
