@@ -2,7 +2,6 @@
 
     python -m benchmarks.ablations run --seed 5 --out runs/proof     # after that seed of proof.py; may be called again
     python -m benchmarks.ablations table --seed 5 --out runs/proof   # a Markdown table
-    python -m benchmarks.ablations table --seed 5 --out docs/proof-steady
 
 An ablation of self-play starts from the seed's imitated model, and its last stage plays the seed's last stage in both
 seats. One of what models read (prompts, cards) imitates anew and plays against itself alone, because both players of a
@@ -14,14 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.proof import BREACHES, CONFIG, match, score_cells, share, train
+from benchmarks.proof import BREACHES, CONFIG, guess_cells, held_out_lines, match, score_cells, share, train
 from spag_ray.config.loading import load_config
 from spag_ray.episodes.log import write_atomically
 from spag_ray.game.rules import Outcome
-from spag_ray.results.could_have_known import read_held_out
 from spag_ray.results.matches import Match, read_matches
 from spag_ray.stages import Stage
 
@@ -69,7 +66,8 @@ def run(seed: Path, common: Sequence[str], names: Sequence[str]) -> None:
             players = {last: seed / "spag" / "models" / last, name: folder / name / "models" / last}
             named = [part for player in players.items() for part in ("--player", "=".join(map(str, player)))]
             match(folder / f"{name}.matches.json", folder / f"{name}-match", [*named, "--against", last], common)
-    done = [name for name in (*OF_SELF_PLAY, *OF_WHAT_IS_READ) if (folder / f"{name}.done.json").exists()]
+    last_steps = {name: f"{name}-match" for name in OF_SELF_PLAY} | {name: name for name in OF_WHAT_IS_READ}
+    done = [name for name, last_step in last_steps.items() if (folder / f"{last_step}.done.json").exists()]
     record = {name: measured(folder, name) for name in done}
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(found)}" for name, found in record.items())
     write_atomically(seed / "ablations.json", f"{{\n{lines}\n}}\n")
@@ -96,8 +94,7 @@ def stages(matches: Path, held_out: Sequence[Mapping]) -> dict[str, dict]:
 
 def measured(folder: Path, name: str) -> dict:
     """An ablation's stages against themselves, and its last one's matches with the seed's."""
-    held_out = [{"stage": line.stage, **asdict(line.report)} for line in read_held_out(folder / name / "metrics.jsonl")]
-    record: dict = {"stages": stages(folder / name / "matches.json", held_out)}
+    record: dict = {"stages": stages(folder / name / "matches.json", held_out_lines(folder / name))}
     if name in OF_SELF_PLAY:
         record["against"] = [each.as_json() for each in read_matches(folder / f"{name}.matches.json")]
     return record
@@ -128,9 +125,7 @@ def table(seed: Path) -> Iterator[str]:
 def row(title: str, stage: Mapping) -> str:
     cells = [
         title,
-        share(stage["right_guesses"], stage["games"]),
-        share(stage["right_guesses"], stage["guesses"]),
-        share(stage["traps"], stage["attacker_wins"]),
+        *guess_cells(stage),
         share(stage["ties"], stage["games"]),
         share(stage["breaches"], stage["games"]),
         f"{100 * stage['could_have_known']:.0f} %" if stage["could_have_known"] is not None else "",

@@ -3,7 +3,7 @@
     python benchmarks/proof.py run --seed 1 --out runs/proof     # one seed; called again, it resumes
     python benchmarks/proof.py tables --out runs/proof           # Markdown tables of all seeds that exist
     python benchmarks/proof.py tables --out docs/proof           # of the seeds in the documentation
-    python benchmarks/proof.py tables --out docs/proof-steady    # of the seed run so far with the present configuration
+    python benchmarks/proof.py tables --out docs/proof-steady    # of those with the present configuration
 
 A seed is these steps, each a command of the command line:
 
@@ -31,7 +31,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
@@ -113,8 +113,7 @@ def run_seed(folder: Path, seed: int, overrides: Sequence[str]) -> None:
     match(spag / "matches.json", folder / "match", [*named, "--against", last], common)
     step(folder / "report", ["report", str(spag)])
     shutil.copy(spag / "matches.json", folder)
-    lines = [{"stage": line.stage, **asdict(line.report)} for line in read_held_out(spag / "metrics.jsonl")]
-    (folder / "held_out.json").write_text(json.dumps(lines, indent=1) + "\n")
+    (folder / "held_out.json").write_text(json.dumps(held_out_lines(spag), indent=1) + "\n")
     (folder / "costs.json").write_text(json.dumps(list(costs(folder)), indent=1) + "\n")
 
 
@@ -153,6 +152,10 @@ def step(folder: Path, arguments: Sequence[str]) -> None:
 def measured(run: Path, kind: type[_Line]) -> Iterator[_Line]:
     """The lines of one kind in the run's metrics.jsonl."""
     yield from (line for _, line in MetricLines(run / "metrics.jsonl").typed() if isinstance(line, kind))
+
+
+def held_out_lines(run: Path) -> list[dict]:
+    return [{"stage": line.stage, **asdict(line.report)} for line in read_held_out(run / "metrics.jsonl")]
 
 
 def target_tokens(run: Path) -> dict[str, int]:
@@ -296,12 +299,16 @@ def guess_lines(seeds: Sequence[Path]) -> Iterator[str]:
         known = [each["could_have_known"] for each in found if each["could_have_known"] is not None]
         cells = [
             str(total["games"]),
-            share(total["right_guesses"], total["games"]),
-            share(total["right_guesses"], total["guesses"]),
-            share(total["traps"], total["attacker_wins"]),
+            *guess_cells(total),
             f"{100 * statistics.fmean(known):.0f} %" if known else "",
         ]
         yield f"| {stage.removeprefix('eval-')} | {' | '.join(cells)} |"
+
+
+def guess_cells(counts: Mapping[str, int]) -> list[str]:
+    """Right guesses of games and of guesses, and traps of attackers' wins."""
+    parts = (("right_guesses", "games"), ("right_guesses", "guesses"), ("traps", "attacker_wins"))
+    return [share(counts[part], counts[whole]) for part, whole in parts]
 
 
 def share(count: int, of: int) -> str:
