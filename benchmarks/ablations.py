@@ -6,12 +6,14 @@
 An ablation of self-play starts from the seed's imitated model, and its last stage plays the seed's last stage in both
 seats. One of what models read (prompts, cards) imitates anew and plays against itself alone, because both players of a
 match have the same prompt file and words. The table is made from the seed's ablations.json, held_out.json and matches.
+`textarena-cards` needs the extra textarena (docs/words.md).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -54,7 +56,7 @@ def main() -> None:
 
 
 def run(seed: Path, common: Sequence[str], names: Sequence[str]) -> None:
-    """Run these ablations as far as they have not finished, and write the record of all that have."""
+    """Run these ablations as far as they have not finished."""
     folder = seed / "ablations"
     folder.mkdir(exist_ok=True)
     last = last_stage(common)
@@ -66,10 +68,15 @@ def run(seed: Path, common: Sequence[str], names: Sequence[str]) -> None:
             players = {last: seed / "spag" / "models" / last, name: folder / name / "models" / last}
             named = [part for player in players.items() for part in ("--player", "=".join(map(str, player)))]
             match(folder / f"{name}.matches.json", folder / f"{name}-match", [*named, "--against", last], common)
+        write_record(seed)
+
+
+def write_record(seed: Path) -> None:
+    """Of all ablations that have finished."""
+    folder = seed / "ablations"
     last_steps = {name: f"{name}-match" for name in OF_SELF_PLAY} | {name: name for name in OF_WHAT_IS_READ}
     done = [name for name, last_step in last_steps.items() if (folder / f"{last_step}.done.json").exists()]
-    record = {name: measured(folder, name) for name in done}
-    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(found)}" for name, found in record.items())
+    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(measured(folder, name))}" for name in done)
     write_atomically(seed / "ablations.json", f"{{\n{lines}\n}}\n")
 
 
@@ -102,13 +109,15 @@ def measured(folder: Path, name: str) -> dict:
 
 def table(seed: Path) -> Iterator[str]:
     """Markdown; a row for each stage that is compared."""
+    if not (record_file := seed / "ablations.json").exists():
+        sys.exit(f"{seed} has no finished ablation; `python -m benchmarks.ablations run` continues one")
     last = last_stage()
     own = stages(seed / "matches.json", json.loads((seed / "held_out.json").read_text()))
     yield "| | right guesses | of guesses right | traps of attacker's wins | ties | breaches | could have known |"
     yield "|---|---|---|---|---|---|---|"
     yield row("the seed, imitated", own["imitated"])
     yield row(f"the seed, {last}", own[last])
-    ablations = json.loads((seed / "ablations.json").read_text())
+    ablations = json.loads(record_file.read_text())
     for name, record in ablations.items():
         if name in OF_WHAT_IS_READ:
             yield row(f"{name}, imitated", record["stages"]["imitated"])
