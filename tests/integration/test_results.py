@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
-    ("records", "seeds"), [("docs/proof", "1, 2, 3"), ("docs/proof-everyday", "1, 2"), ("docs/proof-steady", "4, 5, 6")]
+    ("records", "seeds"), [("docs/proof", "1, 2, 3"), ("docs/proof-everyday", "1, 2"), ("docs/proof-steady", "4, 5, 6, 7")]
 )
 def test_the_tables_of_the_results_are_those_that_their_records_give(records: str, seeds: str) -> None:
     command = [sys.executable, "benchmarks/proof.py", "tables", "--out", records]
