@@ -14,12 +14,20 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
-    ("records", "seeds"), [("docs/proof", "1, 2, 3"), ("docs/proof-everyday", "1, 2"), ("docs/proof-steady", "4, 5, 6, 7")]
+    ("records", "seeds"),
+    [("docs/proof", "1, 2, 3"), ("docs/proof-everyday", "1, 2"), ("docs/proof-steady", "4, 5, 6, 7")],
 )
 def test_the_tables_of_the_results_are_those_that_their_records_give(records: str, seeds: str) -> None:
     command = [sys.executable, "benchmarks/proof.py", "tables", "--out", records]
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
     assert f"Seeds: {seeds}." in printed
+    assert printed in (ROOT / "docs/results.md").read_text(encoding="utf-8"), printed
+
+
+def test_the_tables_of_ablations_are_those_that_their_record_gives() -> None:
+    command = [sys.executable, "-m", "benchmarks.ablations", "table", "--seed", "7", "--out", "docs/proof-steady"]
+    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    assert printed.count("spag-3 |") == 7
     assert printed in (ROOT / "docs/results.md").read_text(encoding="utf-8"), printed
 
 
