@@ -25,6 +25,7 @@ from cluster.runtime.ray_session import collect_seldom
 from spag_ray.config.parts import StreamConfig
 from spag_ray.episodes.game_count import GameCount
 from spag_ray.episodes.log import write_atomically
+from spag_ray.episodes.wire import read_head
 from spag_ray.game.words import WordStream
 from spag_ray.host.folder_lease import FolderLease
 
@@ -51,7 +52,8 @@ class StreamSpec:
 class BufferActor:
     """A ReplayBuffer for several callers at once. Async: a caller that waits does not block others.
 
-    When Ray restarts it after a crash, it reopens the open stream from its log, its cursor and its leases.
+    When Ray restarts it after a crash, it reopens the open stream from its log, its cursor and its leases. Logs are
+    read in a thread: heartbeats are answered meanwhile, so that a hang is found soon; every other call waits.
     """
 
     def __init__(self, folder: str, lease: FolderLease | None = None) -> None:
@@ -63,9 +65,8 @@ class BufferActor:
         self._writing = asyncio.Lock()
         self._unwritten: dict[str, dict[int, bytes]] = {}
         self._leases = LeaseLog(self._folder / "stream.leases.jsonl")
-        if (spec := self._spec_path).exists():
-            cursor = json.loads(self._cursor_path.read_text(encoding="utf-8"))
-            self._begin(_read_spec(spec), cursor, self._leases.read())
+        self._reading = asyncio.Lock()  # held while a thread reads a log: only heartbeats are answered then
+        self._is_restored = False
 
     async def heartbeat(self) -> None:
         """Answers while this process is alive and its event loop runs."""
@@ -76,7 +77,9 @@ class BufferActor:
 
     async def add(self, records: list[bytes]) -> int:
         """Returns how many were new; they are on disk then. What arrives during a write is written together."""
-        new = self._buffer.keep(records)
+        found = [(read_head(data), data) for data in records]
+        await self._ready(*{head.stage for head, _ in found})
+        new = self._buffer.keep(found)
         self._tell()
         for stage, kept in new.items():
             self._unwritten.setdefault(stage, {}).update(kept)
@@ -99,33 +102,55 @@ class BufferActor:
                 self._unwritten[stage] = kept | self._unwritten.get(stage, {})
 
     async def take(self, stage: str) -> list[bytes]:
+        await self._ready(stage)
         return self._buffer.take(stage)
 
     async def played(self, stage: str) -> dict[int, str]:
+        await self._ready(stage)
         return self._buffer.played(stage)
 
     async def count(self, stage: str) -> GameCount:
+        await self._ready()
         return self._buffer.count(stage)
 
     async def sample(self) -> BufferSample:
+        await self._ready()
         return self._buffer.sample()
 
     async def health(self) -> BufferHealth:
+        await self._ready()
         return BufferHealth(os.getpid(), dict(self._buffer.damage))
 
     async def reread(self) -> None:
+        await self._ready()
         async with self._writing:
             self._buffer.reread()
 
     async def open_stream(self, spec: StreamSpec, cursor: Mapping[str, Any] | None = None) -> None:
         """Start a stream, or resume it at `cursor`."""
-        async with self._writing:
-            self._begin(spec, cursor)
+        await self._ready()
+        async with self._writing, self._reading:
+            await asyncio.to_thread(self._begin, spec, cursor)
             self._save_cursor()
             write_atomically(self._spec_path, _spec_as_json(spec))
         self._tell()
 
+    async def _ready(self, *stages: str) -> None:
+        """Wait while a log is read. The first call after a start reopens the stream that was open; `stages` are read if
+        they are not in memory. The caller may then use the buffer until it waits for something else."""
+        async with self._reading:
+            if not self._is_restored:
+                if self._spec_path.exists():
+                    cursor = json.loads(self._cursor_path.read_text(encoding="utf-8"))
+                    spec = _read_spec(self._spec_path)
+                    await asyncio.to_thread(self._begin, spec, cursor, self._leases.read())
+                self._is_restored = True
+            for stage in stages:
+                if not self._buffer.has_read(stage):
+                    await asyncio.to_thread(self._buffer.read, stage)
+
     def _begin(self, spec: StreamSpec, cursor: Mapping[str, Any] | None, leases: Leases | None = None) -> None:
+        """Runs in a thread; the caller holds `_reading`, so nothing else uses the buffer."""
         self._buffer.check_lease(now=True)
         stream = GameStream(spec.words, spec.config, spec.versions, spec.seed, spec.opponents)
         self._buffer.open_stream(stream, cursor, leases)
@@ -150,6 +175,7 @@ class BufferActor:
     async def lease(self, holder: str, count: int, request: str = "") -> list[GameTask]:
         """Up to `count` games of the stream. Waits for a permit; returns none if the stream is closed or the arena was
         given up. `request` identifies this call, because Ray repeats it when the buffer dies."""
+        await self._ready()
         while self._is_open and not self._stream.is_gone(holder):
             if tasks := self._stream.lease(holder, count, request):
                 self._buffer.check_lease()
@@ -160,6 +186,7 @@ class BufferActor:
 
     async def batch(self, timeout_s: float) -> list[bytes] | None:
         """The episodes that the next version trains on; None if there are still too few after `timeout_s`."""
+        await self._ready()
         try:
             async with asyncio.timeout(timeout_s):
                 while (taken := self._stream.take()) is None:
@@ -173,6 +200,7 @@ class BufferActor:
 
     async def advance(self, versions: Mapping[str, int]) -> dict[str, Any]:
         """Call when the batch is trained on and the new weights are published; returns the cursor, for a checkpoint."""
+        await self._ready()
         self._stream.advance(versions)
         self._tell()
         async with self._writing:
@@ -180,6 +208,7 @@ class BufferActor:
 
     async def give_up(self, holder: str) -> int:
         """Give a dead arena's games to others; returns how many."""
+        await self._ready()
         lost = self._stream.give_up(holder)
         self._buffer.check_lease()
         self._leases.gone(holder)
@@ -187,10 +216,12 @@ class BufferActor:
         return lost
 
     async def stream_counts(self) -> StreamCounts:
+        await self._ready()
         return self._stream.counts()
 
     async def close_stream(self) -> None:
         """Arenas get no more games."""
+        await self._ready()
         self._is_open = False
         self._tell()
         if self._buffer.has_lease():  # else the file may be another run's
@@ -207,6 +238,7 @@ class BufferActor:
 
     async def _change(self) -> None:
         await self._changed.wait()
+        await self._ready()  # a stream may be opened just now
 
 
 class BufferHandle(ActorHandle, Protocol):

@@ -42,16 +42,15 @@ class ReplayBuffer:
 
     def add(self, records: Iterable[bytes]) -> int:
         """`keep`, `write`, `written`; returns how many were new."""
-        new = self.keep(records)
+        new = self.keep([(read_head(data), data) for data in records])
         self.written(self.write(new))
         return sum(map(len, new.values()))
 
-    def keep(self, records: Iterable[bytes]) -> dict[str, dict[int, bytes]]:
+    def keep(self, records: Iterable[tuple[EpisodeHead, bytes]]) -> dict[str, dict[int, bytes]]:
         """Keep encoded episodes; one that arrives twice (sent again after a lost reply) is kept once. Returns the new
         ones, {stage: {number: record}}."""
         new: dict[str, dict[int, bytes]] = {}
-        for data in records:
-            head = read_head(data)
+        for head, data in records:
             if self._keep(head, data):
                 new.setdefault(head.stage, {})[head.number] = data
                 self._count(head)
@@ -79,6 +78,14 @@ class ReplayBuffer:
             if self._identity is None:
                 self._identity = log_identity(self._path(STAGE))
             self.stream.written(places, self._log(STAGE).end, self._identity)
+
+    def has_read(self, stage: str) -> bool:
+        """Whether a stage's log is in memory."""
+        return stage in self._waiting or (stage == STAGE and self.stream is not None)
+
+    def read(self, stage: str) -> None:
+        """Read a stage's log: slow if it is long, so an actor calls this in a thread."""
+        self._stage(stage)
 
     def played(self, stage: str) -> dict[int, str]:
         """{number: word} of the played games of a stage, including those in its log."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from cluster.buffer.stream import GameStream, Leases
 from cluster.launch.placed_run import stream_hint
 from spag_ray.config.loading import parse_config
 from spag_ray.config.parts import StreamConfig
-from spag_ray.episodes.log import EpisodeLog, LogPlace, read_log
+from spag_ray.episodes.log import EpisodeLog, LogPlace, read_log, read_records_from
 from spag_ray.episodes.wire import decode, encode
 from spag_ray.errors import ConfigError, RunFolderError
 from spag_ray.game.rules import Outcome
@@ -417,6 +418,43 @@ def test_what_the_learner_is_given_is_in_the_log_by_then(
         again = BufferActor(str(tmp_path))  # as after a crash at this very moment
         assert sorted(await again.batch(5) or []) == sorted(batch)
         await asyncio.gather(*adding)
+
+    loop.run(scenario())
+
+
+@pytest.mark.parametrize("call", ["open_stream", "restart", "played"])
+def test_a_buffer_that_reads_a_long_log_answers_heartbeats(
+    call: str, tmp_path: Path, loop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the time limit of a heartbeat would have to allow for the longest log."""
+    task = GameTask(0, WORDS[0], "stream" if call != "played" else "spag-1", 0)
+
+    def slow(*arguments: Any) -> Iterator[tuple[LogPlace, bytes]]:
+        time.sleep(1.0)
+        return read_records_from(*arguments)
+
+    async def scenario() -> None:
+        config = spec(StreamConfig(games_per_version=2, max_lag=0))
+        buffer = BufferActor(str(tmp_path))
+        if call == "restart":
+            await buffer.open_stream(config)
+        await buffer.add([encode(played(task))])
+        monkeypatch.setattr("cluster.buffer.replay_buffer.read_records_from", slow)
+        buffer = BufferActor(str(tmp_path))
+        calls: dict[str, Any] = {
+            "open_stream": lambda: buffer.open_stream(config),
+            "restart": buffer.stream_counts,
+            "played": lambda: buffer.played("spag-1"),
+        }
+        began = time.monotonic()
+        reading = asyncio.create_task(calls[call]())
+        await asyncio.sleep(0.01)
+        await buffer.heartbeat()
+        assert time.monotonic() - began < 0.5, "the event loop runs"
+        assert not reading.done()
+        count = await buffer.count(task.stage)
+        assert reading.done(), "other calls wait until the log is in memory"
+        assert count.num_games == 1
 
     loop.run(scenario())
 
