@@ -41,6 +41,7 @@ from benchmarks.machine import machine
 from benchmarks.scale import Plane, learn
 from benchmarks.stream_restart import WORDS, a_game
 from cluster.buffer.buffer_actor import BufferActor, StreamSpec
+from cluster.buffer.buffer_client import Buffer
 from cluster.buffer.buffer_metrics import BufferMetrics
 from cluster.buffer.stream import STAGE
 from cluster.runtime.ray_session import get, ray_session
@@ -94,7 +95,7 @@ class RunSide:
     def __init__(self, folder: Path, buffer: Any) -> None:
         self._buffer = buffer
         self._recorder = Recorder(folder, TrackingConfig(tensorboard=True), print)
-        self._metrics = BufferMetrics(buffer, self._recorder, max_lag=40)
+        self._metrics = BufferMetrics(Buffer(buffer, folder, 60.0), self._recorder, max_lag=40)
         self._began = time.perf_counter()
         self.version = 0
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 
-from cluster.buffer.buffer_actor import BufferHandle
+from cluster.buffer.buffer_client import Buffer
 from cluster.buffer.replay_buffer import BufferSample
-from cluster.runtime.ray_session import get
 from cluster.tracking.recorder import Recorder
 from spag_ray.episodes.game_count import GameCount
 from spag_ray.results.lines import BufferLine, GamesLine
@@ -18,7 +17,7 @@ class BufferMetrics:
     """Writes lines `games` (per phase, when there are new ones; sums since the run started) and `buffer`. `max_lag` is
     a stream's. `by_game`: also lines for each game of a phase."""
 
-    def __init__(self, buffer: BufferHandle, recorder: Recorder, max_lag: int, by_game: bool = False) -> None:
+    def __init__(self, buffer: Buffer, recorder: Recorder, max_lag: int, by_game: bool = False) -> None:
         self._buffer = buffer
         self._recorder = recorder
         self._max_lag = max_lag
@@ -30,7 +29,7 @@ class BufferMetrics:
         """Record a sample. Does nothing if the last one is less than EVERY_S old, unless `now`."""
         if not now and time.monotonic() - self._looked_at < EVERY_S:
             return
-        sample = get(self._buffer.sample.remote())
+        sample = self._buffer.get(self._buffer.handle.sample.remote())
         self._looked_at = time.monotonic()
         counts: dict[tuple[str, str | None], GameCount] = {(phase, None): each for phase, each in sample.played.items()}
         if self._by_game:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -20,16 +20,25 @@ from cluster.types import Engine
 
 
 class Arenas:
-    """`count` arenas; `arguments` are ArenaActor's, after its name and the path of its log."""
+    """`count` arenas; `arguments` are ArenaActor's, after its name and the path of its log. `game_within_s`: no game
+    takes longer."""
 
     def __init__(
-        self, run_name: str, log_folder: str, count: int, watch: ActorWatch, restarts: RestartBudget, *arguments: Any
+        self,
+        run_name: str,
+        log_folder: str,
+        count: int,
+        watch: ActorWatch,
+        restarts: RestartBudget,
+        *arguments: Any,
+        game_within_s: float,
     ) -> None:
         self._run_name = run_name
         self._log_folder = log_folder
         self._watch = watch
         self._restarts = restarts
         self._arguments = arguments
+        self._game_within_s = game_within_s
         self._lock = threading.RLock()  # so that calls are made in the order in which they were decided on
         self._engines: dict[str, dict[Engine, None]] = {}  # by pool, in the order in which they joined
         self._policies: dict[str, str] = {}  # {pool: what its engines play}
@@ -51,7 +60,7 @@ class Arenas:
                 self._policies[engine.pool] = policy
                 self._engines.setdefault(engine.pool, {})[engine] = None
             calls = [call for pool in {engine.pool for engine in engines} for call in self._share_out(pool)]
-        _wait_for(calls)
+        self._wait_for(calls)
 
     def drop(self, engine: Engine) -> None:
         """Remove an engine that is dead or will be ended."""
@@ -62,40 +71,40 @@ class Arenas:
             for told in self._told:
                 told.pop(engine, None)
             calls += self._share_out(engine.pool)
-        _wait_for(calls)
+        self._wait_for(calls)
 
     @contextlib.contextmanager
     def waiting_for_room(self, pool: str, policy: str, names: Sequence[str]) -> Iterator[None]:
         """While the block waits for room for these engines of a pool, the games' own wait for them does not count."""
         self._without_room |= dict.fromkeys(names, (pool, policy))
         for name in names:
-            _wait_for([arena.wait_for_room.remote(pool, policy, name) for arena in self.handles])
+            self._wait_for([arena.wait_for_room.remote(pool, policy, name) for arena in self.handles])
         try:
             yield
         finally:
             for name in names:
                 self._without_room.pop(name)
-                _wait_for([arena.found_room.remote(pool, policy, name) for arena in self.handles])
+                self._wait_for([arena.found_room.remote(pool, policy, name) for arena in self.handles])
 
     def drain(self, engine: Engine) -> None:
         """Give an engine no new game, and wait until it has none."""
         with self._lock:
             self._draining.add(engine)
             calls = [self.handles[index].drain.remote(engine) for index in self._arenas_of(engine)]
-        _wait_for(calls)
+        self._wait_for(calls, self._watch.answer_within_s + self._game_within_s)
 
     def reopen(self, engine: Engine) -> None:
         with self._lock:
             self._draining.discard(engine)
             calls = [self.handles[index].reopen.remote(engine) for index in self._arenas_of(engine)]
-        _wait_for(calls)
+        self._wait_for(calls)
 
     def pause(self, is_paused: bool) -> None:
         """Start no game while paused; those under way are finished."""
         with self._lock:
             self._is_paused = is_paused
             calls = [(arena.pause if is_paused else arena.resume).remote() for arena in self.handles]
-        _wait_for(calls)
+        self._wait_for(calls)
 
     def replace(self, index: int, name: str, error: BaseException) -> ArenaHandle:
         """Replace a dead arena; returns the handle of the new one. A stream and an evaluation in the same arena both
@@ -110,10 +119,20 @@ class Arenas:
             self._told[index] = {}
             calls = [handle.pause.remote()] if self._is_paused else []
             calls += [call for pool in self._engines for call in self._share_out(pool)]
-        _wait_for(calls)
+        self._wait_for(calls)
         for engine_name, seat in list(self._without_room.items()):
-            _wait_for([handle.wait_for_room.remote(*seat, engine_name)])
+            self._wait_for([handle.wait_for_room.remote(*seat, engine_name)])
         return handle
+
+    def stop(self, stage: str, plays: Mapping[Ref[int], int]) -> None:
+        """Make arenas abandon their games of a stage: {unfinished call to play: the arena's index}. One that is dead is
+        skipped; one that does not stop is killed, because its games are given out again."""
+        stops = {self.handles[index].stop.remote(stage): index for index in plays.values()}
+        calls: dict[Ref[Any], int] = {**stops, **plays}
+        if calls:
+            _, left = ray.wait(list(calls), num_returns=len(calls), timeout=self._watch.answer_within_s)
+            for index in {calls[call] for call in left}:
+                ray.kill(self.handles[index])
 
     def close(self) -> None:
         with self._lock:
@@ -121,6 +140,14 @@ class Arenas:
                 self._watch.forget(self.name(index))
                 ray.kill(handle)
             self.handles, self._told = [], []
+
+    def _wait_for(self, calls: Sequence[Ref[None]], timeout_s: float | None = None) -> None:
+        """Returns when these arenas have done it. One that is dead, or found to hang (actor_watch.py), is skipped: the
+        code that waits for its games replaces it, and `replace` brings the new one up to date. Raises NoAnswerError if
+        one that lives takes longer than `timeout_s`; the default is for calls that take no time themselves."""
+        for call in calls:
+            with contextlib.suppress(ray.exceptions.RayActorError):
+                get(call, timeout_s or self._watch.answer_within_s)
 
     def _arenas_of(self, engine: Engine) -> list[int]:
         """Those that know an engine: it plays for them, or has played and may not have left yet."""
@@ -149,11 +176,3 @@ class Arenas:
         handle: ArenaHandle = actor.remote(name, f"{self._log_folder}/{name}.log", *self._arguments)
         self._watch.watch(name, handle)
         return handle
-
-
-def _wait_for(calls: Sequence[Ref[None]]) -> None:
-    """Returns when these arenas have done it. One that is dead, or found to hang (actor_watch.py), is skipped: the code
-    that waits for its games replaces it, and `replace` brings the new one up to date."""
-    for call in calls:
-        with contextlib.suppress(ray.exceptions.RayActorError):
-            get(call)

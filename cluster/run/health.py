@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cluster.buffer.buffer_actor import BufferHandle, BufferHealth
+from cluster.buffer.buffer_actor import BufferHealth
+from cluster.buffer.buffer_client import Buffer
 from cluster.buffer.buffer_metrics import BufferMetrics
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.rollout.engines import Engines
 from cluster.rollout.publisher import Publisher
 from cluster.run.control import RunControl
-from cluster.runtime.ray_session import ClusterError, get
+from cluster.runtime.ray_session import ClusterError
 from cluster.supervision.actor_watch import ActorWatch
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.tracking.recorder import Recorder
@@ -26,7 +27,7 @@ class Health:
         policies: Sequence[LearningPolicy],
         engines: Engines,
         publisher: Publisher,
-        buffer: BufferHandle,
+        buffer: Buffer,
         watch: ActorWatch,
         buffer_metrics: BufferMetrics,
         restarts: RestartBudget,
@@ -57,7 +58,7 @@ class Health:
 
     def _poll_buffer(self) -> None:
         """Ray restarts the buffer, and the buffer rereads its logs; the restart and any damage are recorded here."""
-        before, health = self._last, get(self._buffer.health.remote())
+        before, health = self._last, self._buffer.get(self._buffer.handle.health.remote())
         self._last = health
         if before is not None and before.pid != health.pid:
             ended = ClusterError("its process ended, and Ray has started another")

@@ -6,14 +6,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cluster.buffer.buffer_actor import BufferHandle
+from cluster.buffer.buffer_client import Buffer
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.learning.training_stage import TrainingStage
 from cluster.monitor.status_board import StatusBoard
 from cluster.rollout.publisher import Publisher
 from cluster.run.checkpoint import Checkpoints, RunState, has_weights_of, keep_matches, set_aside
 from cluster.run.control import RunControl
-from cluster.runtime.ray_session import get
 from cluster.schedules.held_out import HeldOutMatches
 from cluster.schedules.league import LeaguePlay
 from cluster.schedules.task_evaluation import TaskEvaluation
@@ -35,7 +34,7 @@ class Recovery:
         control: RunControl,
         policies: Sequence[LearningPolicy],
         publisher: Publisher,
-        buffer: BufferHandle,
+        buffer: Buffer,
         words: WordStream,
         league: LeaguePlay,
         matches: HeldOutMatches,
@@ -138,7 +137,7 @@ class Recovery:
         self._save_seconds = self._checkpoints.newest_seconds()
         for log in set_aside(self._folder / "episodes", state, self._config):
             self._recorder.record(SetAsideLine(log))
-        get(self._buffer.reread.remote())
+        self._buffer.get(self._buffer.handle.reread.remote())
         self._words.go_back_to(state.words)
         self._matches.go_back_to(state.results)
         keep_matches(self._folder / "matches.json", state, self._config)

@@ -19,6 +19,7 @@ from actors.arena import Rules
 from actors.league import Opponents
 from actors.models import load_tokenizer
 from cluster.buffer.buffer_actor import BufferActor, BufferHandle
+from cluster.buffer.buffer_client import Buffer
 from cluster.buffer.buffer_metrics import BufferMetrics
 from cluster.elastic.drained_nodes import DrainedNodes
 from cluster.elastic.elastic_engines import ElasticEngines
@@ -114,9 +115,9 @@ class Run:
         first = next(iter(renderers.values()))
         words_of, held_out_of = by_game(config, words), by_game(config, held_out)
         self._policies = self._learning_policies(model, _probe(first, next(iter(held_out_of.values()))[0]))
-        self._buffer = self._start_buffer()
         self._watch = ActorWatch(config.supervision.heartbeat_timeout_s)
-        self._watch.watch("buffer", self._buffer, is_restarted=True)
+        self._buffer = Buffer(self._start_buffer(), folder / "episodes", self._watch.answer_within_s)
+        self._watch.watch("buffer", self._buffer.handle, is_restarted=True)
         self._watch.start()
         self._buffer_metrics = BufferMetrics(self._buffer, recorder, config.stream.max_lag, bool(config.games))
         self._arenas = Arenas(
@@ -129,7 +130,8 @@ class Run:
             rules,
             config.engine.turn_timeout_s,
             config.engine.start_timeout_s,
-            self._buffer,
+            self._buffer.handle,
+            game_within_s=_game_within_s(config),
         )
         self._engines = Engines(config, folder, self._arenas, recorder, restarts, self._reservation)
         self._publisher = Publisher(config, lease, self._policies, self._engines, self._arenas)
@@ -186,7 +188,6 @@ class Run:
             ],
             self._tasks,
             self._recovery,
-            self._watch,
         )
 
     def __repr__(self) -> str:
@@ -317,7 +318,7 @@ class Run:
             policy.close_learners()
         self._reservation.close()
         self._arenas.close()
-        ray.kill(self._buffer)
+        ray.kill(self._buffer.handle)
         self._recorder.close()
 
     @contextlib.contextmanager
@@ -382,6 +383,12 @@ class Run:
     def _reserve_engines(self, count: int) -> None:
         engine = self._config.engine
         self._reservation.reserve([Bundle("engine", engine.num_cpus, engine.num_gpus)] * count)
+
+
+def _game_within_s(config: RunConfig) -> float:
+    """No game takes longer: every turn has three attempts, perhaps after a wait for an engine."""
+    num_turns = 2 * max(each.game.max_turns for each in config.each_game)
+    return 3 * num_turns * config.engine.turn_timeout_s + config.engine.start_timeout_s
 
 
 def _probe(renderer: Renderer, word: str) -> Probe:

@@ -29,7 +29,6 @@ from cluster.schedules.rounds import play_round
 from cluster.schedules.seating import Seating
 from cluster.schedules.stream import Stream, streaming
 from cluster.schedules.task_evaluation import TaskEvaluation
-from cluster.supervision.actor_watch import ActorWatch
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import LearnersLostError
@@ -64,7 +63,6 @@ class Trainer:
         exploitability: Sequence[Exploitability],
         tasks: TaskEvaluation,
         recovery: Recovery,
-        watch: ActorWatch,
     ) -> None:
         self.config = ground.config
         self.samples = samples
@@ -85,7 +83,6 @@ class Trainer:
         self._exploitability = exploitability
         self._tasks = tasks
         self._recovery = recovery
-        self._watch = watch
 
     def start(self) -> None:
         self._status.set_status("waiting for free CPUs and GPUs")
@@ -143,7 +140,7 @@ class Trainer:
 
     def streaming(self, state: RunState) -> AbstractContextManager[Stream]:
         seats, opponents = self._seating.self_play(self._league.seats), self._league.opponents()
-        return streaming(self._ground, self._words, seats, opponents, self._watch, state.stream)
+        return streaming(self._ground, self._words, seats, opponents, state.stream)
 
     def learn(self, stage: TrainingStage) -> None:
         """Train every policy on its part."""

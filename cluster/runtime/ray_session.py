@@ -31,7 +31,12 @@ ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
 }
 NAMESPACE = "spag_ray"  # Ray namespace of detached runs
+ANSWER_WITHIN_S = 300.0  # a call that plays, trains or loads nothing; a process that hangs is killed long before
 STARTUP_TIMEOUT = "timed out during startup"  # Ray raises a plain Exception with this text
+
+
+class NoAnswerError(ClusterError, ray.exceptions.GetTimeoutError):
+    """Another process has not answered a call within its bound."""
 
 
 @contextlib.contextmanager
@@ -103,17 +108,23 @@ def _is_about_a_token(error: BaseException | None) -> bool:
 
 
 @overload
-def get(refs: Ref[R], timeout_s: float | None = None) -> R: ...
+def get(refs: Ref[R], timeout_s: float = ANSWER_WITHIN_S) -> R: ...
 
 
 @overload
-def get(refs: Sequence[Ref[R]], timeout_s: float | None = None) -> list[R]: ...
+def get(refs: Sequence[Ref[R]], timeout_s: float = ANSWER_WITHIN_S) -> list[R]: ...
 
 
-def get(refs: Any, timeout_s: float | None = None) -> Any:
-    """`ray.get`, but a user's error from another process is raised with its own type."""
+def get(refs: Any, timeout_s: float = ANSWER_WITHIN_S) -> Any:
+    """`ray.get`, but a user's error from another process is raised with its own type, and no wait is endless. Raises
+    NoAnswerError after `timeout_s`."""
     try:
         return ray.get(refs, timeout=timeout_s)
+    except ray.exceptions.GetTimeoutError as error:
+        raise NoAnswerError(
+            f"no answer from a process of the run within {timeout_s:g} s; the logs/ of the run folder may say why; "
+            "continue with --resume"
+        ) from error
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, SpagError):
             raise error.cause from None

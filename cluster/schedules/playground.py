@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.buffer.buffer_actor import BufferHandle
+from cluster.buffer.buffer_client import Buffer
 from cluster.buffer.buffer_metrics import BufferMetrics
 from cluster.elastic.elastic_engines import ElasticEngines
 from cluster.monitor.status_board import StatusBoard
@@ -23,7 +23,7 @@ class Playground:
     config: RunConfig
     folder: Path
     arenas: Arenas
-    buffer: BufferHandle
+    buffer: Buffer
     buffer_metrics: BufferMetrics
     recorder: Recorder
     status: StatusBoard

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -46,7 +45,7 @@ def play_round(
         )
         for number, (text, game) in enumerate(scenarios)
     ]
-    there = get(ground.buffer.played.remote(stage))  # by a previous attempt of this run
+    there = ground.buffer.get(ground.buffer.handle.played.remote(stage))  # by a previous attempt of this run
     for task in all_tasks:
         if there.get(task.number, task.target_word) != task.target_word:
             raise RunFolderError(
@@ -59,9 +58,9 @@ def play_round(
     _play_all(ground, stage, len(all_tasks), tasks, seats)
     seconds = time.perf_counter() - began
     ground.buffer_metrics.look(now=True)
-    count = get(ground.buffer.count.remote(stage))
+    count = ground.buffer.get(ground.buffer.handle.count.remote(stage))
     ground.recorder.record(_play_line(stage, ground.version, count, seconds))
-    episodes = [decode(data) for data in get(ground.buffer.take.remote(stage))]
+    episodes = [decode(data) for data in ground.buffer.get(ground.buffer.handle.take.remote(stage))]
     if ground.config.games:
         for name, of_game in count_by_game(episodes).items():
             ground.recorder.record(replace(_play_line(stage, ground.version, of_game, seconds), game=name))
@@ -106,7 +105,7 @@ def _play_all(ground: Playground, stage: str, total: int, tasks: Sequence[GameTa
     try:
         while plays:
             ended, _ = ray.wait(list(plays), timeout=0.5)
-            ground.status.show_games(stage, total, get(ground.buffer.count.remote(stage)))
+            ground.status.show_games(stage, total, ground.buffer.get(ground.buffer.handle.count.remote(stage)))
             ground.poll_health()
             for play in ended:
                 index, name = plays.pop(play)
@@ -114,12 +113,10 @@ def _play_all(ground: Playground, stage: str, total: int, tasks: Sequence[GameTa
                     get(play)
                 except ray.exceptions.RayActorError as error:
                     arena = ground.arenas.replace(index, name, error)
-                    there = get(ground.buffer.played.remote(stage))
+                    there = ground.buffer.get(ground.buffer.handle.played.remote(stage))
                     left = [task for task in shares[index] if task.number not in there]
                     plays[arena.play.remote(left, seats, games_in_flight)] = index, ground.arenas.name(index)
     except BaseException:
-        for play, (index, _) in plays.items():  # else they would keep playing games that are given out again
-            with contextlib.suppress(ray.exceptions.RayActorError):
-                get(ground.arenas.handles[index].stop.remote(stage))
-                get(play)
+        # Else they would keep playing games that are given out again.
+        ground.arenas.stop(stage, {play: index for play, (index, _) in plays.items()})
         raise

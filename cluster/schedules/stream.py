@@ -15,7 +15,6 @@ from cluster.buffer.stream import STAGE
 from cluster.handles import Ref
 from cluster.runtime.ray_session import get
 from cluster.schedules.playground import Playground
-from cluster.supervision.actor_watch import ActorWatch
 from cluster.types import Seat
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import decode
@@ -29,21 +28,21 @@ def streaming(
     words: WordStream,
     seats: Mapping[str, Seat],
     opponents: Opponents,
-    watch: ActorWatch,
     cursor: Mapping[str, Any] | None = None,
 ) -> Iterator[Stream]:
     """Arenas play while the block trains, as far as permits allow. `cursor`: that of a stream to resume."""
     config, versions = ground.config, ground.versions()
     spec = StreamSpec(words, config.stream, config.seed, opponents, versions)
-    with watch.patience("buffer"):  # it reads the stream's log
-        get(ground.buffer.open_stream.remote(spec, None if cursor is None else {**cursor, "versions": versions}))
+    resumed = None if cursor is None else {**cursor, "versions": versions}
+    ground.buffer.get(ground.buffer.handle.open_stream.remote(spec, resumed))
     ground.buffer_metrics.look(now=True)
     stream = Stream(ground, seats)
     try:
         yield stream
     finally:
-        with contextlib.suppress(ray.exceptions.RayActorError):  # dead for good: the block has raised that already
-            get(ground.buffer.close_stream.remote())
+        # A buffer that is dead for good or does not answer has ended the block already; arenas are stopped anyway.
+        with contextlib.suppress(ray.exceptions.RayError):
+            ground.buffer.get(ground.buffer.handle.close_stream.remote())
         stream.stop()
 
 
@@ -64,15 +63,15 @@ class Stream:
         StopRequestedError."""
         self._ground.poll_health()
         waited = time.perf_counter()
-        while (records := get(self._buffer.batch.remote(0.5))) is None:
-            self._ground.status.show_games(what, 0, get(self._buffer.count.remote(STAGE)))
+        while (records := self._buffer.get(self._buffer.handle.batch.remote(0.5))) is None:
+            self._ground.status.show_games(what, 0, self._buffer.get(self._buffer.handle.count.remote(STAGE)))
             self._ground.poll_health()
             self._look_after_arenas()
         now = time.perf_counter()
         waited_s, since_s, self._last_batch = now - waited, now - self._last_batch, now
         self._ground.elastic.learner_waits = waited_s / since_s
-        counts = get(self._buffer.stream_counts.remote())
-        total = get(self._buffer.count.remote(STAGE))
+        counts = self._buffer.get(self._buffer.handle.stream_counts.remote())
+        total = self._buffer.get(self._buffer.handle.count.remote(STAGE))
         seconds = now - self._began
         self._ground.recorder.record(
             StreamLine(
@@ -94,14 +93,11 @@ class Stream:
 
     def learned(self) -> dict[str, Any]:
         """Call when the batch is trained on and the new weights are published; returns the buffer's cursor."""
-        return get(self._buffer.advance.remote(self._ground.versions()))
+        return self._buffer.get(self._buffer.handle.advance.remote(self._ground.versions()))
 
     def stop(self) -> None:
-        """Make arenas abandon the games under way; dead arenas are skipped."""
-        for play, (index, _) in self._plays.items():
-            with contextlib.suppress(ray.exceptions.RayActorError):
-                get(self._ground.arenas.handles[index].stop.remote(STAGE))
-                get(play)
+        """Make arenas abandon the games under way."""
+        self._ground.arenas.stop(STAGE, {play: index for play, (index, _) in self._plays.items()})
 
     def _play(self, index: int) -> None:
         games_in_flight = self._ground.config.self_play.games_in_flight
@@ -115,6 +111,6 @@ class Stream:
             try:
                 get(ended)
             except ray.exceptions.RayActorError as error:
-                get(self._buffer.give_up.remote(name))
+                self._buffer.get(self._buffer.handle.give_up.remote(name))
                 self._ground.arenas.replace(index, name, error)
                 self._play(index)

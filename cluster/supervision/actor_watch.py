@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, cast
 
@@ -21,7 +20,6 @@ from cluster.handles import ActorHandle, Ref, remote_method
 from cluster.supervision.engine_watch import BEAT_S
 
 START_WITHIN_S = 60.0  # a process, and what it imports
-READ_WITHIN_S = 900.0  # a log of several million episodes
 
 
 class WatchedHandle(ActorHandle, Protocol):
@@ -46,10 +44,8 @@ class _Watched:
 
     name: str
     handle: WatchedHandle
-    start_within_s: float
     is_restarted: bool
     is_up: bool = False
-    is_busy: bool = False
     beat: Ref[None] | None = None
     asked: float = 0.0
     life: Ref[None] | None = None
@@ -82,27 +78,23 @@ class ActorWatch:
             self._thread.join(timeout=5)
 
     def watch(self, name: str, handle: WatchedHandle, is_restarted: bool = False) -> None:
-        """`is_restarted`: Ray restarts it when it dies. It may then take long to read its logs, and it has a method
-        `live` that never returns."""
-        start_within_s = max(READ_WITHIN_S if is_restarted else START_WITHIN_S, self._timeout_s)
+        """`is_restarted`: Ray restarts it when it dies. It then has a method `live` that never returns."""
         with self._lock:
-            self._watched.append(_Watched(name, handle, start_within_s, is_restarted))
+            self._watched.append(_Watched(name, handle, is_restarted))
 
     def forget(self, name: str) -> None:
         with self._lock:
             self._watched = [each for each in self._watched if each.name != name]
 
-    @contextlib.contextmanager
-    def patience(self, name: str) -> Iterator[None]:
-        """During the block the actor has the longer time limit of its start."""
-        with self._lock:
-            (watched,) = (each for each in self._watched if each.name == name)
-            watched.is_busy = True
-        try:
-            yield
-        finally:
-            with self._lock:
-                watched.is_busy, watched.asked = False, time.monotonic()
+    @property
+    def answer_within_s(self) -> float:
+        """A bound for calls to a watched actor that take no time themselves: it may hang twice, each time be found by
+        its heartbeat, and be restarted."""
+        return 2 * (self._timeout_s + self._start_within_s)
+
+    @property
+    def _start_within_s(self) -> float:
+        return max(START_WITHIN_S, self._timeout_s)
 
     def reason(self, name: str) -> str | None:
         """Why this watch killed the actor, returned once; None if it did not."""
@@ -131,7 +123,7 @@ class ActorWatch:
         if each.beat is None:
             each.ask()
             return
-        limit_s = self._timeout_s if each.is_up and not each.is_busy else each.start_within_s
+        limit_s = self._timeout_s if each.is_up else self._start_within_s
         if ray.wait([each.beat], timeout=0)[0]:
             try:
                 ray.get(each.beat)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cluster.buffer import buffer_metrics
+from cluster.buffer import buffer_client
+from cluster.buffer.buffer_client import Buffer
 from cluster.buffer.buffer_metrics import BufferMetrics
 from cluster.buffer.replay_buffer import ReplayBuffer
 from cluster.tracking.recorder import Recorder
@@ -22,13 +23,13 @@ from tests.support.streams import Here, finish, stream_of
 @pytest.fixture
 def buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReplayBuffer:
     """One in this process, whose answers need no fetching."""
-    monkeypatch.setattr(buffer_metrics, "get", lambda answer: answer)
+    monkeypatch.setattr(buffer_client, "get", lambda answer, timeout_s: answer)
     return ReplayBuffer(str(tmp_path / "logs"))
 
 
 def sampler_of(buffer: ReplayBuffer, folder: Path) -> BufferMetrics:
     handle: Any = Here(buffer)
-    return BufferMetrics(handle, Recorder(folder), max_lag=1)
+    return BufferMetrics(Buffer(handle, folder, 1.0), Recorder(folder), max_lag=1)
 
 
 def test_it_looks_once_in_a_while_and_now_where_it_has_to(buffer: ReplayBuffer, tmp_path: Path) -> None:
@@ -65,7 +66,7 @@ def test_a_streams_permits_and_ages_are_in_the_line(buffer: ReplayBuffer, tmp_pa
 
 def test_of_several_games_each_has_a_line_of_its_own(buffer: ReplayBuffer, tmp_path: Path) -> None:
     handle: Any = Here(buffer)
-    look = BufferMetrics(handle, Recorder(tmp_path), max_lag=1, by_game=True).look
+    look = BufferMetrics(Buffer(handle, tmp_path, 1.0), Recorder(tmp_path), max_lag=1, by_game=True).look
     games = [replace(game(number, Outcome.TIED), stage="spag-1") for number in range(3)]
     buffer.add([encode(replace(each, game="kuhn" if each.number else "taboo")) for each in games])
     look(now=True)

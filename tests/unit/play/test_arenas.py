@@ -42,7 +42,7 @@ class FakeArena:
 @pytest.fixture
 def arenas(monkeypatch: pytest.MonkeyPatch) -> Arenas:
     """Three arenas that only note what they are told."""
-    monkeypatch.setattr(arenas_module, "get", lambda call: call)
+    monkeypatch.setattr(arenas_module, "get", lambda call, timeout_s: call)
     monkeypatch.setattr(arenas_module.ray, "kill", lambda handle: None)
 
     def start(self: Arenas, index: int) -> Any:
@@ -50,9 +50,9 @@ def arenas(monkeypatch: pytest.MonkeyPatch) -> Arenas:
         return FakeArena()
 
     monkeypatch.setattr(Arenas, "_start", start)
-    watch: Any = SimpleNamespace(forget=lambda name: None, reason=lambda name: None)
+    watch: Any = SimpleNamespace(forget=lambda name: None, reason=lambda name: None, answer_within_s=1.0)
     restarts: Any = SimpleNamespace(count=lambda *_: None)
-    return Arenas("alone", "", 3, watch, restarts)
+    return Arenas("alone", "", 3, watch, restarts, game_within_s=1.0)
 
 
 def engines(count: int, pool: str = "policy") -> list[Engine]:
