@@ -15,6 +15,7 @@ from typing import Any
 from spag_ray.errors import ModelError
 
 BUILT_IN = "smollm2-135m-instruct"
+CONVERT_WITHIN_S = 900.0  # it takes 20 s on two cores
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -86,7 +87,14 @@ def _converted_smollm2() -> Path:
     try:
         # In a separate process: its libraries print a lot, and their memory is freed at its end.
         command = [sys.executable, "-m", "actors.models", str(Path(spec.origin).parent), str(aside)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=_ROOT)
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, cwd=_ROOT, timeout=CONVERT_WITHIN_S
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ModelError(
+                f"{BUILT_IN} was not converted into {target} within {CONVERT_WITHIN_S:g} s; is the disk slow or full?"
+            ) from error
         if done.returncode != 0:
             reason = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
             raise ModelError(f"{BUILT_IN} could not be converted into {target}: {reason[0]}")

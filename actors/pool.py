@@ -104,8 +104,7 @@ class EnginePool:
         self.close(name)
         member = self._members.get(name)
         while member is not None and member.games and self._members.get(name) is member:
-            self._empty[name] = asyncio.Event()
-            await self._empty[name].wait()
+            await self._empty.setdefault(name, asyncio.Event()).wait()  # two may drain it at once
 
     def reopen(self, name: str) -> None:
         member = self._members.get(name)

@@ -24,7 +24,7 @@ from rich.console import Console
 from cluster.launch.jobs import AFTER_NOTICE_S, check_run_dir
 from cluster.launch.parcel import named_files, parcel_of
 from cluster.monitor.progress import describe
-from cluster.runtime.ray_session import ENVIRONMENT, NAMESPACE, ClusterError, get, log_options
+from cluster.runtime.ray_session import ANSWER_WITHIN_S, ENVIRONMENT, NAMESPACE, ClusterError, get, log_options
 from cluster.runtime.ray_token import use_token
 from cluster.types import Progress
 from spag_ray.config.loading import load_config, parse_config, to_yaml
@@ -39,6 +39,7 @@ _PREFIX = "run-"
 _sent: set[Path] | None = (
     None  # the files that were sent to the cluster when this session connected; None: nothing, not even code
 )
+LAUNCH_WITHIN_S = 1800.0  # its checks may convert or copy a model
 _TRIES = 3  # a first connection right after `ray start` may fail
 
 
@@ -146,20 +147,22 @@ class AttachedRun:
         """Stop the run at a point where nothing is lost, and free its resources; kill it if it takes too long."""
         seconds = self.config.checkpoint.stop_within_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + seconds + AFTER_NOTICE_S
-        with contextlib.suppress(ClusterError):
-            self._ask(lambda run: run.stop_soon.remote(seconds))
-            while time.monotonic() < deadline:
-                self._ask(lambda run: run.status.remote())
+        with contextlib.suppress(ClusterError):  # it has ended, or does not answer
+            self._ask(lambda run: run.stop_soon.remote(seconds), seconds + AFTER_NOTICE_S)
+            while (left_s := deadline - time.monotonic()) > 0:
+                self._ask(lambda run: run.status.remote(), left_s)
                 time.sleep(0.2)
         with contextlib.suppress(ValueError, ray.exceptions.RayError):
             ray.kill(self._handle)
 
     def _next_turn(self, word: str, turns: list[str], human: str, game: str | None) -> dict[str, Any]:
-        return self._ask(lambda run: run.play_turn.remote(word, turns, human, game))
+        within_s = self.config.engine.longest_turn_s + ANSWER_WITHIN_S
+        return self._ask(lambda run: run.play_turn.remote(word, turns, human, game), within_s)
 
-    def _ask(self, call: Callable[[RunHandle], Ref[R]]) -> R:
+    def _ask(self, call: Callable[[RunHandle], Ref[R]], timeout_s: float = ANSWER_WITHIN_S) -> R:
+        """Raises ClusterError if the run is not there any more, or does not answer."""
         try:
-            return get(call(self._handle))
+            return get(call(self._handle), timeout_s)
         except ray.exceptions.RayActorError as error:
             raise ClusterError(
                 f"run {self.name} is no longer there: it has ended or died; its folder says which. To "
@@ -217,7 +220,7 @@ def launch(
             f"a run named {name} is already running here; attach to it, stop it, or name the folder differently"
         )
     start = ray.remote(_start).options(num_cpus=0)
-    for warning in get(start.remote(to_yaml(settings), str(run_dir), resume)):
+    for warning in get(start.remote(to_yaml(settings), str(run_dir), resume), LAUNCH_WITHIN_S):
         print(f"warning: {warning}")
     return attach(run=name)
 

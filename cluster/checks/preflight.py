@@ -30,6 +30,7 @@ from spag_ray.games.of_config import Scenarios, by_game, game_of
 from spag_ray.results.evaluations import task_names
 from spag_ray.training_data.prompt_randomization import load_varied
 
+CHECK_WITHIN_S = 600.0  # reading a large model folder from a slow disk
 _NUM_CHECKED = 20  # games that show the faults of a game, in a moment
 
 
@@ -133,9 +134,21 @@ def check_run(config: RunConfig, model: str, words: Scenarios, held_out: Scenari
 
 
 def in_a_process(check: Callable[..., None], *arguments: Any) -> None:
-    """Runs a check in its own process, so that this process does not keep the libraries that it imports (0.4 GiB)."""
+    """Runs a check in its own process, so that this process does not keep the libraries that it imports (0.4 GiB).
+    Raises ConfigError if it takes longer than CHECK_WITHIN_S."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        pool.submit(check, *arguments).result()
+        checking = pool.submit(check, *arguments)
+        try:
+            checking.result(CHECK_WITHIN_S)
+        except TimeoutError as error:
+            if checking.done():  # the check's own
+                raise
+            for process in multiprocessing.active_children():  # else the pool's end would wait for it
+                process.kill()
+            raise ConfigError(
+                f"the checks of model, prompts and words took longer than {CHECK_WITHIN_S:g} s; is the disk of the "
+                "model folder slow or gone?"
+            ) from error
 
 
 def _check_prompts(config: RunConfig, model: str, words: Sequence[str]) -> None:

@@ -176,6 +176,7 @@ def _run(told: Told, channel: str, *overrides: str) -> Finding:
         check=False,
         capture_output=True,
         text=True,
+        timeout=1800,
         env={**os.environ, "NO_COLOR": "1"},
     )
     if ended.returncode != 0:

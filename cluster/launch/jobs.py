@@ -25,6 +25,8 @@ from spag_ray.errors import ConfigError
 RUN_DIR = "run_dir"  # the key of a job's metadata that holds its run folder
 NO_AGENT, AGENT_WAIT_S = "No available agent to submit job", 60  # Ray's text while a cluster starts
 AFTER_NOTICE_S = 15  # time for the driver to end after the run's time is up
+STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"  # how long Ray waits before it kills a job that is to stop
+ANSWER_WITHIN_S = 60.0  # the dashboard's answer to one request
 
 
 def submit_job(
@@ -54,7 +56,7 @@ def submit_job(
                 metadata={RUN_DIR: str(run_dir)},
                 runtime_env={
                     "working_dir": str(folder),
-                    "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(wait_s)},  # Ray's default is 3
+                    "env_vars": {STOP_WAIT: str(wait_s)},  # Ray's default is 3
                 },
             )
     console.print(f"job: {job}   run folder: {run_dir}", soft_wrap=True)
@@ -95,7 +97,14 @@ def stop_job(address: str, run_dir: Path, console: Console) -> None:
         for job in running:
             client.stop_job(job.submission_id)
             console.print(f"asked {job.submission_id} to stop", soft_wrap=True)
+            wait_s = float((job.runtime_env or {}).get("env_vars", {}).get(STOP_WAIT, 0)) + ANSWER_WITHIN_S
+            deadline = time.monotonic() + wait_s
             while not client.get_job_status(job.submission_id).is_terminal():
+                if time.monotonic() > deadline:
+                    raise ClusterError(
+                        f"{job.submission_id} has not ended {wait_s:.0f} s after it was asked to, and Ray has not "
+                        f"killed it: look at the cluster's head, then at {run_dir}/logs"
+                    )
                 time.sleep(0.5)
     console.print(f"stopped; continue with spag-ray submit ... --run-dir {run_dir} --resume", soft_wrap=True)
 
@@ -165,12 +174,18 @@ def job_client(address: str) -> Any:
     """Raises ClusterError, one line, if there is no answer or the token is wrong."""
     from ray.job_submission import JobSubmissionClient
 
+    class BoundedClient(JobSubmissionClient):
+        """Ray's client waits for an answer for ever."""
+
+        def _do_request(self, method: str, endpoint: str, **arguments: Any) -> Any:
+            return super()._do_request(method, endpoint, timeout=ANSWER_WITHIN_S, **arguments)
+
     if not address.startswith(("http://", "https://")):
         raise ConfigError(f"--address {address}: jobs go to the dashboard's address, for example http://127.0.0.1:8265")
     use_token()
     logging.getLogger("ray.dashboard").setLevel(logging.WARNING)  # it logs every connection that ends
     with _said_in_one_line(address):
-        return JobSubmissionClient(address)
+        return BoundedClient(address)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +21,8 @@ from cluster.monitor.progress import watch
 from cluster.planning.reservation import free, reservation_of
 from cluster.rollout.game_rules import every_rules
 from cluster.run.run import Run
-from cluster.run.run_handle import RunHandle
-from cluster.runtime.ray_session import NAMESPACE, get, ray_session
+from cluster.run.run_handle import CONCURRENCY_GROUPS, RunHandle
+from cluster.runtime.ray_session import NAMESPACE, ClusterError, NoAnswerError, get, ray_session
 from cluster.runtime.run_folder import check_can_be_made, make_run_folder, note_stop, reopen_run_folder, resumed_config
 from cluster.types import Progress
 from spag_ray.config.run import RunConfig
@@ -30,6 +31,9 @@ from spag_ray.game.decks import Deck, easy_cards, load_deck, split_words, withou
 from spag_ray.game.words import read_scenarios, read_words
 from spag_ray.games.of_config import Scenarios, by_game, game_of, scenarios_of
 from spag_ray.host.folder_lease import FolderLease, held
+
+STATUS_WITHIN_S = 5.0
+RUN_SILENT_S = 300.0  # a Run whose process is stopped, or so busy that it is as good as that
 
 
 class Prepared(NamedTuple):
@@ -69,11 +73,11 @@ def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
         prepared = prepare(config, folder, resume=lease is not None)
         warnings = check_cluster(config, prepared.model, folder)
         lease = lease or stack.enter_context(held(make_run_folder(folder, config)))
-        actor = ray.remote(Run).options(
-            name=f"run-{folder.name}", namespace=NAMESPACE, lifetime="detached", num_cpus=0, max_concurrency=8
+        actor = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(Run).options(
+            name=f"run-{folder.name}", namespace=NAMESPACE, lifetime="detached", num_cpus=0
         )
         run: RunHandle = actor.remote(config, lease, *prepared, every_rules(config))
-        ray.get(run.status.remote())  # an error of its constructor is raised here
+        get(run.status.remote())  # an error of its constructor is raised here
         run.train_alone.remote()
         stack.pop_all()  # the Run holds the lease from here on
     return warnings
@@ -152,7 +156,7 @@ def placed_run(
     with contextlib.ExitStack() as stack:
         lease = lease or stack.enter_context(held(folder))
         stack.enter_context(ray_session(config.cluster))
-        actor = ray.remote(Run).options(name=f"run-{folder.name}", num_cpus=0, max_concurrency=4)
+        actor = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(Run).options(name=f"run-{folder.name}", num_cpus=0)
         run: RunHandle = actor.remote(config, lease, model, words, held_out, cards, every_rules(config))
         try:
             yield run
@@ -194,9 +198,11 @@ def said_on(console: Console) -> Callable[[str], None]:
 def watch_run(
     run: RunHandle, ending: Ref[Any], console: Console, notice: Sequence[float] = (), stop_within_s: float = 30.0
 ) -> None:
-    """Waits until the run ends, or, after a notice, until its time to stop is up."""
+    """Waits until the run ends, or, after a notice, until its time to stop is up. Raises ClusterError if the Run's own
+    process hangs: its control threads then answer nothing."""
     margin = min(2.0, stop_within_s / 4)  # time to close everything
     was_told = False
+    last, answered_at = Progress(), time.monotonic()
 
     def is_done(seconds: float) -> bool:
         nonlocal was_told
@@ -209,7 +215,17 @@ def watch_run(
         return bool(ray.wait([ending], timeout=seconds)[0])
 
     def status() -> Progress:
-        return get(run.status.remote())
+        nonlocal last, answered_at
+        silent_s = time.monotonic() - answered_at
+        if silent_s > RUN_SILENT_S:
+            raise ClusterError(f"the run's own process has not answered for {silent_s:.0f} s; continue with --resume")
+        try:  # a short wait: a notice to stop may come meanwhile
+            last, answered_at = get(run.status.remote(), STATUS_WITHIN_S), time.monotonic()
+        except NoAnswerError:
+            return replace(
+                last, stage=f"{last.stage} (the run has not answered for {silent_s + STATUS_WITHIN_S:.0f} s)"
+            )
+        return last
 
     try:
         watch(console, is_done, status)

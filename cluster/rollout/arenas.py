@@ -17,6 +17,7 @@ from cluster.runtime.ray_session import get
 from cluster.supervision.actor_watch import ActorWatch
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.types import Engine
+from spag_ray.config.run import RunConfig
 
 
 class Arenas:
@@ -176,3 +177,8 @@ class Arenas:
         handle: ArenaHandle = actor.remote(name, f"{self._log_folder}/{name}.log", *self._arguments)
         self._watch.watch(name, handle)
         return handle
+
+
+def game_within_s(config: RunConfig) -> float:
+    """No game takes longer."""
+    return 2 * max(each.game.max_turns for each in config.each_game) * config.engine.longest_turn_s

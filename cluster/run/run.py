@@ -30,12 +30,13 @@ from cluster.learning.weight_sync import Probe
 from cluster.monitor.status_board import StatusBoard
 from cluster.planning.bundles import Bundle
 from cluster.planning.reservation import Reservation, reservation_of
-from cluster.rollout.arenas import Arenas
+from cluster.rollout.arenas import Arenas, game_within_s
 from cluster.rollout.engines import Engines
 from cluster.rollout.publisher import Publisher
 from cluster.run.control import RunControl
 from cluster.run.health import Health
 from cluster.run.recovery import Recovery
+from cluster.run.run_handle import CONTROL, SESSIONS
 from cluster.run.session_api import MAX_ASKED, GameWithUser, last_episodes
 from cluster.run.training import train
 from cluster.run.training_verbs import Trainer
@@ -131,7 +132,7 @@ class Run:
             config.engine.turn_timeout_s,
             config.engine.start_timeout_s,
             self._buffer.handle,
-            game_within_s=_game_within_s(config),
+            game_within_s=game_within_s(config),
         )
         self._engines = Engines(config, folder, self._arenas, recorder, restarts, self._reservation)
         self._publisher = Publisher(config, lease, self._policies, self._engines, self._arenas)
@@ -193,8 +194,6 @@ class Run:
     def __repr__(self) -> str:
         """The name in Ray's dashboard and messages."""
         return f"run-{self._folder.name}"
-
-    # For commands.
 
     def train(self) -> list[Match]:
         """The whole of SPAG; see training.py."""
@@ -262,44 +261,54 @@ class Run:
             self._tasks.evaluate(stage, "evaluated", model, lambda: self._engines.of("evaluated"))
             return self._tasks.rows
 
-    # For sessions, displays and signals during the run.
+    # For sessions, displays and signals during the run; those that may take long have threads of their own.
 
+    @ray.method(concurrency_group=CONTROL)
     def status(self) -> Progress:
         return self._status.progress(self._control.is_paused)
 
+    @ray.method(concurrency_group=CONTROL)
     def described(self) -> dict[str, Any]:
         """The configuration without the values of environment variables, and where the run is."""
         return {"config": without_environment(self._config.model_dump(mode="json")), "folder": str(self._folder)}
 
+    @ray.method(concurrency_group=SESSIONS)
     def episodes(self, count: int, outcome: str | None, stage: str | None) -> list[dict[str, Any]]:
         """See last_episodes."""
         return last_episodes(self._folder, count, outcome, stage)
 
+    @ray.method(concurrency_group=SESSIONS)
     def metrics(self, kind: str | None, count: int) -> list[dict[str, Any]]:
         """The last `count` lines of metrics.jsonl, of one kind if given."""
         return self._recorder.last(kind, min(count, MAX_ASKED))
 
+    @ray.method(concurrency_group=SESSIONS)
     def play_turn(self, word: str, texts: list[str], human: str, game: str | None = None) -> dict[str, Any]:
         """See GameWithUser."""
         return GameWithUser(self._config, self._engines, self._arenas, self._seating).turn(word, texts, human, game)
 
+    @ray.method(concurrency_group=CONTROL)
     def pause(self) -> None:
         """Start no game and no learner step until `resume`; those under way are finished."""
         self._control.is_paused = True
         self._arenas.pause(True)
 
+    @ray.method(concurrency_group=CONTROL)
     def resume(self) -> None:
         self._control.is_paused = False
         self._arenas.pause(False)
 
+    @ray.method(concurrency_group=CONTROL)
     def save_soon(self) -> None:
         """Write a checkpoint at the next point where one can be written."""
         self._recovery.is_wanted = True
 
+    @ray.method(concurrency_group=CONTROL)
     def stop_soon(self, seconds: float) -> None:
         """Stop at the next point where nothing is lost; this process ends in `seconds`."""
         self._control.stop_soon(seconds)
 
+    @ray.method(concurrency_group=SESSIONS)
     def add_engine(self, policy_name: str = "policy") -> str:
         """Add an engine to a learning policy during play; see Engines.add. Raises InputError for any other policy."""
         by_name = {policy.name: policy for policy in self._policies}
@@ -307,6 +316,7 @@ class Run:
             raise InputError(f"no policy {policy_name!r} learns; there are {', '.join(by_name)}")
         return self._engines.add(by_name[policy_name])
 
+    @ray.method(concurrency_group=SESSIONS)
     def remove_engine(self, name: str) -> None:
         self._engines.remove(name)
 
@@ -383,12 +393,6 @@ class Run:
     def _reserve_engines(self, count: int) -> None:
         engine = self._config.engine
         self._reservation.reserve([Bundle("engine", engine.num_cpus, engine.num_gpus)] * count)
-
-
-def _game_within_s(config: RunConfig) -> float:
-    """No game takes longer: every turn has three attempts, perhaps after a wait for an engine."""
-    num_turns = 2 * max(each.game.max_turns for each in config.each_game)
-    return 3 * num_turns * config.engine.turn_timeout_s + config.engine.start_timeout_s
 
 
 def _probe(renderer: Renderer, word: str) -> Probe:

@@ -12,6 +12,10 @@ from spag_ray.results.evaluations import Evaluation
 from spag_ray.results.matches import Match
 from spag_ray.training_data.samples import GameSample, TurnSample
 
+# The Run's threads beside those that train: for what answers at once, and for what a session may have to wait for.
+CONTROL, SESSIONS = "control", "sessions"
+CONCURRENCY_GROUPS = {CONTROL: 4, SESSIONS: 8}
+
 
 class RunHandle(ActorHandle, Protocol):
     """The handle of a Run (run.py)."""

@@ -43,9 +43,8 @@ class GameWithUser:
         role = Role(human).other
         task = GameTask(0, word, "visit", config.seed, game=config.game.full_name)
         seat = self._seating.newest(role, self._config.sampling.temperature)
-        engine = self._config.engine  # a turn has three attempts, perhaps after a wait for an engine
-        timeout_s = 3 * engine.turn_timeout_s + engine.start_timeout_s
-        answered, verdict = get(self._arenas.handles[0].answer.remote(task, texts, seat), timeout_s)
+        asked = self._arenas.handles[0].answer.remote(task, texts, seat)
+        answered, verdict = get(asked, self._config.engine.longest_turn_s)
         over = None if verdict is None else {"outcome": str(verdict.outcome), "reason": verdict.reason}
         return {"turns": answered, "verdict": over, "version": self._seating.policy_of(role).version}
 

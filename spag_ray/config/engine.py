@@ -72,6 +72,11 @@ class EngineConfig(Part):
         """The engines of a policy at the run's start."""
         return self.num_engines.min if isinstance(self.num_engines, EngineRange) else self.num_engines
 
+    @property
+    def longest_turn_s(self) -> float:
+        """No turn takes longer: it has three attempts, perhaps after a wait for an engine."""
+        return 3 * self.turn_timeout_s + self.start_timeout_s
+
     @model_validator(mode="after")
     def _vllm_leaves_what_is_ours(self) -> EngineConfig:
         if self.vllm and self.kind != "vllm":

@@ -277,6 +277,19 @@ def test_an_engine_gets_games_in_proportion_to_its_share(loop: Any, renderer: An
     assert loop.run(scenario()) == {"half": 8, "whole": 16, "quarter": 4}
 
 
+def test_two_that_drain_an_engine_at_once_both_return(loop: Any, renderer: Any) -> None:
+    async def scenario() -> None:
+        pool = EnginePool("talker")
+        join(pool, "first", Talker(renderer, []))
+        member = await pool.seat()
+        drains = [asyncio.create_task(pool.drain("first")) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        pool.leave(member)
+        await asyncio.wait_for(asyncio.gather(*drains), 1)
+
+    loop.run(scenario())
+
+
 def test_an_engine_without_a_share_gets_no_game_and_leaves_with_its_last(loop: Any, renderer: Any) -> None:
     async def scenario() -> None:
         pool = EnginePool("talker", join_timeout_s=0.05)

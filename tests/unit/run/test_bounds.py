@@ -1,0 +1,186 @@
+"""Every wait for another process has a bound: none waits for ever."""
+
+from __future__ import annotations
+
+import ast
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+from rich.console import Console
+
+from cluster.buffer import buffer_client
+from cluster.buffer.buffer_client import Buffer
+from cluster.checks import preflight
+from cluster.console import AttachedRun
+from cluster.launch import jobs, placed_run
+from cluster.rollout.arenas import game_within_s
+from cluster.run.run import Run
+from cluster.run.run_handle import CONTROL, SESSIONS, RunHandle
+from cluster.runtime import ray_session
+from cluster.runtime.ray_session import ClusterError, NoAnswerError, get
+from cluster.types import Progress
+from spag_ray.config.loading import parse_config
+from spag_ray.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+# Waits without a time limit in their call, and what bounds them.
+BOUNDED_ELSEWHERE = {
+    "cluster/supervision/actor_watch.py": {"ray.get": "a call that ray.wait has found to have ended"},
+    "cluster/supervision/engine_watch.py": {"ray.get": "a call that ray.wait has found to have ended"},
+    "cluster/rollout/engine_actor.py": {"ray.get": "a call that ray.wait has found to have ended"},
+    "actors/arena.py": {"result": "a task of its own event loop that asyncio.wait has found to have ended"},
+    "cluster/learning/direct_channel.py": {"ray.get": "a call that ray.wait has found to have ended"},
+}
+
+
+def waits(tree: ast.Module) -> Iterator[tuple[str, bool]]:
+    """(what is called, whether it has a time limit) of each call that may wait for another process."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            keywords = {keyword.arg for keyword in node.keywords}
+            if name in ("ray.get", "ray.wait", "subprocess.run"):
+                yield name, "timeout" in keywords
+            elif name.endswith(".result"):
+                yield "result", bool(node.args) or "timeout" in keywords
+
+
+def test_no_wait_is_without_a_limit() -> None:
+    found: dict[str, set[str]] = {}
+    for folder in ("cluster", "actors", "learners"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            unlimited = {
+                name for name, has_limit in waits(ast.parse(path.read_text(encoding="utf-8"))) if not has_limit
+            }
+            if unlimited:
+                found[path.relative_to(ROOT).as_posix()] = unlimited
+    assert found == {file: set(reasons) for file, reasons in BOUNDED_ELSEWHERE.items()}
+
+
+def test_a_call_without_an_answer_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def silent(refs: Any, timeout: float) -> None:
+        asked.append(timeout)
+        raise ray.exceptions.GetTimeoutError()
+
+    monkeypatch.setattr(ray_session.ray, "get", silent)
+    ref: Any = object()
+    with pytest.raises(NoAnswerError, match=r"no answer from a process of the run within 300 s.*--resume"):
+        get(ref)
+    with pytest.raises(NoAnswerError, match="within 7 s"):
+        get(ref, 7.0)
+    assert asked == [300.0, 7.0]
+
+
+def test_the_buffer_has_time_to_read_its_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stream.log").write_bytes(bytes(3 * 2**20))
+    asked: list[float] = []
+
+    def silent(ref: object, timeout_s: float) -> None:
+        asked.append(timeout_s)
+        raise NoAnswerError("silence")
+
+    monkeypatch.setattr(buffer_client, "get", silent)
+    handle: Any = None
+    ref: Any = object()
+    with pytest.raises(NoAnswerError):
+        Buffer(handle, tmp_path, 60.0).get(ref)
+    assert asked == [60.0, 3.0]
+
+
+def test_what_answers_at_once_never_waits_behind_what_a_session_waits_for() -> None:
+    """Ray gives each group threads of its own. Three blocked turns of a session once kept a run from stopping."""
+    trains = {"train", "train_alone", "play_only", "match_only", "learn_only", "evaluate_only"}
+    groups = {
+        name: getattr(getattr(Run, name), "__ray_concurrency_group__", None)
+        for name, value in vars(RunHandle).items()
+        if callable(value) and not name.startswith("_")
+    }
+    at_once = {"status", "described", "pause", "resume", "save_soon", "stop_soon"}
+    assert {name for name, group in groups.items() if group == CONTROL} == at_once
+    assert {name for name, group in groups.items() if group is None} == trains
+    assert {name for name, group in groups.items() if group == SESSIONS} == groups.keys() - at_once - trains
+
+
+def test_the_stop_of_a_session_kills_a_run_that_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = parse_config({})
+    killed: list[object] = []
+    monkeypatch.setattr(ray, "kill", killed.append)
+
+    def answer(ref: Any, timeout_s: float) -> Any:
+        if ref == "described":
+            return {"folder": "/runs/a", "config": config.model_dump(mode="json")}
+        assert timeout_s < 60, "a bound of this stop, not that of any call"
+        raise NoAnswerError("silence")
+
+    monkeypatch.setattr("cluster.console.get", answer)
+    handle: Any = SimpleNamespace(
+        **{
+            name: SimpleNamespace(remote=lambda *_, name=name: name)  # type: ignore[misc]
+            for name in ("described", "status", "stop_soon")
+        }
+    )
+    AttachedRun("a", handle).stop(timeout_s=5.0)
+    assert killed == [handle]
+
+
+def test_a_job_that_does_not_end_is_not_waited_for_any_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 10**6, 40))
+    monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda seconds: None))
+    status = SimpleNamespace(is_terminal=lambda: False)
+    job = SimpleNamespace(
+        submission_id="spag-a",
+        metadata={jobs.RUN_DIR: "/runs/a"},
+        status=status,
+        runtime_env={"env_vars": {jobs.STOP_WAIT: "45"}},
+    )
+    client = SimpleNamespace(list_jobs=lambda: [job], stop_job=lambda name: None, get_job_status=lambda name: status)
+    monkeypatch.setattr(jobs, "job_client", lambda address: client)
+    with pytest.raises(ClusterError, match=r"spag-a has not ended 105 s after it was asked to"):
+        jobs.stop_job("http://127.0.0.1:8265", Path("/runs/a"), Console(quiet=True))
+
+
+def test_a_check_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "CHECK_WITHIN_S", 1.0)
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match="took longer than 1 s; is the disk"):
+        preflight.in_a_process(time.sleep, 600)
+    assert time.monotonic() - began < 60
+
+
+def test_a_command_ends_when_the_process_of_its_run_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(0, 10**6, 20))
+    monkeypatch.setattr(placed_run, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
+    monkeypatch.setattr(placed_run.ray, "wait", lambda refs, timeout: ([], refs))
+    answers: list[Any] = [Progress(stage="spag-1: play", version=3)]
+    waited: list[float] = []
+
+    def answer(ref: object, timeout_s: float) -> Any:
+        waited.append(timeout_s)
+        if answers:
+            return answers.pop()
+        raise NoAnswerError("silence")
+
+    monkeypatch.setattr(placed_run, "get", answer)
+    run: Any = SimpleNamespace(status=SimpleNamespace(remote=lambda: "status"))
+    ending: Any = object()
+    console = Console(record=True, width=200)
+    with pytest.raises(
+        ClusterError, match=r"the run's own process has not answered for 3\d\d s; continue with --resume"
+    ):
+        placed_run.watch_run(run, ending, console)
+    assert set(waited) == {placed_run.STATUS_WITHIN_S}, "so that a notice to stop is seen soon"
+    assert "spag-1: play (the run has not answered for" in console.export_text()
+
+
+def test_no_game_takes_longer_than_its_turns() -> None:
+    config = parse_config({"game": {"max_turns": 2}, "engine": {"turn_timeout_s": 10, "start_timeout_s": 5}})
+    assert config.engine.longest_turn_s == 35
+    assert game_within_s(config) == 140
