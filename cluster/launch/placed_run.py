@@ -20,6 +20,7 @@ from cluster.handles import Ref
 from cluster.monitor.progress import watch
 from cluster.planning.reservation import free, reservation_of
 from cluster.rollout.game_rules import every_rules
+from cluster.run.checkpoint import check_can_resume
 from cluster.run.run import Run
 from cluster.run.run_handle import CONCURRENCY_GROUPS, RunHandle
 from cluster.runtime.ray_session import NAMESPACE, ClusterError, NoAnswerError, get, ray_session
@@ -49,6 +50,7 @@ class Prepared(NamedTuple):
 def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
     """Makes all checks that are possible before Ray is started. Raises SpagError for the first fault."""
     if resume and folder.exists():
+        check_can_resume(folder, config.checkpoint)
         reopen_run_folder(folder, config)
     else:
         check_can_be_made(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.rollout.arenas import Arenas
@@ -11,6 +12,8 @@ from cluster.rollout.engines import Engines
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import write_atomically
 from spag_ray.host.folder_lease import FolderLease
+
+PUBLISHED = "published.json"
 
 
 class Publisher:
@@ -27,7 +30,6 @@ class Publisher:
         self._takes_turns = config.placement == "colocated"
         self._is_direct = config.sync.channel != "object_store"
         self._lease = lease
-        self._path = lease.folder / "published.json"
         self._policies = policies
         self._engines = engines
         self._arenas = arenas
@@ -88,10 +90,16 @@ class Publisher:
 
     def published(self) -> dict[str, int]:
         """{policy: the newest version that engines were given, or were about to be}, in any attempt of the run."""
-        found: dict[str, int] = json.loads(self._path.read_text(encoding="utf-8")) if self._path.exists() else {}
-        return found
+        return published_in(self._lease.folder)
 
     def _note(self, versions: Mapping[str, int]) -> None:
         """Record versions before engines get them, so that no version number is used twice."""
         self._lease.check(now=True)
-        write_atomically(self._path, json.dumps(dict(versions)))
+        write_atomically(self._lease.folder / PUBLISHED, json.dumps(dict(versions)))
+
+
+def published_in(folder: Path) -> dict[str, int]:
+    """{policy: the newest version that a run folder's engines were given, or were about to be}"""
+    path = folder / PUBLISHED
+    found: dict[str, int] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found

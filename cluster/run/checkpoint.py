@@ -5,8 +5,9 @@
                         COMPLETE      last: the size of every other file, and the seconds that writing took
 
 A checkpoint is written under a temporary name, synced, renamed, and then marked. One without its mark, or with a file
-whose size differs from the mark, is ignored. A checkpoint that is written again is kept as .NAME.replaced until the new
-one is marked, so one complete checkpoint always remains.
+whose size differs from the mark, is incomplete: it is ignored, and may be removed. One that is marked but cannot be
+read, because of the disk or of another version's format, is never removed, and no run resumes beside it. A checkpoint
+that is written again is kept as .NAME.replaced until the new one is marked, so one complete checkpoint always remains.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from cluster.rollout.publisher import published_in
 from spag_ray.config.parts import CheckpointConfig
 from spag_ray.config.run import RunConfig
-from spag_ray.episodes.log import sync_file, sync_folder
+from spag_ray.episodes.log import sync_file, sync_folder, write_atomically
 from spag_ray.episodes.stage_logs import stage_of
 from spag_ray.errors import LeaseLostError, RunFolderError
 from spag_ray.results.matches import read_matches, write_matches
@@ -63,8 +65,19 @@ class Checkpoints:
         self._keep_last = config.keep_last
         self._max_bytes = None if config.max_gib is None else int(config.max_gib * 2**30)
 
+    def check_readable(self) -> None:
+        """Raises RunFolderError if a checkpoint is complete but cannot be read: an older one must not take its place
+        in silence."""
+        for path, state in self._marked():
+            if isinstance(state, _Unreadable):
+                raise RunFolderError(
+                    f"{self._folder}: checkpoint {path.name} is complete but cannot be read: {state.reason}. Nothing "
+                    "was removed. Resume with the version that wrote it, or when the disk is back; to continue from an "
+                    "older checkpoint, move it away"
+                )
+
     def newest(self) -> tuple[Path, RunState] | None:
-        """The newest complete one, or None."""
+        """The newest complete one that can be read, or None."""
         found = [(state.order, path, state) for path, state in self._complete()]
         if not found:
             return None
@@ -111,9 +124,7 @@ class Checkpoints:
             sync_folder(self._folder)
             self._check()
             mark = {"seconds": round(time.perf_counter() - began, 3), "sizes": sizes}
-            (target / _MARK).write_text(json.dumps(mark, indent=1), encoding="utf-8")
-            sync_file(target / _MARK)
-            sync_folder(target)
+            write_atomically(target / _MARK, json.dumps(mark, indent=1))
         except LeaseLostError:
             raise
         except (OSError, RunFolderError) as error:
@@ -132,15 +143,16 @@ class Checkpoints:
         """Clean up after a writer that was killed or failed. A replaced checkpoint gets its name back if the new one
         is not complete; incomplete checkpoints are removed."""
         complete = {path for path, _ in self._complete()}
+        marked = {path for path, _ in self._marked()}
         for path in sorted(complete):
             if path.name.endswith(_REPLACED):
                 target = self._folder / path.name[1:].removesuffix(_REPLACED)
                 if target in complete:
                     _remove(path)
-                else:
+                elif target not in marked:
                     shutil.rmtree(target, ignore_errors=True)
                     path.rename(target)
-        kept = {path for path, _ in self._complete()}
+        kept = {path for path, _ in self._marked()}
         for path in self._folder.iterdir() if self._folder.is_dir() else []:
             if path not in kept:
                 shutil.rmtree(path, ignore_errors=True)
@@ -178,17 +190,60 @@ class Checkpoints:
                 _remove(path)
 
     def _complete(self) -> list[tuple[Path, RunState]]:
-        found = []
+        return [(path, state) for path, state in self._marked() if isinstance(state, RunState)]
+
+    def _marked(self) -> Iterator[tuple[Path, RunState | _Unreadable]]:
+        """Every checkpoint but the incomplete ones."""
         for path in sorted(self._folder.glob("*")) if self._folder.is_dir() else []:
-            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-                sizes = json.loads((path / _MARK).read_text(encoding="utf-8"))["sizes"]
-                if any((path / name).stat().st_size != size for name, size in sizes.items()):
-                    continue
-                state = json.loads((path / _STATE).read_text(encoding="utf-8"))
-                if state.pop("format") != FORMAT:
-                    continue
-                found.append((path, RunState(**state)))
-        return found
+            try:
+                state = _read(path)
+            except FileNotFoundError:  # the mark, or a file that it names
+                continue
+            except OSError as error:
+                state = _Unreadable(error.strerror or type(error).__name__)
+            if state is not None:
+                yield path, state
+
+
+@dataclass(frozen=True)
+class _Unreadable:
+    """A checkpoint that its mark calls complete, and why it cannot be read."""
+
+    reason: str
+
+
+def _read(path: Path) -> RunState | _Unreadable | None:
+    """The state of a marked checkpoint; None if a file has another size than its mark says. Raises OSError."""
+    found: dict[str, Any] = {}
+    for name in (_MARK, _STATE):
+        try:
+            found[name] = json.loads((path / name).read_text(encoding="utf-8"))
+        except ValueError as error:
+            return _Unreadable(f"its {name} is not JSON ({error})")
+        if not isinstance(found[name], dict):
+            return _Unreadable(f"its {name} is no mapping")
+        if name == _MARK and any((path / file).stat().st_size != size for file, size in found[_MARK]["sizes"].items()):
+            return None
+    state = found[_STATE]
+    if (written := state.pop("format", None)) != FORMAT:
+        return _Unreadable(f"its format is {written}, this version reads {FORMAT}")
+    if unknown := sorted(state.keys() - {each.name for each in fields(RunState)}):
+        return _Unreadable(f"its {_STATE} has the unknown key {unknown[0]!r}")
+    return RunState(**state)
+
+
+def check_can_resume(folder: Path, config: CheckpointConfig) -> None:
+    """Raises RunFolderError if a checkpoint cannot be read, or if weights were published but no checkpoint is left and
+    `checkpoint.may_begin_again` is false: a run must not begin again in silence."""
+    checkpoints = Checkpoints(folder, config)
+    checkpoints.check_readable()
+    newest_version = max(published_in(folder).values(), default=0)
+    if config.enabled and newest_version and checkpoints.newest() is None and not config.may_begin_again:
+        raise RunFolderError(
+            f"{folder}: this run has published version {newest_version}, but {folder}/checkpoints has no complete "
+            "checkpoint, so it would begin again from its first model; bring the checkpoint back, or say "
+            "-o checkpoint.may_begin_again=true"
+        )
 
 
 def set_aside(episodes: Path, state: RunState, config: RunConfig) -> list[str]:

@@ -312,6 +312,9 @@ class CheckpointConfig(Part):
         gt=0,
         description="seconds between checkpoints mid-stage; saved between two steps",
     )
+    may_begin_again: bool = Field(
+        False, description="begin again if a run that has published weights has no checkpoint left; else it is refused"
+    )
     stop_within_s: float = Field(
         30, gt=0, description="time between a notice to stop (SIGTERM) and the end; a checkpoint is saved if it fits"
     )

@@ -122,10 +122,7 @@ def test_the_stop_of_a_session_kills_a_run_that_answers_nothing(monkeypatch: pyt
 
     monkeypatch.setattr("cluster.console.get", answer)
     handle: Any = SimpleNamespace(
-        **{
-            name: SimpleNamespace(remote=lambda *_, name=name: name)  # type: ignore[misc]
-            for name in ("described", "status", "stop_soon")
-        }
+        **{name: SimpleNamespace(remote=lambda *_, name=name: name) for name in ("described", "status", "stop_soon")}
     )
     AttachedRun("a", handle).stop(timeout_s=5.0)
     assert killed == [handle]

@@ -12,11 +12,12 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cluster.buffer.replay_buffer import ReplayBuffer
-from cluster.run.checkpoint import Checkpoints, RunState, keep_matches, set_aside
+from cluster.run.checkpoint import Checkpoints, RunState, check_can_resume, keep_matches, set_aside
 from cluster.runtime.run_folder import make_run_folder, reopen_run_folder
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.config.parts import CheckpointConfig
@@ -53,7 +54,7 @@ def test_the_newest_complete_one_is_found_and_old_ones_go(tmp_path: Path) -> Non
     assert found[1] == RunState(order=3, stage="spag-2")
 
 
-@pytest.mark.parametrize("damage", ["mark", "file", "shorter", "state", "format"])
+@pytest.mark.parametrize("damage", ["mark", "file", "shorter"])
 def test_one_that_is_not_whole_does_not_count(damage: str, tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, CheckpointConfig())
     save(checkpoints, "imitated", 1)
@@ -65,16 +66,87 @@ def test_one_that_is_not_whole_does_not_count(damage: str, tmp_path: Path) -> No
         (folder / "policy" / "weights.pt").unlink()
     elif damage == "shorter":
         (folder / "policy" / "weights.pt").write_bytes(bytes(999))
-    else:
-        state = json.loads((folder / "state.json").read_text())
-        text = json.dumps(state | {"format": 99}) if damage == "format" else "{"
-        (folder / "state.json").write_text(text)
-        mark = json.loads((folder / "COMPLETE").read_text())
-        mark["sizes"]["state.json"] = len(text)
-        (folder / "COMPLETE").write_text(json.dumps(mark))
+    checkpoints.check_readable()
     assert newest(checkpoints) == "imitated"
     save(checkpoints, "spag-1", 2)
     assert newest(checkpoints) == "spag-1", "it is written again in its place"
+
+
+def written_by_another_version(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change what state.json says, and the mark with it."""
+    text = json.dumps(change(json.loads((folder / "state.json").read_text())))
+    (folder / "state.json").write_text(text)
+    mark = json.loads((folder / "COMPLETE").read_text())
+    mark["sizes"]["state.json"] = len(text)
+    (folder / "COMPLETE").write_text(json.dumps(mark))
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        ("unknown key", "its state.json has the unknown key 'curriculum'"),
+        ("format", "its format is 99, this version reads 1"),
+        ("no mapping", r"its state.json is no mapping"),
+        ("mark", "its COMPLETE is not JSON"),
+        ("stale disk", "Stale file handle"),
+        ("no permission", "Permission denied"),
+    ],
+)
+def test_one_that_is_whole_but_cannot_be_read_is_kept_and_ends_a_resume(
+    damage: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the work of weeks: nothing may be removed because this version, or this moment, cannot read it."""
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig(keep_last=1))
+    save(checkpoints, "spag-1", 1)
+    folder = tmp_path / "checkpoints" / "spag-1"
+    real_stat = Path.stat
+
+    def fails(number: int) -> None:
+        def stat(path: Path, **arguments: Any) -> os.stat_result:
+            if path.name == "weights.pt" and "spag-1" in str(path):
+                raise OSError(number, os.strerror(number))
+            return real_stat(path, **arguments)
+
+        monkeypatch.setattr(Path, "stat", stat)
+
+    if damage == "unknown key":
+        written_by_another_version(folder, lambda state: state | {"curriculum": 3})
+    elif damage == "format":
+        written_by_another_version(folder, lambda state: state | {"format": 99})
+    elif damage == "no mapping":
+        written_by_another_version(folder, lambda state: [state])
+    elif damage == "mark":
+        (folder / "COMPLETE").write_text("{")
+    else:
+        fails(errno.ESTALE if damage == "stale disk" else errno.EACCES)
+    with pytest.raises(
+        RunFolderError, match=f"checkpoint spag-1 is complete but cannot be read: {reason}.*move it away"
+    ):
+        checkpoints.check_readable()
+    checkpoints.settle()
+    save(checkpoints, "spag-2", 2)
+    save(checkpoints, "spag-3", 3)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["spag-1", "spag-3"]
+    monkeypatch.undo()
+    save(checkpoints, "spag-1", 4)
+    if damage not in ("stale disk", "no permission"):  # these can be read again by now
+        kept = tmp_path / "checkpoints" / ".spag-1.replaced"
+        assert (kept / "policy" / "weights.pt").stat().st_size == 1000, "also when another takes its name"
+
+
+def test_a_run_that_has_published_does_not_begin_again_in_silence(tmp_path: Path) -> None:
+    config = CheckpointConfig()
+    check_can_resume(tmp_path, config)
+    (tmp_path / "published.json").write_text('{"policy": 7}')
+    with pytest.raises(RunFolderError, match=r"published version 7, but .*/checkpoints has no complete checkpoint"):
+        check_can_resume(tmp_path, config)
+    check_can_resume(tmp_path, CheckpointConfig(may_begin_again=True))
+    check_can_resume(tmp_path, CheckpointConfig(enabled=False))
+    save(Checkpoints(tmp_path, config), "start", 1)
+    check_can_resume(tmp_path, config)
+    written_by_another_version(tmp_path / "checkpoints" / "start", lambda state: state | {"format": 99})
+    with pytest.raises(RunFolderError, match="its format is 99"):
+        check_can_resume(tmp_path, CheckpointConfig(may_begin_again=True))
 
 
 def test_whatever_ends_the_writing_the_one_before_is_left(tmp_path: Path) -> None:
@@ -165,7 +237,7 @@ def test_one_that_cannot_take_the_place_of_another_leaves_it(tmp_path: Path, mon
     write = Path.write_text
 
     def full_at_the_mark(path: Path, text: str, encoding: str | None = None) -> int:
-        if path.name == "COMPLETE":
+        if "COMPLETE" in path.name:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(path, text, encoding)
 
