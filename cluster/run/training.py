@@ -97,11 +97,12 @@ class Training(Protocol):
 
 
 def train(run: Training) -> list[Match]:
-    run.start()
     lost: LearnersLostError | None = None
     while True:
         try:
-            if lost is not None:
+            if lost is None:
+                run.start()
+            else:
                 run.restart_learners(lost)
             return go_on(run, run.restore())
         except LearnersLostError as error:

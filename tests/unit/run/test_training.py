@@ -137,6 +137,15 @@ def test_lost_learners_begin_again_where_the_run_was_saved() -> None:
     ]  # fmt: skip
 
 
+def test_learners_that_are_lost_while_they_start_are_started_again() -> None:
+    class StartsBadly(Played):
+        def start(self) -> None:
+            self.asked.append("start")
+            raise LearnersLostError("rank 0 is gone")
+
+    assert asked_by_train(StartsBadly(ROUNDS))[:4] == ["start", "restart_learners", "restore", "measure_checkpoint"]
+
+
 def test_a_stream_learns_version_by_version_and_is_saved_with_each_round() -> None:
     asked = asked_by_train(Played(STREAM, outcomes=[Outcome.ATTACKER_WINS] * 4))
     begin = asked.index("streaming")
