@@ -121,14 +121,21 @@ def _said_if_interrupted(again: str, console: Console) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _notice_to_stop() -> Iterator[list[float]]:
-    """During the block, SIGTERM only requests a stop, and its time is in the list. Spot machines and `ray job stop`
-    send SIGTERM."""
+    """During the block, SIGTERM and a first Ctrl-C only request a stop, and its time is in the list; the next Ctrl-C
+    ends the block at once. Spot machines and `ray job stop` send SIGTERM."""
     notice: list[float] = []
     if threading.current_thread() is not threading.main_thread():
         yield notice
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: notice.append(time.monotonic()))
+
+    def noticed(number: int, _: object) -> None:
+        if notice and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        notice.append(time.monotonic())
+
+    before = {number: signal.signal(number, noticed) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield notice
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -210,7 +210,10 @@ def watch_run(
         nonlocal was_told
         if notice and not was_told:
             was_told = True
-            console.print(f"asked to stop: at most {stop_within_s:g} s for it")
+            console.print(
+                f"asked to stop: saves a checkpoint if that fits into {stop_within_s:g} s (Ctrl-C ends it at once)",
+                soft_wrap=True,
+            )
             run.stop_soon.remote(stop_within_s - margin)
         if notice and time.monotonic() - notice[0] > stop_within_s - margin:
             return True

@@ -110,8 +110,7 @@ class Recovery:
     def _save_in_stage(self, stage: TrainingStage) -> None:
         """Save if requested, if due, or if the run is to stop and time is left."""
         num_done = sum(policy.stage_progress.num_steps_done for policy in self._policies if policy.stage_progress)
-        is_due = self.is_wanted or time.monotonic() - self._saved_at > self._config.checkpoint.every_s
-        if self._config.checkpoint.enabled and num_done and (is_due or self.time_to_save()):
+        if self._config.checkpoint.enabled and num_done and (self.is_due or self.time_to_save()):
             # Words and league as at the stage's start: when resumed, the stage starts there and gets the same games.
             self._write(f"{stage.stage}-step-{num_done}", self._last)
 
@@ -126,6 +125,11 @@ class Recovery:
         num_bytes = self._checkpoints.newest_bytes()
         self._recorder.record(CheckpointLine(name, state.stage, round(self._save_seconds, 3), num_bytes))
         return state
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a session wants a checkpoint, or the last one is `checkpoint.every_s` old."""
+        return self.is_wanted or time.monotonic() - self._saved_at > self._config.checkpoint.every_s
 
     def time_to_save(self) -> bool:
         """Whether the run is to stop and a checkpoint fits into the time left, judged by the last one."""

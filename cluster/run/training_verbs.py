@@ -106,7 +106,7 @@ class Trainer:
         return self._recovery.checkpoint(name, state)
 
     def checkpoint_is_due(self, num_versions: int) -> bool:
-        return num_versions % self.config.checkpoint.every_versions == 0 or self._recovery.is_wanted
+        return num_versions % self.config.checkpoint.every_versions == 0 or self._recovery.is_due
 
     def time_to_save(self) -> bool:
         return self._recovery.time_to_save()

@@ -308,9 +308,9 @@ class CheckpointConfig(Part):
     )
     every_versions: int = Field(4, ge=1, description="versions between two checkpoints of a stream")
     every_s: float = Field(
-        1800,
+        300,
         gt=0,
-        description="seconds between checkpoints mid-stage; saved between two steps",
+        description="seconds between checkpoints: mid-stage saved between two steps, in a stream between two versions",
     )
     may_begin_again: bool = Field(
         False, description="begin again if a run that has published weights has no checkpoint left; else it is refused"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
+import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -234,6 +237,52 @@ def test_a_notice_to_stop_ends_the_process_well_and_in_time(
         assert found[1].parts >= learned - 1 > 0, "it fitted into the time, so it was saved"
     else:
         assert found[1].rounds >= learned - 1, "games that were played since are in the log"
+
+
+@pytest.mark.timeout(300)
+def test_ctrl_c_in_the_middle_of_a_stage_loses_no_step_and_a_second_one_ends_at_once(
+    tiny_model: Path, words: Path, tmp_path: Path
+) -> None:
+    config = tiny_run(
+        tiny_model,
+        words,
+        engine={"kind": "transformers"},
+        imitation={"games": 2000, "batch_games": 2},
+        self_play={"rounds": 0},
+        evaluation={"games": 0},
+    )
+    file, folder = tmp_path / "config.yaml", tmp_path / "run"
+    file.write_text(to_yaml(config))
+
+    def interrupt(process: subprocess.Popen[str], num_steps: int) -> None:
+        deadline = time.monotonic() + 120
+        while len(steps_of(folder)) < num_steps:
+            assert time.monotonic() < deadline
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to every process of the group
+
+    with begun(file, folder, 0) as process:
+        interrupt(process, 5)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert "asked to stop: saves a checkpoint" in output
+    assert "--resume --run-dir" in " ".join(output.split()) or f"--run-dir {folder} --resume" in output, output
+    found = Checkpoints(folder, config.checkpoint).newest()
+    assert found is not None
+    num_steps = len(steps_of(folder))
+    assert found[0].name == f"imitated-step-{num_steps}", "the last step that was made is saved"
+
+    with begun(file, folder, 0, "--resume") as process:
+        interrupt(process, num_steps + 2)
+        time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        told = time.monotonic()
+        process.communicate(timeout=60)
+        assert time.monotonic() - told < 20
+    (resumed,) = records_of(folder, "resumed")
+    assert resumed["checkpoint"] == found[0].name
+    assert [line["step"] for line in steps_of(folder)][: num_steps + 1] == list(range(1, num_steps + 2))
 
 
 @pytest.mark.long  # a whole process, twice

@@ -118,9 +118,11 @@ def drawn_by_tensorboard(folder: Path) -> dict[str, list[tuple[int, float | str]
 
 @contextlib.contextmanager
 def begun(file: Path, folder: Path, num_syncs: int, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """`spag-ray train` in a process of its own, once it has published so many versions."""
+    """`spag-ray train` in a process group of its own, as a shell starts it, once it has published so many versions."""
     command = [sys.executable, "-m", "spag_ray", "train", str(file), "--run-dir", str(folder), *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0
+    ) as process:
         deadline = time.monotonic() + 120
         while not (folder / "metrics.jsonl").exists() or len(records_of(folder, "sync")) < num_syncs:
             assert time.monotonic() < deadline
