@@ -191,8 +191,7 @@ class Engines:
         self._wait_for("sleep", placed, [each.engine.handle.sleep.remote() for each in placed])
 
     def wake(self, part: WakePart = "all") -> None:
-        """Wake every engine, with the same time limit as `sleep`. Those that died while asleep are replaced when the
-        others are awake. Does nothing if the engines are awake."""
+        """Wake every engine, with the same time limit as `sleep`. Does nothing if the engines are awake."""
         if not self.are_asleep:
             return
         with self.lock:
@@ -202,6 +201,11 @@ class Engines:
             return
         with self.lock:
             self.are_asleep = False
+
+    def replace_missing(self) -> None:
+        """Start replacements of those that died while they were asleep. The caller must not hold `lock`: each
+        replacement starts in a thread of its own, which takes it."""
+        with self.lock:
             missing, self._missing = self._missing, []
         if missing:
             with ThreadPoolExecutor(len(missing)) as together:

@@ -50,6 +50,7 @@ class Publisher:
             for policy in self._policies:
                 policy.sleep_learners()
             self._engines.wake()
+            self._engines.replace_missing()
 
     def wake_learners(self) -> None:
         """If colocated, put the engines to sleep, until `publish` or `wake_engines`, and wake the learners."""
@@ -80,6 +81,7 @@ class Publisher:
                 self._engines.wake("kv_cache")
             for policy in self._policies:
                 self._engines.lost(policy.name, policy.verify_weights())
+        self._engines.replace_missing()
 
     def admit(self) -> None:
         """Send weights to engines that wait for them, if the learner can send now."""
