@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart quickstart-gpu gpu-check test test-all test-long fuzz chaos soak picture lint types docs clean
+.PHONY: help venv quickstart quickstart-gpu gpu-check test test-all test-long fuzz chaos phases soak picture lint types docs clean
 
 VENV := .venv
 LOCK := requirements/cpu.txt
@@ -49,8 +49,11 @@ fuzz: $(STAMP) ## fuzz every reader of files and the referee; SECONDS_EACH=600 s
 	@for target in wire log json; do $(BIN)/python tests/fuzz/fuzz_bytes.py $$target -max_total_time=$(or $(SECONDS_EACH),600); done
 	@$(BIN)/python tests/fuzz/fuzz_judge.py -max_total_time=$(or $(SECONDS_EACH),600)
 
-chaos: $(STAMP) ## kill every kind of process, 30 times, in a run that has to finish (under 30 minutes)
-	@$(BIN)/python -m pytest tests/chaos -s
+chaos: $(STAMP) ## kill every kind of process, 30 times, in a run that has to finish (under 30 minutes); SEED=1 changes the order
+	@SEED=$(or $(SEED),0) $(BIN)/python -m pytest tests/chaos/test_chaos.py -s
+
+phases: $(STAMP) ## stop each kind of process in each phase of a run, 28 runs that have to finish (under 30 minutes)
+	@$(BIN)/python -m pytest tests/chaos/test_phases.py -s
 
 soak: $(STAMP) ## measure whether memory grows over a million games without models
 	@$(BIN)/python -m benchmarks.soak

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import random
@@ -14,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 import ray
 
-from cluster.launch.placed_run import placed_run
+from cluster.launch.placed_run import placed_run, prepare
+from cluster.run.checkpoint import Checkpoints
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import LogFaults, read_log
+from spag_ray.errors import RunFolderError
 from spag_ray.game.decks import load_deck
 from tests.support.runs import records_of
 from tests.support.tiny_model import TARGETS
@@ -35,7 +39,9 @@ FAULTS = {
     "arena killed": ("ArenaActor", signal.SIGKILL),
     "arena stuck": ("ArenaActor", signal.SIGSTOP),
     "run killed": ("Run", signal.SIGKILL),
+    "checkpoint unreadable": ("Run", signal.SIGKILL),  # and its newest checkpoint is another version's then
 }
+KILLS_RUN = ("run killed", "checkpoint unreadable")
 
 
 @dataclass
@@ -76,8 +82,26 @@ class FaultyRun:
                     return
                 except ray.exceptions.RayActorError:
                     assert self.injected, "nobody killed this Run"
-                    assert self.injected[-1].fault == "run killed" or "node" in self.injected[-1].fault
+                    assert self.injected[-1].fault in KILLS_RUN or "node" in self.injected[-1].fault
             wait_until_all_are_gone()
+            if self.injected[-1].fault == "checkpoint unreadable":
+                self._resume_is_refused()
+
+    def _resume_is_refused(self) -> None:
+        """A newest checkpoint that cannot be read ends the resume with a line, and is there when it can be read."""
+        checkpoints = Checkpoints(self.folder, self.config.checkpoint)
+        checkpoints.settle()
+        newest = checkpoints.newest()
+        assert newest is not None
+        before = {path: path.read_text() for path in (newest[0] / "state.json", newest[0] / "COMPLETE")}
+        with_a_strange_key(newest[0])
+        with pytest.raises(RunFolderError, match=f"checkpoint {newest[0].name} is complete but cannot be read"):
+            prepare(self.config, self.folder, resume=True)
+        for path, text in before.items():
+            path.write_text(text)
+        found = checkpoints.newest()
+        assert found is not None
+        assert found[0] == newest[0], "nothing was removed"
 
     def _inject(self, training: ray.ObjectRef, chance: random.Random) -> None:
         while len(self.injected) < len(self.faults):
@@ -112,7 +136,7 @@ class FaultyRun:
             if each.recovered_s is not None:
                 rows.setdefault(each.fault, []).append(each.recovered_s)
         joined = records_of(self.folder, "engine_joined")
-        ends = [each.at for each in self.injected if each.fault == "run killed"]
+        ends = [each.at for each in self.injected if each.fault in KILLS_RUN]
         for restart in records_of(self.folder, "restart"):
             if restart["what"].startswith("engine"):
                 # A Run that is killed takes those that were starting along: they never join.
@@ -149,12 +173,21 @@ class FaultyRun:
         assert versions == sorted(versions), "published versions only rise"
         # A Run that dies between the sync and the probe has not written the sync down; its buckets were checked.
         played = {turn.first_version for episode in episodes for turn in episode.turns}
-        num_kills = sum(injected.fault == "run killed" or "node" in injected.fault for injected in self.injected)
+        num_kills = sum(injected.fault in KILLS_RUN or "node" in injected.fault for injected in self.injected)
         assert len(played - set(versions) - {0}) <= num_kills
         assert max(played) <= max(versions)
         saved = [line["name"] for line in records_of(self.folder, "checkpoint")]
         assert saved[-1] == f"version-{num_parts}", "the run came to its end"
         assert [injected.fault for injected in self.injected] == self.faults, "every fault was injected"
+
+
+def with_a_strange_key(checkpoint: Path) -> None:
+    """Give a checkpoint's state a key that this version does not know, as a later version might."""
+    state, mark = (json.loads((checkpoint / name).read_text()) for name in ("state.json", "COMPLETE"))
+    text = json.dumps(state | {"curriculum": 3})
+    mark["sizes"]["state.json"] = len(text)
+    (checkpoint / "state.json").write_text(text)
+    (checkpoint / "COMPLETE").write_text(json.dumps(mark))
 
 
 def stem_of(engine: str) -> str:

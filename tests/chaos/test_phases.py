@@ -1,0 +1,60 @@
+"""Each kind of process is stopped (SIGSTOP) at the beginning of each phase of a run: it comes to its end, in time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from cluster.launch import placed_run as placing
+from cluster.launch.placed_run import placed_run
+from cluster.runtime.run_folder import make_run_folder
+from tests.support.phases import KINDS, PHASES, RunWithPhases, happened_at, write_phase
+from tests.support.runs import records_of, stream_run
+from tests.support.tiny_model import TARGETS
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+NUM_PARTS = 4
+WITHIN_S = 150.0  # a heartbeat's limit of 8 s, a learner's of 20 s, restarts, and what is left of the run
+
+rows: dict[tuple[str, str], str] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def table() -> Iterator[None]:
+    """What was measured: seconds from the stop to the end of the run, and what was restarted."""
+    yield
+    print("\n| phase | " + " | ".join(KINDS) + " |\n|---|" + "---|" * len(KINDS))
+    for phase in PHASES:
+        print(f"| {phase} | " + " | ".join(rows.get((phase, kind), "-") for kind in KINDS) + " |")
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_process_that_hangs_in_a_phase_does_not_hang_the_run(
+    phase: str, kind: str, tiny_model: Path, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placing, "Run", RunWithPhases)
+    config = stream_run(
+        tiny_model,
+        words,
+        NUM_PARTS,
+        engine={"kind": "transformers"},
+        checkpoint={"every_versions": 1},
+        sync={"timeout_s": 20},
+        evaluation={"games": 4},
+    )
+    folder = make_run_folder(tmp_path / "run", config)
+    write_phase(folder, phase, kind)
+    targets = list(TARGETS)
+    with placed_run(config, folder, config.model, targets[2:], targets[:2], {}) as run:
+        ray.get(run.train.remote(), timeout=350)
+    after_s = time.time() - happened_at(folder)
+    restarted = sorted({line["what"].split("-")[0] for line in records_of(folder, "restart")})
+    rows[phase, kind] = f"{after_s:.0f} s, {', '.join(restarted) or 'nothing'} restarted"
+    assert records_of(folder, "checkpoint")[-1]["name"] == f"version-{NUM_PARTS}"
+    assert after_s < WITHIN_S
