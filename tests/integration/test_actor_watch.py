@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import sys
 import time
@@ -15,15 +16,20 @@ import pytest
 import ray
 
 from actors.arena import Rules
+from cluster.launch.placed_run import placed_run
 from cluster.rollout.arenas import Arenas
+from cluster.run.run_handle import CONCURRENCY_GROUPS, SESSIONS
+from cluster.runtime.ray_session import get
+from cluster.runtime.run_folder import make_run_folder
 from cluster.supervision import actor_watch as heartbeats
 from cluster.supervision.actor_watch import ActorWatch
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.parts import SupervisionConfig
 from spag_ray.game.prompt_file import load_template
-from tests.support.faults import FaultyRun
+from tests.support.faults import FaultyRun, hit
 from tests.support.runs import records_of, stream_run
+from tests.support.tiny_model import TARGETS
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not find this file by its name
@@ -129,6 +135,32 @@ def test_an_arena_that_two_plays_find_dead_is_replaced_once(watch: ActorWatch, t
         assert [line["what"] for line in records_of(tmp_path, "restart")] == ["arena-0"]
     finally:
         arenas.close()
+
+
+@pytest.mark.timeout(250)
+def test_a_run_answers_and_can_be_stopped_while_sessions_wait_for_turns(
+    tiny_model: Path, words: Path, tmp_path: Path
+) -> None:
+    """The arena that should answer them hangs, and is not yet found to."""
+    config = stream_run(
+        tiny_model,
+        words,
+        400,
+        engine={"kind": "transformers", "num_engines": 1},
+        supervision={"heartbeat_timeout_s": 120},
+    )
+    folder = make_run_folder(tmp_path / "run", config)
+    targets = list(TARGETS)
+    with placed_run(config, folder, config.model, targets[2:], targets[:2], {}) as run:
+        training = run.train.remote()
+        while not (folder / "metrics.jsonl").exists() or not records_of(folder, "sync"):
+            assert not ray.wait([training], timeout=0.1)[0], ray.get(training)
+        assert hit("arena stuck", random.Random(0))
+        turns = [run.play_turn.remote(targets[2], [], "defender") for _ in range(3 * CONCURRENCY_GROUPS[SESSIONS])]
+        assert not ray.wait(turns, timeout=2)[0], "they all wait"
+        assert get(run.status.remote(), 5.0).version >= 1
+        get(run.stop_soon.remote(60.0), 5.0)
+        get(run.status.remote(), 5.0)
 
 
 @pytest.mark.long  # a run of a minute
