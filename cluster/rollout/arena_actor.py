@@ -43,6 +43,9 @@ class ArenaActor:
         buffer: BufferHandle,
     ) -> None:
         redirect_output(log_path)
+        # Imports for seconds, in which no heartbeat is answered: a start has more time for that than the first game.
+        import spag_ray.families.auto  # noqa: F401
+
         collect_seldom()
         self._name = name
         self._template = template
