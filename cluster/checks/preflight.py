@@ -89,6 +89,13 @@ def check_model(config: RunConfig, model: str, words: Sequence[str]) -> None:
         )
 
 
+def check_saving(model: str) -> None:
+    """Refuses a model that transformers reads but could not write at the end of a stage. Call it in its own process."""
+    from learners.model_folder import check_saveable
+
+    check_saveable(model)
+
+
 def check_claims(config: RunConfig, model: str, words: Sequence[str]) -> None:
     """Refuses a tokenizer that joins a word to the claim that names it. `words`, and the words of a file of games, are
     checked."""
@@ -124,6 +131,7 @@ def check_run(config: RunConfig, model: str, words: Scenarios, held_out: Scenari
     if config.evaluation.tasks:
         os.environ.update(harness_environment(config.evaluation.download))  # set before the imports that read it
     trained, kept = by_game(config, words).values(), by_game(config, held_out).values()
+    check_saving(model)
     for each, own, out in zip(config.each_game, trained, kept, strict=True):
         check_model(each, model, [*own, *out])
         if each.listens:
