@@ -168,7 +168,7 @@ class Trainer:
     def save(self, stage: Stage) -> None:
         self._control.lease.check(now=True)
         for policy in self._policies:
-            policy.save(stage)
+            policy.save_to(policy.saved(stage))
         self._write_cards(stage)
 
     def save_missing(self, state: RunState) -> None:
