@@ -91,8 +91,11 @@ def check_model(config: RunConfig, model: str, words: Sequence[str]) -> None:
 
 def check_saving(model: str) -> None:
     """Refuses a model that transformers reads but could not write at the end of a stage. Call it in its own process."""
+    from transformers.utils.logging import disable_progress_bar
+
     from learners.model_folder import check_saveable
 
+    disable_progress_bar()  # of the weights, of which none are written
     check_saveable(model)
 
 

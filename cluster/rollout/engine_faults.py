@@ -19,6 +19,7 @@ _MAX_BYTES = 2**20  # of the log that is read
 _POINTER = re.compile(r"Engine core initialization failed.*", re.DOTALL)
 _KILLED = re.compile(r"Failed core proc\(s\): \{[^}]*: -9\b")
 _PREFIX = re.compile(r"^\((?P<who>EngineCore|VllmWorker|Worker)[^)]*\) (?:[A-Z]+ [\d-]+ [\d:]+ \[[^\]]*\] ?)?")
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _RAISED = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
 _POINTS_TO_WORKER = re.compile(r"^Worker failed with error|See stack trace for root cause")
 # vLLM's own advice names arguments that this configuration has under other names, or not at all.
@@ -64,13 +65,13 @@ class EngineLog:
     """What an engine prints from now on; `path`: the file that its output goes to."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._begin = path.stat().st_size
 
     def text(self) -> str:
         """Its last part."""
-        with self._path.open("rb") as file:
-            file.seek(max(self._begin, self._path.stat().st_size - _MAX_BYTES))
+        with self.path.open("rb") as file:
+            file.seek(max(self._begin, self.path.stat().st_size - _MAX_BYTES))
             return file.read().decode("utf-8", errors="replace")
 
 
@@ -105,7 +106,8 @@ def root_cause(output: str) -> str | None:
 def _exceptions(output: str) -> Iterator[tuple[str, str]]:
     """(process, message) of each traceback that the engine's processes have logged."""
     inside = ""
-    for line in output.splitlines():
+    for coloured in output.splitlines():
+        line = _COLOURS.sub("", coloured)
         found = _PREFIX.match(line)
         if found is None:
             continue

@@ -46,7 +46,7 @@ def writing(folder: Path) -> Iterator[Path]:
     except (OSError, ModelError) as error:
         raise RunFolderError(
             f"{folder}: the trained model could not be written ({error}); correct the cause and continue with "
-            "--resume: the checkpoint that was written before has it"
+            "--resume: if the run writes checkpoints, the newest has what was trained"
         ) from error
     finally:
         _remove_leftovers(folder)

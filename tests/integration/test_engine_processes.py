@@ -45,11 +45,11 @@ def test_a_killed_engine_takes_its_core_with_it_within_five_seconds(tiny_model: 
     [
         (
             {"kv_cache_gib": 0.0001},
-            r"max seq len \(1024\).*; raise engine.kv_cache_gib, or lower engine.max_model_len$",
+            r"max seq len \(1024\).*; raise engine.kv_cache_gib, or lower engine.max_model_len; the whole trace",
         ),
         (
             {"max_model_len": 4096},
-            r"max_model_len \(4096\) is greater than the derived .*; lower engine.max_model_len$",
+            r"max_model_len \(4096\) is greater than the derived .*; lower engine.max_model_len; the",
         ),
     ],
 )
@@ -61,6 +61,7 @@ def test_an_engine_that_cannot_start_says_why_and_which_key_to_change(
     with pytest.raises(EngineError, match=told) as caught:
         get(engine.start.remote(str(tiny_model), config, "policy", 0, 0))
     assert "root cause" not in str(caught.value)
+    assert str(tmp_path / "engine.log") in str(caught.value)
     ray.kill(engine)
 
 

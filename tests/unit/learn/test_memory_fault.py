@@ -32,7 +32,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> LearnerGro
     monkeypatch.setattr(learner_group, "get", get)
     group: Any = LearnerGroup.__new__(LearnerGroup)
     group.timeout_s, group._advice, group._ranks = 1.0, lambda: "lower learner.max_tokens_per_microbatch", []
-    return group  # type: ignore[no-any-return]
+    return group
 
 
 CUDA = (

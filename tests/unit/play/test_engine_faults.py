@@ -56,7 +56,7 @@ def test_too_little_memory_of_a_gpu_names_its_key(cause: str, who: str) -> None:
         '  File "x.py", line 1, in f',
         "    f()",
     ]
-    head = f"({who} pid=7) ERROR 11-26 13:32:04 [core.py:1510] "
+    head = f"\x1b[0;36m({who} pid=7)\x1b[0;0m ERROR 11-26 13:32:04 [core.py:1510] "
     output = "\n".join([*(head + line for line in lines), f"{head}ValueError: {cause}"])
     told = start_fault(POINTER, output, on_gpu=True)
     assert told.startswith("vLLM cannot load tiny: " + cause.split(". ")[0].split(" (")[0])

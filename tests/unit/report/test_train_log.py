@@ -13,10 +13,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from cluster.commands.train import run_training
 from cluster.monitor.progress import ProgressLine, watch
 from cluster.monitor.train_log import followed, printed_on
+from cluster.runtime.run_folder import make_run_folder
 from cluster.types import Progress
-from spag_ray.errors import InputError, LeaseLostError, SpagError
+from spag_ray.config.loading import parse_config
+from spag_ray.errors import InputError, LeaseLostError, RunFolderError, SpagError
 
 
 def lines_of(folder: Path) -> list[str]:
@@ -138,3 +141,13 @@ def test_a_run_without_a_console_keeps_its_notes_and_its_end(tmp_path: Path) -> 
     with pytest.raises(SpagError):
         fail()
     assert lines_of(tmp_path)[-1] == "spag-ray: too many restarts"
+
+
+def test_a_resume_that_is_refused_is_in_the_runs_log(tmp_path: Path) -> None:
+    folder = make_run_folder(tmp_path / "run", parse_config({}))
+    with pytest.raises(RunFolderError, match="started with seed"):
+        run_training(parse_config({"seed": 7}), folder, Console(quiet=True), resume=True)
+    lines = lines_of(folder)
+    assert "an attempt starts" in lines[0]
+    assert lines[-1].startswith("spag-ray: ")
+    assert "started with seed" in lines[-1]
