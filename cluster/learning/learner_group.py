@@ -228,7 +228,7 @@ class LearnerGroup:
         except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
             raise LearnersLostError(f"a learner rank is gone: {str(error).splitlines()[0]}") from error
         except ray.exceptions.RayTaskError as error:
-            if (told := out_of_memory(str(error.cause))) is None:
+            if (told := out_of_memory(str(error.cause) or type(error.cause).__name__)) is None:
                 raise
             raise LearnerError(f"a learner rank is out of memory: {told}; {self._advice()}") from error
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -173,6 +174,9 @@ class Policy:
     def saved(self, stage: Stage) -> Path:
         return self.folder / str(stage)
 
+    def learn(self, stage: Any, show: Any) -> None:
+        """Nothing."""
+
 
 def saves_missing(folder: Path, state: RunState, config: dict[str, Any], is_in_stage: bool = False) -> list[str]:
     """What a run does on resume about the model of the stage that `state` ended with."""
@@ -204,6 +208,21 @@ def test_a_model_that_is_missing_or_half_written_is_saved_from_the_checkpoint(tm
     for name in ("model.safetensors", "tokenizer_config.json"):
         (tmp_path / "spag-1" / name).write_text("{}")
     assert saves_missing(tmp_path, state, ROUNDS) == []
+
+
+def test_a_model_of_an_abandoned_attempt_is_not_taken_for_that_of_the_new_checkpoint(tmp_path: Path) -> None:
+    """It is there when the stage is trained again, and the run may be killed right after the checkpoint."""
+    state = RunState(order=3, stage="spag-1", rounds=1)
+    (tmp_path / "spag-1").mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer_config.json"):
+        (tmp_path / "spag-1" / name).write_text("{}")
+    trainer: Any = Trainer.__new__(Trainer)
+    trainer._policies, trainer._publisher = [Policy(tmp_path)], SimpleNamespace(wake_learners=lambda: None)
+    trainer._control = SimpleNamespace(lease=SimpleNamespace(check=lambda now: None))
+    trainer.learn(SimpleNamespace(stage=Stage.of_round(2)))
+    assert saves_missing(tmp_path, state, ROUNDS) == [], "that of another stage stays"
+    trainer.learn(SimpleNamespace(stage=Stage.of_round(1)))
+    assert "save spag-1" in saves_missing(tmp_path, state, ROUNDS)
 
 
 def test_weights_of_no_stages_end_are_not_saved_as_a_stages_model(tmp_path: Path) -> None:
