@@ -334,7 +334,7 @@ def _engine_arguments(model: str, config: EngineConfig, seed: int, channel: Chan
 def _reason(error: Exception) -> str:
     """A refused argument comes as pydantic's error, whose last line is a link."""
     if isinstance(error, ValidationError):
-        return "; ".join(each["msg"].removeprefix("Value error, ") for each in error.errors())
+        return "; ".join(" ".join(each["msg"].removeprefix("Value error, ").split()) for each in error.errors())
     return last_line(error)
 
 

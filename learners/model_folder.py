@@ -127,9 +127,11 @@ def _without_weights(folder: str) -> Any:
     return model
 
 
-def _make_saveable(generation: GenerationConfig) -> None:
+def _make_saveable(generation: GenerationConfig | None) -> None:
     """transformers reads sampling settings without `do_sample`, as Llama 2 and Vicuna were published, ignores them, and
-    refuses to save them. They are meant, so `do_sample` is set."""
+    refuses to save them. They are meant, so `do_sample` is set. None: of a model that cannot generate."""
+    if generation is None:
+        return
     try:
         generation.validate(strict=True)
     except ValueError:
