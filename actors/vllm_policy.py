@@ -10,6 +10,8 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, get_args
 
+from pydantic import ValidationError
+
 from actors.models import inner_linear_layers
 from actors.policy import Completion, Request, Sampling, Score, WakePart
 from actors.vllm_adapters import Adapter, EngineAdapters, last_line
@@ -72,7 +74,7 @@ class VllmPolicy:
         try:
             engine = AsyncLLM.from_engine_args(engine_arguments)
         except (ValueError, RuntimeError, OSError) as error:
-            raise EngineError(f"vLLM cannot load {model}: {last_line(error)}") from error
+            raise EngineError(f"vLLM cannot load {model}: {_reason(error)}") from error
         return cls(engine, name, version, config.max_model_len, on_cpu)
 
     @property
@@ -327,6 +329,13 @@ def _engine_arguments(model: str, config: EngineConfig, seed: int, channel: Chan
         weight_transfer_config=WeightTransferConfig(backend=backend),
         **arguments,
     )
+
+
+def _reason(error: Exception) -> str:
+    """A refused argument comes as pydantic's error, whose last line is a link."""
+    if isinstance(error, ValidationError):
+        return "; ".join(" ".join(each["msg"].removeprefix("Value error, ").split()) for each in error.errors())
+    return last_line(error)
 
 
 def _sampling_params(sampling: Sampling, room: int) -> Any:

@@ -31,17 +31,17 @@ from learners.export import Exporter, whole_weights
 from learners.forward import MicroBatch, token_logprobs, token_logprobs_and_entropies
 from learners.head import TargetHead
 from learners.learning_rate import learning_rate_at
-from learners.model_folder import StoredWeights, load_model, load_model_in_parts
+from learners.model_folder import StoredWeights, load_model, load_model_in_parts, write_model
 from learners.packing import TokenSample, check_packable, pack
 from learners.padding import pad
 from learners.stage_start import StageStart
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import Channel, LearnerConfig
 from spag_ray.errors import LearnerError
-from spag_ray.families.auto import AutoTokenizer
 from spag_ray.game.rules import Role
 from spag_ray.host.memory import keep_freed_memory, release_freed_memory
 from spag_ray.results.lines import StepReport
+from spag_ray.results.saved_models import writing
 from spag_ray.training_data.samples import TurnSample
 from spag_ray.training_data.shares import Batch, check_turns
 from spag_ray.weights.snapshot import Bucket
@@ -289,25 +289,25 @@ class Learner:
         )
 
     def save_model(self, folder: str, adapter_alone: bool = False) -> None:
-        """The model and its tokenizer as transformers reads them, or the published adapter as peft reads it; a
-        collective call, rank 0 writes."""
+        """The model and its tokenizer as transformers reads them, or the published adapter as peft reads it, whole or
+        not at all; a collective call, rank 0 writes. Raises RunFolderError if the folder cannot be written."""
         release_freed_memory()
         state: dict[str, Tensor] = {}
         saved = self._published if adapter_alone else self._whole
         for index in range(saved.num_buckets):
             state |= saved.tensors(index) or {}
-        if self._world.rank == 0 and adapter_alone:
-            from learners.lora import save_adapter
+        if self._world.rank == 0:
+            with writing(Path(folder)) as partial:
+                if adapter_alone:
+                    from learners.lora import save_adapter
 
-            config = self.adapter
-            assert config is not None, "whole weights are published"
-            save_adapter(folder, state, config)
-        elif self._world.rank == 0:
-            model: Any = self._engine.inner_module
-            if self._config.lora is not None:
-                model = model.get_base_model()
-            model.save_pretrained(folder, state_dict=state)
-            AutoTokenizer.from_pretrained(self._model_folder, local_files_only=True).save_pretrained(folder)
+                    config = self.adapter
+                    assert config is not None, "whole weights are published"
+                    save_adapter(str(partial), state, config)
+                else:
+                    model: Any = self._engine.inner_module
+                    model = model if self._config.lora is None else model.get_base_model()
+                    write_model(model, state, self._model_folder, partial)
         release_freed_memory()
 
     def open_channel(self, channel: Channel, client: Any, address: str, world_size: int) -> None:

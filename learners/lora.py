@@ -14,6 +14,7 @@ from typing import Any
 
 import peft
 from peft.tuners.lora import LoraLayer
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -76,10 +77,14 @@ def adapter_config(model: Any) -> dict[str, Any]:
 
 
 def save_adapter(folder: str, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
-    """Write an adapter as peft reads it: adapter_model.safetensors and adapter_config.json."""
+    """Write an adapter as peft reads it: adapter_model.safetensors and adapter_config.json. Raises ModelError when the
+    disk has no room."""
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
-    save_file({name: weight.contiguous() for name, weight in weights.items()}, path / "adapter_model.safetensors")
+    try:
+        save_file({name: weight.contiguous() for name, weight in weights.items()}, path / "adapter_model.safetensors")
+    except SafetensorError as error:
+        raise ModelError(str(error)) from error
     (path / "adapter_config.json").write_text(json.dumps(dict(config), indent=1) + "\n", encoding="utf-8")
 
 

@@ -1,7 +1,9 @@
-"""A model folder as transformers reads it, complete or refused: whole, or each rank its part of it (ZeRO-3)."""
+"""A model folder as transformers reads it, complete or refused: whole, or each rank its part of it (ZeRO-3). Also how
+it is written, and whether it can be: a model that can be read and not saved is refused before it is trained."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -14,7 +16,7 @@ from transformers import GenerationConfig
 from transformers.initialization import no_init_weights
 
 from spag_ray.errors import ModelError
-from spag_ray.families.auto import AutoConfig, AutoModelForCausalLM
+from spag_ray.families.auto import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 
 def load_model(folder: str, dtype: torch.dtype, attention: str) -> torch.nn.Module:
@@ -41,6 +43,7 @@ def load_model(folder: str, dtype: torch.dtype, attention: str) -> torch.nn.Modu
                 f"{folder}: its weights are not those of the {model.config.model_type} model that its config.json "
                 f"describes ({len(loading[fault])} {fault.replace('_', ' ')}, such as {sorted(loading[fault])[0]!s})"
             )
+    _make_saveable(model.generation_config)
     return model
 
 
@@ -62,23 +65,77 @@ def load_model_in_parts(
     if stored is None:
         return load_model(folder, dtype, attention)
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        with torch.device("meta"):
-            empty = AutoModelForCausalLM.from_config(config)
+        empty = _without_weights(folder)
         if not stored.are_those_of({name: tuple(each.shape) for name, each in empty.named_parameters()}):
             return load_model(folder, dtype, attention)
         with ExitStack() as stack:
             stack.enter_context(no_init_weights())
             stack.enter_context(partitioned())
-            model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
+            model = AutoModelForCausalLM.from_config(empty.config, dtype=dtype, attn_implementation=attention)
         model.tie_weights()
-        if (Path(folder) / "generation_config.json").exists():
-            model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+        model.generation_config = empty.generation_config
     except (OSError, ValueError, RuntimeError) as error:
         raise ModelError(f"{folder}: transformers cannot load this model: {error}") from error
     for name, parameter in model.named_parameters():
         take_part(parameter, stored[name])
     return model.eval()
+
+
+def write_model(model: Any, weights: dict[str, Tensor], tokenizer_of: str, folder: Path) -> None:
+    """A model with these weights, and the tokenizer of another folder, as transformers reads them.
+
+    Raises ModelError when transformers refuses to write them, or the disk has no room.
+    """
+    try:
+        model.save_pretrained(folder, state_dict=weights)
+        AutoTokenizer.from_pretrained(tokenizer_of, local_files_only=True).save_pretrained(folder)
+    except (OSError, ValueError, RuntimeError, TypeError, SafetensorError) as error:
+        reason = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+        raise ModelError(reason) from error
+
+
+def check_saveable(folder: str) -> None:
+    """Writes the model of a folder, without its weights, as a stage's end writes it. Raises ModelError if it cannot be
+    written: the stage would be trained in vain."""
+    try:
+        model = _without_weights(folder)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ModelError(f"{folder}: transformers cannot make this model: {error}") from error
+    with tempfile.TemporaryDirectory() as aside:
+        try:
+            write_model(model, {}, folder, Path(aside))
+        except ModelError as error:
+            raise ModelError(
+                f"{folder}: this model can be read, but not saved after its training; correct config.json, "
+                f"generation_config.json or the tokenizer's files ({error})"
+            ) from error
+
+
+def _without_weights(folder: str) -> Any:
+    """The model of a folder, its weights on no device."""
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config)
+    # As from_pretrained does it: from generation_config.json, or from what config.json says of generation.
+    try:
+        model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    except OSError:
+        model.generation_config = GenerationConfig.from_pretrained(
+            folder, config_file_name="config.json", local_files_only=True, _from_model_config=True
+        )
+    _make_saveable(model.generation_config)
+    return model
+
+
+def _make_saveable(generation: GenerationConfig | None) -> None:
+    """transformers reads sampling settings without `do_sample`, as Llama 2 and Vicuna were published, ignores them, and
+    refuses to save them. They are meant, so `do_sample` is set. None: of a model that cannot generate."""
+    if generation is None:
+        return
+    try:
+        generation.validate(strict=True)
+    except ValueError:
+        generation.do_sample = True
 
 
 class StoredWeights(Mapping[str, Tensor]):

@@ -90,6 +90,16 @@ def check_model(config: RunConfig, model: str, words: Sequence[str]) -> None:
         )
 
 
+def check_saving(model: str) -> None:
+    """Refuses a model that transformers reads but could not write at the end of a stage. Call it in its own process."""
+    from transformers.utils.logging import disable_progress_bar
+
+    from learners.model_folder import check_saveable
+
+    disable_progress_bar()  # of the weights, of which none are written
+    check_saveable(model)
+
+
 def check_claims(config: RunConfig, model: str, words: Sequence[str]) -> None:
     """Refuses a tokenizer that joins a word to the claim that names it. `words`, and the words of a file of games, are
     checked."""
@@ -125,6 +135,7 @@ def check_run(config: RunConfig, model: str, words: Scenarios, held_out: Scenari
     if config.evaluation.tasks:
         os.environ.update(harness_environment(config.evaluation.download))  # set before the imports that read it
     trained, kept = by_game(config, words).values(), by_game(config, held_out).values()
+    check_saving(model)
     for each, own, out in zip(config.each_game, trained, kept, strict=True):
         check_model(each, model, [*own, *out])
         if each.listens:

@@ -7,7 +7,7 @@ nodes     versions, paths, memory, ports   from each node's own report (node_rep
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -17,7 +17,7 @@ from actors.models import resolve_model
 from cluster.checks.check_results import CheckResult
 from cluster.checks.cluster_checks import cluster_checks
 from cluster.checks.node_report import memory_bytes
-from cluster.checks.preflight import check_claims, check_files, check_model, check_tasks, in_a_process
+from cluster.checks.preflight import check_claims, check_files, check_model, check_saving, check_tasks, in_a_process
 from cluster.launch.placed_run import every_words, needs_cards
 from cluster.planning.memory import GIB
 from cluster.runtime.ray_session import ray_session
@@ -52,11 +52,7 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
     except SpagError as error:
         cards, words, held_out = {}, ["word"], ["word"]
         yield CheckResult("words", "fail", str(error))
-    try:
-        check_files(config)
-        yield CheckResult("files", "pass", "every file that the configuration names can be read")
-    except SpagError as error:
-        yield CheckResult("files", "fail", str(error))
+    yield _result("files", "every file that the configuration names can be read", lambda: check_files(config))
     try:
         model = resolve_model(config.model)
         trained, kept = by_game(config, words).values(), by_game(config, held_out).values()
@@ -67,12 +63,12 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
         yield CheckResult("model", "pass", f"{model}: the tokenizer fits the prompts, and a game fits the context")
     except SpagError as error:
         yield CheckResult("model", "fail", str(error))
+    if model is not None:
+        told = "the model's configuration and tokenizer can be written after its training"
+        yield _result("saving", told, lambda: in_a_process(check_saving, model))
     if config.evaluation.tasks and model is not None:
-        try:
-            in_a_process(check_tasks, config, model)
-            yield CheckResult("tasks", "pass", f"{', '.join(config.evaluation.tasks)}: found, with their data sets")
-        except SpagError as error:
-            yield CheckResult("tasks", "fail", str(error))
+        told = f"{', '.join(config.evaluation.tasks)}: found, with their data sets"
+        yield _result("tasks", told, lambda: in_a_process(check_tasks, config, model))
     store, machine = config.cluster.object_store_gib, memory_bytes() / GIB
     if config.cluster.address is None and store > machine / 2:  # Ray's own message is in bytes
         told = f"cluster.object_store_gib {store:g} is more than half of this machine's memory, {machine:.1f} GiB"
@@ -83,3 +79,12 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
             yield from cluster_checks(config, model, folder)
     except SpagError as error:
         yield CheckResult("ray", "fail", str(error))
+
+
+def _result(check: str, told: str, look: Callable[[], None]) -> CheckResult:
+    """A pass, with this text, or the reason of the failure."""
+    try:
+        look()
+    except SpagError as error:
+        return CheckResult(check, "fail", str(error))
+    return CheckResult(check, "pass", told)

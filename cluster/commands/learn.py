@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from actors.models import load_tokenizer, resolve_model
-from cluster.checks.preflight import check_files
+from cluster.checks.preflight import check_files, check_saving, in_a_process
 from cluster.launch.placed_run import placed_run, watch_run
 from cluster.runtime.output_files import refuse_existing
 from cluster.runtime.ray_session import get
@@ -26,6 +26,7 @@ def run_learn(config: RunConfig, method: str, data: Path, out: Path, console: Co
     config = config.model_copy(update={"policies": "shared", "checkpoint": one_pass})
     check_files(config)
     model = resolve_model(config.model)
+    in_a_process(check_saving, model)
     games, sft = published_samples(rows, load_tokenizer(model))
     imitating = method == "imitation"
     if imitating:  # in imitation an SFT row is an ordinary sample of weight 1

@@ -17,6 +17,7 @@ from cluster.commands.report import report_finished
 from cluster.launch.jobs import check_run_dir
 from cluster.launch.placed_run import Prepared, placed_run, prepare, said_on, stream_hint, watch_run
 from cluster.monitor.tables import evaluation_tables, guess_table, head_to_head_lines, outcome_table
+from cluster.monitor.train_log import TrainLog, printed_on
 from cluster.runtime.ray_session import get, is_job, ray_session
 from cluster.runtime.run_folder import make_run_folder, resumed_config
 from spag_ray.config.run import RunConfig
@@ -35,19 +36,21 @@ def run_training(config: RunConfig, folder: Path, console: Console, resume: bool
     if there is one."""
     if is_job():
         check_run_dir(folder)
-    if not (resume and folder.exists()):
-        _train(config, folder, console, None)
-        return
-    config, former = resumed_config(folder, config)
-    for key in former:
-        console.print(
-            f"{key} keeps its value from the start of this run; the default has changed since", soft_wrap=True
-        )
-    with held(folder, said_on(console)) as lease:
-        _train(config, folder, console, lease)
+    with printed_on(console) as log:
+        if not (resume and folder.exists()):
+            _train(config, folder, console, None, log)
+            return
+        config, former = resumed_config(folder, config)
+        for key in former:
+            console.print(
+                f"{key} keeps its value from the start of this run; the default has changed since", soft_wrap=True
+            )
+        with held(folder, said_on(console)) as lease:
+            log.open(folder)  # not before: the folder may be that of a run that is alive
+            _train(config, folder, console, lease, log)
 
 
-def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease | None) -> None:
+def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease | None, log: TrainLog) -> None:
     """`lease`: of the folder of a run that resumes; None for a new one."""
     prepared = prepare(config, folder, resume=lease is not None)
     if any(each.objective.learn_from == "both" and each.objective.loser_turns == "all" for each in config.each_game):
@@ -62,6 +65,7 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
         for warning in check_cluster(config, prepared.model, folder):
             console.print(f"warning: {warning}", soft_wrap=True)
         folder = make_run_folder(folder, config) if lease is None else lease.folder
+        log.open(folder)
         console.print(f"run folder: {folder}", soft_wrap=True)
         console.print(
             f"model: {prepared.model}; {'; '.join(_splits(config, prepared))}",
@@ -71,7 +75,7 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
         with _said_if_interrupted(again, console), placed_run(config, folder, *prepared, lease=lease) as run:
             training = run.train.remote()
             with _notice_to_stop() as notice:
-                watch_run(run, training, console, notice, config.checkpoint.stop_within_s)
+                watch_run(run, training, console, notice, config.checkpoint.stop_within_s, log.line)
                 if notice and not ray.wait([training], timeout=0)[0]:
                     raise StopRequestedError(f"stopped mid-step; {again}")
             try:

@@ -198,10 +198,15 @@ def said_on(console: Console) -> Callable[[str], None]:
 
 
 def watch_run(
-    run: RunHandle, ending: Ref[Any], console: Console, notice: Sequence[float] = (), stop_within_s: float = 30.0
+    run: RunHandle,
+    ending: Ref[Any],
+    console: Console,
+    notice: Sequence[float] = (),
+    stop_within_s: float = 30.0,
+    keep: Callable[[str], None] = lambda line: None,
 ) -> None:
-    """Waits until the run ends, or, after a notice, until its time to stop is up. Raises ClusterError if the Run's own
-    process hangs: its control threads then answer nothing."""
+    """Waits until the run ends, or, after a notice, until its time to stop is up. `keep`: see ProgressLine. Raises
+    ClusterError if the Run's own process hangs: its control threads then answer nothing."""
     margin = min(2.0, stop_within_s / 4)  # time to close everything
     was_told = False
     last, answered_at = Progress(), time.monotonic()
@@ -233,7 +238,7 @@ def watch_run(
         return last
 
     try:
-        watch(console, is_done, status)
+        watch(console, is_done, status, keep)
     except ray.exceptions.RayActorError:
         return  # the caller reads why it ended
 

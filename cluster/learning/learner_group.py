@@ -15,12 +15,13 @@ import ray
 from cluster.handles import R, Ref
 from cluster.learning.direct_channel import EngineClient, SendReport
 from cluster.learning.learner_actor import LearnerActor, LearnerHandle, Place
+from cluster.learning.memory_fault import out_of_memory
 from cluster.planning.reservation import Reservation
 from cluster.runtime.ray_session import get
 from cluster.types import Engine
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import Channel, LearnerConfig
-from spag_ray.errors import LearnersLostError
+from spag_ray.errors import LearnerError, LearnersLostError
 from spag_ray.results.lines import StepReport
 from spag_ray.training_data.samples import GameSample, TurnSample
 from spag_ray.training_data.shares import Batch, check_turns, shares_of
@@ -28,7 +29,8 @@ from spag_ray.weights.snapshot import Bucket
 
 
 class LearnerGroup:
-    """Started by the constructor; `close` ends its actors. `actor`: the class that hosts a rank."""
+    """Started by the constructor; `close` ends its actors. `actor`: the class that hosts a rank. `advice`: what to
+    change when a rank is out of memory."""
 
     def __init__(
         self,
@@ -39,7 +41,9 @@ class LearnerGroup:
         name: str = "learner",
         reservation: Reservation | None = None,
         actor: type[LearnerActor] = LearnerActor,
+        advice: Callable[[], str] = lambda: "use a smaller model or micro-batch",
     ) -> None:
+        self._advice = advice
         self.timeout_s = config.timeout_s
         self._reservation = reservation or Reservation()
         self._names = [f"{name}-{rank}" for rank in range(config.num_ranks)]
@@ -221,8 +225,12 @@ class LearnerGroup:
             raise LearnersLostError(
                 f"a learner call took longer than learner.timeout_s ({self.timeout_s:.0f} s)"
             ) from error
-        except ray.exceptions.RayActorError as error:
+        except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as error:
             raise LearnersLostError(f"a learner rank is gone: {str(error).splitlines()[0]}") from error
+        except ray.exceptions.RayTaskError as error:
+            if (told := out_of_memory(str(error.cause) or type(error.cause).__name__)) is None:
+                raise
+            raise LearnerError(f"a learner rank is out of memory: {told}; {self._advice()}") from error
 
 
 def runs(count: int, most: int) -> list[range]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cluster.learning.direct_channel import DirectChannel
 from cluster.learning.learner_group import LearnerGroup
+from cluster.learning.memory_fault import memory_advice
 from cluster.learning.training_stage import Saved, StageProgress, TrainingStage, saved_in
 from cluster.learning.weight_sync import Export, Gate, Probe, export, publish, verify_weights
 from cluster.planning.reservation import Reservation
@@ -82,6 +83,7 @@ class LearningPolicy:
             str(self._folder / "logs"),
             f"{label}-{self._folder.name}",
             self._reservation,
+            advice=lambda: memory_advice(self._config, self.model),
         )
         if self._config.sync.channel != "object_store":
             workers = self._config.engine.tensor_parallel_size
@@ -320,12 +322,8 @@ class LearningPolicy:
         self.engines = [other for other in self.engines if other is not engine]
         self.waiting = [other for other in self.waiting if other is not engine]
 
-    def save(self, stage: Stage) -> str:
-        """Save the learner's weights as a model folder of the run."""
-        return self.save_to(self.saved(stage))
-
     def saved(self, stage: Stage) -> Path:
-        """Where `save` puts the model of a stage."""
+        """Where a run saves the model of a stage."""
         return self._folder / "models" / self._own(stage)
 
     def _own(self, stage: Stage) -> str:
@@ -333,6 +331,7 @@ class LearningPolicy:
         return str(stage if len(self.roles) == 2 else stage.of_policy(self.name))
 
     def save_to(self, folder: Path, adapter_alone: bool = False) -> str:
+        """Save the learner's weights as a model folder, or the adapters alone."""
         assert self.learners is not None
         self.learners.save_model(str(folder), adapter_alone)
         return str(folder)

@@ -17,10 +17,12 @@ PLAIN_EVERY_S = 15.0
 
 
 class ProgressLine:
-    """Shows each Progress that it receives. It remembers when the stage began, for rates and the time left."""
+    """Shows each Progress that it receives. It remembers when the stage began, for rates and the time left. `keep` gets
+    the lines of a live display as often as they would be printed without one."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, keep: Callable[[str], None] = lambda line: None) -> None:
         self._console = console
+        self._keep = keep
         self._stage = ""
         self._began = time.perf_counter()
         self._last_line = float("-inf")
@@ -38,9 +40,12 @@ class ProgressLine:
         line = describe(progress, now - self._began)
         if live is not None:
             live.update(Text(line, no_wrap=True, overflow="ellipsis"))
-        elif is_new or now - self._last_line >= PLAIN_EVERY_S:
+        if is_new or now - self._last_line >= PLAIN_EVERY_S:
             self._last_line = now
-            self._console.print(Text(line), soft_wrap=True)
+            if live is None:
+                self._console.print(Text(line), soft_wrap=True)
+            else:
+                self._keep(line)
 
 
 def describe(progress: Progress, stage_seconds: float) -> str:
@@ -69,9 +74,14 @@ def describe(progress: Progress, stage_seconds: float) -> str:
     return " | ".join(parts)
 
 
-def watch(console: Console, is_done: Callable[[float], bool], status: Callable[[], Progress]) -> None:
-    """Show `status()` until `is_done(seconds to wait)`."""
-    line = ProgressLine(console)
+def watch(
+    console: Console,
+    is_done: Callable[[float], bool],
+    status: Callable[[], Progress],
+    keep: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Show `status()` until `is_done(seconds to wait)`; `keep`: see ProgressLine."""
+    line = ProgressLine(console, keep)
     if console.is_terminal:
         with Live(console=console, refresh_per_second=4, transient=True) as live:
             while not is_done(0.5):

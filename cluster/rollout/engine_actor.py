@@ -15,6 +15,7 @@ import ray
 from actors.engine_process import start_engine
 from actors.policy import Policy, Score, WakePart
 from cluster.handles import EngineHandle, Packed, Ref, SavedWeights
+from cluster.rollout.engine_faults import EngineLog, start_fault
 from cluster.rollout.request_queue import RequestQueue
 from cluster.runtime.ray_session import collect_seldom, redirect_output, set_environment
 from spag_ray.config.engine import EngineConfig
@@ -51,6 +52,7 @@ class EngineActor:
         redirect_output(log_path)
         collect_seldom()
         self._name = Path(log_path).stem
+        self._log = EngineLog(Path(log_path))
         # Ray limits an actor to the threads it reserves; an engine may use every core.
         os.environ.pop("OMP_NUM_THREADS", None)
         self._policy: Policy | None = None
@@ -64,9 +66,13 @@ class EngineActor:
     async def start(
         self, model: str, config: EngineConfig, name: str, version: int, seed: int, channel: Channel = "object_store"
     ) -> int:
-        """Load the model; returns the version it plays."""
+        """Load the model; returns the version it plays. Raises EngineError with the cause, and ModelError."""
         set_environment(config.env)
-        self._policy = await start_engine(model, config, name, version, seed, channel)
+        try:
+            self._policy = await start_engine(model, config, name, version, seed, channel)
+        except EngineError as error:
+            told = start_fault(str(error), self._log.text(), config.num_gpus > 0)
+            raise EngineError(f"{told}; the whole trace is in {self._log.path}") from error
         self._queue = RequestQueue(self._policy)
         return version
 

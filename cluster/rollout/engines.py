@@ -26,7 +26,7 @@ from cluster.tracking.recorder import Recorder
 from cluster.types import Engine
 from spag_ray.config.engine import EngineConfig
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import EngineError, InputError, SpagError
+from spag_ray.errors import EngineError, EngineGoneError, InputError, SpagError
 from spag_ray.results.lines import EngineJoinedLine, EngineLeftLine, EngineLostLine
 
 
@@ -288,7 +288,11 @@ class Engines:
         pending = list(starts)
         while pending:
             done, pending = ray.wait(pending, num_returns=len(pending), timeout=0.5)
-            get(done)
+            try:
+                get(done)
+            except ray.exceptions.RayActorError as error:
+                told = f"an engine's process ended while it started ({' '.join(str(error).split())[:300]})"
+                raise EngineGoneError(f"{told}; see {self._folder}/logs") from error
             if self.watch.is_stopped:
                 raise EngineError("the run ends while an engine starts")
             if pending and time.monotonic() > deadline:

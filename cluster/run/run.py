@@ -28,6 +28,7 @@ from cluster.learning.stage_samples import StageSamples
 from cluster.learning.training_stage import TrainingStage
 from cluster.learning.weight_sync import Probe
 from cluster.monitor.status_board import StatusBoard
+from cluster.monitor.train_log import followed
 from cluster.planning.bundles import Bundle
 from cluster.planning.reservation import Reservation, reservation_of
 from cluster.rollout.arenas import Arenas, game_within_s
@@ -205,7 +206,8 @@ class Run:
     def train_alone(self) -> None:
         """Train detached (console.launch): the Run ends itself and every actor that it owns."""
         try:
-            self.train()
+            with followed(self._folder, self.status):
+                self.train()
         finally:
             with contextlib.suppress(OSError):  # disk full: the lease ends with this process
                 self._lease.release()

@@ -13,8 +13,9 @@
 Evaluation plays on held-out words: a stage against itself and the frozen opponents (evaluation.against). It detects a
 collapse (self_play.on_collapse): then frozen opponents play in the following rounds, or the run stops.
 
-Every stage ends with a checkpoint, before its weights are played. A run resumes from there (RunState says where); games
-played since then are in the log and are not played again.
+Every stage ends with a checkpoint, before its model is saved and its weights are played: whatever fails then, the stage
+is not lost. A run resumes from there (RunState says where), and saves a model that is missing; games played since then
+are in the log and are not played again.
 
 What waits for what: in schedule `rounds`, play waits until every engine has the weights of the previous round, and the
 learner waits for the round's last game. In schedule `stream` a round is several versions long:
@@ -78,6 +79,9 @@ class Training(Protocol):
     def save(self, stage: Stage) -> None:
         """The learners' weights as model folders of the run."""
 
+    def save_missing(self, state: RunState) -> None:
+        """Save the model of the stage that `state` ended with, if the attempt before could not."""
+
     def publish(self) -> None: ...
     def start_league(self) -> None: ...
     def new_version(self) -> None:
@@ -104,7 +108,9 @@ def train(run: Training) -> list[Match]:
                 run.start()
             else:
                 run.restart_learners(lost)
-            return go_on(run, run.restore())
+            state = run.restore()
+            run.save_missing(state)
+            return go_on(run, state)
         except LearnersLostError as error:
             lost = error
 
@@ -142,8 +148,8 @@ def imitate(run: Training, state: RunState) -> RunState:
     """Train on the winner's turns of a stronger player's games, or on rows of training data, and on SFT rows."""
     is_scripted = run.config.imitation.source == "scripted"
     run.learn(run.samples.imitation(run.play_expert() if is_scripted else None))
-    run.save(IMITATED)
     state = run.checkpoint(str(IMITATED), replace(state, stage=str(IMITATED)))
+    run.save(IMITATED)
     run.publish()
     return state
 
@@ -154,8 +160,9 @@ def spag_round(run: Training, number: int, state: RunState, sft: list[TurnSample
     episodes = run.self_play(stage)
     run.record_opponents(episodes)
     run.learn(run.samples.self_play(stage, episodes, f"round {number}", sft, averages.baselines))
+    state = run.checkpoint(str(stage), averages.added_to(replace(state, stage=str(stage), rounds=number)))
     run.save(stage)
-    return run.checkpoint(str(stage), averages.added_to(replace(state, stage=str(stage), rounds=number)))
+    return state
 
 
 def stream_rounds(run: Training, state: RunState, sft: list[TurnSample], averages: RoleAverages) -> RunState:
@@ -195,9 +202,9 @@ def stream_rounds(run: Training, state: RunState, sft: list[TurnSample], average
             run.new_version()
             if place == versions_per_round:
                 state = replace(state, stage=str(stage), rounds=round_number)
-                run.save(stage)
             if place == versions_per_round or run.checkpoint_is_due(part + 1):
                 state = run.checkpoint(f"version-{part + 1}", state)
             if place == versions_per_round:
+                run.save(stage)
                 run.evaluate(stage)
     return state

@@ -38,6 +38,7 @@ from spag_ray.game.share_plan import SharePlan
 from spag_ray.game.words import Scenario, WordStream
 from spag_ray.results.matches import Match
 from spag_ray.results.model_card import SMOLLM2, BaseModel, write_cards
+from spag_ray.results.saved_models import is_complete, make_incomplete
 from spag_ray.stages import BASE, EXPERT, IMITATED, Stage
 
 
@@ -155,12 +156,31 @@ class Trainer:
             policy.learn(stage, show)
         for policy in self._policies:
             policy.stage_progress = None
+        # A model of this stage is from an attempt that was abandoned. It is marked before the stage's checkpoint is
+        # written, so that a resume from that checkpoint does not take it for the checkpoint's own.
+        self._control.lease.check(now=True)
+        for policy in self._policies:
+            make_incomplete(policy.saved(stage.stage))
 
     def save(self, stage: Stage) -> None:
         self._control.lease.check(now=True)
         for policy in self._policies:
-            policy.save(stage)
+            policy.save_to(policy.saved(stage))
         self._write_cards(stage)
+
+    def save_missing(self, state: RunState) -> None:
+        stream, done = self.config.stream, 0
+        if self.config.schedule == "stream":
+            done = state.rounds * (self.config.self_play.games_per_round // stream.games_per_version)
+        if not state.stage or state.parts != done or any(policy.is_in_stage for policy in self._policies):
+            return  # the learners' weights are of no stage's end
+        stage = Stage.parse(state.stage)
+        if all(is_complete(policy.saved(stage)) for policy in self._policies):
+            return
+        self._status.note(f"the model of {stage} is missing: it is saved again, from the checkpoint")
+        self._publisher.wake_learners()
+        self.save(stage)
+        self._publisher.wake_engines()
 
     def publish(self) -> None:
         self._publisher.publish()

@@ -23,6 +23,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 from spag_ray.game.rules import Role
 from spag_ray.results.matches import Match
+from spag_ray.results.saved_models import saved_models
 from spag_ray.stages import BASE, PLAYER_NAME, Stage, order_of
 
 # Keys of a model's config.json that describe its origin, not its shape.
@@ -60,7 +61,7 @@ class Entrant:
 def entrants_of_run(folder: Path, base: str) -> list[Entrant]:
     """The base model and every stage's model of a run of one policy, the oldest first. Raises ConfigError if there
     are none."""
-    stages = [path for path in (folder / "models").glob("*") if (path / "config.json").is_file()]
+    stages = saved_models(folder)
     if not stages:
         raise ConfigError(f"{folder}: no stage's model in its models/ that could play; is it a run folder?")
     order = sorted(stages, key=lambda path: order_of(path.name))

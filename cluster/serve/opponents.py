@@ -29,6 +29,7 @@ from spag_ray.game.prompts import Renderer
 from spag_ray.game.rules import Role
 from spag_ray.games.of_config import renderer_of
 from spag_ray.results.report.tokens import Aligner
+from spag_ray.results.saved_models import saved_models
 from spag_ray.stages import BASE, Stage, order_of
 
 MAX_LOADED = 2
@@ -49,7 +50,7 @@ def opponents_of_run(folder: Path, config: RunConfig) -> dict[str, Opponent]:
     found = {}
     with contextlib.suppress(ModelError):
         found[str(BASE)] = Opponent(resolve_model(config.model))
-    names = [path.name for path in (folder / "models").glob("*") if (path / "config.json").is_file()]
+    names = [path.name for path in saved_models(folder)]
     for name in sorted(names, key=order_of):
         seats = tuple(Role(player) for player in Stage.parse(name).players if player in tuple(Role))
         found[name] = Opponent(str((folder / "models" / name).resolve()), seats or tuple(Role))

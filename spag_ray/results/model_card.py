@@ -26,10 +26,10 @@ from spag_ray.results.matches import Match
 from spag_ray.results.metric_lines import MetricLines
 from spag_ray.results.ratings import wilson_interval
 from spag_ray.results.report.files import RunFiles, read_files
+from spag_ray.results.saved_models import CARD, saved_models
 from spag_ray.results.standings import score
 from spag_ray.stages import Stage, StageKind
 
-FILE = "README.md"
 MARK = "<!-- Written by spag_ray, again and again during a run. Without this line it leaves the file alone. -->"
 _HUB_FOLDER = re.compile(r"models--([^/]+)--([^/]+)/snapshots/[^/]+$")
 _BREACHES = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
@@ -69,7 +69,7 @@ class BaseModel:
     @classmethod
     def of_folder(cls, folder: Path) -> BaseModel:
         """What a model folder says about itself: its README.md, and its path in the hub's cache."""
-        head = _front_matter(folder / FILE)
+        head = _front_matter(folder / CARD)
         licence = head.get("license_name") if head.get("license") == "other" else head.get("license")
         found = _HUB_FOLDER.search(folder.as_posix())
         hub_id = f"{found[1]}/{found[2]}" if found else None
@@ -82,14 +82,14 @@ SMOLLM2 = BaseModel("SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruc
 
 def write_cards(folder: Path, base: BaseModel, stage: Stage | None = None) -> list[Path]:
     """Write the cards of a run's saved models, or of those of one stage; returns the written files."""
-    models = [path for path in sorted((folder / "models").glob("*")) if (path / "config.json").is_file()]
+    models = saved_models(folder)
     if stage is not None:
         models = [path for path in models if Stage.parse(path.name).of_all_policies == stage]
     if not models:
         return []
     files, written = read_files(folder), []
     for model in models:
-        card = model / FILE
+        card = model / CARD
         if card.exists() and MARK not in card.read_text(encoding="utf-8", errors="replace"):
             continue
         write_atomically(card, card_text(files, Stage.parse(model.name), base))

@@ -234,6 +234,10 @@ def test_the_notebook_of_a_session_looks_at_a_run_plays_and_stops_it(
     for words in (f"{folder.name} | ", str(folder), "paused", "policy v", "castle", "newest", "plotly"):
         assert words in said, words
     assert (folder / "ended.json").exists()
+    kept = (folder / "logs" / "train.log").read_text()
+    assert "an attempt starts" in kept
+    assert "a checkpoint takes" in kept, "a note"
+    assert "spag-ray: the run was asked to stop" in kept
     assert head.run("runs", "--address", head.client).stdout.strip() == f"no runs at {head.client}"
 
 

@@ -154,6 +154,9 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
     assert len(held_out) == 2
     assert not held_out & trained
     assert (folder / "models" / "spag-2" / "tokenizer.json").is_file()
+    kept = (folder / "logs" / "train.log").read_text()
+    assert f"run folder: {folder}\n" in kept
+    assert f"models: {folder}/models" in kept
     cards = {stage: (folder / "models" / stage / "README.md").read_text() for stage in ("imitated", "spag-1", "spag-2")}
     assert all("## Results" in card and f"{stage} v {stage} | 6 |" in card for stage, card in cards.items())
     assert "Mean score over both seats against imitated" in cards["spag-2"]

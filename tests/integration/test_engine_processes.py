@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -13,7 +14,9 @@ import ray
 
 from cluster.launch.placed_run import placed_run
 from cluster.rollout.engine_actor import EngineActor
+from cluster.runtime.ray_session import get
 from spag_ray.config.engine import EngineConfig
+from spag_ray.errors import EngineError
 from tests.support.runs import stream_run
 from tests.support.tiny_model import TARGETS
 
@@ -33,6 +36,33 @@ def test_a_killed_engine_takes_its_core_with_it_within_five_seconds(tiny_model: 
     os.kill(pid, signal.SIGKILL)
     _, left = psutil.wait_procs(cores, timeout=5)
     assert [process.name() for process in left] == []
+
+
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (
+            {"kv_cache_gib": 0.0001},
+            r"max seq len \(1024\).*; raise engine.kv_cache_gib, or lower engine.max_model_len; the whole trace",
+        ),
+        (
+            {"max_model_len": 4096},
+            r"max_model_len \(4096\) is greater than the derived .*; lower engine.max_model_len; the",
+        ),
+    ],
+)
+def test_an_engine_that_cannot_start_says_why_and_which_key_to_change(
+    changed: dict[str, Any], told: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    engine = ray.remote(EngineActor).options(num_cpus=0, max_concurrency=8).remote(str(tmp_path / "engine.log"))
+    config = EngineConfig.model_validate({"max_model_len": 1024, "dtype": "float32", **changed})
+    with pytest.raises(EngineError, match=told) as caught:
+        get(engine.start.remote(str(tiny_model), config, "policy", 0, 0))
+    assert "root cause" not in str(caught.value)
+    assert str(tmp_path / "engine.log") in str(caught.value)
+    ray.kill(engine)
 
 
 def cores_of_vllm() -> list[psutil.Process]:

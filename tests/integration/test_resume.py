@@ -133,6 +133,18 @@ def test_a_run_resumes_mid_stage(newest: str, greedy: RunConfig, uninterrupted: 
     assert after[len(before) :] == before[done:], "the steps that were behind it are not made again"
 
 
+def test_a_stages_model_that_was_not_written_whole_is_written_from_its_checkpoint(
+    greedy: RunConfig, uninterrupted: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(uninterrupted, folder)
+    (folder / "models" / "spag-2" / "tokenizer_config.json").unlink()  # the file that is written last
+    (folder / "models" / "spag-2" / "model.safetensors").write_bytes(b"half")
+    run_training(greedy, folder, quiet(), resume=True)
+    came_to_the_same_end(folder, uninterrupted)
+    assert steps_of(folder) == steps_of(uninterrupted), "nothing is trained again"
+
+
 def order_of(checkpoint: Path) -> int:
     order: int = json.loads((checkpoint / "state.json").read_text())["order"]
     return order

@@ -122,7 +122,7 @@ def test_every_version_of_a_stage_stays_close_to_the_model_of_the_stages_start(
     assert second["ratio_mean"] == pytest.approx(1.0, abs=1e-3), "old is the version that is trained on"
     is_those_of(tiny_model, stream)
 
-    start = Path(stream.policy.save(Stage.of_round(1)))
+    start = Path(stream.policy.save_to(stream.policy.saved(Stage.of_round(1))))
     assert stream.learn("spag-2", part=0, after="spag-1")["kl_loss"] == pytest.approx(0.0, abs=1e-6)
     checkpoint = stream.save("version-3")
     going_on = stream.learn("spag-2", part=1, after="spag-1")
@@ -153,7 +153,7 @@ def is_those_of(model: Path, stream: Stream) -> None:
 def test_a_stream_that_is_resumed_with_more_rounds_follows_the_longer_schedule(stream: Stream) -> None:
     for part in range(2):
         stream.learn("spag-1", part, num_steps=2)
-    stream.policy.save(Stage.of_round(1))
+    stream.policy.save_to(stream.policy.saved(Stage.of_round(1)))
     stream.resume(stream.save("version-2"))
     rates = [stream.learn("spag-2", part, after="spag-1", num_steps=4)["learning_rate"] for part in range(2)]
     assert rates == pytest.approx([learning_rate_at(step, 4, RATE, 0.03) for step in (2, 3)])

@@ -15,9 +15,10 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from learners.learner import Learner
-from learners.model_folder import load_model, load_model_in_parts
+from learners.model_folder import check_saveable, load_model, load_model_in_parts, write_model
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.errors import ModelError
+from spag_ray.results.saved_models import is_complete
 
 
 def test_weights_of_another_architecture_are_refused(tiny_model: Path, tmp_path: Path) -> None:
@@ -104,6 +105,38 @@ def test_what_is_damaged_or_missing_is_refused_when_it_is_read_in_parts_too(tiny
         in_parts(tmp_path)
     with pytest.raises(ModelError, match="no such model folder"):
         in_parts(tmp_path / "nothing")
+
+
+AS_PUBLISHED = {"temperature": 0.9, "top_p": 0.6}  # Llama 2, Vicuna: without do_sample
+
+
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+@pytest.mark.parametrize("parts", [False, True])
+def test_sampling_settings_without_do_sample_are_saved_with_the_model(
+    file: str, parts: bool, tiny_model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    (folder / "generation_config.json").unlink()
+    given = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
+    (folder / file).write_text(json.dumps({**given, **AS_PUBLISHED}))
+    check_saveable(str(folder))
+    model: Any = in_parts(folder)[0] if parts else load_model(str(folder), torch.float32, "sdpa")
+    weights = dict(model.named_parameters())
+    write_model(model, weights, str(folder), tmp_path / "saved")
+    written = json.loads((tmp_path / "saved" / "generation_config.json").read_text())
+    assert {key: written[key] for key in (*AS_PUBLISHED, "do_sample")} == {**AS_PUBLISHED, "do_sample": True}
+    assert is_complete(tmp_path / "saved")
+
+
+def test_a_model_that_cannot_be_saved_is_refused_before_it_is_trained(tiny_model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    (folder / "generation_config.json").write_text('{"num_beams": 1, "length_penalty": 2.0}')
+    with pytest.raises(ModelError, match=r"model: .*can be read, but not saved.*length_penalty") as caught:
+        check_saveable(str(folder))
+    assert "\n" not in str(caught.value)
+    load_model(str(folder), torch.float32, "sdpa")
 
 
 @pytest.mark.parametrize(("keep_moments", "num_forgotten"), [(False, 4), (True, 0)])

@@ -8,8 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 
 from cluster.planning.reservation import Reservation
+from cluster.rollout import engines as module
 from cluster.rollout.engines import Engines, Placed
 from cluster.rollout.publisher import Publisher
 from cluster.run.run import Run
@@ -17,7 +19,7 @@ from cluster.supervision.restart_budget import RestartBudget
 from cluster.tracking.recorder import Recorder
 from cluster.types import Engine
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import InputError
+from spag_ray.errors import EngineGoneError, InputError
 
 
 def engines_of(config: RunConfig, folder: Path) -> Engines:
@@ -84,3 +86,19 @@ def test_no_engine_is_added_for_a_policy_that_does_not_learn() -> None:
     run: Any = SimpleNamespace(_policies=[SimpleNamespace(name="attacker"), SimpleNamespace(name="defender")])
     with pytest.raises(InputError, match="no policy 'policy' learns; there are attacker, defender"):
         Run.add_engine(run)
+
+
+def test_an_engine_whose_process_ends_while_it_starts_is_a_line_with_its_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get(refs: Any) -> Any:
+        raise ray.exceptions.RayActorError
+
+    monkeypatch.setattr(module, "get", get)
+    monkeypatch.setattr(ray, "wait", lambda refs, num_returns, timeout: (refs, []))
+    engines = engines_of(RunConfig(), tmp_path)
+    starts: Any = ["the start of an engine"]
+    with pytest.raises(EngineGoneError, match=r"ended while it started \(The actor.*/logs$") as caught:
+        engines._wait_until_up([], starts)
+    assert "\n" not in str(caught.value)
+    engines.close()

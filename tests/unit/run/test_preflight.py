@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster.checks import preflight
-from cluster.checks.preflight import check_claims, check_files, check_model
+from cluster.checks.preflight import check_claims, check_files, check_model, check_run
 from spag_ray.config.loading import parse_config
 from spag_ray.errors import ConfigError, ModelError
 from spag_ray.games.kuhn import KuhnPoker
@@ -135,3 +136,13 @@ def test_a_colocated_learner_that_cannot_leave_its_gpu_is_refused(learner: dict[
     else:
         with pytest.raises(ConfigError, match=f"cannot leave the GPU to the engines: .*{fault}"):
             check_files(colocated)
+
+
+def test_a_model_that_could_not_be_written_after_its_training_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    config = parse_config({"model": str(model), "imitation": {"enabled": False}, "engine": {"max_model_len": 8192}})
+    check_run(config, str(model), ["tiger"], ["apple"], [])
+    (model / "generation_config.json").write_text('{"length_penalty": 2.0}')
+    with pytest.raises(ModelError, match=r"can be read, but not saved.*length_penalty"):
+        check_run(config, str(model), ["tiger"], ["apple"], [])

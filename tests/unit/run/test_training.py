@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cluster.learning.stage_samples import StageSamples
+from cluster.monitor.status_board import StatusBoard
 from cluster.run.checkpoint import RunState
 from cluster.run.training import MAX_UNDECIDED, Training, train
-from cluster.run.training_verbs import asks_tasks
+from cluster.run.training_verbs import Trainer, asks_tasks
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
-from spag_ray.errors import InputError, LearnersLostError, StopRequestedError
+from spag_ray.errors import InputError, LearnersLostError, RunFolderError, StopRequestedError
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
@@ -47,6 +51,7 @@ class Played:
         self.outcomes: list[Outcome] = more.get("outcomes", [])
         self.lost_at: int | None = more.get("lost_at")
         self.stopped_at: int | None = more.get("stopped_at")
+        self.refused: str | None = more.get("refused")
         self.num_learned = 0
         self.num_taken = 0
 
@@ -81,6 +86,11 @@ class Played:
         if self.num_learned == self.lost_at:
             raise LearnersLostError("rank 0 is gone")
 
+    def save(self, stage: Stage) -> None:
+        self.asked.append(f"save {stage}")
+        if str(stage) == self.refused:
+            raise RunFolderError("no room for the model")
+
     @contextmanager
     def streaming(self, state: RunState) -> Iterator[Any]:
         self.asked.append("streaming")
@@ -112,19 +122,19 @@ def asked_by_train(run: Any) -> list[str]:
 
 def test_the_rounds_of_a_run_from_its_beginning() -> None:
     assert asked_by_train(Played(ROUNDS)) == [
-        "start", "restore", "measure_checkpoint", "evaluate base",
-        "play_expert", "learn imitated", "save imitated", "checkpoint imitated", "publish", "evaluate imitated",
+        "start", "restore", "save_missing", "measure_checkpoint", "evaluate base",
+        "play_expert", "learn imitated", "checkpoint imitated", "save imitated", "publish", "evaluate imitated",
         "start_league",
-        "self_play spag-1", "learn spag-1", "save spag-1", "checkpoint spag-1", "publish", "evaluate spag-1",
-        "self_play spag-2", "learn spag-2", "save spag-2", "checkpoint spag-2", "publish", "evaluate spag-2",
+        "self_play spag-1", "learn spag-1", "checkpoint spag-1", "save spag-1", "publish", "evaluate spag-1",
+        "self_play spag-2", "learn spag-2", "checkpoint spag-2", "save spag-2", "publish", "evaluate spag-2",
         "end_learning", "match_with imitated", "end",
     ]  # fmt: skip
 
 
 def test_a_run_goes_on_after_the_round_that_was_saved() -> None:
     asked = asked_by_train(Played(ROUNDS, RunState(order=3, stage="spag-1", rounds=1)))
-    assert asked[:4] == ["start", "restore", "evaluate spag-1", "start_league"]
-    assert asked[4] == "self_play spag-2"
+    assert asked[:5] == ["start", "restore", "save_missing", "evaluate spag-1", "start_league"]
+    assert asked[5] == "self_play spag-2"
     assert "play_expert" not in asked
 
 
@@ -132,8 +142,96 @@ def test_lost_learners_begin_again_where_the_run_was_saved() -> None:
     asked = asked_by_train(Played(ROUNDS, lost_at=3))
     again = asked.index("restart_learners")
     assert asked[again - 1] == "learn spag-2"
-    assert asked[again : again + 5] == [
-        "restart_learners", "restore", "evaluate spag-1", "start_league", "self_play spag-2",
+    assert asked[again : again + 6] == [
+        "restart_learners", "restore", "save_missing", "evaluate spag-1", "start_league", "self_play spag-2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "refused", "lost"),
+    [(ROUNDS, "imitated", "learn imitated"), (ROUNDS, "spag-1", "learn spag-1"), (STREAM, "spag-1", "learn spag-1")],
+)
+def test_a_stage_whose_model_could_not_be_written_is_not_trained_again(
+    config: dict[str, Any], refused: str, lost: str
+) -> None:
+    outcomes = [Outcome.ATTACKER_WINS] * 4
+    run = Played(config, outcomes=outcomes, refused=refused)
+    with pytest.raises(RunFolderError):
+        asked_by_train(run)
+    assert run.saved.stage == refused, "the checkpoint is older than the model"
+    asked = asked_by_train(Played(config, run.saved, outcomes=outcomes))
+    assert asked[:3] == ["start", "restore", "save_missing"]
+    assert not any(each.startswith(lost) for each in asked)
+
+
+class Policy:
+    """A policy whose learners have some weights, and which saves them in `folder`."""
+
+    def __init__(self, folder: Path, is_in_stage: bool = False) -> None:
+        self.folder = folder
+        self.is_in_stage = is_in_stage
+
+    def saved(self, stage: Stage) -> Path:
+        return self.folder / str(stage)
+
+    def learn(self, stage: Any, show: Any) -> None:
+        """Nothing."""
+
+
+def saves_missing(folder: Path, state: RunState, config: dict[str, Any], is_in_stage: bool = False) -> list[str]:
+    """What a run does on resume about the model of the stage that `state` ended with."""
+    done: list[str] = []
+
+    class Publisher:
+        def wake_learners(self) -> None:
+            done.append("wake learners")
+
+        def wake_engines(self) -> None:
+            done.append("wake engines")
+
+    trainer: Any = Trainer.__new__(Trainer)
+    trainer.config = RunConfig.model_validate(config)
+    trainer._policies, trainer._publisher = [Policy(folder, is_in_stage)], Publisher()
+    trainer._status = StatusBoard(lambda: 1)
+    trainer.save = lambda stage: done.append(f"save {stage}")
+    trainer.save_missing(state)
+    return done
+
+
+def test_a_model_that_is_missing_or_half_written_is_saved_from_the_checkpoint(tmp_path: Path) -> None:
+    state = RunState(order=3, stage="spag-1", rounds=1)
+    saved = ["wake learners", "save spag-1", "wake engines"]
+    assert saves_missing(tmp_path, state, ROUNDS) == saved
+    (tmp_path / "spag-1").mkdir()
+    (tmp_path / "spag-1" / "config.json").write_text("{}")
+    assert saves_missing(tmp_path, state, ROUNDS) == saved
+    for name in ("model.safetensors", "tokenizer_config.json"):
+        (tmp_path / "spag-1" / name).write_text("{}")
+    assert saves_missing(tmp_path, state, ROUNDS) == []
+
+
+def test_a_model_of_an_abandoned_attempt_is_not_taken_for_that_of_the_new_checkpoint(tmp_path: Path) -> None:
+    """It is there when the stage is trained again, and the run may be killed right after the checkpoint."""
+    state = RunState(order=3, stage="spag-1", rounds=1)
+    (tmp_path / "spag-1").mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer_config.json"):
+        (tmp_path / "spag-1" / name).write_text("{}")
+    trainer: Any = Trainer.__new__(Trainer)
+    trainer._policies, trainer._publisher = [Policy(tmp_path)], SimpleNamespace(wake_learners=lambda: None)
+    trainer._control = SimpleNamespace(lease=SimpleNamespace(check=lambda now: None))
+    trainer.learn(SimpleNamespace(stage=Stage.of_round(2)))
+    assert saves_missing(tmp_path, state, ROUNDS) == [], "that of another stage stays"
+    trainer.learn(SimpleNamespace(stage=Stage.of_round(1)))
+    assert "save spag-1" in saves_missing(tmp_path, state, ROUNDS)
+
+
+def test_weights_of_no_stages_end_are_not_saved_as_a_stages_model(tmp_path: Path) -> None:
+    assert saves_missing(tmp_path, RunState(), ROUNDS) == []
+    assert saves_missing(tmp_path, RunState(order=4, stage="spag-1", rounds=1), ROUNDS, is_in_stage=True) == []
+    in_a_stream = RunState(order=4, stage="spag-1", rounds=1, parts=3)
+    assert saves_missing(tmp_path, in_a_stream, STREAM) == []
+    assert saves_missing(tmp_path, replace(in_a_stream, parts=2), STREAM) == [
+        "wake learners", "save spag-1", "wake engines",
     ]  # fmt: skip
 
 
@@ -152,9 +250,9 @@ def test_a_stream_learns_version_by_version_and_is_saved_with_each_round() -> No
     assert asked[begin : asked.index("end_learning")] == [
         "streaming",
         "learn spag-1 part 0", "publish", "checkpoint_is_due",
-        "learn spag-1 part 1", "publish", "save spag-1", "checkpoint version-2", "evaluate spag-1",
+        "learn spag-1 part 1", "publish", "checkpoint version-2", "save spag-1", "evaluate spag-1",
         "learn spag-2 part 0", "publish", "checkpoint_is_due",
-        "learn spag-2 part 1", "publish", "save spag-2", "checkpoint version-4", "evaluate spag-2",
+        "learn spag-2 part 1", "publish", "checkpoint version-4", "save spag-2", "evaluate spag-2",
         "stream ends",
     ]  # fmt: skip
 

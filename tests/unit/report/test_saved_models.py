@@ -1,0 +1,98 @@
+"""A model is written whole or not at all, and one that is not whole is not taken for one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spag_ray.errors import ModelError, RunFolderError
+from spag_ray.results.saved_models import CARD, is_complete, make_incomplete, saved_models, writing
+
+
+def write_files(folder: Path, text: str = "new") -> None:
+    for name in ("config.json", "model.safetensors", "tokenizer_config.json"):
+        (folder / name).write_text(text)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_model_is_not_there_before_it_is_whole(tmp_path: Path) -> None:
+    model = tmp_path / "models" / "spag-1"
+    with writing(model) as partial:
+        write_files(partial)
+        assert not model.exists()
+        assert saved_models(tmp_path) == []
+    assert is_complete(model)
+    assert saved_models(tmp_path) == [model]
+    assert names_in(model.parent) == ["spag-1"]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ModelError("do_sample is not set")])
+def test_a_write_that_fails_leaves_the_former_model_and_says_why_in_one_line(error: Exception, tmp_path: Path) -> None:
+    model = tmp_path / "spag-1"
+    with writing(model) as partial:
+        write_files(partial, "former")
+
+    def fail() -> None:
+        with writing(model) as partial:
+            write_files(partial)
+            raise error
+
+    with pytest.raises(RunFolderError, match=r"spag-1: .*(No space left|do_sample).*--resume") as caught:
+        fail()
+    assert "\n" not in str(caught.value)
+    assert (model / "config.json").read_text() == "former"
+    assert names_in(tmp_path) == ["spag-1"]
+
+
+def test_a_killed_write_leaves_nothing_behind_after_the_next_one(tmp_path: Path) -> None:
+    (tmp_path / ".spag-1.0123abcd.partial").mkdir()
+    (tmp_path / ".spag-10.0123abcd.partial").mkdir()
+    with writing(tmp_path / "spag-1") as partial:
+        write_files(partial)
+    assert names_in(tmp_path) == [".spag-10.0123abcd.partial", "spag-1"]
+
+
+def test_the_files_of_a_replaced_model_go_but_its_readme_stays(tmp_path: Path) -> None:
+    model = tmp_path / "spag-1"
+    model.mkdir()
+    (model / CARD).write_text("my own words")
+    (model / "model-00002-of-00002.safetensors").write_text("of another size")
+    with writing(model) as partial:
+        write_files(partial)
+    assert names_in(model) == [CARD, "config.json", "model.safetensors", "tokenizer_config.json"]
+    assert (model / CARD).read_text() == "my own words"
+
+
+@pytest.mark.parametrize("lacking", ["config.json", "model.safetensors", "tokenizer_config.json"])
+def test_a_model_that_lacks_a_file_is_not_complete(lacking: str, tmp_path: Path) -> None:
+    write_files(tmp_path)
+    assert is_complete(tmp_path)
+    (tmp_path / lacking).unlink()
+    assert not is_complete(tmp_path)
+
+
+def test_all_files_of_weights_that_the_index_names_have_to_be_there(tmp_path: Path) -> None:
+    write_files(tmp_path)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}))
+    (tmp_path / "model-1.safetensors").write_text("")
+    assert not is_complete(tmp_path)
+    (tmp_path / "model-2.safetensors").write_text("")
+    assert is_complete(tmp_path)
+    index.write_text('{"weight_map": {"a"')
+    assert not is_complete(tmp_path)
+
+
+def test_a_model_that_is_to_be_replaced_is_no_model_any_more(tmp_path: Path) -> None:
+    model = tmp_path / "models" / "spag-1"
+    make_incomplete(model)
+    with writing(model) as partial:
+        write_files(partial)
+    make_incomplete(model)
+    assert not is_complete(model)
+    assert saved_models(tmp_path) == []
