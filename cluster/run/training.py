@@ -92,6 +92,13 @@ class Training(Protocol):
     def match_with(self, stage: Stage) -> None:
         """The newest weights against those of an earlier stage, in both seats."""
 
+    def is_mid_stage(self) -> bool:
+        """Whether the learners' weights are from the middle of a stage, which resumes with its next step."""
+        ...
+
+    def judge(self, stage: Stage) -> None:
+        """The part of `evaluate` that plays nothing: what was measured is judged again."""
+
     def end_learning(self) -> None: ...
     def end(self) -> list[Match]: ...
 
@@ -114,11 +121,11 @@ def go_on(run: Training, state: RunState) -> list[Match]:
     if not state.order:
         run.measure_checkpoint()
     if not state.stage:
-        run.evaluate(BASE)
+        evaluate(run, state)
         if config.imitation.enabled:
             state = imitate(run, state)
     if state.stage:
-        run.evaluate(Stage.parse(state.stage))
+        evaluate(run, state)
 
     averages = RoleAverages.saved_in(state, config)
     sft = run.samples.sft()
@@ -135,6 +142,18 @@ def go_on(run: Training, state: RunState) -> list[Match]:
     if config.self_play.rounds and config.evaluation.games:
         run.match_with(IMITATED if config.imitation.enabled else BASE)
     return run.end()
+
+
+def evaluate(run: Training, state: RunState) -> None:
+    """Evaluate the stage that ended last, unless the run resumes later than at its end: then it was evaluated before,
+    and the learners no longer have its weights."""
+    stage, config = Stage.parse(state.stage) if state.stage else BASE, run.config
+    versions_per_round = config.self_play.games_per_round // config.stream.games_per_version
+    is_mid_round = config.schedule == "stream" and state.parts != state.rounds * versions_per_round
+    if is_mid_round or run.is_mid_stage():
+        run.judge(stage)
+    else:
+        run.evaluate(stage)
 
 
 def imitate(run: Training, state: RunState) -> RunState:

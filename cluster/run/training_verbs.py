@@ -171,7 +171,7 @@ class Trainer:
     def start_league(self) -> None:
         self._league.start()
         # Weights from the middle of a stage never become opponents.
-        if not any(policy.is_in_stage for policy in self._policies):
+        if not self.is_mid_stage():
             self._league.new_version()
 
     def new_version(self) -> None:
@@ -192,7 +192,13 @@ class Trainer:
         if asks_tasks(self.config, stage):
             self._tasks.stage(stage)
         self._write_cards(stage)
+        self.judge(stage)
+
+    def judge(self, stage: Stage) -> None:
         self._collapse.look(stage)
+
+    def is_mid_stage(self) -> bool:
+        return any(policy.is_in_stage for policy in self._policies)
 
     def match_with(self, stage: Stage) -> None:
         last = Stage.of_round(self.config.self_play.rounds)
