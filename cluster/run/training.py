@@ -79,8 +79,8 @@ class Training(Protocol):
         """The learners' weights as model folders of the run."""
 
     def publish(self) -> None: ...
-    def start_league(self) -> None: ...
-    def new_version(self) -> None:
+    def start_league(self, state: RunState) -> None: ...
+    def new_version(self, state: RunState) -> None:
         """Call after a publish: the league may keep the version, and draws past versions for its engines."""
 
     def record_opponents(self, episodes: list[Episode]) -> None:
@@ -129,13 +129,13 @@ def go_on(run: Training, state: RunState) -> list[Match]:
 
     averages = RoleAverages.saved_in(state, config)
     sft = run.samples.sft()
-    run.start_league()
+    run.start_league(state)
     if config.schedule == "stream" and state.rounds < config.self_play.rounds:
         state = stream_rounds(run, state, sft, averages)
     for number in range(state.rounds + 1, config.self_play.rounds + 1):
         state = spag_round(run, number, state, sft, averages)
         run.publish()
-        run.new_version()
+        run.new_version(state)
         run.evaluate(Stage.parse(state.stage))
 
     run.end_learning()
@@ -210,7 +210,7 @@ def stream_rounds(run: Training, state: RunState, sft: list[TurnSample], average
             run.learn(learned)
             run.publish()
             state = averages.added_to(replace(state, parts=part + 1, stream=stream.learned()))
-            run.new_version()
+            run.new_version(state)
             if place == versions_per_round:
                 state = replace(state, stage=str(stage), rounds=round_number)
                 run.save(stage)

@@ -168,14 +168,14 @@ class Trainer:
     def publish(self) -> None:
         self._publisher.publish()
 
-    def start_league(self) -> None:
+    def start_league(self, state: RunState) -> None:
         self._league.start()
-        # Weights from the middle of a stage never become opponents.
-        if not self.is_mid_stage():
-            self._league.new_version()
+        self.new_version(state)
 
-    def new_version(self) -> None:
-        self._league.new_version()
+    def new_version(self, state: RunState) -> None:
+        num_done = state.parts if self.config.schedule == "stream" else state.rounds
+        # Weights from the middle of a stage never become opponents.
+        self._league.new_version(num_done + self.config.imitation.enabled, may_keep=not self.is_mid_stage())
 
     def record_opponents(self, episodes: list[Episode]) -> None:
         self._league.record(episodes)
@@ -212,6 +212,7 @@ class Trainer:
 
     def end(self) -> list[Match]:
         self._write_cards()
+        self._league.end()
         self._status.set_status("done")
         return self._matches.results
 

@@ -62,6 +62,8 @@ def test_what_does_not_end_is_killed_and_gone_on_return() -> None:
 class DetachedRun:
     """Takes the place of Ray and of a Run on it: a process that adopts the lease. `fails`: its constructor raises."""
 
+    lease: FolderLease
+
     def __init__(self, fails: bool) -> None:
         self.fails = fails
         self.killed = False
