@@ -6,6 +6,10 @@
 
 Against another player the learner plays each seat equally often, on the same words, and only its own turns are
 trained on. All random draws are a function of the seed and of the games played so far.
+
+A league counts the versions that training makes, from 0 for the base model. Turns are stamped with the number under
+which weights were published. A run that resumes publishes its weights again, under the next number, because no number
+is used twice. So numbers may be higher than versions; `League.numbers` says by how much.
 """
 
 from __future__ import annotations
@@ -71,13 +75,18 @@ class PastVersion:
 
 @dataclass
 class League:
-    """A run's record of its players: kept versions, and results of every pair."""
+    """A run's record of its players: kept versions, and results of every pair. `newest`: the version that training has
+    made last. `numbers`: (the published number from which on it holds, by how much numbers are higher than versions);
+    unlike the rest it is not in checkpoints, because numbers are never taken back."""
 
     config: LeagueConfig
     seed: int
     kept: list[PastVersion] = field(default_factory=list)
     matrix: WinMatrix = field(default_factory=WinMatrix)
     draws: int = 0
+    newest: int | None = None
+    offset: int | None = 0  # of versions; None in a checkpoint of a former release, whose versions were the numbers
+    numbers: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def is_open(self) -> bool:
@@ -89,6 +98,25 @@ class League:
         shares = [(f"past-{number}", self.config.past_share / past) for number in range(past)]
         shares += [(f"fixed-{number}", fixed.share) for number, fixed in enumerate(self.config.fixed)]
         return Opponents(self.seed, tuple(shares))
+
+    def reached(self, num_trained: int, number: int) -> bool:
+        """Training has made its version `num_trained`, which is published as `number`. Returns False if the league had
+        it before: a resumed run publishes it again."""
+        if self.offset is None:
+            self.offset = number - num_trained
+        before, self.newest = self.newest, num_trained + self.offset
+        if number - self.newest != (self.numbers[-1][1] if self.numbers else 0):
+            self.numbers.append((number, number - self.newest))
+        return self.newest != before
+
+    def version_of_number(self, number: int) -> int:
+        higher_by = [by for first, by in self.numbers if first <= number]
+        return number - higher_by[-1] if higher_by else number
+
+    def number_of(self, version: int) -> int:
+        """The number under which a version was published last."""
+        higher_by = [by for first, by in self.numbers if first - by <= version]
+        return version + higher_by[-1] if higher_by else version
 
     def wants(self, version: int) -> bool:
         """Whether this version is to be kept."""
@@ -107,9 +135,11 @@ class League:
             dropped.append(self.kept.pop(min(gaps)[1] if gaps else 0))
         return dropped
 
-    def draw(self, count: int) -> list[PastVersion]:
-        """`count` of the kept versions, for the next games; a version is repeated only if there are fewer."""
-        self.draws += 1
+    def draw(self, count: int, again: bool = False) -> list[PastVersion]:
+        """`count` of the kept versions, for the next games; a version is repeated only if there are fewer. `again`: the
+        same ones as at the last draw, if no game was recorded since."""
+        if not again:
+            self.draws += 1
         chance = random.Random(f"{self.seed}/past/{self.draws}")
         left = list(self.kept)
         drawn: list[PastVersion] = []
@@ -129,32 +159,38 @@ class League:
     def record(self, episodes: Iterable[Episode]) -> None:
         """Add finished games; without opponents none is counted."""
         for episode in episodes if self.is_open else ():
-            self.matrix.add(*players_of(episode), episode.verdict.outcome)
+            self.matrix.add(*players_of(episode, self.version_of_number), episode.verdict.outcome)
 
-    def restore(self, state: Mapping[str, Any], is_there: Callable[[PastVersion], bool]) -> None:
-        """The inverse of `as_json`, without versions that no longer exist."""
+    def restore(self, state: Mapping[str, Any] | None, is_there: Callable[[PastVersion], bool]) -> None:
+        """The inverse of `as_json`, without versions that no longer exist; None is the beginning."""
+        state = state or League(self.config, self.seed).as_json()
         kept = [PastVersion(past["version"], past["folders"]) for past in state["kept"]]
         self.kept = [past for past in kept if is_there(past)]
         self.matrix = WinMatrix.from_json(state["games"])
         self.draws = state["draws"]
+        self.newest, self.offset = state.get("newest"), state.get("offset", None if self.draws else 0)
 
     def as_json(self) -> dict[str, Any]:
         """What a checkpoint has of it."""
         return {
             "kept": [{"version": past.version, "folders": dict(past.folders)} for past in self.kept],
             "draws": self.draws,
+            "newest": self.newest,
+            "offset": self.offset,
             "games": self.matrix.as_json(),
         }
 
     def summary(self) -> dict[str, Any]:
-        """`as_json` with ratings of kept versions, of the newest MOST_RATED versions and of fixed opponents. Fitting
-        takes time with the cube of their number, so a long run does not rate all of its versions."""
+        """`as_json` with the numbers of kept versions, and ratings of these, of the newest MOST_RATED versions and of
+        fixed opponents. Fitting takes time with the cube of their number, so a long run does not rate all versions."""
         versions = sorted({version_of(player) for player in self.matrix.players()}, reverse=True)
         rated = {past.version for past in self.kept} | set(versions[:MOST_RATED])
         fixed = {fixed.model for fixed in self.config.fixed}
         among = self.matrix.among(lambda name: version_of(name) in rated or name.rpartition("@")[0] in fixed)
         ratings = {f"{player} as {role}": value for (player, role), value in among.ratings().items()}
-        return self.as_json() | {"ratings": ratings}
+        state = self.as_json()
+        kept = [past | {"number": self.number_of(past["version"])} for past in state["kept"]]
+        return state | {"kept": kept, "ratings": ratings}
 
 
 def version_of(player: str) -> int:
@@ -163,11 +199,13 @@ def version_of(player: str) -> int:
     return int(version) if version.isdecimal() else -1
 
 
-def players_of(episode: Episode) -> tuple[str, str]:
+def players_of(episode: Episode, version_of_number: Callable[[int], int] = int) -> tuple[str, str]:
     """(attacker, defender) as policy@version; if weights changed during the game, the version of the oldest turn."""
     names = {}
     for role in Role:
         turns = [turn for turn in episode.turns if turn.role is role]
         oldest = min(turns, key=lambda turn: turn.first_version, default=None)
-        names[role] = f"{oldest.policy.removeprefix(PAST)}@{oldest.first_version}" if oldest is not None else "nobody"
+        names[role] = "nobody"
+        if oldest is not None:
+            names[role] = f"{oldest.policy.removeprefix(PAST)}@{version_of_number(oldest.first_version)}"
     return names[Role.ATTACKER], names[Role.DEFENDER]

@@ -79,9 +79,13 @@ def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
             name=f"run-{folder.name}", namespace=NAMESPACE, lifetime="detached", num_cpus=0
         )
         run: RunHandle = actor.remote(config, lease, *prepared, every_rules(config))
-        get(run.status.remote())  # an error of its constructor is raised here
-        run.train_alone.remote()
-        stack.pop_all()  # the Run holds the lease from here on
+        try:
+            get(run.status.remote())  # an error of its constructor is raised here
+            run.train_alone.remote()
+        except BaseException:
+            ray.kill(run)  # nothing else would end it, and it would hold the folder
+            raise
+        lease.hand_over()  # the Run has adopted it, and keeps it after this process
     return warnings
 
 

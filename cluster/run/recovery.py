@@ -112,7 +112,9 @@ class Recovery:
         num_done = sum(policy.stage_progress.num_steps_done for policy in self._policies if policy.stage_progress)
         if self._config.checkpoint.enabled and num_done and (self.is_due or self.time_to_save()):
             # Words and league as at the stage's start: when resumed, the stage starts there and gets the same games.
-            self._write(f"{stage.stage}-step-{num_done}", self._last)
+            # The league has drawn opponents for it since the last checkpoint.
+            state = replace(self._last, league=self._league.at_stage_start)
+            self._write(f"{stage.stage}-step-{num_done}", state)
 
     def _write(self, name: str, state: RunState) -> RunState:
         began = time.perf_counter()
@@ -122,6 +124,7 @@ class Recovery:
                 policy.save_state(folder)
         self._save_seconds = time.perf_counter() - began
         self._last, self._saved_at, self.is_wanted = state, time.monotonic(), False
+        self._league.is_saved(state.league)
         num_bytes = self._checkpoints.newest_bytes()
         self._recorder.record(CheckpointLine(name, state.stage, round(self._save_seconds, 3), num_bytes))
         return state

@@ -224,9 +224,8 @@ class Run:
             if defender != attacker:
                 self._engines.start(defender, "defender", "defender", 1)
                 other = self._seating.engines_of("defender", "defender", defender, temperature)
-            seats = {"attacker": seat, "defender": other}
-            scenarios = [Scenario(word) for word in words]
-            episodes = play_round(self._ground, str(PLAY), scenarios, seats, Opponents(self._config.seed))
+            seats, opponents = {"attacker": seat, "defender": other}, Opponents(self._config.seed)
+            episodes = play_round(self._ground, str(PLAY), list(map(Scenario, words)), seats, opponents)
             return [episode.as_published() for episode in episodes]
 
     def match_only(self, entrants: Sequence[Entrant], against: str | None, played: Sequence[Match]) -> list[Match]:

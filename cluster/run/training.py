@@ -83,8 +83,8 @@ class Training(Protocol):
         """Save the model of the stage that `state` ended with, if the attempt before could not."""
 
     def publish(self) -> None: ...
-    def start_league(self) -> None: ...
-    def new_version(self) -> None:
+    def start_league(self, state: RunState) -> None: ...
+    def new_version(self, state: RunState) -> None:
         """Call after a publish: the league may keep the version, and draws past versions for its engines."""
 
     def record_opponents(self, episodes: list[Episode]) -> None:
@@ -95,6 +95,13 @@ class Training(Protocol):
 
     def match_with(self, stage: Stage) -> None:
         """The newest weights against those of an earlier stage, in both seats."""
+
+    def is_mid_stage(self) -> bool:
+        """Whether the learners' weights are from the middle of a stage, which resumes with its next step."""
+        ...
+
+    def judge(self, stage: Stage) -> None:
+        """The part of `evaluate` that plays nothing: what was measured is judged again."""
 
     def end_learning(self) -> None: ...
     def end(self) -> list[Match]: ...
@@ -121,27 +128,39 @@ def go_on(run: Training, state: RunState) -> list[Match]:
     if not state.order:
         run.measure_checkpoint()
     if not state.stage:
-        run.evaluate(BASE)
+        evaluate(run, state)
         if config.imitation.enabled:
             state = imitate(run, state)
     if state.stage:
-        run.evaluate(Stage.parse(state.stage))
+        evaluate(run, state)
 
     averages = RoleAverages.saved_in(state, config)
     sft = run.samples.sft()
-    run.start_league()
+    run.start_league(state)
     if config.schedule == "stream" and state.rounds < config.self_play.rounds:
         state = stream_rounds(run, state, sft, averages)
     for number in range(state.rounds + 1, config.self_play.rounds + 1):
         state = spag_round(run, number, state, sft, averages)
         run.publish()
-        run.new_version()
+        run.new_version(state)
         run.evaluate(Stage.parse(state.stage))
 
     run.end_learning()
     if config.self_play.rounds and config.evaluation.games:
         run.match_with(IMITATED if config.imitation.enabled else BASE)
     return run.end()
+
+
+def evaluate(run: Training, state: RunState) -> None:
+    """Evaluate the stage that ended last, unless the run resumes later than at its end: then it was evaluated before,
+    and the learners no longer have its weights."""
+    stage, config = Stage.parse(state.stage) if state.stage else BASE, run.config
+    versions_per_round = config.self_play.games_per_round // config.stream.games_per_version
+    is_mid_round = config.schedule == "stream" and state.parts != state.rounds * versions_per_round
+    if is_mid_round or run.is_mid_stage():
+        run.judge(stage)
+    else:
+        run.evaluate(stage)
 
 
 def imitate(run: Training, state: RunState) -> RunState:
@@ -199,7 +218,7 @@ def stream_rounds(run: Training, state: RunState, sft: list[TurnSample], average
             run.learn(learned)
             run.publish()
             state = averages.added_to(replace(state, parts=part + 1, stream=stream.learned()))
-            run.new_version()
+            run.new_version(state)
             if place == versions_per_round:
                 state = replace(state, stage=str(stage), rounds=round_number)
             if place == versions_per_round or run.checkpoint_is_due(part + 1):

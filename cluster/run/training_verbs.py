@@ -185,14 +185,14 @@ class Trainer:
     def publish(self) -> None:
         self._publisher.publish()
 
-    def start_league(self) -> None:
+    def start_league(self, state: RunState) -> None:
         self._league.start()
-        # Weights from the middle of a stage never become opponents.
-        if not any(policy.is_in_stage for policy in self._policies):
-            self._league.new_version()
+        self.new_version(state)
 
-    def new_version(self) -> None:
-        self._league.new_version()
+    def new_version(self, state: RunState) -> None:
+        num_done = state.parts if self.config.schedule == "stream" else state.rounds
+        # Weights from the middle of a stage never become opponents.
+        self._league.new_version(num_done + self.config.imitation.enabled, may_keep=not self.is_mid_stage())
 
     def record_opponents(self, episodes: list[Episode]) -> None:
         self._league.record(episodes)
@@ -209,7 +209,13 @@ class Trainer:
         if asks_tasks(self.config, stage):
             self._tasks.stage(stage)
         self._write_cards(stage)
+        self.judge(stage)
+
+    def judge(self, stage: Stage) -> None:
         self._collapse.look(stage)
+
+    def is_mid_stage(self) -> bool:
+        return any(policy.is_in_stage for policy in self._policies)
 
     def match_with(self, stage: Stage) -> None:
         last = Stage.of_round(self.config.self_play.rounds)
@@ -223,6 +229,7 @@ class Trainer:
 
     def end(self) -> list[Match]:
         self._write_cards()
+        self._league.end()
         self._status.set_status("done")
         return self._matches.results
 

@@ -18,13 +18,17 @@ from cluster.tracking.recorder import Recorder
 from cluster.types import Seat
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.log import write_atomically
 from spag_ray.game.rules import Role
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.results.lines import OpponentLine
 
 
 class LeaguePlay:
-    """`start` starts the opponents; `seats` are then their seats, by the names that an arena uses."""
+    """`start` starts the opponents; `seats` are then their seats, by the names that an arena uses. `at_stage_start`:
+    the league's state before the games of the stage under way, which a stage that resumes in its middle records again.
+
+    A version that is dropped stays in league/ as long as the newest checkpoint has it."""
 
     def __init__(
         self,
@@ -48,6 +52,11 @@ class LeaguePlay:
         self._num_past = self._config.num_past
         self._has_adapters = config.sends_adapters
         self._past_pools: set[str] = set()
+        self._saved: set[int] = set()  # versions that the newest checkpoint has
+        self._numbers = self._folder / "league" / "numbers.json"
+        if self._numbers.exists():
+            self.league.numbers = [(first, by) for first, by in json.loads(self._numbers.read_text(encoding="utf-8"))]
+        self.at_stage_start = self.league.as_json()
 
     def opponents(self) -> Opponents:
         return self.league.opponents(self._num_past)
@@ -83,36 +92,67 @@ class LeaguePlay:
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
         """Go back to a checkpoint's state; None is the beginning."""
-        empty: dict[str, Any] = {"kept": [], "games": [], "draws": 0}
-        self.league.restore(state or empty, lambda past: all(Path(folder).is_dir() for folder in past.folders.values()))
+        if state is not None:  # the run folder may have been moved
+            kept = [past | {"folders": self._folders(past["version"], past["folders"])} for past in state["kept"]]
+            state = {**state, "kept": kept}
+        self.league.restore(state, lambda past: all(Path(folder).is_dir() for folder in past.folders.values()))
+        self.at_stage_start = self.league.as_json()
+        self._saved = {past.version for past in self.league.kept}
 
-    def new_version(self) -> None:
-        """Keep the newest version if the league wants it, and draw new versions for the past engines."""
+    def is_saved(self, state: Mapping[str, Any] | None) -> None:
+        """A checkpoint with this state is now the newest."""
+        self._saved = {past["version"] for past in state["kept"]} if state else set()
+        self._remove_dropped()
+
+    def end(self) -> None:
+        """The run ends: leave only kept versions on disk. A run that resumes with more rounds drops the others, too."""
+        self._saved = set()
+        self._remove_dropped()
+
+    def new_version(self, num_trained: int, may_keep: bool = True) -> None:
+        """Keep the newest version, which training has made as its `num_trained`-th, if the league wants it, and draw
+        past versions for their engines. A version that the league has already, because the run resumes, changes
+        nothing: the engines get the past versions that were drawn then. `may_keep`: the learners have its weights."""
         if not self.league.is_open:
             return
         self._lease.check(now=True)
-        version = self._policies[0].version
-        folder, dropped = self._folder / "league", []
+        folder, numbers = self._folder / "league", list(self.league.numbers)
+        is_new = self.league.reached(num_trained, self._policies[0].version)
+        version = self.league.newest
+        assert version is not None
+        folder.mkdir(exist_ok=True)
+        if numbers != self.league.numbers:  # before any game is played under the new number
+            write_atomically(self._numbers, json.dumps(self.league.numbers))
         # Without an adapter its opponents could not answer: adapters are kept from the first version on.
         is_first = self._has_adapters and self._num_past > 0 and not self.league.kept
-        if is_first or self.league.wants(version):
-            folders = {
-                policy.name: policy.save_to(folder / f"v{version}" / policy.name, self._has_adapters)
-                for policy in self._policies
-            }
-            dropped = self.league.keep(PastVersion(version, folders))
+        if is_new and may_keep and (is_first or self.league.wants(version)):
+            shutil.rmtree(folder / f"v{version}", ignore_errors=True)  # of an attempt that ended meanwhile
+            folders = self._folders(version, [policy.name for policy in self._policies])
+            for policy in self._policies:
+                policy.save_to(Path(folders[policy.name]), self._has_adapters)
+            self.league.keep(PastVersion(version, folders))
         drawn: dict[str, dict[str | None, tuple[str, int]]] = {}
-        for number, past in enumerate(self.league.draw(self._num_past)):
+        for number, past in enumerate(self.league.draw(self._num_past, again=not is_new)):
             for policy in self._policies:
                 pool, adapter = self._past_player(policy, f"past-{number}")
-                drawn.setdefault(pool, {})[adapter] = past.folders[policy.name], past.version
-            self._recorder.record(OpponentLine(f"past-{number}", past.version))
+                drawn.setdefault(pool, {})[adapter] = past.folders[policy.name], self.league.number_of(past.version)
+            self._recorder.record(OpponentLine(f"past-{number}", self.league.number_of(past.version)))
         for pool, saved in drawn.items():
             self._engines.give(pool, saved)
-        for old in dropped:  # no engine will load it again
-            shutil.rmtree(folder / f"v{old.version}")
+        self._remove_dropped()  # no engine will load them again
+        self.at_stage_start = self.league.as_json()
         found = json.dumps(self.league.summary(), indent=1) + "\n"
-        (self._folder / "league.json").write_text(found, encoding="utf-8")
+        write_atomically(self._folder / "league.json", found)
+
+    def _folders(self, version: int, policies: Iterable[str]) -> dict[str, str]:
+        return {name: str(self._folder / "league" / f"v{version}" / name) for name in policies}
+
+    def _remove_dropped(self) -> None:
+        """Remove the folders of versions that neither the league nor the newest checkpoint has."""
+        needed = {f"v{version}" for version in self._saved | {past.version for past in self.league.kept}}
+        for folder in (self._folder / "league").glob("v[0-9]*"):
+            if folder.name not in needed:
+                shutil.rmtree(folder)
 
     def _past_player(self, policy: LearningPolicy, opponent: str) -> tuple[str, str | None]:
         """(pool, adapter) of a past version: all are adapters in one pool, or whole models in a pool each."""

@@ -5,6 +5,9 @@
     lease.check()                      before anything is written; raises LeaseLostError
     lease.release()
 
+    with held(folder) as lease:        the same in a block
+        lease.hand_over()              if another process of the run has adopted the lease, and keeps it after the block
+
     FOLDER/lease/N            who took it, written once; the highest N is the lease
     FOLDER/lease/TOKEN.M.beat who holds it now, and a count that every heartbeat raises; replaced atomically. M rises
                               when another process of the same run adopts the lease. Each process writes its own file;
@@ -34,7 +37,7 @@ HEARTBEAT_S = 5.0
 DEAD_AFTER_S = 60.0
 LOOK_EVERY_S = 0.25
 CHECK_EVERY_S = 1.0  # `check` without `now` reads the folder at most so often
-END_WITHIN_S = 5.0  # how long to wait for a killed process to end
+END_WITHIN_S = 1.5 * HEARTBEAT_S  # how long `release` waits for the end or for a heartbeat of another process
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class FolderLease:
         self._term = 0  # of the beats that this process writes
         self._writing = threading.Lock()
         self._checked_at: float | None = None
+        self.is_handed_over = False
 
     def __reduce__(self) -> tuple[type[FolderLease], tuple[Path, int, str]]:
         return FolderLease, (self.folder, self._number, self._token)  # another process has another clock
@@ -132,18 +136,33 @@ class FolderLease:
     def is_ours(self) -> bool:
         return _newest(self._place) == self._number and _token_of(self._place / str(self._number)) == self._token
 
-    def release(self) -> None:
-        """Release the lease, so the next run can take it at once. Waits for a killed process of this run to end. Does
-        nothing if the lease is lost."""
+    def hand_over(self) -> None:
+        """Leave the lease to the process that has adopted it: the end of the block of `held` does not release it."""
+        self.is_handed_over = True
+
+    def release(self) -> bool:
+        """Release the lease, so the next run can take it at once. Returns False, and writes nothing, if another living
+        process of this run holds it; waits for a killed one to end. Does nothing if the lease is lost."""
         if not self.is_ours():
-            return
-        holder = self._holder()
-        deadline = time.monotonic() + END_WITHIN_S
-        while holder.process.is_elsewhere_here() and time.monotonic() < deadline:
-            time.sleep(0.02)
+            return True
+        if self._is_held_by_another():
+            return False
         with self._writing:
             self._term = _newest_term(self._place, self._token)
             self._write(replace(self._holder(), is_released=True))
+        return True
+
+    def _is_held_by_another(self) -> bool:
+        """Whether another process holds it and has not ended within END_WITHIN_S. On another host it counts as ended if
+        it sends no heartbeat in this time."""
+        first = holder = self._holder()
+        deadline = time.monotonic() + END_WITHIN_S
+        while holder.process != this_process() and not has_ended(holder.process):
+            if time.monotonic() > deadline:
+                return holder.process.is_elsewhere_here() or holder != first
+            time.sleep(0.02)
+            holder = self._holder()
+        return False
 
     @property
     def _place(self) -> Path:
@@ -215,7 +234,7 @@ class Heartbeat:
 
 @contextlib.contextmanager
 def held(folder: Path, say: Callable[[str], None] = lambda text: None) -> Iterator[FolderLease]:
-    """Hold the lease during the block. Raises as `FolderLease.take` does."""
+    """Hold the lease during the block, or until it is handed over. Raises as `FolderLease.take` does."""
     lease = FolderLease.take(folder, say)
     heartbeat = Heartbeat(lease, say)
     try:
@@ -223,7 +242,8 @@ def held(folder: Path, say: Callable[[str], None] = lambda text: None) -> Iterat
     finally:
         heartbeat.stop()
         try:
-            lease.release()
+            if not lease.is_handed_over and not lease.release():
+                say(f"the lease of {folder} is not released: another process of this run lives and holds it")
         except OSError as error:  # for example on a full disk; it must not hide an exception of the block
             say(f"the lease of {folder} could not be released ({error}); it counts as dead after {DEAD_AFTER_S:g} s")
 

@@ -24,6 +24,8 @@ import pytest
 from spag_ray.config.loading import to_yaml
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
+from spag_ray.errors import RunFolderError
+from spag_ray.host.folder_lease import FolderLease
 from tests.support.bare_environment import of_extra, python_with, site_packages
 from tests.support.notebooks import NOTEBOOKS, executed
 from tests.support.runs import PENALISED, records_of, stream_run, tiny_run
@@ -323,6 +325,8 @@ def test_a_run_outlives_the_session_that_started_it_and_frees_everything_when_it
     started.kill()  # probably mid-call
     before = count(folder, "sync")
     wait_until(lambda: count(folder, "sync") > before + 1, 60, "it goes on by itself")
+    with pytest.raises(RunFolderError, match="is alive in it"):  # it has its folder, although who started it is gone
+        FolderLease.take(folder)
     looked = client.said(
         """
 import time

@@ -21,6 +21,7 @@ from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.opponents import LeagueConfig
 from spag_ray.errors import ConfigError
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.turn import Turn
 from spag_ray.results.ratings import WinMatrix
 from spag_ray.training_data.samples import game_samples
 from tests.support.episodes import game
@@ -150,7 +151,7 @@ def test_a_league_of_many_versions_rates_kept_and_new_ones_and_saves_no_ratings(
 def test_without_opponents_no_game_is_counted() -> None:
     league = League(LeagueConfig(), 0)
     league.record([game(0, Outcome.ATTACKER_WINS)] * 3)
-    assert league.as_json() == {"kept": [], "draws": 0, "games": []}
+    assert league.as_json() == {"kept": [], "draws": 0, "newest": None, "offset": 0, "games": []}
 
 
 class Policies:
@@ -203,7 +204,7 @@ def test_opponents_that_are_adapters_share_the_past_engines(tmp_path: Path) -> N
     }
     assert [share for _, share in play.opponents().shares] == [pytest.approx(0.5 / 3)] * 3
     for policy.version in range(1, 7):
-        play.new_version()
+        play.new_version(policy.version)
     assert [past.version for past in play.league.kept] == [1, 2, 4, 6], "the first, so that all opponents can play"
     assert policy.saved_alone
     assert engines.given[0] == ("policy-past", {"past-0": 1, "past-1": 1, "past-2": 1})
@@ -219,9 +220,74 @@ def test_opponents_that_are_whole_models_have_an_engine_each(tmp_path: Path) -> 
         (f"policy-past-{number}", None) for number in range(2)
     }
     for policy.version in (1, 2):
-        play.new_version()
+        play.new_version(policy.version)
     assert engines.given == [("policy-past-0", {None: 2}), ("policy-past-1", {None: 2})]
     assert not policy.saved_alone
+
+
+def test_a_resumed_league_counts_the_versions_of_training_and_not_the_numbers_of_publishing() -> None:
+    counted = league()
+    assert [counted.reached(version, version) for version in (1, 2)] == [True, True]
+    resumed = league()
+    resumed.numbers = counted.numbers
+    resumed.restore(counted.as_json(), lambda past: True)
+    assert not resumed.reached(2, 5), "numbers 3 and 4 went to versions that are lost; 5 has the weights of 2 again"
+    assert resumed.reached(3, 6)
+    assert resumed.newest == 3
+    assert [resumed.version_of_number(number) for number in (0, 1, 2, 5, 6)] == [0, 1, 2, 2, 3]
+    assert [resumed.number_of(version) for version in (0, 1, 2, 3)] == [0, 1, 5, 6], "the last ones"
+    played = replace(
+        game(0, Outcome.ATTACKER_WINS),
+        turns=tuple(
+            Turn(role, "x", (1,), (2,), (-0.5,), policy, version, version)
+            for role, policy, version in ((Role.ATTACKER, "policy", 6), (Role.DEFENDER, "past policy", 5))
+        ),
+    )
+    resumed.record([played])
+    assert resumed.as_json()["games"] == [{"attacker": "policy@3", "defender": "policy@2", "attacker wins": 1}]
+
+
+def test_a_league_of_a_former_release_keeps_its_numbers() -> None:
+    former = {"kept": [{"version": 4, "folders": {"policy": "league/v4/policy"}}], "draws": 4, "games": []}
+    resumed = league()
+    resumed.restore(former, lambda past: True)
+    assert resumed.reached(3, 6)
+    assert resumed.reached(4, 7)
+    assert resumed.newest == 7, "higher than all that it has"
+    assert resumed.version_of_number(6) == 6
+    again = league()
+    again.restore(resumed.as_json(), lambda past: True)
+    assert not again.reached(4, 9)
+    assert again.newest == 7
+
+
+def test_versions_that_are_dropped_stay_on_disk_as_long_as_the_newest_checkpoint_has_them(tmp_path: Path) -> None:
+    play, policy, _ = league_play(tmp_path, {}, max_snapshots=2, snapshot_every=1)
+
+    def there() -> list[str]:
+        return sorted(path.name for path in (tmp_path / "league").iterdir())
+
+    for policy.version in (1, 2, 3):
+        play.new_version(policy.version)
+    assert there() == ["v1", "v3"], "without checkpoints they go at once"
+    play.is_saved(play.league.as_json())
+    for policy.version in (4, 5):
+        play.new_version(policy.version)
+    assert there() == ["v1", "v3", "v5"]
+    saved = play.league.as_json()
+    play.is_saved(saved)
+    assert there() == ["v1", "v5"]
+    (tmp_path / "league" / "v6" / "policy").mkdir(parents=True)  # of an attempt that ended
+    moved = {**saved, "kept": [past | {"folders": {"policy": "/elsewhere"}} for past in saved["kept"]]}
+    play.restore(moved)
+    assert play.league.as_json() == saved, "the run folder was moved"
+    policy.version = 8
+    play.new_version(5)
+    assert there() == ["numbers.json", "v1", "v5"]
+    play.new_version(6)
+    assert there() == ["numbers.json", "v1", "v5", "v6"]
+    play.end()
+    assert there() == ["numbers.json", "v1", "v6"]
 
 
 @pytest.mark.parametrize(

@@ -281,7 +281,9 @@ def _beat(lease: FolderLease) -> None:
     """As the process does that it names."""
     beat = max((lease.folder / "lease").glob("*.beat"))
     found = json.loads(beat.read_text())
-    beat.write_text(json.dumps({**found, "count": found["count"] + 1}))
+    partial = beat.with_name("partial")
+    partial.write_text(json.dumps({**found, "count": found["count"] + 1}))
+    partial.replace(beat)
 
 
 def test_a_block_renews_its_lease_and_releases_it_whatever_it_raises(
@@ -414,3 +416,95 @@ def record(number: int, stage: str = "spag-1") -> bytes:
     turn = Turn(Role.ATTACKER, "x", (1,), (2,), (-0.5,), "policy", 1, 1)
     verdict = Verdict(Outcome.TIED, EndReason.UNDECIDED, 1, "time is up", None, None)
     return encode(Episode(f"{stage}/{number}", number, stage, "river", 2, "strict", 1.0, (turn,), verdict))
+
+
+class Adopter:
+    """Another process of the run, which adopts the lease; `fails`: and then ends with an error."""
+
+    def __init__(self, lease: FolderLease, fails: bool = False) -> None:
+        self._place = lease.folder / "lease"
+        sent = pickle.dumps(lease)
+
+        def adopt() -> None:
+            theirs: FolderLease = pickle.loads(sent)
+            theirs.adopt()
+            if fails:
+                time.sleep(0.2)
+                raise SystemExit(1)
+            Heartbeat(theirs, lambda text: None, every_s=0.05)
+            time.sleep(60)
+
+        self.child = multiprocessing.get_context("fork").Process(target=adopt)
+        before = set(self._place.glob("*.beat"))
+        self.child.start()
+        deadline = time.monotonic() + 20
+        while set(self._place.glob("*.beat")) == before:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def text(self) -> str:
+        return max(self._place.glob("*.beat")).read_text()
+
+    def kill(self) -> None:
+        self.child.kill()
+        self.child.join()
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is waited for at a release takes 0.3 s."""
+    monkeypatch.setattr(folder_lease, "END_WITHIN_S", 0.3)
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_release_leaves_the_lease_to_a_living_process_of_the_run(tmp_path: Path) -> None:
+    lease = take(tmp_path)
+    run = Adopter(lease)
+    lease.release()
+    with pytest.raises(RunFolderError, match=rf"process {run.child.pid} on \S+ is alive"):
+        FolderLease.take(tmp_path)
+    run.kill()
+    lease.release()
+    assert json.loads(run.text())["is_released"]
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_release_writes_for_a_process_elsewhere_only_if_it_sends_no_heartbeat(lives: bool, tmp_path: Path) -> None:
+    lease = take(tmp_path)
+    rewrite(tmp_path, host="far", machine="far 1 pid:[1]")
+    over = threading.Event()
+
+    def beat() -> None:
+        while lives and not over.wait(0.05):
+            _beat(lease)
+
+    far = threading.Thread(target=beat)
+    far.start()
+    lease.release()
+    over.set()
+    far.join()
+    assert json.loads(max((tmp_path / "lease").glob("*.beat")).read_text())["is_released"] is not lives
+
+
+def test_after_a_hand_over_the_end_of_the_block_is_not_the_end_of_the_lease(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with held(tmp_path) as lease:
+        run = Adopter(lease)
+        lease.hand_over()
+    assert time.monotonic() - began < folder_lease.END_WITHIN_S, "nothing is waited for"
+    with pytest.raises(RunFolderError, match=rf"process {run.child.pid} on \S+ is alive"):
+        FolderLease.take(tmp_path)
+    run.kill()
+    assert take(tmp_path).is_ours()
+
+
+def test_a_process_that_fails_after_it_adopted_the_lease_frees_the_folder(tmp_path: Path) -> None:
+    def start() -> None:
+        with held(tmp_path) as lease:
+            Adopter(lease, fails=True).child.join()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        start()
+    assert take(tmp_path).is_ours()

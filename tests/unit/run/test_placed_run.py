@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +21,7 @@ from cluster.runtime.run_folder import check_can_be_made, note_stop
 from spag_ray.config.loading import parse_config
 from spag_ray.errors import ConfigError, InputError, RunFolderError
 from spag_ray.game.decks import load_deck
-from spag_ray.host.folder_lease import held
+from spag_ray.host.folder_lease import FolderLease, Heartbeat, held
 from spag_ray.results.report.files import read_files
 
 
@@ -53,6 +57,81 @@ def test_what_does_not_end_is_killed_and_gone_on_return() -> None:
         child.stdout.readline()
         placed_run._wait_for_the_end([psutil.Process(child.pid)], seconds=0.3)
         assert not psutil.pid_exists(child.pid)
+
+
+class DetachedRun:
+    """Takes the place of Ray and of a Run on it: a process that adopts the lease. `fails`: its constructor raises."""
+
+    lease: FolderLease
+
+    def __init__(self, fails: bool) -> None:
+        self.fails = fails
+        self.killed = False
+        self.status = SimpleNamespace(remote=lambda: None)
+        self.train_alone = SimpleNamespace(remote=lambda: None)
+
+    def get(self, _: None) -> None:
+        lease = self.lease
+
+        def adopt() -> None:
+            lease.adopt()
+            Heartbeat(lease, lambda text: None, every_s=0.05)
+            time.sleep(60)
+
+        before = lease._holder()
+        self.process = multiprocessing.get_context("fork").Process(target=adopt)
+        self.process.start()
+        while lease._holder() == before:
+            time.sleep(0.01)
+        if self.fails:
+            raise KeyError("of its constructor")
+
+    def kill(self, run: object) -> None:
+        assert run is self
+        self.killed = True
+        self.process.kill()
+        self.process.join()
+
+
+class TestPlaceDetached:
+    @pytest.fixture
+    def place(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], DetachedRun]:
+        def place(fails: bool) -> DetachedRun:
+            run = DetachedRun(fails)
+
+            def create(config: object, lease: FolderLease, *_: object) -> DetachedRun:
+                run.lease = lease
+                return run
+
+            actor: Any = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=create))
+            ray: Any = SimpleNamespace(remote=lambda **_: lambda _: actor, kill=run.kill)
+            monkeypatch.setattr(placed_run, "ray", ray)
+            monkeypatch.setattr(placed_run, "get", run.get)
+            monkeypatch.setattr(placed_run, "prepare", lambda *_, **__: placed_run.Prepared("model", [], [], {}))
+            monkeypatch.setattr(placed_run, "check_cluster", lambda *_: [])
+            try:
+                placed_run.place_detached(parse_config({}), tmp_path / "run", resume=False)
+            except KeyError:
+                assert fails
+            return run
+
+        return place
+
+    def test_the_run_has_its_folder_for_as_long_as_it_lives(
+        self, place: Callable[[bool], DetachedRun], tmp_path: Path
+    ) -> None:
+        run = place(False)
+        gc.collect()
+        with pytest.raises(RunFolderError, match=rf"process {run.process.pid} on \S+ is alive"):
+            FolderLease.take(tmp_path / "run")
+        run.kill(run)
+        assert FolderLease.take(tmp_path / "run").is_ours()
+
+    def test_a_run_that_does_not_start_is_ended_and_frees_its_folder(
+        self, place: Callable[[bool], DetachedRun], tmp_path: Path
+    ) -> None:
+        assert place(True).killed
+        assert FolderLease.take(tmp_path / "run").is_ours()
 
 
 class TestWordsOfAFile:

@@ -30,6 +30,7 @@ def recovery_of(tmp_path: Path, **checkpoint: Any) -> tuple[Recovery, RunControl
     policies: Any = [SimpleNamespace(stage_progress=stage_progress) for _ in range(2)]
     nobody: Any = None
     recovery: Any = Recovery(config, control, policies, *[nobody] * 9)
+    recovery._league = SimpleNamespace(at_stage_start=None)
     names: list[str] = []
 
     def write(name: str, state: Any) -> None:

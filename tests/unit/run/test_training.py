@@ -39,7 +39,8 @@ class Lines:
 
 class Played:
     """A Training that writes down what it is asked. `state` is where it goes on; `outcomes` are given to the versions
-    of a stream, one each; learning the n-th stage raises `lost` once."""
+    of a stream, one each; learning the n-th stage raises `lost` once. `mid_stage`: the checkpoint was saved between two
+    steps of a stage."""
 
     def __init__(self, config: dict[str, Any], state: RunState | None = None, **more: Any) -> None:
         self.config = RunConfig.model_validate(config)
@@ -52,6 +53,7 @@ class Played:
         self.lost_at: int | None = more.get("lost_at")
         self.stopped_at: int | None = more.get("stopped_at")
         self.refused: str | None = more.get("refused")
+        self.mid_stage: bool = more.get("mid_stage", False)
         self.num_learned = 0
         self.num_taken = 0
 
@@ -80,7 +82,11 @@ class Played:
         self.asked.append(f"self_play {stage}")
         return [game(0), game(1, Outcome.DEFENDER_WINS)]
 
+    def is_mid_stage(self) -> bool:
+        return self.mid_stage
+
     def learn(self, stage: Any) -> None:
+        self.mid_stage = False
         self.asked.append(f"learn {stage.stage}" + (f" part {stage.part}" if stage.part_of else ""))
         self.num_learned += 1
         if self.num_learned == self.lost_at:
@@ -133,9 +139,47 @@ def test_the_rounds_of_a_run_from_its_beginning() -> None:
 
 def test_a_run_goes_on_after_the_round_that_was_saved() -> None:
     asked = asked_by_train(Played(ROUNDS, RunState(order=3, stage="spag-1", rounds=1)))
-    assert asked[:5] == ["start", "restore", "save_missing", "evaluate spag-1", "start_league"]
+    assert asked[:5] == ["start", "restore", "save_missing", "evaluate spag-1", "start_league"], (
+        "it may have ended before it was measured"
+    )
     assert asked[5] == "self_play spag-2"
     assert "play_expert" not in asked
+
+
+@pytest.mark.parametrize(
+    ("config", "state", "measured"),
+    [
+        pytest.param(ROUNDS, RunState(order=1), "judge base", id="imitation"),
+        pytest.param(ROUNDS, RunState(order=3, stage="imitated"), "judge imitated", id="the first round"),
+        pytest.param(ROUNDS, RunState(order=4, stage="spag-1", rounds=1), "judge spag-1", id="the last round"),
+        pytest.param(ROUNDS | {"imitation": {"enabled": False}}, RunState(order=1), "judge base", id="no imitation"),
+    ],
+)
+def test_a_run_that_was_saved_mid_stage_measures_no_weights_before_the_stage_ends(
+    config: dict[str, Any], state: RunState, measured: str
+) -> None:
+    asked = asked_by_train(Played(config, state, mid_stage=True))
+    first = next(place for place, each in enumerate(asked) if each.startswith("learn"))
+    assert [each for each in asked[:first] if each.startswith(("evaluate", "judge"))] == [measured]
+    assert [each for each in asked if each.startswith("evaluate")] == [
+        each.replace("save", "evaluate") for each in asked if each.startswith("save ")
+    ], "every stage that ends is measured once"
+
+
+@pytest.mark.parametrize(
+    ("state", "measured"),
+    [
+        (RunState(order=2, parts=1), "judge base"),
+        (RunState(order=3, stage="spag-1", rounds=1, parts=2), "evaluate spag-1"),
+        (RunState(order=3, stage="spag-1", rounds=1, parts=3), "judge spag-1"),
+        (RunState(order=3, stage="spag-2", rounds=2, parts=4), "evaluate spag-2"),
+    ],
+)
+def test_a_stream_that_was_saved_mid_round_measures_no_weights_of_other_versions(
+    state: RunState, measured: str
+) -> None:
+    asked = asked_by_train(Played(STREAM, state, outcomes=[Outcome.ATTACKER_WINS] * 4))
+    assert asked[:4] == ["start", "restore", "save_missing", measured]
 
 
 def test_lost_learners_begin_again_where_the_run_was_saved() -> None:
@@ -241,7 +285,7 @@ def test_learners_that_are_lost_while_they_start_are_started_again() -> None:
             self.asked.append("start")
             raise LearnersLostError("rank 0 is gone")
 
-    assert asked_by_train(StartsBadly(ROUNDS))[:4] == ["start", "restart_learners", "restore", "measure_checkpoint"]
+    assert asked_by_train(StartsBadly(ROUNDS))[:4] == ["start", "restart_learners", "restore", "save_missing"]
 
 
 def test_a_stream_learns_version_by_version_and_is_saved_with_each_round() -> None:

@@ -1,0 +1,428 @@
+"""A run that ends anywhere, and resumes, comes to the same league, words, averages and weights as one that does not.
+
+The loop, the checkpoints, the league and the words are real. A learner's weights are a digest of all that they were
+trained on, and a game's result is a digest of its word and of its players' weights.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cluster.learning.learning_policy import LearningPolicy
+from cluster.learning.stage_samples import StageSamples
+from cluster.rollout.publisher import Publisher
+from cluster.run import checkpoint, training_verbs
+from cluster.run.checkpoint import RunState
+from cluster.run.control import RunControl
+from cluster.run.recovery import Recovery
+from cluster.run.training import train
+from cluster.run.training_verbs import Trainer
+from cluster.schedules.league import LeaguePlay
+from cluster.schedules.seating import Seating
+from spag_ray.config.loading import parse_config
+from spag_ray.config.run import RunConfig
+from spag_ray.episodes import log
+from spag_ray.episodes.episode import Episode
+from spag_ray.errors import LearnersLostError
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.game.turn import Turn
+from spag_ray.game.words import Lease, WordStream
+from spag_ray.host.folder_lease import FolderLease
+from spag_ray.stages import BASE, STREAM, Stage
+from spag_ray.training_data.samples import GameSample
+
+WORDS = ["river", "cat", "lamp", "stone", "bread"]
+OUTCOMES = [Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS, Outcome.TIED]
+
+
+class ProcessEnded(BaseException):
+    """Nothing catches it: the process is gone."""
+
+
+class Fate:
+    """Counts the points where something may end, and ends it at one of them."""
+
+    def __init__(self, at: int | None = None, error: type[BaseException] = ProcessEnded) -> None:
+        self.num_points = 0
+        self._at = at
+        self._error = error
+
+    def point(self) -> None:
+        self.num_points += 1
+        if self.num_points == self._at:
+            raise self._error("here")
+
+
+def digest(*parts: object) -> str:
+    return sha256(repr(parts).encode()).hexdigest()[:8]
+
+
+class Learners:
+    def __init__(self, fate: Fate) -> None:
+        self.weights = "base"
+        self._fate = fate
+
+    def check(self, turns: Sequence[object]) -> None:
+        assert turns
+
+    def begin_stage(self, *settings: float) -> None:
+        """Its settings are no part of the digest."""
+
+    continue_stage = begin_stage
+
+    def close(self) -> None:
+        self.weights = "closed"
+
+    def keep_reference(self) -> None:
+        self.reference = self.weights
+
+    def load_reference(self, model: str) -> bool:
+        file = Path(model) / "weights"
+        self.reference = file.read_text() if file.exists() else "base"
+        return True
+
+    def score_games(self, games: list[GameSample], temperature: float) -> list[GameSample]:
+        return _scored(games, old_logprobs=(score(self.weights),))
+
+    def score_reference(self, games: list[GameSample], temperature: float) -> list[GameSample]:
+        return _scored(games, reference_logprobs=(score(self.reference),))
+
+    def step(self, games: list[GameSample], sft: object, temperature: float, at_start: bool) -> Any:
+        self._fate.point()
+        self.weights = digest(self.weights, [(game.episode_id, game.weight, game.turns) for game in games])
+        return SimpleNamespace(loss=0.5, skipped=False)
+
+    def save_model(self, folder: str, adapter_alone: bool) -> None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        self._fate.point()
+        (Path(folder) / "weights").write_text(self.weights)
+        self._fate.point()
+
+    def save_state(self, folder: str) -> None:
+        Path(folder).mkdir()
+        self._fate.point()
+        (Path(folder) / "weights").write_text(self.weights)
+
+    def load_state(self, folder: str) -> None:
+        self.weights = (Path(folder) / "weights").read_text()
+
+
+def score(weights: str) -> float:
+    return 0.0 if weights == "base" else -int(weights, 16) / 2**32
+
+
+def _scored(games: list[GameSample], **scores: Any) -> list[GameSample]:
+    return [replace(game, turns=tuple(replace(turn, **scores) for turn in game.turns)) for game in games]
+
+
+class Policy(LearningPolicy):
+    """Its engines have `played`, the weights that were published last."""
+
+    fate: Fate
+    played = "base"
+    publishes: list[tuple[int, str]]
+
+    def start_learners(self) -> None:
+        learners: Any = Learners(self.fate)
+        self.learners, self._reference_of = learners, None
+
+    def export(self) -> None:
+        self.fate.point()
+
+    def publish(self, gate: object) -> dict[Any, str]:
+        assert self.learners is not None
+        self.version, self.played = self.next_version, self.learners.weights  # type: ignore[attr-defined]
+        self.publishes.append((self.version, self.played))
+        self.fate.point()
+        return {}
+
+    def verify_weights(self) -> dict[Any, str]:
+        return {}
+
+
+class Engines:
+    """The pools of past versions, and the folders that they were given. `drawn`: for which of the learner's weights."""
+
+    def __init__(self, fate: Fate, policy: Policy, drawn: dict[tuple[str, str], Any]) -> None:
+        self.given: dict[str, dict[str | None, tuple[str, int]]] = {}
+        self.lock = threading.RLock()
+        self._fate = fate
+        self._policy = policy
+        self._drawn = drawn
+
+    def start(self, model: str, pool: str, *_: object, num_adapters: int = 0) -> None:
+        self.given[pool] = {}
+
+    def give(self, pool: str, saved: Mapping[str | None, tuple[str, int]]) -> None:
+        self._fate.point()
+        assert all((Path(folder) / "weights").exists() for folder, _ in saved.values())
+        self.given[pool] = dict(saved)
+        self._drawn[self._policy.played, pool] = {adapter: Path(of).parent.name for adapter, (of, _) in saved.items()}
+
+    def lost(self, policy: str, engines: Mapping[Any, str]) -> None:
+        assert not engines
+
+    def replace_missing(self) -> None:
+        """None sleeps, so none dies asleep."""
+
+
+class Life(Trainer):
+    """One attempt of a run in a folder, from its start to its end or to its `fate`."""
+
+    def __init__(self, config: RunConfig, folder: Path, fate: Fate, drawn: dict[tuple[str, str], Any]) -> None:
+        self.fate = fate
+        self.lease = FolderLease.take(folder)
+        control, silent = RunControl(self.lease), cast(Any, Silent())
+        self.policy = Policy("policy", tuple(Role), config, folder, "/models/base", silent)
+        self.policy.fate, self.policy.publishes = fate, []
+        engines: Any = Engines(fate, self.policy, drawn)
+        self.engines = engines
+        policies: list[LearningPolicy] = [self.policy]
+        publisher = Publisher(config, self.lease, policies, engines, silent)
+        seating = Seating(config, policies, "/models/base", {})
+        self.words = WordStream(WORDS, config.seed, attacker_seats=2)
+        self.league = LeaguePlay(config, self.lease, policies, engines, seating, silent)
+        rest = [silent] * 5
+        recovery = Recovery(config, control, policies, publisher, silent, self.words, self.league, *rest)
+        ground: Any = SimpleNamespace(config=config, folder=folder, status=silent, buffer_metrics=silent, life=self)
+        samples = StageSamples(config, silent, silent, {"policy"}, silent)
+        super().__init__(
+            control, ground, policies, engines, publisher, silent, seating, self.words, {}, samples, self.league,
+            silent, silent, silent, [], silent, recovery,
+        )  # fmt: skip
+
+    def start(self) -> None:
+        self._publisher.start_learners()
+
+    def play_expert(self) -> list[Episode]:
+        return [self._game("expert", number, WORDS[0], ("expert", "expert")) for number in range(4)]
+
+    @contextmanager
+    def streaming(self, state: RunState) -> Iterator[Any]:
+        yield Streamed(self, state)
+
+    def evaluate(self, stage: Stage) -> None:
+        saved = "base" if stage == BASE else (self.policy.saved(stage) / "weights").read_text()
+        assert self.policy.learners.weights == saved, "only a stage's own weights are measured"  # type: ignore[union-attr]
+        assert self.policy.played == saved, "and its engines have them"
+        self.fate.point()
+
+    def end_learning(self) -> None:
+        """The test looks at the learners' last weights."""
+
+    def _write_cards(self, stage: Stage | None = None) -> None:
+        """None."""
+
+    def play(self, stage: str, number: int, word: str, seats: tuple[str, str]) -> Episode:
+        """A game, or what the log has of it. The log also names the players' weights."""
+        path = self.lease.folder / "episodes" / f"{stage}.log"
+        path.parent.mkdir(exist_ok=True)
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        for line in lines:
+            if line["number"] == number:
+                assert line["word"] == word
+                return self._game(stage, number, word, tuple(line["players"]), line)
+        self.fate.point()
+        players, versions = zip(*(self._player(seat) for seat in seats), strict=True)
+        policies = ["past policy" if "past" in seat else "policy" for seat in seats]
+        line = {"number": number, "word": word, "players": players, "versions": versions, "policies": policies}
+        with path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        return self._game(stage, number, word, players, line)
+
+    def _player(self, seat: str) -> tuple[str, int]:
+        """(the weights that play it, the version that stamps its turns)"""
+        if "past" not in seat:
+            return self.policy.played, self.policy.version
+        of = self.league.seats[seat]
+        folder, version = self.engines.given[of.pool].get(of.adapter, ("", 0))
+        return (Path(folder) / "weights").read_text() if folder else "base", version
+
+    def _game(
+        self, stage: str, number: int, word: str, players: tuple[str, ...], line: Mapping[str, Any] | None = None
+    ) -> Episode:
+        num_outcomes = 3 if number % 2 else 2  # not all of a stage's games are tied
+        outcome = OUTCOMES[int(digest(stage, number, word, players), 16) % num_outcomes]
+        line = line or {"policies": ["scripted"] * 2, "versions": [0, 0]}
+        turns = tuple(
+            Turn(role, "x", (1,), (2,), (-0.5,), policy, version, version)
+            for role, policy, version in zip(Role, line["policies"], line["versions"], strict=True)
+        )
+        if stage == "expert":
+            outcome = Outcome.ATTACKER_WINS
+        verdict = Verdict(outcome, EndReason.SAID_WORD, 2, "said", None, None)
+        return Episode(f"{stage}/{number}", number, stage, word, 2, "strict", 1.0, turns, verdict)
+
+
+class Silent:
+    """The parts of a run that this test needs nothing of."""
+
+    results: tuple[()] = ()
+    mix_share = 0.0
+    names: tuple[()] = ()
+
+    def as_json(self) -> list[Any]:
+        return []
+
+    def remote(self) -> None:
+        """`reread` of the buffer."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self if name in ("handle", "reread") else lambda *_, **__: None
+
+
+class Streamed:
+    """A stream whose versions play their own games, two for each."""
+
+    def __init__(self, life: Life, state: RunState) -> None:
+        self._life = life
+        self._num_learned = state.parts
+        self._opponents = life.league.opponents()
+
+    def next_batch(self, what: str) -> list[Episode]:
+        words = WordStream(WORDS, 0, attacker_seats=2)
+        leases: list[Lease] = [words.lease() for _ in range(2 * self._num_learned + 2)]
+        return [
+            self._life.play(str(STREAM), lease.index, lease.word, self._opponents(lease.index)) for lease in leases[-2:]
+        ]
+
+    def learned(self) -> dict[str, Any]:
+        self._num_learned += 1
+        return {"num_learned": self._num_learned}
+
+
+def play_round(ground: Any, stage: str, scenarios: Sequence[Any], seats: Any, opponents: Any) -> list[Episode]:
+    return [
+        ground.life.play(stage, number, scenario.text, opponents(number)) for number, scenario in enumerate(scenarios)
+    ]
+
+
+def config_of(schedule: str, imitation: bool, every_s: float, adapters: bool = False) -> RunConfig:
+    return parse_config(
+        {
+            "schedule": schedule,
+            "imitation": {"enabled": imitation, "batch_games": 2},
+            "stream": {"games_per_version": 2, "max_lag": 0},
+            "self_play": {"rounds": 3, "games_per_round": 8 if schedule == "stream" else 4, "batch_games": 2},
+            "objective": {"baseline": "moving", "learn_from": "both"},
+            "league": {"past_share": 0.7, "max_snapshots": 3, "num_engines": 2, "choose": "hard"},
+            "learner": {"lora": {"export": "adapter"}} if adapters else {},
+            "checkpoint": {"every_s": every_s, "every_versions": 100},
+            "words": {"num_held_out": 1},
+        }
+    )
+
+
+def lived(config: RunConfig, folder: Path, fates: Sequence[Fate]) -> tuple[dict[str, Any], list[tuple[int, str]]]:
+    """What a run comes to whose attempts have these fates, and what it has published."""
+    folder.mkdir()
+    (folder / "models").mkdir()
+    published: list[tuple[int, str]] = []
+    drawn: dict[tuple[str, str], Any] = {}
+    for fate in fates:
+        life = Life(config, folder, fate, drawn)
+        try:
+            train(life)
+            break
+        except ProcessEnded:
+            pass
+        finally:
+            published += life.policy.publishes
+            life.lease.release()
+    ends = {text for name, text in outcome_of(life)["models"].items() if name.startswith("models")} | {"base"}
+    is_stream = config.schedule == "stream"
+    kept = {key: versions for key, versions in drawn.items() if is_stream or key[0] in ends}
+    return outcome_of(life) | {"drawn": kept}, published
+
+
+def outcome_of(life: Life) -> dict[str, Any]:
+    folder = life.lease.folder
+
+    def names(found: Any) -> Any:
+        return json.loads(json.dumps(found).replace(str(folder), "RUN"))
+
+    newest = life._recovery._checkpoints.newest()
+    assert newest is not None
+    saved = {path.relative_to(folder).as_posix(): path.read_text() for path in sorted(folder.rglob("weights"))}
+    games = {
+        path.stem: sorted(
+            (line["number"], line["word"], line["players"]) for line in map(json.loads, path.read_text().splitlines())
+        )
+        for path in (folder / "episodes").glob("*.log")
+    }
+    state = vars(newest[1]) | {"order": 0}
+    kept = [f"v{past.version}" for past in life.league.league.kept]
+    assert sorted(path.name for path in (folder / "league").glob("v*")) == sorted(kept), "and no leftovers"
+    return {
+        "league": names(life.league.league.as_json()),
+        "words": life.words.state(),
+        "weights": life.policy.learners.weights,  # type: ignore[union-attr]
+        "models": {name: text for name, text in saved.items() if name.startswith(("league", "models"))},
+        "games": games,
+        "state": names(state),
+    }
+
+
+@pytest.fixture(autouse=True)
+def without_ray_and_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_verbs, "play_round", play_round)
+    for name in ("sync_file", "sync_folder"):
+        monkeypatch.setattr(checkpoint, name, lambda path: None)
+        monkeypatch.setattr(log, name, lambda path: None)
+
+
+# schedule, imitation, every_s, adapters; and every how-manieth point is tried
+EVERY = [
+    pytest.param("rounds", False, 3600.0, False, 3, id="rounds"),
+    pytest.param("rounds", True, 1e-6, False, 2, id="rounds-saved-at-every-step"),
+    pytest.param("rounds", False, 1e-6, True, 4, id="adapters-saved-at-every-step"),
+    pytest.param("stream", True, 3600.0, False, 3, id="stream"),
+]
+
+
+@pytest.mark.parametrize("error", [ProcessEnded, LearnersLostError])
+@pytest.mark.parametrize(("schedule", "imitation", "every_s", "adapters", "stride"), EVERY)
+def test_wherever_it_ends_a_resumed_run_comes_to_the_same(
+    schedule: str,
+    imitation: bool,
+    every_s: float,
+    adapters: bool,
+    stride: int,
+    error: type[BaseException],
+    tmp_path: Path,
+) -> None:
+    config, whole = config_of(schedule, imitation, every_s, adapters), Fate()
+    expected, published = lived(config, tmp_path / "whole", [whole])
+    assert len(expected["league"]["kept"]) == 3
+    assert whole.num_points > 30
+    first = 1 if error is ProcessEnded else 2
+    for at in range(first, whole.num_points + 1, stride):
+        found, numbers = lived(config, tmp_path / str(at), [Fate(at, error), Fate()])
+        for what, value in expected.items():
+            assert found[what] == value, f"{what}, ended at point {at}"
+        assert [number for number, _ in numbers] == sorted({number for number, _ in numbers}), "no number twice"
+        ends = [weights for _, weights in published]
+        assert list(dict.fromkeys(weights for _, weights in numbers if weights in ends)) == ends, f"point {at}"
+
+
+@pytest.mark.parametrize(("schedule", "imitation", "every_s", "adapters", "stride"), EVERY)
+def test_a_run_that_ends_again_and_again_comes_to_the_same(
+    schedule: str, imitation: bool, every_s: float, adapters: bool, stride: int, tmp_path: Path
+) -> None:
+    config = config_of(schedule, imitation, every_s, adapters)
+    expected, _ = lived(config, tmp_path / "whole", [Fate()])
+    for gap in (11, 13, 17, 23):
+        found, _ = lived(config, tmp_path / str(gap), [Fate(gap + number) for number in range(100)])
+        for what, value in expected.items():
+            assert found[what] == value, f"{what}, ended after {gap} points and more"
