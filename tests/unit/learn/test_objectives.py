@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ from learners.objectives import (
     spag_turn_terms,
 )
 from spag_ray.config.objective import ObjectiveConfig
-from spag_ray.game.rules import Role
-from spag_ray.training_data.samples import GameSample, TurnSample
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.training_data.samples import GameSample, TurnSample, game_samples
 from spag_ray.training_data.shares import Batch
+from tests.support import episodes
 
 torch.set_num_threads(1)
 
@@ -257,3 +259,18 @@ def test_a_batch_weights_its_divergence_as_its_objective_says() -> None:
 
     assert divergence("none") == pytest.approx(math.exp(2) - 1 - 2)
     assert divergence("ratio") == pytest.approx(math.exp(-2) * (math.exp(2) - 1 - 2))
+
+
+def test_each_token_of_a_turn_is_weighed_by_the_weights_that_sampled_it() -> None:
+    """New weights came after the second of four tokens. The learner's own log-probability of each is -1.5."""
+    episode = episodes.game(0, Outcome.ATTACKER_WINS, 1)
+    (turn,) = episode.turns
+    turn = replace(turn, token_ids=(3, 4, 5, 6), logprobs=(-1.0, -1.0, -2.0, -2.0), first_version=1, last_version=2)
+    [sample] = game_samples([replace(episode, turns=(turn,))], ObjectiveConfig(role_weights="none"))
+    batch = Batch((sample,))
+    loss = BatchLoss(batch, "self_play", ObjectiveConfig(), kl_coeff=0.0, at_start=True)
+    policy = loss.of(batch.items, [float64([-1.5] * 4)], [torch.zeros(4)])
+    mismatch = (math.exp(-0.5) + math.exp(0.5)) / 2
+    assert policy.item() == pytest.approx(-mismatch), "the advantage is 1, and no weight reaches the cap of 2"
+    assert loss.sums.mismatch == pytest.approx(mismatch)
+    assert (loss.sums.gap, loss.maxima.gap, loss.sums.sampled_turns) == (0.5, 0.5, 1)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,10 @@ from cluster.launch.placed_run import stream_hint
 from spag_ray.config.loading import parse_config
 from spag_ray.config.parts import StreamConfig
 from spag_ray.episodes.log import EpisodeLog, LogPlace, read_log
-from spag_ray.episodes.wire import decode, encode
+from spag_ray.episodes.wire import decode, encode, read_head
 from spag_ray.errors import ConfigError, RunFolderError
-from spag_ray.game.rules import Outcome
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.turn import Turn
 from spag_ray.game.words import WordsOfGame, WordStream
 from tests.support.streams import WORDS, finish, numbers, played, records, spec, stream_of
 
@@ -124,6 +126,34 @@ def test_a_game_that_became_too_old_is_evicted_counted_and_played_again() -> Non
     assert stream.take() is None
     assert stream.counts().evicted == 1
     assert stream.counts().permits_free == free + 1
+
+
+@pytest.mark.parametrize("versions", [[(0, 2)], [(0, 0), (2, 2)], [(2, 2), (0, 2)]], ids=str)
+def test_a_game_is_as_old_as_the_oldest_weights_that_began_one_of_its_turns(versions: list[tuple[int, int]]) -> None:
+    """`versions`: of the first and the last token of each turn. New weights during a game make it no newer."""
+    stream = stream_of(games_per_version=1, max_lag=1)
+    stream.advance({"policy": 2})
+    (task,) = stream.lease("arena", 1)
+    turns = tuple(
+        Turn(role, "a", (1,), (2, 3), (-0.5, -0.5), "policy", first, last)
+        for role, (first, last) in zip(Role, versions, strict=False)
+    )
+    record = encode(replace(played(task), turns=turns))
+    assert read_head(record).oldest_versions == decode(record).oldest_versions == {"policy": 0}
+    stream.add(read_head(record), record)
+    assert stream.take() is None
+    assert stream.counts().evicted == 1
+
+
+def test_of_two_policies_that_learn_the_older_weights_decide_how_old_a_game_is() -> None:
+    config = StreamConfig(games_per_version=1, max_lag=1)
+    for newest, is_stale in (({"policy": 1, "another": 1}, False), ({"policy": 2, "another": 1}, True)):
+        stream = GameStream(WordStream(WORDS, 0), config, {"policy": 0, "another": 0}, 0)
+        (task,) = stream.lease("arena", 1)
+        finish(stream, task, 0)  # `another` is of version 0 in it
+        stream.advance(newest)
+        assert (stream.take() is None) == is_stale
+        assert stream.counts().lag == ({} if is_stale else {1: 1})
 
 
 def test_every_word_is_played_equally_often_also_when_arenas_die() -> None:

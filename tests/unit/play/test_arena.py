@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,24 @@ def test_a_game_ends_with_the_turn_that_decides_it(renderer: Any, loop: Any) -> 
     assert [turn.role for turn in episode.turns] == [Role.ATTACKER, Role.DEFENDER]
     assert episode.turns[1].policy == "talker"
     assert episode.turns[1].first_version == 4
+
+
+class Refreshed(Talker):
+    """Gets new weights during each turn: one that begins with version n ends with n + 1."""
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        answers = await super().generate(requests)
+        self.version += 1
+        return [replace(each, first_version=self.version - 1, last_version=self.version) for each in answers]
+
+
+def test_a_turn_that_new_weights_interrupt_has_the_versions_of_its_first_and_its_last_token(
+    renderer: Any, loop: Any
+) -> None:
+    episode = loop.run(
+        play_game(GameTask(0, "tiger", "test"), playing(Refreshed(renderer, ["water"]), renderer), RULES)
+    )
+    assert [(turn.first_version, turn.last_version) for turn in episode.turns] == list(pairwise(range(4, 11)))
 
 
 def test_a_game_nobody_decides_ends_after_all_its_turns(renderer: Any, loop: Any) -> None:

@@ -118,6 +118,17 @@ def test_only_the_learners_turns_of_a_game_are_learned() -> None:
     assert players_of(games[0]) == ("policy@0", "policy@0")  # type: ignore[arg-type]
 
 
+def test_a_game_counts_for_the_oldest_weights_that_began_one_of_a_seats_turns() -> None:
+    """The attacker's weights changed during its second turn, the defender's between its turns."""
+    played = game(0, Outcome.ATTACKER_WINS)
+    versions = [(4, 4), (7, 7), (3, 6), (8, 8)]
+    turns = (
+        replace(turn, first_version=first, last_version=last)
+        for turn, (first, last) in zip(played.turns, versions, strict=True)
+    )
+    assert players_of(replace(played, turns=tuple(turns))) == ("p@3", "p@7")
+
+
 def test_ratings_order_players_seat_by_seat_and_even_games_rate_the_same() -> None:
     matrix = WinMatrix()
     for strong, weak, wins in (("a", "b", 30), ("b", "c", 30), ("a", "c", 36)):
