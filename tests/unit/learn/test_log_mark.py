@@ -87,6 +87,47 @@ def test_the_mark_of_a_restarted_stream_moves_on(tmp_path: Path) -> None:
     assert mark.place.segment >= 2
 
 
+def test_a_stream_that_is_opened_again_and_again_counts_each_game_once(tmp_path: Path) -> None:
+    """With a mark and without one, in the same buffer and in a new one; here nothing waits, so the mark is the end."""
+    config = {"games_per_version": 4, "max_lag": 0}
+    buffer, stream = ReplayBuffer(str(tmp_path)), stream_of(**config)
+    buffer.open_stream(stream, None)
+    for task in stream.lease("arena", 4):
+        buffer.add([encode(played(task))])
+    assert stream.take() is not None
+    stream.advance({"policy": 1})
+    for cursor in (None, stream.cursor()):
+        for opened in (buffer, ReplayBuffer(str(tmp_path))):
+            for _ in range(2):
+                stream = stream_of(**config)
+                opened.open_stream(stream, cursor)
+                assert opened.count(STAGE).num_games == 4
+                cursor = cursor and stream.cursor()
+
+
+def test_an_episode_that_is_in_the_log_twice_is_where_it_was_first(tmp_path: Path) -> None:
+    first, second = (encode(played(task)) for task in stream_of(**CONFIG).lease("arena", 2))
+    EpisodeLog(tmp_path / "stream.log").append(first, second, first)
+    cursor = None
+    for _ in range(3):
+        stream = stream_of(**CONFIG)
+        ReplayBuffer(str(tmp_path)).open_stream(stream, cursor)
+        cursor = stream.cursor()
+        assert stream.counts().waiting == 2, "the mark is not beyond one of them"
+
+
+def test_the_mark_of_a_log_that_was_set_aside_is_not_that_of_the_next(tmp_path: Path) -> None:
+    buffer, stream = ReplayBuffer(str(tmp_path)), stream_of(**CONFIG)
+    buffer.open_stream(stream, None)
+    tasks = stream.lease("arena", 2)
+    buffer.add([encode(played(tasks[0]))])
+    log = tmp_path / "stream.log"
+    log.rename(tmp_path / "aside")
+    buffer.reread()
+    buffer.add([encode(played(tasks[1]))])
+    assert stream.cursor()["log"]["identity"] == log_identity(log) != log_identity(tmp_path / "aside")
+
+
 @pytest.mark.parametrize("harm", ["another log", "shorter", "gone"])
 def test_a_mark_of_a_log_that_is_not_this_one_is_not_used(tmp_path: Path, harm: str) -> None:
     _, cursor = a_run(tmp_path, 12)

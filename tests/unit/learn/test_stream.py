@@ -156,6 +156,27 @@ def test_of_two_policies_that_learn_the_older_weights_decide_how_old_a_game_is()
         assert stream.counts().lag == ({} if is_stale else {1: 1})
 
 
+def test_a_version_that_is_announced_twice_is_trained_on_once() -> None:
+    stream = stream_of(games_per_version=2, max_lag=1)
+    for task in stream.lease("arena", 4):
+        finish(stream, task)
+    assert numbers(stream.take()) == [0, 1]
+    for _ in range(2):
+        stream.advance({"policy": 1})
+        assert numbers(stream.take()) == [2, 3], "the answer to the first call was lost, and the batch is handed out"
+    assert stream.cursor()["num_learned"] == 1
+
+
+def test_the_players_of_a_game_are_those_of_its_number() -> None:
+    def seats(number: int) -> tuple[str, str]:
+        return f"attacker {number}", f"defender {number}"
+
+    stream = GameStream(WordStream(WORDS, 0), StreamConfig(games_per_version=2), {"policy": 0}, 7, seats)
+    tasks = stream.lease("arena", 3)
+    assert [(task.attacker, task.defender) for task in tasks] == [seats(number) for number in range(3)]
+    assert {task.seed for task in tasks} == {7}
+
+
 def test_every_word_is_played_equally_often_also_when_arenas_die() -> None:
     stream = stream_of(games_per_version=5, max_lag=3)
     words: Counter[str] = Counter()
