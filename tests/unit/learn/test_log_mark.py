@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster.buffer import replay_buffer
-from cluster.buffer.log_mark import LogMark
+from cluster.buffer.log_mark import LogMark, LogTail, WinRates
 from cluster.buffer.replay_buffer import ReplayBuffer
 from cluster.buffer.stream import STAGE, GameStream
 from spag_ray.episodes.log import EpisodeLog, LogPlace, holds, log_identity, read_records, read_records_from
 from spag_ray.episodes.wire import encode
-from spag_ray.game.rules import Outcome
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.rules import Outcome, Role
+from tests.support.episodes import game
 from tests.support.streams import numbers, played, stream_of
 
 CONFIG: dict[str, Any] = {"games_per_version": 4, "max_lag": 1, "replay": "prioritized"}
@@ -172,3 +175,28 @@ def test_records_have_places(tmp_path: Path) -> None:
     assert holds(path, log.end)
     assert not holds(path, LogPlace(log.end.segment, log.end.offset + 1))
     assert not holds(path, LogPlace(log.end.segment + 1, 0))
+
+
+def test_a_mark_in_a_cursor_is_the_mark() -> None:
+    ends = [EndReason.SAID_WORD, EndReason.WRONG_GUESS, EndReason.WRONG_GUESS, EndReason.UNDECIDED]
+    mark = LogMark(LogPlace(2, 30), 7)
+    for number, reason in enumerate(ends):
+        episode = game(2 * number, Outcome.TIED if reason is EndReason.UNDECIDED else Outcome.ATTACKER_WINS, 3)
+        mark.add(replace(episode, verdict=replace(episode.verdict, end_reason=reason)))
+    assert (mark.count.num_games, mark.count.num_turns, mark.count.num_tokens) == (4, 12, 24)
+    found = LogMark.from_cursor({"log": json.loads(json.dumps(mark.as_json()))})
+    assert found is not None
+    assert (found.place, found.identity, found.rates, found.count) == (mark.place, 7, mark.rates, mark.count)
+    assert [number in found.seen for number in range(8)] == [True, False] * 4
+    assert (found.seen.end, found.seen.missing(), len(found.seen)) == (7, [1, 3, 5], 4)
+    assert LogTail(found).advance(lambda number: True).place == mark.place, "nothing was read after it"
+    mark.identity = None
+    assert LogMark.from_cursor({"log": mark.as_json()}) is None, "nothing was written yet"
+
+
+def test_win_rates_move_by_a_fiftieth_and_a_rare_win_is_the_greater_surprise() -> None:
+    rates = WinRates()
+    assert rates.surprise(game(0, Outcome.ATTACKER_WINS)) == 0.5
+    assert rates.rates == {Role.ATTACKER: pytest.approx(0.51), Role.DEFENDER: pytest.approx(0.49)}
+    assert rates.surprise(game(0, Outcome.TIED)) == 0
+    assert rates.surprise(game(0, Outcome.DEFENDER_WINS)) == pytest.approx(0.51)

@@ -290,6 +290,34 @@ def test_a_batch_of_which_the_log_has_lost_an_episode_is_handed_out_without_it()
     assert again.take() == [log[0], log[2]]
 
 
+def test_a_restored_stream_counts_on() -> None:
+    stream = stream_of(games_per_version=2, max_lag=1)
+    log = []
+    for task in stream.lease("arena", 4):
+        finish(stream, task)
+        log.append(encode(played(task)))
+    for version in (1, 2, 3):
+        stream.take()
+        stream.advance({"policy": version})
+    assert stream.give_up("arena") == 0 == stream.give_up("arena.2")
+    stream.lease("dead", 2)
+    assert stream.give_up("dead") == 2
+    counts = stream.counts()
+    assert (counts.begun, counts.finished, counts.handed_out, counts.lost) == (6, 4, 4, 2)
+    assert counts.lag == {0: 2, 1: 2}
+    again = stream_of(games_per_version=2, max_lag=1)
+    again.restore(json.loads(json.dumps(stream.cursor())), records(log))
+    assert again.counts() == counts
+
+
+def test_the_games_of_a_dead_arena_are_its_own_alone() -> None:
+    stream = stream_of(games_per_version=8, max_lag=0)
+    for holder in ("arena-1", "arena-1.2", "arena-10"):
+        stream.lease(holder, 2)
+    assert stream.give_up("arena-1") == 2
+    assert [task.number for task in stream.lease("arena-2", 4)] == [0, 1, 6, 7]
+
+
 def test_a_stream_that_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="set max_lag to at least 2"):
         parse_config({"stream": {"reuse": 3, "max_lag": 1}})
@@ -444,6 +472,35 @@ def test_the_log_of_leases_stays_small(tmp_path: Path) -> None:
     found = LeaseLog(tmp_path / "leases").read()
     assert found.gone == {"arena-0"}
     assert set(range(12_900, 13_000)) <= set(found.out)
+
+
+def test_the_log_of_leases_is_read_as_it_was_written(tmp_path: Path) -> None:
+    leases = LeaseLog(tmp_path / "leases")
+    leases.begin(Leases({9: ("arena-2", "r")}, {"arena-3"}))
+    leases.leased("arena-0", "first", [1, 2])
+    leases.leased("arena-1", "second", [3])
+    leases.gone("arena-0")
+    wanted = Leases({9: ("arena-2", "r"), 3: ("arena-1", "second")}, {"arena-0", "arena-3"})
+    assert LeaseLog(tmp_path / "leases").read() == wanted
+    assert LeaseLog(tmp_path / "none").read() == Leases()
+
+
+def test_the_log_of_leases_is_rewritten_when_most_of_it_is_finished_and_only_then(tmp_path: Path) -> None:
+    class Counting(LeaseLog):
+        num_begun = 0
+
+        def begin(self, leases: Leases) -> None:
+            self.num_begun += 1
+            super().begin(leases)
+
+    leases = Counting(tmp_path / "leases")
+    leases.begin(Leases(dict.fromkeys(range(600), ("arena", "r")), {f"gone {number}" for number in range(600)}))
+    for number in range(600, 2700):
+        leases.leased("arena", "r", [number])
+        leases.finished([number - 600])
+        if number % 50 == 0:
+            assert len((tmp_path / "leases").read_text().splitlines()) <= 1000 + 600 + 600
+    assert leases.num_begun == 3
 
 
 def test_what_the_learner_is_given_is_in_the_log_by_then(
