@@ -93,6 +93,14 @@ def test_a_share_of_the_weight_is_that_share_of_the_loss() -> None:
     assert whole > 0
 
 
+def test_a_word_of_several_tokens_is_as_probable_as_all_of_them_together() -> None:
+    """q = 1/8 of two tokens, form = (1 + 3) / 2, p = 1/4 of two tokens; 3 games with 2 positions each."""
+    deciding, word = torch.tensor([1 / 4, 1 / 2]).double().log(), torch.tensor([0.5, 0.5]).double().log()
+    piece = claiming_piece(deciding, torch.tensor([-1.0, -3.0]).double(), word, 2, 3, 0.6)
+    wanted = -math.log(1 / 8) / 4 - math.log(7 / 8) * 3 / 4 + 2.0
+    assert piece.item() == pytest.approx(0.6 / 6 * wanted)
+
+
 @pytest.mark.parametrize("known", [0.05, 0.5, 0.9])
 def test_a_claim_comes_to_be_as_probable_as_its_word_which_it_does_not_change(known: float) -> None:
     logit, word = torch.zeros(1, dtype=torch.float64, requires_grad=True), torch.tensor([math.log(known)]).double()

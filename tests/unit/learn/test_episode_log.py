@@ -85,6 +85,37 @@ def test_segments_rotate_and_are_read_as_one(tmp_path: Path) -> None:
     assert faults.torn_bytes > 0, "a segment's end is not the log's"
 
 
+def test_a_segment_that_is_full_to_the_byte_gets_no_more(tmp_path: Path) -> None:
+    size = len(written(tmp_path / "one.log", 1))
+    for number, records in ((2 * size, [2, 2]), (2 * size + 1, [3, 1])):
+        path = tmp_path / f"{number}.log"
+        written(path, 4, segment_bytes=number)
+        assert [each.stat().st_size // size for each in segments(path)] == records
+
+
+def test_a_record_may_be_as_long_as_a_record_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.log"
+    EpisodeLog(path).append(b"x" * 30, b"y" * 31, b"z" * 30)
+    monkeypatch.setattr("spag_ray.episodes.log.MAX_RECORD_BYTES", 30)
+    assert list(read_records(path)) == [b"x" * 30, b"z" * 30]
+
+
+def test_faults_are_added_up_and_named_each_by_its_kind(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    written(path, 4, segment_bytes=1)
+    size = path.stat().st_size
+    for segment, cut in ((path, 5), (tmp_path / "a.2.log", 7)):
+        segment.write_bytes(segment.read_bytes()[:-cut])
+    gap = tmp_path / "a.1.log"
+    gap.write_bytes(b"noise" + gap.read_bytes())
+    faults = LogFaults()
+    assert numbers(path, faults) == [1, 3]
+    assert faults == LogFaults(num_gaps=1, gap_bytes=5, torn_bytes=2 * size - 12)
+    assert str(faults) == f"1 damaged places (5 bytes) skipped, a torn tail of {2 * size - 12} bytes cut"
+    assert LogFaults(num_gaps=1)
+    assert not LogFaults(gap_bytes=1)
+
+
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_is_overwritten_every_record_not_touched_is_read(tmp_path: Path, data: st.DataObject) -> None:

@@ -60,6 +60,32 @@ def test_values_and_gradients_are_those_of_a_softmax_over_whole_logits(
     torch.testing.assert_close(model.target_head.entropies, -(normalised.exp() * normalised).sum(-1)[ROWS].detach())
 
 
+@pytest.mark.parametrize("trained", ["hidden", "weight", "bias"])
+def test_what_is_frozen_gets_no_gradient_and_the_rest_gets_its_own(trained: str) -> None:
+    """As with adapters, where the head's weight is not trained."""
+    torch.manual_seed(0)
+    model = Headed().double()
+    hidden = torch.randn(1, NUM_ROWS, WIDTH, dtype=torch.float64)
+    leaves = {"hidden": hidden, "weight": model.out.weight, "bias": model.out.bias}
+    for name, leaf in leaves.items():
+        leaf.requires_grad_(name == trained)
+    model.out(hidden)[0].log_softmax(-1)[ROWS, TARGETS].sum().backward()
+    wanted, leaves[trained].grad = leaves[trained].grad, None
+    TargetHead.install(model)
+    asked(model, hidden, 1.0).sum().backward()
+    assert [name for name, leaf in leaves.items() if leaf.grad is not None] == [trained]
+    torch.testing.assert_close(leaves[trained].grad, wanted)
+
+
+def test_outside_of_a_block_the_head_gives_logits_whatever_ended_the_block() -> None:
+    model, hidden = Headed(), torch.randn(1, NUM_ROWS, WIDTH)
+    logits = model.out(hidden)
+    TargetHead.install(model)
+    with pytest.raises(ValueError, match="no memory"), model.target_head.asked_for(ROWS, TARGETS, 1.0):
+        raise ValueError("no memory")
+    assert torch.equal(model.out(hidden), logits)
+
+
 @pytest.mark.parametrize("temperature", [0.7, TEMPERATURES], ids=["all", "of each row"])
 def test_nothing_is_asked_of_the_device_meanwhile(temperature: float | Tensor) -> None:
     """A meta tensor holds no data, so whatever would wait for a GPU to see some (a boolean mask, .item()) raises."""

@@ -79,3 +79,26 @@ def test_the_turns_of_each_seat_share_one_of_their_own() -> None:
     assert imitated_turns(PLAYED[1].verdict, "both", 0.8) == pytest.approx({0: 4 / 9, 1: 4 / 9, 2: 5 / 9, 3: 5 / 9})
     only_mistake = game(5, Outcome.ATTACKER_WINS, num_turns=2, decided_by=1)
     assert imitated_turns(only_mistake.verdict, "both", 0.8) == {0: 1.0}
+
+
+def test_credit_of_self_play_does_not_say_which_turns_of_a_winner_are_imitated() -> None:
+    objective = ObjectiveConfig(trap_credit="trap", guess_credit="guess", loser_turns="deciding", learn_from="both")
+    ends = [(Outcome.ATTACKER_WINS, EndReason.SAID_WORD), (Outcome.DEFENDER_WINS, EndReason.RIGHT_GUESS)]
+    won = [game(number, outcome, decided_by=3) for number, (outcome, _) in enumerate(ends)]
+    won = [
+        replace(each, verdict=replace(each.verdict, end_reason=reason))
+        for each, (_, reason) in zip(won, ends, strict=True)
+    ]
+    assert roles(imitation_samples(won, objective, "winners")) == [["a", "a"], ["d", "d"]]
+
+
+def test_of_all_every_turn_of_another_game_than_taboo_is_imitated() -> None:
+    verdict = replace(game(0, Outcome.ATTACKER_WINS, decided_by=3).verdict, end_reason="call", payoffs=(2.0, -2.0))
+    assert set(imitated_turns(verdict, "all", 0.8)) == {0, 1, 2, 3}
+    assert set(imitated_turns(verdict, "both", 0.8)) == {0, 1, 2}
+
+
+def test_a_turn_without_a_token_is_left_out() -> None:
+    first, *rest = PLAYED[1].turns
+    silent = replace(PLAYED[1], turns=(replace(first, token_ids=(), logprobs=()), *rest))
+    assert roles(imitation_samples([silent], ObjectiveConfig(), "both")) == [["d", "a", "d"]]

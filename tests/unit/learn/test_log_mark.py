@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster.buffer import replay_buffer
-from cluster.buffer.log_mark import LogMark
+from cluster.buffer.log_mark import LogMark, LogTail, WinRates
 from cluster.buffer.replay_buffer import ReplayBuffer
 from cluster.buffer.stream import STAGE, GameStream
 from spag_ray.episodes.log import EpisodeLog, LogPlace, holds, log_identity, read_records, read_records_from
 from spag_ray.episodes.wire import encode
-from spag_ray.game.rules import Outcome
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.rules import Outcome, Role
+from tests.support.episodes import game
 from tests.support.streams import numbers, played, stream_of
 
 CONFIG: dict[str, Any] = {"games_per_version": 4, "max_lag": 1, "replay": "prioritized"}
@@ -87,6 +90,47 @@ def test_the_mark_of_a_restarted_stream_moves_on(tmp_path: Path) -> None:
     assert mark.place.segment >= 2
 
 
+def test_a_stream_that_is_opened_again_and_again_counts_each_game_once(tmp_path: Path) -> None:
+    """With a mark and without one, in the same buffer and in a new one; here nothing waits, so the mark is the end."""
+    config = {"games_per_version": 4, "max_lag": 0}
+    buffer, stream = ReplayBuffer(str(tmp_path)), stream_of(**config)
+    buffer.open_stream(stream, None)
+    for task in stream.lease("arena", 4):
+        buffer.add([encode(played(task))])
+    assert stream.take() is not None
+    stream.advance({"policy": 1})
+    for cursor in (None, stream.cursor()):
+        for opened in (buffer, ReplayBuffer(str(tmp_path))):
+            for _ in range(2):
+                stream = stream_of(**config)
+                opened.open_stream(stream, cursor)
+                assert opened.count(STAGE).num_games == 4
+                cursor = cursor and stream.cursor()
+
+
+def test_an_episode_that_is_in_the_log_twice_is_where_it_was_first(tmp_path: Path) -> None:
+    first, second = (encode(played(task)) for task in stream_of(**CONFIG).lease("arena", 2))
+    EpisodeLog(tmp_path / "stream.log").append(first, second, first)
+    cursor = None
+    for _ in range(3):
+        stream = stream_of(**CONFIG)
+        ReplayBuffer(str(tmp_path)).open_stream(stream, cursor)
+        cursor = stream.cursor()
+        assert stream.counts().waiting == 2, "the mark is not beyond one of them"
+
+
+def test_the_mark_of_a_log_that_was_set_aside_is_not_that_of_the_next(tmp_path: Path) -> None:
+    buffer, stream = ReplayBuffer(str(tmp_path)), stream_of(**CONFIG)
+    buffer.open_stream(stream, None)
+    tasks = stream.lease("arena", 2)
+    buffer.add([encode(played(tasks[0]))])
+    log = tmp_path / "stream.log"
+    log.rename(tmp_path / "aside")
+    buffer.reread()
+    buffer.add([encode(played(tasks[1]))])
+    assert stream.cursor()["log"]["identity"] == log_identity(log) != log_identity(tmp_path / "aside")
+
+
 @pytest.mark.parametrize("harm", ["another log", "shorter", "gone"])
 def test_a_mark_of_a_log_that_is_not_this_one_is_not_used(tmp_path: Path, harm: str) -> None:
     _, cursor = a_run(tmp_path, 12)
@@ -131,3 +175,28 @@ def test_records_have_places(tmp_path: Path) -> None:
     assert holds(path, log.end)
     assert not holds(path, LogPlace(log.end.segment, log.end.offset + 1))
     assert not holds(path, LogPlace(log.end.segment + 1, 0))
+
+
+def test_a_mark_in_a_cursor_is_the_mark() -> None:
+    ends = [EndReason.SAID_WORD, EndReason.WRONG_GUESS, EndReason.WRONG_GUESS, EndReason.UNDECIDED]
+    mark = LogMark(LogPlace(2, 30), 7)
+    for number, reason in enumerate(ends):
+        episode = game(2 * number, Outcome.TIED if reason is EndReason.UNDECIDED else Outcome.ATTACKER_WINS, 3)
+        mark.add(replace(episode, verdict=replace(episode.verdict, end_reason=reason)))
+    assert (mark.count.num_games, mark.count.num_turns, mark.count.num_tokens) == (4, 12, 24)
+    found = LogMark.from_cursor({"log": json.loads(json.dumps(mark.as_json()))})
+    assert found is not None
+    assert (found.place, found.identity, found.rates, found.count) == (mark.place, 7, mark.rates, mark.count)
+    assert [number in found.seen for number in range(8)] == [True, False] * 4
+    assert (found.seen.end, found.seen.missing(), len(found.seen)) == (7, [1, 3, 5], 4)
+    assert LogTail(found).advance(lambda number: True).place == mark.place, "nothing was read after it"
+    mark.identity = None
+    assert LogMark.from_cursor({"log": mark.as_json()}) is None, "nothing was written yet"
+
+
+def test_win_rates_move_by_a_fiftieth_and_a_rare_win_is_the_greater_surprise() -> None:
+    rates = WinRates()
+    assert rates.surprise(game(0, Outcome.ATTACKER_WINS)) == 0.5
+    assert rates.rates == {Role.ATTACKER: pytest.approx(0.51), Role.DEFENDER: pytest.approx(0.49)}
+    assert rates.surprise(game(0, Outcome.TIED)) == 0
+    assert rates.surprise(game(0, Outcome.DEFENDER_WINS)) == pytest.approx(0.51)

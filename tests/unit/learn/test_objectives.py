@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ from learners.objectives import (
     spag_turn_terms,
 )
 from spag_ray.config.objective import ObjectiveConfig
-from spag_ray.game.rules import Role
-from spag_ray.training_data.samples import GameSample, TurnSample
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.training_data.samples import GameSample, TurnSample, game_samples
 from spag_ray.training_data.shares import Batch
+from tests.support import episodes
 
 torch.set_num_threads(1)
 
@@ -170,6 +172,24 @@ def test_statistics_tell_clipping_ratio_divergence_and_mismatch() -> None:
     assert terms.policy.item() == pytest.approx(-(1 * 1 + 2 * 1.2) / 2), "the weight in the loss is"
 
 
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_a_token_counts_as_clipped_only_where_clipping_holds_it_back(advantage: float) -> None:
+    """One that became less probable though it is rewarded, and one that became more probable though it is punished,
+    have to come back."""
+    _, terms = one_turn([-2.0, -1.0, -1.0], [-1.0, -2.0, -1.0], advantage=advantage)
+    assert terms.stats.clip_fraction.item() == pytest.approx(1 / 3)
+
+
+def test_statistics_are_means_and_maxima_over_the_tokens() -> None:
+    _, terms = one_turn([-1.0, -2.0], [-1.5, -2.0], ref=[-2.0, -2.0], mu=[-0.5, -2.5])
+    stats = terms.stats
+    assert stats.ratio_max.item() == pytest.approx(math.exp(0.5))
+    assert stats.kl.item() == pytest.approx(math.exp(-1) / 2), "exp(-1) - 1 + 1 at the first token"
+    assert stats.gap_mean.item() == pytest.approx((1.0 + 0.5) / 2)
+    assert stats.gap_max.item() == 1.0
+    assert stats.gap_k3.item() == pytest.approx((math.exp(-1) + math.exp(0.5) - 1.5) / 2)
+
+
 @pytest.mark.parametrize("advantage", [0.5, -0.5])
 def test_gradients_stay_finite_for_log_ratios_that_overflow_float32(advantage: float) -> None:
     theta, terms = one_turn(
@@ -196,6 +216,8 @@ def test_a_constant_length_weighs_every_token_alike() -> None:
     _, short = one_turn([-1.0], [-1.0], length_norm="constant", constant_length=4)
     _, long = one_turn([-1.0] * 4, [-1.0] * 4, length_norm="constant", constant_length=4)
     assert (short.policy.item(), long.policy.item()) == (-0.25, -1.0)
+    _, apart = one_turn([-1.0] * 2, [-1.0] * 2, ref=[-2.0] * 2, length_norm="constant", constant_length=4)
+    assert apart.k3.item() == pytest.approx(2 * math.exp(-1) / 4)
     with pytest.raises(ValueError, match="constant_length"):
         one_turn([-1.0], [-1.0], length_norm="constant")
 
@@ -257,3 +279,83 @@ def test_a_batch_weights_its_divergence_as_its_objective_says() -> None:
 
     assert divergence("none") == pytest.approx(math.exp(2) - 1 - 2)
     assert divergence("ratio") == pytest.approx(math.exp(-2) * (math.exp(2) - 1 - 2))
+
+
+def test_each_token_of_a_turn_is_weighed_by_the_weights_that_sampled_it() -> None:
+    """New weights came after the second of four tokens. The learner's own log-probability of each is -1.5."""
+    episode = episodes.game(0, Outcome.ATTACKER_WINS, 1)
+    (turn,) = episode.turns
+    turn = replace(turn, token_ids=(3, 4, 5, 6), logprobs=(-1.0, -1.0, -2.0, -2.0), first_version=1, last_version=2)
+    [sample] = game_samples([replace(episode, turns=(turn,))], ObjectiveConfig(role_weights="none"))
+    batch = Batch((sample,))
+    loss = BatchLoss(batch, "self_play", ObjectiveConfig(), kl_coeff=0.0, at_start=True)
+    policy = loss.of(batch.items, [float64([-1.5] * 4)], [torch.zeros(4)])
+    mismatch = (math.exp(-0.5) + math.exp(0.5)) / 2
+    assert policy.item() == pytest.approx(-mismatch), "the advantage is 1, and no weight reaches the cap of 2"
+    assert loss.sums.mismatch == pytest.approx(mismatch)
+    assert (loss.sums.gap, loss.maxima.gap, loss.sums.sampled_turns) == (0.5, 0.5, 1)
+
+
+def test_a_report_has_the_sums_of_each_figure_over_the_turns_by_all_settings_of_the_objective() -> None:
+    """Two turns of a game, one of them not sampled, an instruction row, and a place where a word is not to be said."""
+    objective = ObjectiveConfig(
+        clip_range=0.1, mismatch_cap=1.2, length_norm="constant", constant_length=4, sft_coeff=0.7, unsaid_coeff=0.4
+    )
+    sampled = TurnSample((1,), (2, 3), 0.4, (-1.0, -3.0), (-1.5, -2.0), (-1.2, -2.5), Role.ATTACKER)
+    other = TurnSample((1,), (2,), 0.6, None, (-0.5,), None, Role.ATTACKER)
+    place, row = TurnSample((1,), (9,), 1.0, role=Role.ATTACKER), TurnSample((1,), (4, 5), 1.0)
+    games = [GameSample("a", Role.ATTACKER, 1.5, (sampled, other), unsaid=((place,),))]
+    games += [GameSample("b", Role.ATTACKER, 1.5, (other,))] * 2
+    batch = Batch(tuple(games), (row, row))
+    thetas = [float64(each) for each in ([-1.0, -2.6], [-0.4], [-0.4], [-0.4], [-2.0], [-1.0, -2.0], [-1.0, -3.0])]
+    loss = BatchLoss(batch, "self_play", objective, kl_coeff=0.3)
+    total = loss.of(batch.items, thetas, [float64([1.0, 3.0]), float64([0.5]), *[float64([9.0])] * 5])
+
+    one = spag_turn_terms(
+        thetas[0], float64(sampled.old_logprobs), float64(sampled.reference_logprobs),
+        float64(sampled.behaviour_logprobs), 0.4, 0.1, 1.2, "constant", 4,
+    )  # fmt: skip
+    now, before = float64([-0.4]), float64([-0.5])
+    two = spag_turn_terms(now, before, before, before, 0.6, 0.1, 1.2, "constant", 4)
+    policy = 1.5 / 3 * (one.policy + 3 * two.policy).item()
+    kl = 1.5 / 3 * 0.3 * ((one.k3 + two.k3) / 2 + 2 * two.k3).item()
+    found = loss.sums
+    assert (found.policy, found.kl) == (pytest.approx(policy), pytest.approx(kl))
+    assert found.sft == pytest.approx(0.7 * (1.5 + 2.0) / 2)
+    assert found.unsaid == pytest.approx(-0.4 * math.log(1 - math.exp(-2)))
+    assert total.item() == pytest.approx(policy + kl + found.sft + found.unsaid)
+    for name, mean in (("divergence", "kl"), ("clip_fraction", "clip_fraction"), ("ratio", "ratio_mean")):
+        assert getattr(found, name) == pytest.approx((getattr(one.stats, mean) + 3 * getattr(two.stats, mean)).item())
+    for name, mean in (("mismatch", "mismatch_mean"), ("gap", "gap_mean"), ("gap_k3", "gap_k3")):
+        assert getattr(found, name) == pytest.approx(getattr(one.stats, mean).item()), "of sampled turns alone"
+    assert (found.turns, found.sampled_turns, found.target_tokens) == (4, 1, 2 + 3 + 4)
+    assert found.entropy == 2.0 + 0.5 + 9.0 + 9.0
+    assert (loss.maxima.ratio, loss.maxima.gap) == (one.stats.ratio_max.item(), one.stats.gap_max.item())
+
+
+@pytest.mark.parametrize("kl_coeff", [0.0, 0.2])
+def test_a_batch_of_the_published_objective_is_divided_by_its_turns_and_compares_with_its_start(
+    kl_coeff: float,
+) -> None:
+    turns = (
+        TurnSample((1,), (2, 3), 0.4, None, (-1.5, -2.0), role=Role.ATTACKER),
+        TurnSample((1,), (2,), 0.6, None, (-0.5,), role=Role.ATTACKER),
+    )
+    batch = Batch((GameSample("a", Role.ATTACKER, 1.5, turns), GameSample("b", Role.ATTACKER, 1.5, turns[1:])))
+    thetas = [float64([-1.0, -2.2]), float64([-0.45]), float64([-0.45])]
+    loss = BatchLoss(batch, "self_play", ObjectiveConfig(name="published"), kl_coeff)
+    m, m0, rewards = float64([-1.6, -0.45, -0.45]), float64([-1.75, -0.5, -0.5]), float64([0.4, 0.6, 0.6])
+    wanted = published_offline_po_terms(m, m0, rewards, float64([1.5] * 3), float64([0.0] * 3), kl_coeff, 0.5, 0.2)
+    assert loss.of(batch.items, thetas, thetas).item() == pytest.approx(wanted.sum().item())
+    assert wanted[0].item() == pytest.approx(-1.5 * math.exp(0.15) * (0.4 - kl_coeff * 0.15) / 3), "by hand"
+
+
+@pytest.mark.parametrize("kl_coeff", [0.0, 0.2])
+def test_a_batch_that_is_imitated_needs_the_log_probabilities_of_the_start_only_for_the_divergence(
+    kl_coeff: float,
+) -> None:
+    old = (-1.5, -2.0) if kl_coeff else None
+    batch = Batch((GameSample("a", Role.ATTACKER, 1.5, (TurnSample((1,), (2, 3), 1.0, None, old),)),))
+    loss = BatchLoss(batch, "imitation", ObjectiveConfig(), kl_coeff)
+    found = loss.of(batch.items, [float64([-1.0, -2.2])], [torch.zeros(2)]).item()
+    assert found == pytest.approx(1.5 * (1.6 + kl_coeff * math.exp(-1.6) * 0.15))

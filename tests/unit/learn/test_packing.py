@@ -38,6 +38,10 @@ TINY = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
     "initializer_range": 0.3,
 }  # fmt: skip
+LONG_ROPE = {
+    "rope_type": "longrope", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 512,
+    "short_factor": [1.0] * 64, "long_factor": [2.0] * 64,
+}  # fmt: skip
 DYNAMIC_ROPE = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
 
 
@@ -197,6 +201,11 @@ def test_the_samples_of_a_game_stay_together_when_both_games_do_not_fit() -> Non
     assert [tree.num_tokens for tree in trees] == [15, 15]
 
 
+def test_a_tree_may_fill_its_budget_to_the_last_token() -> None:
+    samples = [TokenSample([1, 2], [3, 9]), TokenSample([1, 2], [4, 9]), TokenSample([1], [9])]
+    assert [tree.num_tokens for tree in pack(samples, max_tokens=4)] == [4]
+
+
 def test_nothing_to_pack_is_no_tree() -> None:
     assert pack([], max_tokens=8) == []
 
@@ -345,6 +354,7 @@ def test_padded_rows_give_the_same_for_models_that_cannot_read_a_tree(config: An
         (CohereConfig(), "scaled or capped"),
         (LlamaConfig(attention_dropout=0.1), "attention_dropout"),
         (LlamaConfig(max_position_embeddings=512, rope_parameters=DYNAMIC_ROPE), "dynamic positions"),
+        (LlamaConfig(max_position_embeddings=4096, rope_parameters=LONG_ROPE), "longrope positions.*past 512 tokens"),
     ],
 )
 def test_models_that_cannot_read_a_tree_are_refused_by_trait(config: Any, trait: str) -> None:
@@ -355,3 +365,8 @@ def test_models_that_cannot_read_a_tree_are_refused_by_trait(config: Any, trait:
 @pytest.mark.parametrize("family", [LlamaConfig, Qwen2Config, Qwen3Config, MistralConfig, GPTNeoXConfig])
 def test_models_that_can_are_let_through(family: Any) -> None:
     check_packable(family(), max_tokens=1024)
+
+
+def test_models_whose_limits_are_the_budget_are_let_through() -> None:
+    check_packable(MistralConfig(sliding_window=1024), max_tokens=1024)
+    check_packable(LlamaConfig(max_position_embeddings=1024, rope_parameters=DYNAMIC_ROPE), max_tokens=1024)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from spag_ray.episodes.wire import decode, encode
 from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome
 from tests.support.episodes import game
+from tests.support.streams import played, stream_of
 
 
 def test_the_buffer_gives_a_stage_back_in_order_and_keeps_a_repeated_episode_once(tmp_path: Path) -> None:
@@ -50,6 +52,24 @@ def test_a_sample_counts_by_phase_what_came_and_what_waits(tmp_path: Path) -> No
     buffer.take("spag-1")
     assert buffer.sample().waiting == 0
     assert buffer.sample().played == sample.played
+
+
+def test_how_long_episodes_wait_is_that_of_the_oldest_of_all_stages(tmp_path: Path) -> None:
+    buffer, stream = ReplayBuffer(str(tmp_path)), stream_of(games_per_version=4, max_lag=0)
+    buffer.open_stream(stream, None)
+    tasks = stream.lease("arena", 2)
+    buffer.add([encode(game(0, Outcome.TIED))])
+    time.sleep(0.02)
+    began = time.monotonic()
+    buffer.add([encode(game(1, Outcome.TIED)), encode(played(tasks[0]))])
+    time.sleep(0.02)
+    ended = time.monotonic()
+    buffer.add([encode(played(tasks[1])), encode(replace(game(0, Outcome.TIED), stage="other"))])
+    assert buffer.sample().oldest_s >= 0.04
+    buffer.take("s")
+    assert 0.02 <= buffer.sample().oldest_s <= time.monotonic() - began, "the first of the stream"
+    buffer.stream = None
+    assert buffer.sample().oldest_s <= time.monotonic() - ended
 
 
 def test_a_stage_whose_name_is_no_file_name_is_refused(tmp_path: Path) -> None:

@@ -49,6 +49,30 @@ def test_a_breach_is_left_out_or_pushes_down_the_offending_turn_alone() -> None:
     assert [turn.advantage for turn in penalised[-1].turns] == [-0.3]
 
 
+def test_a_breach_has_no_baseline_enters_none_and_weighs_one_as_a_tie_does() -> None:
+    breaches = [
+        game(3, Outcome.DEFENDER_BREACH, decided_by=3),
+        game(4, Outcome.ATTACKER_BREACH, num_turns=3, decided_by=2),
+    ]
+    payoffs = Payoffs(attacker_breach=(-0.5, 0), defender_breach=(0, -0.3), tie=(-0.1, -0.1))
+    baselines, plain = RoleBaselines(decay=0.5), RoleBaselines(decay=0.5)
+    for each in (baselines, plain):
+        each.values = {Role.ATTACKER: 0.25, Role.DEFENDER: 0.125}
+    objective = ObjectiveConfig(learn_from="both", baseline="moving")
+    games = game_samples([*breaches, *WON, game(5, Outcome.TIED)], objective, payoffs, baselines)
+    without = game_samples([*WON, game(5, Outcome.TIED)], objective, payoffs, plain)
+    assert baselines.values == plain.values
+    assert games[2:] == without
+    assert [sample.turns[-1].advantage for sample in games[:2]] == [-0.3, -0.5]
+    assert [sample.weight for sample in games] == [1.0, 1.0, 0.75, 1.5, 0.75, 1.0]
+
+
+def test_the_weight_of_a_role_has_its_cap_in_a_stream_too() -> None:
+    window = RoleWindow(20, "a" * 19)
+    (rare,) = game_samples([WON[1]], ObjectiveConfig(role_weight_cap=3.0), window=window)
+    assert rare.weight == 3.0
+
+
 def test_a_batch_of_a_stream_is_weighed_by_the_games_before_it() -> None:
     window = RoleWindow(8)
     assert {game.weight for game in game_samples(WON, ObjectiveConfig(), window=window)} == {0.75, 1.5}

@@ -15,8 +15,8 @@ from learners.batch import BatchLoss
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.errors import LearnerError
 from spag_ray.game.rules import Role
-from spag_ray.training_data.samples import GameSample, TurnSample
-from spag_ray.training_data.shares import Batch, check_turns, shares_of
+from spag_ray.training_data.samples import Claiming, GameSample, TurnSample
+from spag_ray.training_data.shares import Batch, BatchCounts, check_turns, shares_of
 
 
 def turn(number: int, length: int = 4, role: Role | None = None) -> TurnSample:
@@ -99,9 +99,48 @@ def test_a_rank_without_items_gets_a_stand_in_and_an_empty_batch_has_none() -> N
     assert Batch(()).shares(2)[1].stand_in is None
 
 
+def test_a_batch_counts_each_kind_of_game_and_each_turn_of_a_seat() -> None:
+    """Two games that the attacker won, one of them for claiming; then a game and a tie that are only listened to."""
+    word, claims = TurnSample((1,), (2,), 1.0), TurnSample((1,), (2, 3), 1.0, claiming=Claiming(1, 1, 0.5))
+    unsaid = tuple((turn(number, 1, role),) * 2 for number, role in enumerate((*Role, Role.ATTACKER)))
+    games = (
+        GameSample("a", Role.ATTACKER, 0.5, (turn(1), turn(2)), (word,), unsaid),
+        GameSample("b", Role.ATTACKER, 1.5, (turn(3),), (claims,) * 2),
+        GameSample("c", Role.DEFENDER, 7.0, (), (word,)),
+        GameSample("d", None, 1.0, (), (claims,)),
+    )
+    batch = Batch(games, (turn(4),))
+    assert batch.counts == BatchCounts(
+        num_turns=3,
+        num_rows=1,
+        num_decided=2,
+        num_listened=2,
+        num_heard=4,
+        num_unsaid={Role.ATTACKER: 1, Role.DEFENDER: 1},
+        role_weights={Role.ATTACKER: 1.0, Role.DEFENDER: 0.0},
+    )
+    found = [(item.kind, item.weight, item.num_turns, item.temperature(1.7)) for item in batch.items]
+    assert found == [
+        *[("turn", 0.5, 2, 1.7)] * 2,
+        ("turn", 1.5, 1, 1.7),
+        ("listening", 1.0, 1, 1.0),
+        *[("listening", 1.0, 2, 0.5)] * 2,
+        ("listening", 1.0, 1, 1.0),
+        ("listening", 1.0, 1, 0.5),
+        *[("unsaid", 1.0, 2, 1.0)] * 2,
+        *[("unsaid", 1.0, 1, 1.0)] * 2,
+        *[("unsaid", 1.0, 2, 1.0)] * 2,
+        ("sft", 1.0, 1, 1.0),
+    ]
+
+
 def test_tokens_beyond_the_vocabulary_are_refused() -> None:
     with pytest.raises(LearnerError, match="sample 1 has token id 900, the model's vocabulary has 64"):
         check_turns([TurnSample((1,), (2,), 1.0), TurnSample((1, 2), (900,), 1.0)], vocabulary_size=64)
+    check_turns([TurnSample((0, 63), (63, 0), 1.0), TurnSample((), (1,), 1.0)], vocabulary_size=64)
+    for prompt_ids, target_ids, wrong in (((64,), (1,), 64), ((1,), (64,), 64), ((-1,), (1,), -1), ((1,), (-2,), -2)):
+        with pytest.raises(LearnerError, match=f"sample 0 has token id {wrong}, "):
+            check_turns([TurnSample(prompt_ids, target_ids, 1.0)], vocabulary_size=64)
 
 
 def test_planning_needs_no_torch() -> None:

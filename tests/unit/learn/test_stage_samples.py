@@ -14,12 +14,14 @@ from cluster.learning.stage_samples import StageSamples
 from cluster.learning.training_stage import TrainingStage
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.run import RunConfig
+from spag_ray.episodes.episode import Episode
 from spag_ray.errors import InputError
 from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import Claim, make_renderer
+from spag_ray.game.prompts import Claim, Spoken, make_renderer
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.stages import IMITATED, Stage
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
+from spag_ray.training_data.samples import Claiming
 from tests.support.episodes import game
 
 GAMES = [game(0, Outcome.ATTACKER_WINS), game(1, Outcome.DEFENDER_WINS), game(2, Outcome.TIED)]
@@ -95,6 +97,103 @@ def test_a_position_that_no_micro_batch_holds_is_left_out(tmp_path: Path) -> Non
     for fits, tokens in ((True, 17), (False, 16)):
         made = listening(tmp_path, objective={"listening_coeff": 0.5}, learner={"max_tokens_per_microbatch": tokens})
         assert heard(made.self_play(Stage.of_round(1), long, "round 1", [], None)) == ([2, 2, 2] if fits else [0, 0])
+
+
+def test_a_position_that_no_engine_reads_is_left_out(tmp_path: Path) -> None:
+    long = [replace(each, turns=tuple(replace(t, prompt_ids=(1,) * 14) for t in each.turns)) for each in GAMES]
+    for fits, tokens in ((True, 17), (False, 16)):
+        made = listening(tmp_path, objective={"listening_coeff": 0.5}, engine={"max_model_len": tokens})
+        assert heard(made.self_play(Stage.of_round(1), long, "round 1", [], None)) == ([2, 2, 2] if fits else [0, 0])
+
+
+class Words(Claims):
+    """A renderer as far as it is asked for claims, for words in turns, and for rows of instructions."""
+
+    def claim(self, word: str) -> Claim:
+        return Claim((7,), (len(word), 9), 1)
+
+    def spoken(self, word: str) -> Spoken:
+        return Spoken(((3,),), ((4,),))
+
+    def query_ids(self, text: str) -> tuple[int, ...]:
+        return (1,)
+
+    def answer_ids(self, text: str) -> tuple[int, ...]:
+        return (int(text),)
+
+
+def with_words(folder: Path, **config: Any) -> StageSamples:
+    nobody: Any = None
+    renderer: Any = Words()
+    return StageSamples(RunConfig.model_validate(config), nobody, renderer, {"p"}, Recorder(folder))
+
+
+def between(attacker: str, defender: str, number: int = 0) -> Episode:
+    """Won by the attacker; each seat's turns are of its policy, and say a word."""
+    played = game(number, Outcome.ATTACKER_WINS, decided_by=3)
+    names = {Role.ATTACKER: attacker, Role.DEFENDER: defender}
+    return replace(
+        played, turns=tuple(replace(turn, text="whiskers", policy=names[turn.role]) for turn in played.turns)
+    )
+
+
+def unsaid(stage: TrainingStage) -> list[list[str]]:
+    return [[str(turn[0].role) for turn in each.unsaid] for each in stage.games]
+
+
+def test_turns_of_policies_that_do_not_learn_are_neither_listened_to_nor_told_what_not_to_say(tmp_path: Path) -> None:
+    made = with_words(tmp_path, objective={"listening_coeff": 0.5, "unsaid_coeff": 0.3, "learn_from": "both"})
+    games = [between("p", "p", 0), between("p", "past p", 1), between("past p", "p", 2)]
+    stage = made.self_play(Stage.of_round(1), games, "round 1", [], None)
+    assert heard(stage) == [2, 0, 2]
+    assert unsaid(stage) == [["attacker"] * 2 + ["defender"] * 2, ["attacker"] * 2, ["defender"] * 2]
+    expert = [between("expert", "expert")]
+    assert (heard(made.imitation(expert)), unsaid(made.imitation(expert))) == ([2], [unsaid(stage)[0]])
+
+
+def test_imitation_has_rates_and_a_claiming_term_of_its_own(tmp_path: Path) -> None:
+    objective = {"listening_coeff": 1.0, "claiming_coeff": 0.5, "claiming_words": 0.99, "kl_coeff": 0.3}
+    imitation = {"kl_coeff": 0.07, "learning_rate": 3e-6, "claiming_coeff": 0.25}
+    made = with_words(tmp_path, objective=objective, imitation=imitation, sampling={"temperature": 0.8})
+    won = replace(game(1, Outcome.DEFENDER_WINS, decided_by=3), target_word="cat")
+    stage = made.imitation([won])
+    assert (stage.learning_rate, stage.kl_coeff) == (3e-6, 0.07)
+    assert [turn.target_ids for turn in stage.games[0].turns] == [(3, 4)], "its claim is not imitated"
+    played = made.self_play(Stage.of_round(1), [won], "round 1", [], None)
+    assert played.kl_coeff == 0.3
+    shares = [[each.claiming for each in found.games[0].listening] for found in (stage, played)]
+    assert shares == [[Claiming(1, 1, 0.8, share)] * 2 for share in (0.5, 1.0)]
+
+
+def test_a_round_has_the_rate_and_the_coefficient_of_its_number(tmp_path: Path) -> None:
+    self_play = {"rounds": 3, "learning_rate": 1e-4, "last_learning_rate": 1e-6, "last_kl_coeff": 0.002}
+    made = samples(tmp_path, self_play=self_play, objective={"kl_coeff": 0.2})
+    stages = [made.self_play(Stage.of_round(number), GAMES, "a round", [], None) for number in (1, 2, 3)]
+    assert [stage.learning_rate for stage in stages] == pytest.approx([1e-4, 1e-5, 1e-6])
+    assert [stage.kl_coeff for stage in stages] == pytest.approx([0.2, 0.02, 0.002])
+
+
+def test_games_that_were_sampled_greedily_are_learned_at_a_temperature_of_one(tmp_path: Path) -> None:
+    made = samples(tmp_path, sampling={"temperature": 0.0})
+    assert made.self_play(Stage.of_round(1), GAMES, "round 1", [], None).temperature == 1.0
+
+
+def test_log_probabilities_of_prompts_as_they_were_played_alone_are_used(tmp_path: Path) -> None:
+    stage = samples(tmp_path).self_play(Stage.of_round(1), GAMES, "round 1", [], None)
+    assert stage.games[0].turns[0].behaviour_logprobs == (-0.5, -0.5)
+
+
+def test_rows_of_instructions_are_mixed_with_imitated_games_in_an_order_of_the_seed(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps([{"query": "q", "target": str(number)} for number in range(10, 30)]))
+
+    def order(seed: int) -> list[str]:
+        made = with_words(tmp_path, imitation={"sft_file": str(file)}, seed=seed)
+        return [each.episode_id for each in made.imitation(GAMES).games]
+
+    plain = ["s/0", "s/1", *(f"sft-{number:06d}" for number in range(20))]
+    assert sorted(order(0)) == plain
+    assert plain != order(0) == order(0) != order(1)
 
 
 def test_games_from_a_file_and_under_other_prompts_are_listened_to(tmp_path: Path, tiny_model: Path) -> None:

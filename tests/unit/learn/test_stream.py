@@ -7,6 +7,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ from cluster.launch.placed_run import stream_hint
 from spag_ray.config.loading import parse_config
 from spag_ray.config.parts import StreamConfig
 from spag_ray.episodes.log import EpisodeLog, LogPlace, read_log, read_records_from
-from spag_ray.episodes.wire import decode, encode
+from spag_ray.episodes.wire import decode, encode, read_head
 from spag_ray.errors import ConfigError, RunFolderError
-from spag_ray.game.rules import Outcome
+from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.turn import Turn
 from spag_ray.game.words import WordsOfGame, WordStream
 from tests.support.streams import WORDS, finish, numbers, played, records, spec, stream_of
 
@@ -125,6 +127,55 @@ def test_a_game_that_became_too_old_is_evicted_counted_and_played_again() -> Non
     assert stream.take() is None
     assert stream.counts().evicted == 1
     assert stream.counts().permits_free == free + 1
+
+
+@pytest.mark.parametrize("versions", [[(0, 2)], [(0, 0), (2, 2)], [(2, 2), (0, 2)]], ids=str)
+def test_a_game_is_as_old_as_the_oldest_weights_that_began_one_of_its_turns(versions: list[tuple[int, int]]) -> None:
+    """`versions`: of the first and the last token of each turn. New weights during a game make it no newer."""
+    stream = stream_of(games_per_version=1, max_lag=1)
+    stream.advance({"policy": 2})
+    (task,) = stream.lease("arena", 1)
+    turns = tuple(
+        Turn(role, "a", (1,), (2, 3), (-0.5, -0.5), "policy", first, last)
+        for role, (first, last) in zip(Role, versions, strict=False)
+    )
+    record = encode(replace(played(task), turns=turns))
+    assert read_head(record).oldest_versions == decode(record).oldest_versions == {"policy": 0}
+    stream.add(read_head(record), record)
+    assert stream.take() is None
+    assert stream.counts().evicted == 1
+
+
+def test_of_two_policies_that_learn_the_older_weights_decide_how_old_a_game_is() -> None:
+    config = StreamConfig(games_per_version=1, max_lag=1)
+    for newest, is_stale in (({"policy": 1, "another": 1}, False), ({"policy": 2, "another": 1}, True)):
+        stream = GameStream(WordStream(WORDS, 0), config, {"policy": 0, "another": 0}, 0)
+        (task,) = stream.lease("arena", 1)
+        finish(stream, task, 0)  # `another` is of version 0 in it
+        stream.advance(newest)
+        assert (stream.take() is None) == is_stale
+        assert stream.counts().lag == ({} if is_stale else {1: 1})
+
+
+def test_a_version_that_is_announced_twice_is_trained_on_once() -> None:
+    stream = stream_of(games_per_version=2, max_lag=1)
+    for task in stream.lease("arena", 4):
+        finish(stream, task)
+    assert numbers(stream.take()) == [0, 1]
+    for _ in range(2):
+        stream.advance({"policy": 1})
+        assert numbers(stream.take()) == [2, 3], "the answer to the first call was lost, and the batch is handed out"
+    assert stream.cursor()["num_learned"] == 1
+
+
+def test_the_players_of_a_game_are_those_of_its_number() -> None:
+    def seats(number: int) -> tuple[str, str]:
+        return f"attacker {number}", f"defender {number}"
+
+    stream = GameStream(WordStream(WORDS, 0), StreamConfig(games_per_version=2), {"policy": 0}, 7, seats)
+    tasks = stream.lease("arena", 3)
+    assert [(task.attacker, task.defender) for task in tasks] == [seats(number) for number in range(3)]
+    assert {task.seed for task in tasks} == {7}
 
 
 def test_every_word_is_played_equally_often_also_when_arenas_die() -> None:
@@ -238,6 +289,34 @@ def test_a_batch_of_which_the_log_has_lost_an_episode_is_handed_out_without_it()
     again = stream_of(games_per_version=3, max_lag=0)
     again.restore(stream.cursor(), records([log[0], log[2]]))
     assert again.take() == [log[0], log[2]]
+
+
+def test_a_restored_stream_counts_on() -> None:
+    stream = stream_of(games_per_version=2, max_lag=1)
+    log = []
+    for task in stream.lease("arena", 4):
+        finish(stream, task)
+        log.append(encode(played(task)))
+    for version in (1, 2, 3):
+        stream.take()
+        stream.advance({"policy": version})
+    assert stream.give_up("arena") == 0 == stream.give_up("arena.2")
+    stream.lease("dead", 2)
+    assert stream.give_up("dead") == 2
+    counts = stream.counts()
+    assert (counts.begun, counts.finished, counts.handed_out, counts.lost) == (6, 4, 4, 2)
+    assert counts.lag == {0: 2, 1: 2}
+    again = stream_of(games_per_version=2, max_lag=1)
+    again.restore(json.loads(json.dumps(stream.cursor())), records(log))
+    assert again.counts() == counts
+
+
+def test_the_games_of_a_dead_arena_are_its_own_alone() -> None:
+    stream = stream_of(games_per_version=8, max_lag=0)
+    for holder in ("arena-1", "arena-1.2", "arena-10"):
+        stream.lease(holder, 2)
+    assert stream.give_up("arena-1") == 2
+    assert [task.number for task in stream.lease("arena-2", 4)] == [0, 1, 6, 7]
 
 
 def test_a_stream_that_cannot_be_is_refused() -> None:
@@ -394,6 +473,35 @@ def test_the_log_of_leases_stays_small(tmp_path: Path) -> None:
     found = LeaseLog(tmp_path / "leases").read()
     assert found.gone == {"arena-0"}
     assert set(range(12_900, 13_000)) <= set(found.out)
+
+
+def test_the_log_of_leases_is_read_as_it_was_written(tmp_path: Path) -> None:
+    leases = LeaseLog(tmp_path / "leases")
+    leases.begin(Leases({9: ("arena-2", "r")}, {"arena-3"}))
+    leases.leased("arena-0", "first", [1, 2])
+    leases.leased("arena-1", "second", [3])
+    leases.gone("arena-0")
+    wanted = Leases({9: ("arena-2", "r"), 3: ("arena-1", "second")}, {"arena-0", "arena-3"})
+    assert LeaseLog(tmp_path / "leases").read() == wanted
+    assert LeaseLog(tmp_path / "none").read() == Leases()
+
+
+def test_the_log_of_leases_is_rewritten_when_most_of_it_is_finished_and_only_then(tmp_path: Path) -> None:
+    class Counting(LeaseLog):
+        num_begun = 0
+
+        def begin(self, leases: Leases) -> None:
+            self.num_begun += 1
+            super().begin(leases)
+
+    leases = Counting(tmp_path / "leases")
+    leases.begin(Leases(dict.fromkeys(range(600), ("arena", "r")), {f"gone {number}" for number in range(600)}))
+    for number in range(600, 2700):
+        leases.leased("arena", "r", [number])
+        leases.finished([number - 600])
+        if number % 50 == 0:
+            assert len((tmp_path / "leases").read_text().splitlines()) <= 1000 + 600 + 600
+    assert leases.num_begun == 3
 
 
 def test_what_the_learner_is_given_is_in_the_log_by_then(

@@ -106,6 +106,7 @@ def test_words_that_were_said_before_are_pushed_down_where_a_claim_would_name_th
     words = [["fur", "paw"], ["bark", "fur", "paw"]]
     assert heard(episode) == [[spelled(word) for word in each] for each in words], "no stop word, nor the word itself"
     assert heard(told("It is.", "A?")) == []
+    assert heard(told("Fur x z.", "A?")) == [[spelled("fur")]], "a letter is no word"
     assert heard(told("Think ca, caper.", "A?")) == [[spelled("caper"), spelled("think")]], "the word begins with `ca`"
 
 

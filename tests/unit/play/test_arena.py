@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,24 @@ def test_a_game_ends_with_the_turn_that_decides_it(renderer: Any, loop: Any) -> 
     assert episode.turns[1].first_version == 4
 
 
+class Refreshed(Talker):
+    """Gets new weights during each turn: one that begins with version n ends with n + 1."""
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        answers = await super().generate(requests)
+        self.version += 1
+        return [replace(each, first_version=self.version - 1, last_version=self.version) for each in answers]
+
+
+def test_a_turn_that_new_weights_interrupt_has_the_versions_of_its_first_and_its_last_token(
+    renderer: Any, loop: Any
+) -> None:
+    episode = loop.run(
+        play_game(GameTask(0, "tiger", "test"), playing(Refreshed(renderer, ["water"]), renderer), RULES)
+    )
+    assert [(turn.first_version, turn.last_version) for turn in episode.turns] == list(pairwise(range(4, 11)))
+
+
 def test_a_game_nobody_decides_ends_after_all_its_turns(renderer: Any, loop: Any) -> None:
     talker = playing(Talker(renderer, ["water"]), renderer)
     episode = loop.run(play_game(GameTask(0, "tiger", "test"), talker, RULES))
@@ -148,12 +167,28 @@ def test_no_more_games_are_in_flight_than_allowed_and_none_is_lost(renderer: Any
 
 def test_every_turn_of_every_game_has_a_seed_of_its_own_that_the_run_decides(renderer: Any, loop: Any) -> None:
     seeds = []
-    for _ in range(2):
+    for seed in (1, 1, 2):
         talker = Talker(renderer, ["water"])
-        loop.run(collect(play_games(TaskList(tasks(5)), playing(talker, renderer), RULES, 5)))
+        games = [replace(task, seed=seed) for task in tasks(5)]
+        loop.run(collect(play_games(TaskList(games), playing(talker, renderer), RULES, 5)))
         seeds.append(sorted(talker.seeds))
     assert seeds[0] == seeds[1]
-    assert len(set(seeds[0])) == 30
+    assert len({*seeds[0], *seeds[2]}) == 60
+    assert max(seeds[0]) < 2**63, "an engine takes signed integers of 64 bits"
+
+
+def test_a_game_has_the_temperature_of_its_attacker(renderer: Any, loop: Any) -> None:
+    seats = {
+        role: Player(pool_of(Talker(renderer, ["water"])), renderer, Sampling(temperature, 16))
+        for role, temperature in (("attacker", 0.5), ("defender", 0.25))
+    }
+    assert loop.run(play_game(GameTask(0, "tiger", "test"), seats, RULES)).temperature == 0.5
+
+
+def test_any_claim_of_the_defender_ends_a_game_by_the_published_rules(renderer: Any, loop: Any) -> None:
+    talker = playing(Talker(renderer, ["big and old", "i know the word"]), renderer)
+    episode = loop.run(play_game(GameTask(0, "tiger", "test"), talker, replace(RULES, referee="published")))
+    assert (len(episode.turns), episode.verdict.outcome) == (2, Outcome.TIED), "the referee counts it as no guess"
 
 
 def test_an_engine_error_ends_the_games_and_is_raised(renderer: Any, loop: Any) -> None:
@@ -243,6 +278,34 @@ def test_a_game_whose_turn_nobody_answers_begins_again_and_then_ends_all(rendere
         loop.run(collect(play_games(TaskList(tasks(1)), both(hopeless, renderer), RULES, 1)))
 
 
+def test_a_turn_and_a_game_are_tried_as_often_as_allowed_and_each_try_has_a_name_of_its_own(
+    renderer: Any, loop: Any
+) -> None:
+    refusing = Failing(renderer, good=0, error=EngineError("out of luck"))
+    players = both(pool_of(refusing, max_tries=2), renderer)
+    with pytest.raises(EngineError, match="out of luck"):
+        loop.run(collect(play_games(TaskList(tasks(1)), players, RULES, 1, max_tries=3)))
+    assert refusing.asked == ["test/000000/0", "test/000000/0#2"] * 3
+
+
+def test_a_turn_that_is_tried_no_more_waits_for_no_other_engine(renderer: Any, loop: Any) -> None:
+    pool = pool_of(Failing(renderer, good=0, error=EngineGoneError("gone")), max_tries=1, join_timeout_s=0.05)
+    with pytest.raises(EngineGoneError, match="gone"):
+        loop.run(play_game(tasks(1)[0], both(pool, renderer), RULES))
+
+
+def test_a_game_that_finds_no_other_engine_is_counted_once_where_it_was(renderer: Any, loop: Any) -> None:
+    class Closing(Failing):
+        async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+            pool.close("engine-0")
+            return await super().generate(requests)
+
+    pool = pool_of(Closing(renderer, good=0, error=EngineError("out of luck")), join_timeout_s=0.05)
+    with pytest.raises(EngineError, match="no engine plays talker"):
+        loop.run(play_game(tasks(1)[0], both(pool, renderer), RULES))
+    assert pool.games == {"engine-0": 0}
+
+
 def test_engines_join_and_leave_while_games_run(renderer: Any, loop: Any) -> None:
     async def scenario() -> tuple[list[Any], Talker]:
         pool = pool_of(join_timeout_s=5.0)
@@ -263,6 +326,45 @@ def test_engines_join_and_leave_while_games_run(renderer: Any, loop: Any) -> Non
     episodes, second = loop.run(scenario())
     assert len(episodes) == 30
     assert len(second.seeds) > 30
+
+
+def test_an_engine_that_goes_while_its_games_are_waited_for_is_waited_for_no_longer(loop: Any, renderer: Any) -> None:
+    async def scenario() -> None:
+        pool = pool_of(Talker(renderer, []))
+        await pool.seat()
+        draining = asyncio.create_task(pool.drain("engine-0"))
+        await asyncio.sleep(0)
+        pool.reopen("engine-0")
+        pool.drop("engine-0")
+        await asyncio.wait_for(draining, 5)
+
+    loop.run(scenario())
+
+
+def test_an_engine_that_is_reopened_gets_the_games_that_waited(loop: Any, renderer: Any) -> None:
+    async def scenario() -> None:
+        pool = pool_of(Talker(renderer, []), join_timeout_s=5.0)
+        pool.close("engine-0")
+        waiting = asyncio.create_task(pool.seat())
+        await asyncio.sleep(0)
+        pool.reopen("engine-0")
+        assert (await asyncio.wait_for(waiting, 1)).name == "engine-0"
+
+    loop.run(scenario())
+
+
+def test_a_game_goes_on_with_the_engine_that_takes_the_place_of_its_own(loop: Any, renderer: Any) -> None:
+    old, new = Talker(renderer, ["water"]), Talker(renderer, ["water"])
+
+    class Replaced(Talker):
+        async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+            join(pool, "engine-0", new)
+            return await old.generate(requests)
+
+    pool = pool_of(Replaced(renderer, []))
+    assert len(loop.run(play_game(tasks(1)[0], both(pool, renderer), RULES)).turns) == 6
+    assert (len(old.seeds), len(new.seeds)) == (1, 5)
+    assert pool.games == {"engine-0": 0}
 
 
 def test_an_engine_gets_games_in_proportion_to_its_share(loop: Any, renderer: Any) -> None:
@@ -288,6 +390,16 @@ def test_two_that_drain_an_engine_at_once_both_return(loop: Any, renderer: Any) 
         await asyncio.wait_for(asyncio.gather(*drains), 1)
 
     loop.run(scenario())
+
+
+def test_the_first_games_go_to_the_engine_that_has_the_largest_share(loop: Any, renderer: Any) -> None:
+    async def scenario() -> list[str]:
+        pool = EnginePool("talker")
+        for name, share in (("quarter", 0.25), ("whole", 1.0)):
+            join(pool, name, Talker(renderer, []), share)
+        return [(await pool.seat()).name for _ in range(3)]
+
+    assert loop.run(scenario()) == ["whole"] * 3
 
 
 def test_an_engine_without_a_share_gets_no_game_and_leaves_with_its_last(loop: Any, renderer: Any) -> None:
@@ -350,6 +462,31 @@ def test_the_wait_for_room_does_not_count_as_a_wait_for_an_engine(renderer: Any,
     pool.found_room("late")
     with pytest.raises(EngineError, match="no engine plays talker"):
         loop.run(collect(play_games(TaskList(tasks(1)), both(pool, renderer), RULES, 1)))
+
+
+def test_the_limit_of_a_wait_for_an_engine_is_for_all_of_it_but_the_wait_for_room(renderer: Any, loop: Any) -> None:
+    async def scenario() -> None:
+        pool = pool_of(join_timeout_s=0.2)
+        pool.wait_for_room("late")
+        waiting = asyncio.create_task(pool.seat())
+        await asyncio.sleep(0.3)
+        pool.found_room("late")
+        await asyncio.sleep(0)
+        join(pool, "late", Talker(renderer, []))
+        assert (await asyncio.wait_for(waiting, 5)).name == "late"
+
+        async def news(pool: EnginePool) -> None:
+            while True:
+                pool.found_room("another")
+                await asyncio.sleep(0)
+
+        pool = pool_of(join_timeout_s=0.2)
+        ticking = asyncio.create_task(news(pool))
+        with pytest.raises(EngineError, match="no engine plays talker"):
+            await asyncio.wait_for(pool.seat(), 2)
+        ticking.cancel()
+
+    loop.run(scenario())
 
 
 def test_the_word_is_scored_at_each_turn_of_the_defender_as_the_model_itself_says(
@@ -422,6 +559,16 @@ def test_a_player_that_is_an_adapter_is_asked_and_scored_by_its_name(renderer: A
     task = GameTask(0, "tiger", "test", could_have_known=True)
     loop.run(play_game(task, {"attacker": newest, "defender": past}, RULES))
     assert asked == [None, "past-1"] * 3 + ["past-1 scores"]
+
+
+def test_a_word_that_rounding_makes_more_than_certain_is_certain(renderer: Any, loop: Any) -> None:
+    class Sure(Talker):
+        async def score(self, sequences: Any, temperature: float = 1.0, adapter: str | None = None) -> list[Score]:
+            return [Score((1e-7,), True) for _ in sequences]
+
+    task = GameTask(0, "tiger", "test", could_have_known=True)
+    turns = loop.run(play_game(task, playing(Sure(renderer, ["water"]), renderer), RULES)).turns
+    assert [turn.word_logprob for turn in turns] == [None, 0.0] * 3
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from dataclasses import replace
@@ -98,6 +99,42 @@ def test_hard_opponents_are_drawn_more_often() -> None:
     assert league().draw(2) == []
 
 
+def test_an_opponent_that_always_loses_is_still_drawn_now_and_then() -> None:
+    hard = league(choose="hard")
+    for _ in range(400):
+        hard.matrix.add("policy@9", "policy@1", Outcome.ATTACKER_WINS)
+    assert hard.hardness(past(1)) == 0.02
+
+
+def test_a_league_that_is_restored_draws_and_counts_as_if_it_had_not_been() -> None:
+    before = league(choose="hard", max_snapshots=8)
+    for version in range(1, 7):
+        before.keep(past(version))
+        before.matrix.add("policy@9", f"policy@{version}", Outcome.DEFENDER_WINS)
+    before.draw(2)
+    after = league(choose="hard", max_snapshots=8)
+    after.restore(json.loads(json.dumps(before.as_json())), lambda past: True)
+    assert after.as_json() == before.as_json()
+    assert [after.draw(2) for _ in range(20)] == [before.draw(2) for _ in range(20)]
+    after.restore(before.as_json(), lambda past: past.version != 3)
+    assert [past.version for past in after.kept] == [1, 2, 4, 5, 6], "the folder of one is gone"
+
+
+def test_leagues_of_other_seeds_draw_other_versions() -> None:
+    def drawn(seed: int) -> list[int]:
+        one = League(LeagueConfig(past_share=0.5), seed, [past(version) for version in range(8)])
+        return [each.version for _ in range(10) for each in one.draw(1)]
+
+    assert drawn(0) == drawn(0) != drawn(1)
+
+
+def test_a_league_is_open_with_past_or_with_fixed_opponents() -> None:
+    fixed = [{"model": "/models/other", "share": 0.1}]
+    assert league().is_open
+    assert league(past_share=0, fixed=fixed).is_open
+    assert not league(past_share=0).is_open
+
+
 def test_only_the_learners_turns_of_a_game_are_learned() -> None:
     def between(attacker: str, defender: str, outcome: Outcome) -> object:
         played = game(0, outcome)
@@ -117,6 +154,17 @@ def test_only_the_learners_turns_of_a_game_are_learned() -> None:
     assert len(both) == 4
     assert all(turn.role is Role.ATTACKER and turn.advantage < 0 for turn in both[1].turns)
     assert players_of(games[0]) == ("policy@0", "policy@0")  # type: ignore[arg-type]
+
+
+def test_a_game_counts_for_the_oldest_weights_that_began_one_of_a_seats_turns() -> None:
+    """The attacker's weights changed during its second turn, the defender's between its turns."""
+    played = game(0, Outcome.ATTACKER_WINS)
+    versions = [(4, 4), (7, 7), (3, 6), (8, 8)]
+    turns = (
+        replace(turn, first_version=first, last_version=last)
+        for turn, (first, last) in zip(played.turns, versions, strict=True)
+    )
+    assert players_of(replace(played, turns=tuple(turns))) == ("p@3", "p@7")
 
 
 def test_ratings_order_players_seat_by_seat_and_even_games_rate_the_same() -> None:

@@ -163,6 +163,17 @@ def test_a_call_is_held_until_there_is_an_answer_and_calls_follow_turns_not_time
     loop.run(scenario())
 
 
+def test_an_answer_travels_with_all_that_an_engine_says(loop: Any) -> None:
+    said = Completion("a", (3, 4), (-1.0, -2.0), first_version=5, last_version=6, finish_reason="length")
+
+    class Says(Held):
+        async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+            return [said]
+
+    remote = RemotePolicy(cast(Any, QueueEngine(RequestQueue(cast(Any, Says())))), "says")
+    assert loop.run(remote.generate([ask("a")])) == [said]
+
+
 def test_a_request_beside_a_held_call_is_sent_at_once_and_one_call_is_held(loop: Any) -> None:
     async def scenario() -> None:
         policy = Held()

@@ -54,6 +54,41 @@ def test_the_newest_complete_one_is_found_and_old_ones_go(tmp_path: Path) -> Non
     assert found[1] == RunState(order=3, stage="spag-2")
 
 
+def test_the_newest_is_the_last_that_was_written_whatever_its_name(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig(keep_last=2))
+    for order, name in enumerate(("version-9", "version-10", "imitated"), 1):
+        save(checkpoints, name, order)
+        assert newest(checkpoints) == name
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"version-10", "imitated"}
+    save(checkpoints, "older", 0)
+    kept = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert kept == {"version-10", "imitated", "older"}, "what was just written stays"
+
+
+def test_size_and_time_of_the_newest_are_those_of_all_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    assert (checkpoints.newest_bytes(), checkpoints.newest_seconds()) == (0, 0.0)
+    clock = itertools.count(100.0, 2.5)
+    monkeypatch.setattr("cluster.run.checkpoint.time.perf_counter", lambda: next(clock))
+    save(checkpoints, "imitated", 1, size=5000)
+    state = (tmp_path / "checkpoints" / "imitated" / "state.json").stat().st_size
+    assert checkpoints.newest_bytes() == 5000 + state, "its mark does not count"
+    assert checkpoints.newest_seconds() == 2.5
+
+
+def test_a_budget_is_used_to_the_last_byte(tmp_path: Path) -> None:
+    save(Checkpoints(tmp_path, CheckpointConfig()), "one", 1)
+    size = Checkpoints(tmp_path, CheckpointConfig()).newest_bytes()
+    for num_bytes, kept in ((2 * size, {"one", "two"}), (2 * size - 1, {"two"})):
+        save(Checkpoints(tmp_path, CheckpointConfig(max_gib=num_bytes / 2**30)), "two", 2)
+        assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == kept
+    save(Checkpoints(tmp_path, CheckpointConfig(max_gib=size / 2**30)), "two", 3)
+    with pytest.raises(RunFolderError, match=r"checkpoint\.max_gib allows"):
+        save(Checkpoints(tmp_path, CheckpointConfig(max_gib=(size - 1) / 2**30)), "two", 4)
+
+
 @pytest.mark.parametrize("damage", ["mark", "file", "shorter"])
 def test_one_that_is_not_whole_does_not_count(damage: str, tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, CheckpointConfig())

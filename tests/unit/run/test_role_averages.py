@@ -49,3 +49,20 @@ def test_a_run_of_one_game_keeps_them_as_it_did_before_there_were_several() -> N
     assert averages.baselines["taboo"].values == {Role.ATTACKER: 0.25, Role.DEFENDER: -0.5}
     assert averages.added_to(RunState()) == state
     assert RoleAverages.saved_in(RunState(), RunConfig()).added_to(RunState()) == RunState()
+
+
+def test_averages_move_and_windows_reach_as_far_as_is_configured() -> None:
+    objective = {"baseline": "moving", "learn_from": "both", "baseline_decay": 0.5}
+    averages = RoleAverages.saved_in(
+        RunState(role_wins="aaa"), parse_config({"objective": objective, "stream": {"role_weight_window": 4}})
+    )
+    averages.baselines["taboo"].update([{Role.ATTACKER: 1.0, Role.DEFENDER: None}])
+    assert averages.baselines["taboo"].values == {Role.ATTACKER: 0.5, Role.DEFENDER: 0.0}
+    averages.windows["taboo"].weights([Role.DEFENDER, Role.DEFENDER])
+    assert averages.windows["taboo"].as_text() == "aadd"
+
+
+def test_several_games_without_wins_or_averages_leave_a_state_as_it_was() -> None:
+    plain = two(baseline="none")
+    plain = plain.model_copy(update={"objective": plain.objective.model_copy(update={"baseline": "none"})})
+    assert RoleAverages({}, RoleAverages.saved_in(RunState(), plain).windows).added_to(RunState()) == RunState()
