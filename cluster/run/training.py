@@ -100,8 +100,8 @@ class Training(Protocol):
         """Whether the learners' weights are from the middle of a stage, which resumes with its next step."""
         ...
 
-    def judge(self, stage: Stage) -> None:
-        """The part of `evaluate` that plays nothing: what was measured is judged again."""
+    def look_for_collapse(self, stage: Stage) -> None:
+        """The part of `evaluate` that plays nothing: it looks at what was measured before."""
 
     def end_learning(self) -> None: ...
     def end(self) -> list[Match]: ...
@@ -158,7 +158,7 @@ def evaluate(run: Training, state: RunState) -> None:
     versions_per_round = config.self_play.games_per_round // config.stream.games_per_version
     is_mid_round = config.schedule == "stream" and state.parts != state.rounds * versions_per_round
     if is_mid_round or run.is_mid_stage():
-        run.judge(stage)
+        run.look_for_collapse(stage)
     else:
         run.evaluate(stage)
 

@@ -209,9 +209,9 @@ class Trainer:
         if asks_tasks(self.config, stage):
             self._tasks.stage(stage)
         self._write_cards(stage)
-        self.judge(stage)
+        self.look_for_collapse(stage)
 
-    def judge(self, stage: Stage) -> None:
+    def look_for_collapse(self, stage: Stage) -> None:
         self._collapse.look(stage)
 
     def is_mid_stage(self) -> bool:

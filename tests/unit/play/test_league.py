@@ -309,6 +309,23 @@ def test_a_league_of_a_former_release_keeps_its_numbers() -> None:
     assert again.newest == 7
 
 
+def test_a_version_that_a_resumed_league_has_already_changes_nothing(tmp_path: Path) -> None:
+    play, policy, engines = league_play(tmp_path, {}, num_engines=2, snapshot_every=1)
+    for policy.version in (1, 2, 3):
+        play.new_version(policy.version)
+    saved, given = play.league.as_json(), [(pool, min(drawn.values())) for pool, drawn in engines.given[-2:]]
+    play.restore(saved)
+    policy.version = 7
+    play.new_version(3, may_keep=False)
+    assert play.league.as_json() == saved
+    play.new_version(3)
+    assert play.league.as_json() == saved
+    again = [(pool, play.league.version_of_number(min(drawn.values()))) for pool, drawn in engines.given[-2:]]
+    assert again == given, "the same opponents"
+    play.new_version(4, may_keep=False)
+    assert [past.version for past in play.league.kept] == [1, 2, 3], "weights from the middle of a stage"
+
+
 def test_versions_that_are_dropped_stay_on_disk_as_long_as_the_newest_checkpoint_has_them(tmp_path: Path) -> None:
     play, policy, _ = league_play(tmp_path, {}, max_snapshots=2, snapshot_every=1)
 

@@ -149,10 +149,14 @@ def test_a_run_goes_on_after_the_round_that_was_saved() -> None:
 @pytest.mark.parametrize(
     ("config", "state", "measured"),
     [
-        pytest.param(ROUNDS, RunState(order=1), "judge base", id="imitation"),
-        pytest.param(ROUNDS, RunState(order=3, stage="imitated"), "judge imitated", id="the first round"),
-        pytest.param(ROUNDS, RunState(order=4, stage="spag-1", rounds=1), "judge spag-1", id="the last round"),
-        pytest.param(ROUNDS | {"imitation": {"enabled": False}}, RunState(order=1), "judge base", id="no imitation"),
+        pytest.param(ROUNDS, RunState(order=1), "look_for_collapse base", id="imitation"),
+        pytest.param(ROUNDS, RunState(order=3, stage="imitated"), "look_for_collapse imitated", id="the first round"),
+        pytest.param(
+            ROUNDS, RunState(order=4, stage="spag-1", rounds=1), "look_for_collapse spag-1", id="the last round"
+        ),
+        pytest.param(
+            ROUNDS | {"imitation": {"enabled": False}}, RunState(order=1), "look_for_collapse base", id="no imitation"
+        ),
     ],
 )
 def test_a_run_that_was_saved_mid_stage_measures_no_weights_before_the_stage_ends(
@@ -160,7 +164,7 @@ def test_a_run_that_was_saved_mid_stage_measures_no_weights_before_the_stage_end
 ) -> None:
     asked = asked_by_train(Played(config, state, mid_stage=True))
     first = next(place for place, each in enumerate(asked) if each.startswith("learn"))
-    assert [each for each in asked[:first] if each.startswith(("evaluate", "judge"))] == [measured]
+    assert [each for each in asked[:first] if each.startswith(("evaluate", "look_for_collapse"))] == [measured]
     assert [each for each in asked if each.startswith("evaluate")] == [
         each.replace("save", "evaluate") for each in asked if each.startswith("save ")
     ], "every stage that ends is measured once"
@@ -169,9 +173,9 @@ def test_a_run_that_was_saved_mid_stage_measures_no_weights_before_the_stage_end
 @pytest.mark.parametrize(
     ("state", "measured"),
     [
-        (RunState(order=2, parts=1), "judge base"),
+        (RunState(order=2, parts=1), "look_for_collapse base"),
         (RunState(order=3, stage="spag-1", rounds=1, parts=2), "evaluate spag-1"),
-        (RunState(order=3, stage="spag-1", rounds=1, parts=3), "judge spag-1"),
+        (RunState(order=3, stage="spag-1", rounds=1, parts=3), "look_for_collapse spag-1"),
         (RunState(order=3, stage="spag-2", rounds=2, parts=4), "evaluate spag-2"),
     ],
 )
