@@ -23,7 +23,7 @@ from spag_ray.game.decks import load_deck
 from spag_ray.games.of_config import by_game
 from spag_ray.results.could_have_known import read_held_out
 from spag_ray.results.game_names import names_by_game
-from spag_ray.results.matches import of_game, others_in, read_matches, write_matches
+from spag_ray.results.matches import change_matches, of_game, others, read_matches
 
 
 class MatchWanted(NamedTuple):
@@ -66,7 +66,7 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
         matches = get(matching)
     before = {match.key for match in played}
     new = [match for match in matches if match.key not in before]
-    write_matches(out, others_in(out, new) + new)  # a live run may have added its own matches
+    change_matches(out, lambda found: others(found, new) + new)  # a live run may have added its own matches
     names = [entrant.name for entrant in entrants]
     for game, its in names_by_game(config).items():
         met = of_game(matches, game)

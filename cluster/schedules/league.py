@@ -20,6 +20,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Role
 from spag_ray.host.folder_lease import FolderLease
+from spag_ray.host.whole_files import write_atomically
 from spag_ray.results.lines import OpponentLine
 
 
@@ -112,7 +113,7 @@ class LeaguePlay:
         for old in dropped:  # no engine will load it again
             shutil.rmtree(folder / f"v{old.version}")
         found = json.dumps(self.league.summary(), indent=1) + "\n"
-        (self._folder / "league.json").write_text(found, encoding="utf-8")
+        write_atomically(self._folder / "league.json", found)
 
     def _past_player(self, policy: LearningPolicy, opponent: str) -> tuple[str, str | None]:
         """(pool, adapter) of a past version: all are adapters in one pool, or whole models in a pool each."""
