@@ -16,6 +16,7 @@ from actors.lm_eval_tasks import Shelf, harness_environment
 from actors.models import load_tokenizer
 from cluster.tracking.wandb import check_tracking
 from learners.deepspeed_config import deepspeed_config, sleep_fault
+from spag_ray.config.no_effect import check_something_to_do
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.formats import holds_games, read_games, read_samples, read_sft
 from spag_ray.errors import ConfigError
@@ -35,7 +36,8 @@ _NUM_CHECKED = 20  # games that show the faults of a game, in a moment
 
 def check_files(config: RunConfig) -> None:
     """Reads every file that a training run will need, and checks tracking, the build of vLLM and `colocated`. Raises
-    SpagError for the first fault."""
+    SpagError for the first fault, and for a run that would train nothing."""
+    check_something_to_do(config)
     check_tracking(config.tracking)
     for opponent in config.league.fixed:
         if opponent.is_served:

@@ -18,7 +18,7 @@ from cluster.checks.check_results import CheckResult
 from cluster.checks.cluster_checks import cluster_checks
 from cluster.checks.node_report import memory_bytes
 from cluster.checks.preflight import check_claims, check_files, check_model, check_tasks, in_a_process
-from cluster.launch.placed_run import every_words, needs_cards
+from cluster.launch.placed_run import every_words, idle_values, needs_cards
 from cluster.planning.memory import GIB
 from cluster.runtime.ray_session import ray_session
 from spag_ray.config.run import RunConfig
@@ -49,6 +49,8 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
             which = "" if name is None else f"{name}: "
             told = f"{which}{len(own)} to train on, {len(out)} held out; read here and sent to the run"
             yield CheckResult("words", "pass", told)
+        for warning in idle_values(config, words):
+            yield CheckResult("settings", "warn", warning)
     except SpagError as error:
         cards, words, held_out = {}, ["word"], ["word"]
         yield CheckResult("words", "fail", str(error))
