@@ -1,13 +1,13 @@
 """`spag-ray doctor`: checks, before a run is placed, that everything it needs is available.
 
-here      words, files, model              (preflight.py)
+here      words, files, packages, model    (preflight.py, imports.py)
 cluster   placement, object store          from Ray's view of its nodes (nodes.py)
-nodes     versions, paths, memory, ports   from each node's own report (node_report.py)
+nodes     versions, paths, packages, ...   from each node's own report (node_report.py)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -16,6 +16,7 @@ from rich.markup import escape
 from actors.models import resolve_model
 from cluster.checks.check_results import CheckResult
 from cluster.checks.cluster_checks import cluster_checks
+from cluster.checks.imports import check_imports
 from cluster.checks.node_report import memory_bytes
 from cluster.checks.preflight import check_claims, check_files, check_model, check_tasks, in_a_process
 from cluster.launch.placed_run import every_words, idle_values, needs_cards
@@ -49,16 +50,10 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
             which = "" if name is None else f"{name}: "
             told = f"{which}{len(own)} to train on, {len(out)} held out; read here and sent to the run"
             yield CheckResult("words", "pass", told)
-        for warning in idle_values(config, words):
-            yield CheckResult("settings", "warn", warning)
     except SpagError as error:
         cards, words, held_out = {}, ["word"], ["word"]
         yield CheckResult("words", "fail", str(error))
-    try:
-        check_files(config)
-        yield CheckResult("files", "pass", "every file that the configuration names can be read")
-    except SpagError as error:
-        yield CheckResult("files", "fail", str(error))
+    yield _checked("files", "every file that the configuration names can be read", lambda: check_files(config))
     try:
         model = resolve_model(config.model)
         trained, kept = by_game(config, words).values(), by_game(config, held_out).values()
@@ -70,11 +65,11 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
     except SpagError as error:
         yield CheckResult("model", "fail", str(error))
     if config.evaluation.tasks and model is not None:
-        try:
-            in_a_process(check_tasks, config, model)
-            yield CheckResult("tasks", "pass", f"{', '.join(config.evaluation.tasks)}: found, with their data sets")
-        except SpagError as error:
-            yield CheckResult("tasks", "fail", str(error))
+        told = f"{', '.join(config.evaluation.tasks)}: found, with their data sets"
+        yield _checked("tasks", told, lambda: in_a_process(check_tasks, config, model))
+    yield _checked("imports", "what the run needs can be imported here", lambda: check_imports(config))
+    for warning in idle_values(config, words):
+        yield CheckResult("settings", "warn", warning)
     store, machine = config.cluster.object_store_gib, memory_bytes() / GIB
     if config.cluster.address is None and store > machine / 2:  # Ray's own message is in bytes
         told = f"cluster.object_store_gib {store:g} is more than half of this machine's memory, {machine:.1f} GiB"
@@ -85,3 +80,12 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
             yield from cluster_checks(config, model, folder)
     except SpagError as error:
         yield CheckResult("ray", "fail", str(error))
+
+
+def _checked(name: str, told: str, check: Callable[[], None]) -> CheckResult:
+    """The result of a check that raises SpagError for a fault."""
+    try:
+        check()
+    except SpagError as error:
+        return CheckResult(name, "fail", str(error))
+    return CheckResult(name, "pass", told)

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from actors.endpoint_policy import check_endpoint
 from actors.models import resolve_model
+from cluster.checks.imports import check_imports
 from cluster.checks.preflight import check_model, in_a_process
 from cluster.launch.placed_run import every_words, needs_cards, placed_run, watch_run, words_of_file
 from cluster.monitor.tables import comparison_lines, guess_table, match_tables
@@ -46,6 +47,7 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     if wanted.stages is not None:
         entrants = entrants_of_run(wanted.stages, config.model) + entrants
     check_entrants(entrants, wanted.against)
+    check_imports(config, trains=False)
     played = read_matches(out) if out.exists() else []
     is_scripted = any(entrant.folder is None and entrant.endpoint is None for entrant in entrants)
     cards = (

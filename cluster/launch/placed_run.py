@@ -14,7 +14,7 @@ from rich.console import Console
 
 from actors.models import resolve_model
 from cluster.checks.cluster_checks import check_cluster
-from cluster.checks.preflight import check_files, check_run, in_a_process
+from cluster.checks.preflight import check_files, check_run, check_with_imports
 from cluster.handles import Ref
 from cluster.monitor.progress import watch
 from cluster.planning.reservation import free, reservation_of
@@ -53,7 +53,7 @@ def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
     words, held_out = every_words(config, cards)
     check_files(config)
     model = resolve_model(config.model)
-    in_a_process(check_run, config, model, words, held_out, list(cards))
+    check_with_imports(config, check_run, config, model, words, held_out, list(cards))
     kept = zip(config.each_game, by_game(config, held_out).values(), strict=True)
     of_taboo = [word for each, own in kept if each.game.is_taboo for word in own]
     return Prepared(model, words, held_out, without_words(cards, of_taboo))
