@@ -46,7 +46,9 @@ def test_a_node_reports_what_it_cannot_import(tmp_path: Path, monkeypatch: pytes
     assert result.text.startswith("lemminflect cannot be imported on node-2 (")
 
 
-def test_a_module_that_crashes_hangs_or_raises_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_crashes_hangs_or_raises_is_named_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     bodies = {"crashes": "import os; os._exit(3)", "hangs": "import time; time.sleep(60)", "raises": "1 / 0"}
     for name, body in bodies.items():
@@ -56,8 +58,8 @@ def test_a_module_that_crashes_hangs_or_raises_is_named_too(tmp_path: Path, monk
     assert raised.startswith("raises cannot be imported on b (ZeroDivisionError: division by zero); it is needed by ")
     (crashed,) = import_faults([needs["crashes"]], "b")
     assert crashed == "crashes ends its process (exit code 3) when it is imported on b; install it"
-    (late,) = import_faults([needs["hangs"]], "b", within_s=2)
-    assert late.startswith("hangs could not be imported on b within 2 s")
+    assert import_faults([needs["hangs"]], "b", within_s=2) == [], "a machine under load takes minutes"
+    assert "b: hangs was not imported within 2 s" in caplog.text
 
 
 def test_the_environment_of_engines_and_ranks_is_that_of_the_imports(
@@ -117,6 +119,12 @@ def test_a_run_is_refused_before_anything_else_is_said_of_the_missing_package(
         with pytest.raises(ConfigError, match="nltk cannot be imported on this machine") as caught:
             preflight.check_with_imports(config, print)
         assert "\n" not in str(caught.value)
+
+
+def test_a_second_run_of_a_process_does_not_import_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert import_faults(REFEREE, "b") == []
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("it is known"))
+    assert import_faults(REFEREE, "b") == []
 
 
 def test_a_machine_beside_the_cluster_needs_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:

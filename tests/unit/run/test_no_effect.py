@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from cluster.checks.preflight import check_files
 from cluster.cli import app
-from cluster.commands import doctor
+from cluster.commands import doctor, train
+from cluster.launch.placed_run import Prepared
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.config.no_effect import values_without_effect
 from spag_ray.config.run import RunConfig
@@ -206,32 +207,20 @@ def test_a_plan_and_doctor_print_the_warnings(monkeypatch: pytest.MonkeyPatch, t
     assert "warn  settings      objective.constant_length: 9 has no effect" in said.getvalue()
 
 
-@pytest.mark.parametrize("command", ["train", "launch"])
-def test_a_start_says_them_too(command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """`train` prints them, and a session's `launch` returns them, after the checks and before anything is placed."""
-    from cluster.commands import train
-    from cluster.launch import placed_run
-    from cluster.launch.placed_run import Prepared
-
+def test_a_start_says_them_before_anything_is_placed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class PlacedError(Exception):
         pass
 
     def stop(*_: Any) -> None:
         raise PlacedError
 
-    config = load_config("quickstart", ["objective.constant_length=9"])
-    prepared = Prepared("model", ["river"], ["piano"], {})
-    module = train if command == "train" else placed_run
-    monkeypatch.setattr(module, "prepare", lambda *_, **__: prepared)
-    found: list[str] = []
-    if command == "train":
-        monkeypatch.setattr(train, "ray_session", stop)
-        said = io.StringIO()
-        with pytest.raises(PlacedError):
-            train.run_training(config, tmp_path / "run", Console(file=said, width=300))
-        found = said.getvalue().splitlines()
-    else:
-        found = [f"warning: {line}" for line in placed_run.idle_values(config, prepared.words)]
-    assert [line for line in found if "constant_length" in line] == [
+    monkeypatch.setattr(train, "prepare", lambda *_, **__: Prepared("model", ["river"], ["piano"], {}))
+    monkeypatch.setattr(train, "ray_session", stop)
+    said = io.StringIO()
+    with pytest.raises(PlacedError):
+        train.run_training(
+            load_config("quickstart", ["objective.constant_length=9"]), tmp_path / "run", Console(file=said, width=300)
+        )
+    assert [line for line in said.getvalue().splitlines() if "constant_length" in line] == [
         "warning: objective.constant_length: 9 has no effect, because objective.length_norm is mean"
     ]

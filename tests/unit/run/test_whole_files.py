@@ -7,6 +7,7 @@ import os
 import signal
 import stat
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,10 @@ def test_two_writers_at_once_do_not_mix_their_texts(tmp_path: Path) -> None:
 
 def test_partial_files_of_killed_writers_are_removed_once_they_are_old(tmp_path: Path) -> None:
     old, new, other = (tmp_path / name for name in (".x.1.partial", ".x.2.partial", ".y.1.partial"))
-    for partial in (old, new, other):
-        partial.touch()
-    for partial in (old, other):
-        os.utime(partial, (1, 1))
+    for each in (old, new, other):
+        each.touch()
+    for each in (old, other):
+        os.utime(each, (1, 1))
     write_atomically(tmp_path / "x", "text")
     assert only(tmp_path) == [".x.2.partial", ".y.1.partial", "x"], "a new one may be of a live writer"
 
@@ -79,9 +80,14 @@ def test_permissions_are_those_asked_for_less_the_umask(mode: int, umask: int, e
     assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == expected
 
 
+def add(guest: Match, found: list[Match]) -> list[Match]:
+    return [*found, guest]
+
+
 def add_guests(path: Path, first: int, how_many: int) -> None:
     for number in range(first, first + how_many):
-        change_matches(path, lambda found, number=number: [*found, Match(f"guest-{number}", "spag-1", ())])
+        guest = Match(f"guest-{number}", "spag-1", ())
+        change_matches(path, partial(add, guest))
 
 
 def test_no_match_is_lost_when_several_processes_add_theirs_at_once(tmp_path: Path) -> None:
