@@ -23,6 +23,7 @@ INSTALL_REQUIRES = [
     "pyyaml>=6.0",
     "typer>=0.15",
     "rich>=13.9",
+    "cachetools>=5.5",
 ]
 REPORT_REQUIRES = [
     "choix>=0.4",

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from benchmarks.proof import BREACHES, CONFIG, guess_cells, held_out_lines, match, score_cells, share, train
 from spag_ray.config.loading import load_config
-from spag_ray.episodes.log import write_atomically
 from spag_ray.game.rules import Outcome
+from spag_ray.host.whole_files import write_atomically
 from spag_ray.results.matches import Match, read_matches
 from spag_ray.stages import Stage
 

@@ -40,7 +40,11 @@ def train(
     if dry_run:
         from cluster.planning.plan import make_plan
         from cluster.planning.plan_text import plan_lines
+        from spag_ray.config.no_effect import check_something_to_do, values_without_effect
 
+        check_something_to_do(settings)
+        for warning in values_without_effect(settings):
+            print(f"warning: {warning}")
         for line in plan_lines(make_plan(settings)):
             print(line)
         print("A plan does not check words and other files; `spag-ray doctor` does.")

@@ -30,6 +30,7 @@ from cluster.types import Progress
 from spag_ray.config.loading import load_config, parse_config, to_yaml
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import InputError
+from spag_ray.plain_yaml import parse_settings
 
 if TYPE_CHECKING:
     from cluster.handles import R, Ref
@@ -282,11 +283,10 @@ def _quietly() -> Iterator[None]:
 
 def _start(config_text: str, run_dir: str, resume: bool) -> list[str]:
     """Executed on the cluster: check everything there and create the detached Run; returns the warnings."""
-    import yaml
-
     from cluster.launch.placed_run import place_detached
 
-    return place_detached(parse_config(yaml.safe_load(config_text), "the configuration"), Path(run_dir), resume)
+    config = parse_config(parse_settings(config_text, "the configuration"), "the configuration")
+    return place_detached(config, Path(run_dir), resume)
 
 
 @contextlib.contextmanager

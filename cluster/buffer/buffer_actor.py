@@ -24,10 +24,10 @@ from cluster.handles import ActorHandle, remote_method
 from cluster.runtime.ray_session import collect_seldom
 from spag_ray.config.parts import StreamConfig
 from spag_ray.episodes.game_count import GameCount
-from spag_ray.episodes.log import write_atomically
 from spag_ray.episodes.wire import read_head
 from spag_ray.game.words import WordStream
 from spag_ray.host.folder_lease import FolderLease
+from spag_ray.host.whole_files import write_atomically
 
 
 @dataclass

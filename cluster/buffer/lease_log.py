@@ -1,17 +1,19 @@
 """Records on disk which games of a stream are under way, so that a restarted buffer gives none of them out twice.
 
 One JSON line for each answered request and for each dead arena, written before the answer is sent. The file survives
-the buffer's process, but it is not synced: after a power cut a game may be played twice, and counts once.
+the buffer's process, but appended lines are not synced: after a power cut a game may be played twice, and counts once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from cluster.buffer.stream import Leases
 from spag_ray.errors import RunFolderError
+from spag_ray.host.whole_files import write_atomically
 
 MAX_FINISHED_LINES = 1000
 
@@ -30,9 +32,8 @@ class LeaseLog:
         self._leases = leases
         lines: list[dict[str, object]] = [{"gone": holder} for holder in sorted(leases.gone)]
         lines += [_leased(holder, request, [number]) for number, (holder, request) in leases.out.items()]
-        partial = self._path.with_name(f".{self._path.name}.partial")
-        self._write(partial, "w", lines)
-        partial.rename(self._path)
+        with _refused(self._path):
+            write_atomically(self._path, _as_text(lines))
         self._num_lines = len(lines)
 
     def leased(self, holder: str, request: str, numbers: Sequence[int]) -> None:
@@ -66,15 +67,21 @@ class LeaseLog:
         return leases
 
     def _append(self, line: dict[str, object]) -> None:
-        self._write(self._path, "a", [line])
+        with _refused(self._path), self._path.open("a", encoding="utf-8") as file:
+            file.write(_as_text([line]))
         self._num_lines += 1
 
-    def _write(self, path: Path, mode: str, lines: Sequence[dict[str, object]]) -> None:
-        try:
-            with path.open(mode, encoding="utf-8") as file:
-                file.write("".join(f"{json.dumps(line)}\n" for line in lines))
-        except OSError as error:
-            raise RunFolderError(f"{path}: a lease could not be written: {error.strerror}") from error
+
+@contextlib.contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(f"{path}: a lease could not be written: {error.strerror}") from error
+
+
+def _as_text(lines: Iterable[dict[str, object]]) -> str:
+    return "".join(f"{json.dumps(line)}\n" for line in lines)
 
 
 def _leased(holder: str, request: str, numbers: Sequence[int]) -> dict[str, object]:

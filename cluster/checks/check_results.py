@@ -81,6 +81,7 @@ def report_checks(
     yield version_check(here, reports)
     yield from path_checks(reports)
     yield folder_check(reports, run_dir)
+    yield from import_checks(reports)
     yield from gpu_checks(reports)
     yield from memory_checks(config, size, reports)
     if size is not None:
@@ -141,6 +142,11 @@ def folder_check(reports: Sequence[NodeReport], run_dir: Path) -> CheckResult:
             "checkpoints and models; choose a --run-dir on a file system that all nodes share",
         )
     return CheckResult("run folder", "pass", f"{run_dir} can be created, and is seen from {_nodes(len(reports))}")
+
+
+def import_checks(reports: Sequence[NodeReport]) -> Iterator[CheckResult]:
+    """What a run needs can be imported on each node."""
+    yield from (CheckResult("imports", "fail", fault) for report in reports for fault in report.import_faults)
 
 
 def gpu_checks(reports: Sequence[NodeReport]) -> Iterator[CheckResult]:

@@ -11,6 +11,7 @@ import contextlib
 import secrets
 import socket
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.models import resolve_model
 from cluster.checks.check_results import CheckResult, object_store_checks, placement_check, report_checks
+from cluster.checks.imports import IMPORT_WITHIN_S, environment_of, needs_of
 from cluster.checks.node_report import NodeReport, Wanted, look
 from cluster.planning.model_size import model_size
 from cluster.planning.plan import make_plan, plan_faults
@@ -30,7 +32,7 @@ from spag_ray.config.files import named_paths
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 
-ANSWER_WITHIN_S = 60.0
+ANSWER_WITHIN_S = 60.0 + IMPORT_WITHIN_S
 
 
 def check_cluster(config: RunConfig, model: str, run_dir: Path) -> list[str]:
@@ -61,7 +63,8 @@ def cluster_checks(config: RunConfig, model: str | None, run_dir: Path) -> Itera
         here = look(nodes[0].resources.name, wanted)
         reports, silent = [here], []
         if config.cluster.address is not None or is_job() or len(nodes) > 1:
-            answers = list(node_reports(nodes, wanted))
+            importing = replace(wanted, needs=needs_of(config), environment=environment_of(config))
+            answers = list(node_reports(nodes, importing))
             reports = [answer for answer in answers if isinstance(answer, NodeReport)]
             silent = [answer for answer in answers if isinstance(answer, CheckResult)]
     if token is None:

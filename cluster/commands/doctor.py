@@ -1,8 +1,8 @@
 """`spag-ray doctor`: checks, before a run is placed, that everything it needs is available.
 
-here      words, files, model              (preflight.py)
+here      words, files, packages, model    (preflight.py, imports.py)
 cluster   placement, object store          from Ray's view of its nodes (nodes.py)
-nodes     versions, paths, memory, ports   from each node's own report (node_report.py)
+nodes     versions, paths, packages, ...   from each node's own report (node_report.py)
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from rich.markup import escape
 from actors.models import resolve_model
 from cluster.checks.check_results import CheckResult
 from cluster.checks.cluster_checks import cluster_checks
+from cluster.checks.imports import check_imports
 from cluster.checks.node_report import memory_bytes
 from cluster.checks.preflight import check_claims, check_files, check_model, check_saving, check_tasks, in_a_process
-from cluster.launch.placed_run import every_words, needs_cards
+from cluster.launch.placed_run import every_words, idle_values, needs_cards
 from cluster.planning.memory import GIB
 from cluster.runtime.ray_session import ray_session
 from spag_ray.config.run import RunConfig
@@ -52,7 +53,7 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
     except SpagError as error:
         cards, words, held_out = {}, ["word"], ["word"]
         yield CheckResult("words", "fail", str(error))
-    yield _result("files", "every file that the configuration names can be read", lambda: check_files(config))
+    yield _checked("files", "every file that the configuration names can be read", lambda: check_files(config))
     try:
         model = resolve_model(config.model)
         trained, kept = by_game(config, words).values(), by_game(config, held_out).values()
@@ -65,10 +66,13 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
         yield CheckResult("model", "fail", str(error))
     if model is not None:
         told = "the model's configuration and tokenizer can be written after its training"
-        yield _result("saving", told, lambda: in_a_process(check_saving, model))
+        yield _checked("saving", told, lambda: in_a_process(check_saving, model))
     if config.evaluation.tasks and model is not None:
         told = f"{', '.join(config.evaluation.tasks)}: found, with their data sets"
-        yield _result("tasks", told, lambda: in_a_process(check_tasks, config, model))
+        yield _checked("tasks", told, lambda: in_a_process(check_tasks, config, model))
+    yield _checked("imports", "what the run needs can be imported here", lambda: check_imports(config))
+    for warning in idle_values(config, words):
+        yield CheckResult("settings", "warn", warning)
     store, machine = config.cluster.object_store_gib, memory_bytes() / GIB
     if config.cluster.address is None and store > machine / 2:  # Ray's own message is in bytes
         told = f"cluster.object_store_gib {store:g} is more than half of this machine's memory, {machine:.1f} GiB"
@@ -81,10 +85,10 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
         yield CheckResult("ray", "fail", str(error))
 
 
-def _result(check: str, told: str, look: Callable[[], None]) -> CheckResult:
-    """A pass, with this text, or the reason of the failure."""
+def _checked(name: str, told: str, check: Callable[[], None]) -> CheckResult:
+    """The result of a check that raises SpagError for a fault."""
     try:
-        look()
+        check()
     except SpagError as error:
-        return CheckResult(check, "fail", str(error))
-    return CheckResult(check, "pass", told)
+        return CheckResult(name, "fail", str(error))
+    return CheckResult(name, "pass", told)

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from actors.endpoint_policy import check_endpoint
 from actors.models import resolve_model
+from cluster.checks.imports import check_imports
 from cluster.checks.preflight import check_model, in_a_process
 from cluster.launch.placed_run import every_words, needs_cards, placed_run, watch_run, words_of_file
 from cluster.monitor.tables import comparison_lines, guess_table, match_tables
@@ -23,7 +24,7 @@ from spag_ray.game.decks import load_deck
 from spag_ray.games.of_config import by_game
 from spag_ray.results.could_have_known import read_held_out
 from spag_ray.results.game_names import names_by_game
-from spag_ray.results.matches import of_game, others_in, read_matches, write_matches
+from spag_ray.results.matches import change_matches, of_game, others, read_matches
 
 
 class MatchWanted(NamedTuple):
@@ -46,6 +47,7 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     if wanted.stages is not None:
         entrants = entrants_of_run(wanted.stages, config.model) + entrants
     check_entrants(entrants, wanted.against)
+    check_imports(config, trains=False)
     played = read_matches(out) if out.exists() else []
     is_scripted = any(entrant.folder is None and entrant.endpoint is None for entrant in entrants)
     cards = (
@@ -66,7 +68,7 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
         matches = get(matching)
     before = {match.key for match in played}
     new = [match for match in matches if match.key not in before]
-    write_matches(out, others_in(out, new) + new)  # a live run may have added its own matches
+    change_matches(out, lambda found: others(found, new) + new)  # a live run may have added its own matches
     names = [entrant.name for entrant in entrants]
     for game, its in names_by_game(config).items():
         met = of_game(matches, game)

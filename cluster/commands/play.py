@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from actors.models import resolve_model
+from cluster.checks.imports import check_imports
 from cluster.checks.preflight import check_model, in_a_process
 from cluster.launch.placed_run import needs_cards, placed_run, training_words, watch_run, words_of_file
 from cluster.runtime.output_files import refuse_existing
@@ -30,6 +31,7 @@ def run_play(
     """`spag-ray play`: one game per word, written in the published format."""
     refuse_existing(out)
     check_tracking(config.tracking)
+    check_imports(config, trains=False)
     if words_file:
         words = words_of_file(config, words_file)
     else:

@@ -15,7 +15,7 @@ from rich.console import Console
 from cluster.checks.cluster_checks import check_cluster
 from cluster.commands.report import report_finished
 from cluster.launch.jobs import check_run_dir
-from cluster.launch.placed_run import Prepared, placed_run, prepare, said_on, stream_hint, watch_run
+from cluster.launch.placed_run import Prepared, idle_values, placed_run, prepare, said_on, stream_hint, watch_run
 from cluster.monitor.tables import evaluation_tables, guess_table, head_to_head_lines, outcome_table
 from cluster.monitor.train_log import TrainLog, printed_on
 from cluster.runtime.ray_session import get, is_job, ray_session
@@ -53,14 +53,8 @@ def run_training(config: RunConfig, folder: Path, console: Console, resume: bool
 def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease | None, log: TrainLog) -> None:
     """`lease`: of the folder of a run that resumes; None for a new one."""
     prepared = prepare(config, folder, resume=lease is not None)
-    if any(each.objective.learn_from == "both" and each.objective.loser_turns == "all" for each in config.each_game):
-        console.print(
-            "objective.learn_from: both also pushes losers' turns down; a reproduction saw that not converge: "
-            "watch ratio_max and entropy in metrics.jsonl, or lower what a loser is paid in game.payoffs",
-            soft_wrap=True,
-        )
-    if hint := stream_hint(config):
-        console.print(hint, soft_wrap=True)
+    for line in _advice(config, prepared):
+        console.print(line, soft_wrap=True)
     with ray_session(config.cluster):
         for warning in check_cluster(config, prepared.model, folder):
             console.print(f"warning: {warning}", soft_wrap=True)
@@ -101,6 +95,19 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
         soft_wrap=True,
     )
     report_finished(folder, console)
+
+
+def _advice(config: RunConfig, prepared: Prepared) -> Iterator[str]:
+    """What is allowed, but may not be what was meant."""
+    if any(each.objective.learn_from == "both" and each.objective.loser_turns == "all" for each in config.each_game):
+        yield (
+            "objective.learn_from: both also pushes losers' turns down; a reproduction saw that not converge: "
+            "watch ratio_max and entropy in metrics.jsonl, or lower what a loser is paid in game.payoffs"
+        )
+    for warning in idle_values(config, prepared.words):
+        yield f"warning: {warning}"
+    if hint := stream_hint(config):
+        yield hint
 
 
 def _splits(config: RunConfig, prepared: Prepared) -> Iterator[str]:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from actors.models import resolve_model
 from cluster.checks.cluster_checks import check_cluster
-from cluster.checks.preflight import check_files, check_run, in_a_process
+from cluster.checks.preflight import check_files, check_run, check_with_imports
 from cluster.handles import Ref
 from cluster.monitor.progress import watch
 from cluster.planning.reservation import free, reservation_of
@@ -26,6 +26,7 @@ from cluster.run.run_handle import CONCURRENCY_GROUPS, RunHandle
 from cluster.runtime.ray_session import NAMESPACE, ClusterError, NoAnswerError, get, ray_session
 from cluster.runtime.run_folder import check_can_be_made, make_run_folder, note_stop, reopen_run_folder, resumed_config
 from cluster.types import Progress
+from spag_ray.config.no_effect import values_without_effect
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, InputError, StopRequestedError
 from spag_ray.game.decks import Deck, easy_cards, load_deck, split_words, without_words
@@ -58,7 +59,7 @@ def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
     words, held_out = every_words(config, cards)
     check_files(config)
     model = resolve_model(config.model)
-    in_a_process(check_run, config, model, words, held_out, list(cards))
+    check_with_imports(config, check_run, config, model, words, held_out, list(cards))
     kept = zip(config.each_game, by_game(config, held_out).values(), strict=True)
     of_taboo = [word for each, own in kept if each.game.is_taboo for word in own]
     return Prepared(model, words, held_out, without_words(cards, of_taboo))
@@ -73,7 +74,7 @@ def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
             config, _ = resumed_config(folder, config)
             lease = stack.enter_context(held(folder))
         prepared = prepare(config, folder, resume=lease is not None)
-        warnings = check_cluster(config, prepared.model, folder)
+        warnings = idle_values(config, prepared.words) + check_cluster(config, prepared.model, folder)
         lease = lease or stack.enter_context(held(make_run_folder(folder, config)))
         actor = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(Run).options(
             name=f"run-{folder.name}", namespace=NAMESPACE, lifetime="detached", num_cpus=0
@@ -101,6 +102,11 @@ def stream_hint(config: RunConfig) -> str | None:
         f"permits for {permits} games are too few: {wanted} games keep engines and learner busy (games in flight plus "
         "those of one version); raise stream.max_lag or stream.games_per_version, or lower self_play.games_in_flight"
     )
+
+
+def idle_values(config: RunConfig, words: Scenarios) -> list[str]:
+    """The warnings about values that have no effect in a run on these words."""
+    return values_without_effect(config, {name: len(own) for name, own in by_game(config, words).items()})
 
 
 def every_words(config: RunConfig, cards: Deck) -> tuple[Scenarios, Scenarios]:

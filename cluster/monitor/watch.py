@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-import yaml
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
@@ -25,6 +24,7 @@ from cluster.types import Progress
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import InputError, SpagError
+from spag_ray.plain_yaml import read_settings
 from spag_ray.results.metric_lines import MetricLines
 
 LOOK_EVERY_S = 1.0
@@ -169,8 +169,8 @@ def _lines(view: RunView, console: Console) -> list[Text]:
 
 def _config_of(folder: Path) -> RunConfig | None:
     """The run's configuration; None if it cannot be read, for example because another version of spag_ray wrote it."""
-    with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError, SpagError):
-        return parse_config(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")), str(folder))
+    with contextlib.suppress(OSError, SpagError):
+        return parse_config(read_settings(folder / "config.yaml"), str(folder))
     return None
 
 

@@ -10,8 +10,8 @@ from cluster.learning.learning_policy import LearningPolicy
 from cluster.rollout.arenas import Arenas
 from cluster.rollout.engines import Engines
 from spag_ray.config.run import RunConfig
-from spag_ray.episodes.log import write_atomically
 from spag_ray.host.folder_lease import FolderLease
+from spag_ray.host.whole_files import write_atomically
 
 PUBLISHED = "published.json"
 

@@ -25,10 +25,10 @@ from typing import Any
 from cluster.rollout.publisher import published_in
 from spag_ray.config.parts import CheckpointConfig
 from spag_ray.config.run import RunConfig
-from spag_ray.episodes.log import sync_file, sync_folder, write_atomically
 from spag_ray.episodes.stage_logs import stage_of
 from spag_ray.errors import LeaseLostError, RunFolderError
-from spag_ray.results.matches import read_matches, write_matches
+from spag_ray.host.whole_files import sync_file, sync_folder, write_atomically
+from spag_ray.results.matches import Match, change_matches
 from spag_ray.stages import Stage, StageKind
 
 FORMAT = 1
@@ -261,14 +261,15 @@ def set_aside(episodes: Path, state: RunState, config: RunConfig) -> list[str]:
 def keep_matches(path: Path, state: RunState, config: RunConfig) -> None:
     """Remove from a run's matches.json the matches of stages after `state`; those of guests stay. Raises InputError for
     an invalid file."""
-    matches = read_matches(path) if path.exists() else []
-    kept = [
-        match
-        for match in matches
-        if all(has_weights_of(name, state, config) for name in (match.attacker, match.defender))
-    ]
-    if kept != matches:
-        write_matches(path, kept)
+
+    def kept(matches: list[Match]) -> list[Match]:
+        return [
+            match
+            for match in matches
+            if all(has_weights_of(name, state, config) for name in (match.attacker, match.defender))
+        ]
+
+    change_matches(path, kept)
 
 
 def belongs(stage: Stage, state: RunState, config: RunConfig) -> bool:

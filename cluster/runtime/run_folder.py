@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,16 +14,15 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from spag_ray import __version__
 from spag_ray.config.files import write_config
 from spag_ray.config.former_defaults import keep_former_defaults, with_former_behaviour
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
-from spag_ray.episodes.log import write_atomically
-from spag_ray.errors import RunFolderError
+from spag_ray.errors import ConfigError, RunFolderError
 from spag_ray.host.folder_lease import FolderLease
+from spag_ray.host.whole_files import write_atomically
+from spag_ray.plain_yaml import read_settings
 
 _PACKAGES = (
     "torch",
@@ -73,10 +73,15 @@ def make_run_folder(folder: Path, config: RunConfig) -> Path:
     """
     check_can_be_made(folder)
     try:
-        for part in (folder / "logs", folder / "episodes", folder / "models"):
-            part.mkdir(parents=True)
-        write_config(folder / "config.yaml", config)
-        (folder / "versions.json").write_text(json.dumps(_versions(config.seed), indent=1) + "\n", encoding="utf-8")
+        folder.mkdir(parents=True)  # fails if another run has just made it; from here on the folder is this run's
+        try:
+            for part in ("logs", "episodes", "models"):
+                (folder / part).mkdir()
+            write_config(folder / "config.yaml", config)
+            write_atomically(folder / "versions.json", json.dumps(_versions(config.seed), indent=1) + "\n")
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)  # half a run folder can neither be resumed nor made again
+            raise
     except OSError as error:
         raise RunFolderError(f"{folder}: cannot create the run folder: {error.strerror}") from error
     return folder.resolve()
@@ -125,10 +130,14 @@ def resumed_config(folder: Path, config: RunConfig) -> tuple[RunConfig, list[str
 
 def _config_of(folder: Path) -> RunConfig:
     try:
-        settings = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        return parse_config(with_former_behaviour(settings), str(folder))
-    except (OSError, yaml.YAMLError) as error:
+        settings = read_settings(folder / "config.yaml")
+    except OSError as error:
         raise RunFolderError(f"{folder}: no run to resume: its config.yaml cannot be read ({error})") from error
+    except ConfigError as error:
+        raise RunFolderError(
+            f"{error}; no run can be resumed from it: write the run's configuration there again"
+        ) from error
+    return parse_config(with_former_behaviour(settings), str(folder))
 
 
 def _differences(then: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:

@@ -15,7 +15,7 @@ from spag_ray.games.of_config import Scenarios, by_game
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.results.could_have_known import held_out_report
 from spag_ray.results.lines import HeldOutLine
-from spag_ray.results.matches import Match, others_in, write_matches
+from spag_ray.results.matches import Match, change_matches, others
 from spag_ray.stages import BASE, Stage
 
 
@@ -59,8 +59,8 @@ class HeldOutMatches:
             new.append(Match.of(*stage.seats, own, game))
         self.results += new
         self._lease.check(now=True)
-        path = self._ground.folder / "matches.json"
-        write_matches(path, self.results + others_in(path, self.results))  # `match --stages` writes there, too
+        # `match --stages` may add the matches of guests to this file at any time.
+        change_matches(self._ground.folder / "matches.json", lambda found: self.results + others(found, self.results))
         return new
 
     def as_json(self) -> list[dict[str, Any]]:

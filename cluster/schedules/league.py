@@ -18,9 +18,9 @@ from cluster.tracking.recorder import Recorder
 from cluster.types import Seat
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
-from spag_ray.episodes.log import write_atomically
 from spag_ray.game.rules import Role
 from spag_ray.host.folder_lease import FolderLease
+from spag_ray.host.whole_files import write_atomically
 from spag_ray.results.lines import OpponentLine
 
 

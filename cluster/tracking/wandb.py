@@ -21,6 +21,7 @@ from cluster.tracking.curves import Points
 from spag_ray.config.files import shown_config
 from spag_ray.config.parts import TrackingConfig, WandbConfig
 from spag_ray.errors import ConfigError
+from spag_ray.host.whole_files import write_atomically
 
 
 def check_tracking(config: TrackingConfig) -> None:
@@ -97,5 +98,5 @@ def _id(folder: Path) -> str:
     path = folder / "wandb" / "id.txt"
     path.parent.mkdir(exist_ok=True)
     if not path.exists():
-        path.write_text(secrets.token_hex(8) + "\n", encoding="utf-8")
+        write_atomically(path, secrets.token_hex(8) + "\n")
     return path.read_text(encoding="utf-8").strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from itertools import starmap
 from typing import Annotated, Any, Literal
@@ -33,6 +34,15 @@ KINDS_OF_NUMBER = ("number", "range")  # pydantic names them in the place of an 
 def _kind_of(value: Any) -> str:
     """So that an error is one of the kind that was meant."""
     return "range" if isinstance(value, Mapping | EngineRange) else "number"
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether all numbers are finite in a value of any shape."""
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 NumEngines = Annotated[
@@ -81,6 +91,8 @@ class EngineConfig(Part):
     def _vllm_leaves_what_is_ours(self) -> EngineConfig:
         if self.vllm and self.kind != "vllm":
             raise ValueError(f"vllm has arguments of vLLM's engine, but kind is {self.kind}; leave one of them out")
+        if not _is_finite(self.vllm):
+            raise ValueError("vllm has a number that is not finite; leave it out")
         if reason := next(filter(None, starmap(why_not_passed, self.vllm.items())), None):
             raise ValueError(reason)
         return self

@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-import os
+import stat
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from spag_ray.config.games import game_file, package_of
 from spag_ray.config.loading import to_yaml, without_environment
 from spag_ray.config.run import RunConfig
+from spag_ray.host.whole_files import write_atomically
+from spag_ray.plain_yaml import read_settings
 
 
 def write_config(path: Path, config: RunConfig) -> None:
-    """Write all keys as YAML; a run is resumed from this file. Values of environment variables may be secrets, so a
-    file with any is readable by its owner only; any other file is as readable as the folder.
+    """Write all keys as YAML; a run is resumed from this file. It is written atomically, and not at all if it would be
+    the same. Values of environment variables may be secrets, so a file with any is readable by its owner only; any
+    other new file is as readable as the folder, and an existing one keeps its permissions.
 
     Raises OSError when it cannot be written.
     """
-    is_private = bool(config.engine.env or config.learner.env)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if is_private else 0o666)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        if is_private:
-            os.fchmod(descriptor, 0o600)  # also when the file existed before
-        file.write(to_yaml(config))
+    text = to_yaml(config)
+    mode = 0o600 if config.engine.env or config.learner.env else 0o666
+    if path.exists():
+        before = stat.S_IMODE(path.stat().st_mode)
+        mode &= before
+        if mode != before:
+            path.chmod(mode)
+        if path.read_bytes() == text.encode():
+            return
+    write_atomically(path, text, mode)
 
 
 def shown_config(folder: Path) -> dict[str, Any]:
     """config.yaml of a run's folder as sent to TensorBoard and W&B: without the values of environment variables.
-    Empty if there is no such file."""
+    Empty if there is no such file. Raises ConfigError if it is no mapping."""
     path = folder / "config.yaml"
     if not path.exists():
         return {}
-    return without_environment(yaml.safe_load(path.read_text(encoding="utf-8")))
+    return without_environment(read_settings(path))
 
 
 def named_paths(config: RunConfig) -> dict[str, str]:

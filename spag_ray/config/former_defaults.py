@@ -34,6 +34,8 @@ def with_former_behaviour(settings: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in FORMER_BEHAVIOUR.items():
         *parents, leaf = key.split(".")
         part = filled
+        if not isinstance(filled.get(parents[0]) or {}, Mapping):
+            continue  # a value in place of a group of keys is refused by parse_config
         for name in parents:
             part[name] = dict(part.get(name) or {})
             part = part[name]

@@ -18,24 +18,29 @@ from spag_ray.config.engine import KINDS_OF_NUMBER
 from spag_ray.config.run import RunConfig
 from spag_ray.config.shipped import find_config
 from spag_ray.errors import ConfigError
+from spag_ray.plain_yaml import parse_yaml, read_settings
+from spag_ray.stages import PLAYER_NAME
 
 
 def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a YAML file (a path, or the name of a shipped one) and apply `key.path=value` overrides.
 
-    Raises ConfigError that names the file, the key, and the nearest known key.
+    Raises ConfigError that names the file, the key, and the nearest known key; also for a name of the run that cannot
+    be one of a folder.
     """
     path = find_config(name)
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: a run is a mapping of keys to values, this is a {type(data).__name__}")
+    data = read_settings(path)
     for override in overrides:
         _apply_override(data, override)
     keys = [override.partition("=")[0].strip() for override in overrides]
-    return parse_config(data, str(path), keys)
+    config = parse_config(data, str(path), keys)
+    if not PLAYER_NAME.fullmatch(config.name):  # not where a folder's config.yaml is read: it may have an earlier one
+        raise ConfigError(
+            f"{'-o name' if 'name' in keys else path}: name: {config.name!r} cannot name the run's folder and its job: "
+            "a name begins with a letter or a digit and has at most 64 letters, digits, . _ -; set another, for "
+            "example -o name=taboo"
+        )
+    return config
 
 
 def parse_config(data: Mapping[str, Any], where: str = "config", overridden: Sequence[str] = ()) -> RunConfig:
@@ -55,9 +60,9 @@ def to_yaml(config: RunConfig) -> str:
 
 def without_environment(settings: Mapping[str, Any]) -> dict[str, Any]:
     """A dumped RunConfig without the values of environment variables, which may be secrets."""
-    parts = {name: dict(settings[name]) for name in ("engine", "learner")}
+    parts = {name: dict(settings.get(name) or {}) for name in ("engine", "learner")}
     for part in parts.values():
-        part["env"] = dict.fromkeys(part["env"], "...")
+        part["env"] = dict.fromkeys(part.get("env") or {}, "...")
     return {**settings, **parts}
 
 
@@ -65,10 +70,7 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"-o {override}: write it as key=value, for example -o self_play.rounds=1")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"-o {override}: the value is not valid YAML") from error
+    value = parse_yaml(text, f"-o {key.strip()}")
     *parents, leaf = key.strip().split(".")
     for parent in parents:
         child = data.setdefault(parent, {})

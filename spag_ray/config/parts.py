@@ -24,9 +24,10 @@ Channel = Literal["object_store", "shared_memory", "nccl", "ipc"]
 
 
 class Part(BaseModel):
-    """A part of a run's configuration: unknown keys are refused, values do not change after loading."""
+    """A part of a run's configuration: unknown keys and numbers that are not finite are refused, values do not change
+    after loading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 Payoff = Annotated[float, Field(ge=-2, le=2)] | None

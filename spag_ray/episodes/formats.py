@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from spag_ray.errors import InputError
 from spag_ray.game.rules import Role, check_history
+from spag_ray.host.whole_files import replaced
 
 MAX_FILE_BYTES = 2**31
 Row = dict[str, Any]
@@ -167,17 +166,8 @@ def _write_rows(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
     if path.exists():
         raise InputError(f"{path} exists and is not overwritten; remove it or choose another name")
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error}); check that the folder exists") from error
-    part = Path(name)
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
+        with replaced(path) as file:
             json.dump(list(rows), file, ensure_ascii=False, indent=1, allow_nan=False)
             file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        part.chmod(0o644)
-        part.rename(path)
-    finally:
-        part.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error}); check that the folder exists") from error

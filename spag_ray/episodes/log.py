@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import MAX_RECORD_BYTES, decode
+from spag_ray.host.whole_files import sync_folder
 
 MARK = b"\xf0SPG"  # 0xf0 starts a UTF-8 character of four bytes, which "SPG" does not continue: no text contains this
 SEGMENT_BYTES = 256 * 2**20
@@ -201,29 +202,6 @@ def read_log(path: Path, faults: LogFaults | None = None) -> Iterator[Episode]:
     """Every whole episode of a log, one at a time."""
     for data in read_records(path, faults):
         yield decode(data)
-
-
-def sync_file(path: Path) -> None:
-    """Its contents are on the disk when this returns."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_folder(folder: Path) -> None:
-    """A new, renamed or removed name in `folder` is on the disk when this returns."""
-    sync_file(folder)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a small file so that it exists completely or not at all."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    sync_file(partial)
-    partial.rename(path)
-    sync_folder(path.parent)
 
 
 def _end_of_last_record(segment: Path, faults: LogFaults) -> int:

@@ -164,16 +164,17 @@ def _difficulty(word: str, node: yaml.Node | None, faults: list[Fault]) -> float
 def _pairs(
     word: str, node: yaml.MappingNode, known: tuple[str, ...], owner: str, faults: list[Fault]
 ) -> Iterator[tuple[str, yaml.Node]]:
-    seen = set()
+    seen: dict[str, int] = {}
     for key, value in node.value:
         name = _text(key)
         if name is None or name not in known:
             told = f"{word}: unknown key {name or key.tag!r}; {owner} {', '.join(known)}"
             faults.append(Fault(_line(key), told))
         elif name in seen:
-            faults.append(Fault(_line(key), f"{word}: the key {name} is there twice"))
+            told = f"{word}: the key {name} is on line {seen[name]} already; remove one of them"
+            faults.append(Fault(_line(key), told))
         else:
-            seen.add(name)
+            seen[name] = _line(key)
             yield name, value
 
 

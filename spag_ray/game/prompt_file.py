@@ -7,15 +7,14 @@ template.rules(Role.ATTACKER, "river", max_turns=4)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from spag_ray.config.shipped import find_config
 from spag_ray.errors import ConfigError
 from spag_ray.game.rules import Role
+from spag_ray.plain_yaml import parse_yaml
 
 
 class Wording(BaseModel):
@@ -89,8 +88,8 @@ def load_template(name: str) -> PromptTemplate:
     """
     path = find_config(name, "prompts")
     try:
-        template = PromptTemplate.model_validate(yaml.safe_load(Path(path).read_text(encoding="utf-8")))
-    except (yaml.YAMLError, ValidationError, UnicodeDecodeError) as error:
+        template = PromptTemplate.model_validate(parse_yaml(path.read_text(encoding="utf-8"), str(path)))
+    except (ValidationError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not a prompt template: {error}") from error
     for index, wording in enumerate(template.wordings):
         in_rules = "{target_word}" in wording.attacker

@@ -7,12 +7,46 @@ not the end of a message.
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import threading
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
+
+from cachetools import LRUCache
 
 from spag_ray.errors import ModelError
 from spag_ray.game.turn import Turn
 from spag_ray.tokens import Tokenizer, begin_ids, end_id, framing_ids, plain_ids, template_ids
+
+KEPT_BYTES = 16 * 2**20  # of one renderer; an arena has one for each game
+_ENTRY_BYTES = 280  # of the cache's own books for one text
+_INT_BYTES = 32  # 28, in blocks of 16
+
+
+class KeptIds:
+    """`plain_ids` of one tokenizer, keeping those of the texts that were asked for last: the rules with their word, and
+    the turns of games under way come again and again. `max_bytes`: memory of all that is kept. Threads may share it."""
+
+    def __init__(self, tokenizer: Tokenizer, max_bytes: int = KEPT_BYTES) -> None:
+        self._tokenizer = tokenizer
+        self._kept: LRUCache[str, tuple[str, tuple[int, ...]]] = LRUCache(max_bytes, getsizeof=_num_bytes)
+        self._lock = threading.Lock()  # around the books only: two threads may tokenise the same text
+
+    def __call__(self, text: str) -> tuple[int, ...]:
+        with self._lock:
+            kept = self._kept.get(text)
+        if kept is not None:
+            return kept[1]
+        ids = plain_ids(self._tokenizer, text)
+        with self._lock, contextlib.suppress(ValueError):  # one text is larger than the whole cache: it is not kept
+            self._kept[text] = text, ids
+        return ids
+
+
+def _num_bytes(entry: tuple[str, tuple[int, ...]]) -> int:
+    text, ids = entry
+    return _ENTRY_BYTES + sys.getsizeof(text) + sys.getsizeof(ids) + _INT_BYTES * len(ids)
 
 
 class TokenFrame:
@@ -25,7 +59,7 @@ class TokenFrame:
         self.tokenizer = tokenizer
         self._special_ids = framing_ids(tokenizer)
         self._begin = begin_ids(tokenizer)
-        self._plain = lru_cache(maxsize=65536)(partial(plain_ids, tokenizer))
+        self._plain = KeptIds(tokenizer)
 
     @property
     def stop_ids(self) -> tuple[int, ...]:

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from spag_ray.episodes.log import write_atomically
 from spag_ray.errors import InputError
+from spag_ray.host.whole_files import write_atomically
 
 FILE = "evaluations.json"
 

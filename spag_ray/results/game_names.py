@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from spag_ray.config.run import RunConfig
-from spag_ray.episodes.log import write_atomically
 from spag_ray.game.protocol import Game, seat_of
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.games.registry import load_game
+from spag_ray.host.whole_files import write_atomically
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from spag_ray.episodes.episode import Episode
-from spag_ray.episodes.log import write_atomically
 from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.host.whole_files import locked, write_atomically
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,23 @@ def write_matches(path: Path, matches: Sequence[Match]) -> None:
     write_atomically(path, f"[\n{rows}\n]\n")
 
 
-def others_in(path: Path, matches: Sequence[Match]) -> list[Match]:
-    """The matches in the file between pairs of players that are not in `matches`. They have to be kept, because a run
-    and `spag-ray match` write the same file. Raises InputError as `read_matches` does."""
+def change_matches(path: Path, change: Callable[[list[Match]], Sequence[Match]]) -> None:
+    """Replace the matches of a file by `change` of them, if that is another list; without a file, `change` gets none.
+
+    A run, a run that resumes and `spag-ray match` all change the same file: a lock around reading and writing keeps one
+    from dropping what another has just added. `change` is called under the lock, so it may not wait for anything.
+    Raises InputError as `read_matches` does, RunFolderError if another process keeps the lock.
+    """
+    with locked(path):
+        found = read_matches(path) if path.exists() else []
+        changed = list(change(list(found)))
+        if changed != found:
+            write_matches(path, changed)
+
+
+def others(found: Iterable[Match], matches: Iterable[Match]) -> list[Match]:
+    """Those of `found` that are between other players, or of another game, than all of `matches`."""
     ours = {match.key for match in matches}
-    found = read_matches(path) if path.exists() else []
     return [match for match in found if match.key not in ours]
 
 

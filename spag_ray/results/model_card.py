@@ -16,9 +16,9 @@ import yaml
 
 from spag_ray import __version__
 from spag_ray.config.run import RunConfig
-from spag_ray.episodes.log import write_atomically
 from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome
+from spag_ray.host.whole_files import write_atomically
 from spag_ray.results.evaluations import scale_of, score_text
 from spag_ray.results.game_names import GameNames
 from spag_ray.results.lines import ExploitabilityLine

@@ -15,8 +15,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from spag_ray.episodes.log import sync_file, sync_folder
 from spag_ray.errors import ModelError, RunFolderError
+from spag_ray.host.whole_files import sync_file, sync_folder
 
 CARD = "README.md"
 

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from spag_ray.config.shipped import find_config
@@ -22,6 +21,7 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ConfigError
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
+from spag_ray.plain_yaml import parse_yaml
 from spag_ray.tokens import Tokenizer, published_ids
 
 Piece = Literal["{rules}", "{dialogue}", "{task}"]
@@ -71,8 +71,8 @@ def load_varied(name: str) -> VariedPrompts:
     """The shipped file (`varied`) or one of the user's own. Raises ConfigError naming the file and the fault."""
     path = find_config(name, "prompts")
     try:
-        prompts = VariedPrompts.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (yaml.YAMLError, ValidationError, UnicodeDecodeError) as error:
+        prompts = VariedPrompts.model_validate(parse_yaml(path.read_text(encoding="utf-8"), str(path)))
+    except (ValidationError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not a file of varied prompts: {error}") from error
     if set(prompts.tasks) != set(Role) or any(set(names) != set(Role) for names in prompts.names):
         raise ConfigError(f"{path}: tasks and every pair of names need an attacker and a defender")

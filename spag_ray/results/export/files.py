@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import secrets
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
@@ -19,6 +20,7 @@ from typing import Any, Literal, TypeAlias, get_type_hints
 import yaml
 
 from spag_ray.errors import InputError
+from spag_ray.host.whole_files import leftovers
 from spag_ray.results.export.rows import GameColumns, Row, Rows, TurnColumns, Unit
 
 Format: TypeAlias = Literal["parquet", "jsonl", "hf"]
@@ -96,9 +98,10 @@ def _card(rows: Rows, splits: Mapping[str, str]) -> str:
 @contextlib.contextmanager
 def _whole(out: Path) -> Iterator[Path]:
     """A place to write to; it gets the name `out` when the block has ended."""
-    partial = out.with_name(f".{out.name}.partial")
+    partial = out.with_name(f".{out.name}.{secrets.token_hex(8)}.partial")  # two exports at once do not mix
     try:
-        _remove(partial)
+        for left in leftovers(out):
+            _remove(left)
         yield partial
         partial.rename(out)
     except OSError as error:

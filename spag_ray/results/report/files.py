@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import RunFolderError, SpagError
+from spag_ray.plain_yaml import parse_settings
 from spag_ray.results.evaluations import FILE as EVALUATIONS
 from spag_ray.results.evaluations import Evaluation, read_evaluations
 from spag_ray.results.game_names import TABOO_NAMES, GameNames, NamesByGame, names_of_all, read_names_by_game
@@ -23,7 +22,6 @@ _Read = TypeVar("_Read")
 _FAULTS = (
     OSError,
     SpagError,
-    yaml.YAMLError,
     ValueError,
     TypeError,
     KeyError,
@@ -102,14 +100,7 @@ def read_files(folder: Path) -> RunFiles:
 
 
 def _config(path: Path) -> RunConfig | None:
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.MarkedYAMLError as error:  # its text quotes the file, which may hold secrets
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ValueError(f"it is not valid YAML (line {line}: {error.problem})") from None
-    if not isinstance(data, Mapping):
-        raise ValueError("it is not a mapping of keys to values")
-    return parse_config(data, path.name)
+    return parse_config(parse_settings(path.read_text(encoding="utf-8"), path.name), path.name)
 
 
 def _mapping(path: Path) -> dict[str, Any]:

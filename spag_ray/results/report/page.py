@@ -7,7 +7,6 @@ in the page, by their hashes. Data is base64 in elements that browsers do not ex
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import tempfile
 import time
@@ -24,6 +23,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, InputError
 from spag_ray.game.prompt_file import load_template
 from spag_ray.game.rules import Role
+from spag_ray.host.whole_files import replaced
 from spag_ray.results.ratings import WinMatrix
 from spag_ray.results.report.figure import Figure
 from spag_ray.results.report.files import read_files
@@ -81,7 +81,6 @@ def write_report(folder: Path, out: Path, decode: Decode | None = None, max_game
     files = read_files(folder)
     stream = files.config.stream if files.config is not None else None
     measured = read_measurements(folder / "metrics.jsonl", stream.max_lag if stream is not None else 0)
-    partial = out.with_name(f".{out.name}.partial")
     with tempfile.TemporaryFile("w+", encoding="ascii") as blocks:
         packer = Packer(
             files.config,
@@ -93,15 +92,11 @@ def write_report(folder: Path, out: Path, decode: Decode | None = None, max_game
         transcripts = read_transcripts(folder / "episodes", packer, max_games, by_game=None not in files.games)
         run = Gathered(files, measured, transcripts, packer, time.time())
         try:
-            with partial.open("w", encoding="utf-8") as file:
+            with replaced(out) as file:
                 for text in _page(run, blocks):
                     file.write(text)
-            partial.replace(out)
         except OSError as error:
             raise InputError(f"{out} cannot be written: {error.strerror}; choose another place with --out") from error
-        finally:
-            with contextlib.suppress(OSError):  # if the folder cannot be written, there is no file
-                partial.unlink(missing_ok=True)
     return Report(out, out.stat().st_size, transcripts.num_games, packer.num_games)
 
 

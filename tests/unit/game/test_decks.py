@@ -67,7 +67,7 @@ def test_every_clue_and_trap_knows_its_line() -> None:
         ("river:\n  clues:\n    - water\n    -\n", 4, "a clue is not text"),
         ("river:\n  clues:\n    - water\n    - bank: side\n", 4, "a clue is not text"),
         ("river:\n  clues: [water]\n  colour: blue\n", 3, "unknown key 'colour'"),
-        ("river:\n  clues: [water]\n  clues: [bank]\n", 3, "the key clues is there twice"),
+        ("river:\n  clues: [water]\n  clues: [bank]\n", 3, "the key clues is on line 2 already; remove one of them"),
         ("river:\n  clues: [water]\n  difficulty: 1.5\n", 3, "not a number from 0 to 1"),
         ("river:\n  clues: [water]\n  difficulty: .nan\n", 3, "not a number from 0 to 1"),
         ("river:\n  clues: [water]\n  difficulty: high\n", 3, "not a number from 0 to 1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from spag_ray.errors import ConfigError, ModelError
 from spag_ray.game.prompt_file import load_template
 from spag_ray.game.prompts import FlatRenderer, make_renderer
 from spag_ray.game.rules import Role
+from spag_ray.game.token_frames import KeptIds, TokenFrame
 from spag_ray.game.turn import Turn
 from tests.support.families import tokenizer_of
 from tests.support.tiny_model import CHAT_TEMPLATE, make_tiny_model
@@ -191,3 +193,46 @@ def test_a_claim_whose_pieces_are_not_the_whole_is_refused() -> None:
     assert tiger.named_ids == tuple(map(ord, "tiger"))
     with pytest.raises(ModelError, match=r"joins 'river' to the text beside it .* another `claim`"):
         renderer.claim("river")
+
+
+class Letters:
+    """A tokenizer whose tokens are letters, with ids that are objects of their own, as those of real vocabularies."""
+
+    eos_token_id = 7
+    all_special_ids: ClassVar[list[int]] = [7]
+    added_tokens_decoder: ClassVar[dict[int, Any]] = {}
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        self.asked.append(text)
+        return [ord(letter) + 50_000 for letter in text]
+
+
+def test_texts_that_were_tokenised_are_kept_within_a_bound_of_memory() -> None:
+    """Without a bound in bytes, 65,536 texts grew to hundreds of MiB in every renderer."""
+    tokenizer: Any = Letters()
+    frame = TokenFrame(tokenizer)
+    tracemalloc.start()
+    try:
+        for number in range(3_000):
+            frame.reply_ids(f"{number} " + "a long turn of many words " * 20)
+        grown = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert 10 * 2**20 < grown < 18 * 2**20, f"{grown / 2**20:.1f} MiB"
+
+
+def test_kept_texts_are_those_that_were_asked_for_last_and_a_huge_one_is_not_kept() -> None:
+    tokenizer: Any = Letters()
+    asked, kept = tokenizer.asked, KeptIds(tokenizer, max_bytes=3000)
+    for text in ("a", "b", "a", "huge" * 1000, "huge" * 1000, "a"):
+        assert kept(text) == tuple(ord(letter) + 50_000 for letter in text)
+    assert asked == ["a", "b", "huge" * 1000, "huge" * 1000]
+    for number in range(20):
+        kept(str(number))
+        kept("a")
+    assert asked.count("a") == 1, "it was used all the time"
+    kept("b")
+    assert asked.count("b") == 2, "it was not"

@@ -19,7 +19,7 @@ from spag_ray.config.loading import parse_config
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Outcome
 from spag_ray.game.words import Scenario
-from spag_ray.results.matches import others_in, read_matches
+from spag_ray.results.matches import others, read_matches
 from spag_ray.stages import Stage
 from tests.support.episodes import game
 
@@ -65,7 +65,7 @@ def test_each_of_two_games_is_played_with_its_own_scenarios_and_has_its_own_resu
     assert matches.play(seat, seat, Stage.evaluation("spag-1")) == [taboo, kuhn], "it is not played again"
     assert len(asked) == 6
     assert read_matches(tmp_path / "matches.json") == [taboo, kuhn]
-    assert others_in(tmp_path / "matches.json", [taboo]) == [kuhn]
+    assert others(read_matches(tmp_path / "matches.json"), [taboo]) == [kuhn]
     (line,) = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert (line["kind"], line["games"]) == ("held_out", 3), "guesses are Taboo's"
 

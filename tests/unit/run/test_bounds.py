@@ -34,6 +34,7 @@ BOUNDED_ELSEWHERE = {
     "cluster/supervision/actor_watch.py": {"ray.get": "a call that ray.wait has found to have ended"},
     "cluster/supervision/engine_watch.py": {"ray.get": "a call that ray.wait has found to have ended"},
     "cluster/rollout/engine_actor.py": {"ray.get": "a call that ray.wait has found to have ended"},
+    "cluster/checks/preflight.py": {"result": "imports in a process that has a limit of its own"},
     "actors/arena.py": {"result": "a task of its own event loop that asyncio.wait has found to have ended"},
     "cluster/learning/direct_channel.py": {"ray.get": "a call that ray.wait has found to have ended"},
 }

@@ -269,14 +269,12 @@ def test_one_of_the_same_name_is_complete_wherever_its_writer_is_killed(tmp_path
 def test_one_that_cannot_take_the_place_of_another_leaves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoints = Checkpoints(tmp_path, CheckpointConfig(keep_last=1))
     save(checkpoints, "version-5", 1)
-    write = Path.write_text
 
-    def full_at_the_mark(path: Path, text: str, encoding: str | None = None) -> int:
-        if "COMPLETE" in path.name:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(path, text, encoding)
+    def full_at_the_mark(path: Path, text: str) -> None:
+        assert path.name == "COMPLETE"
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Path, "write_text", full_at_the_mark)
+    monkeypatch.setattr("cluster.run.checkpoint.write_atomically", full_at_the_mark)
     with pytest.raises(RunFolderError, match=r"No space left on device\); the newest complete one is version-5"):
         save(checkpoints, "version-5", 2)
     assert newest_order(tmp_path) == 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from learners.deepspeed_config import deepspeed_config
 from spag_ray.config.loading import load_config, parse_config, to_yaml
-from spag_ray.config.parts import LearnerConfig
+from spag_ray.config.parts import LearnerConfig, Part
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 from spag_ray.game.prompt_file import load_template
@@ -179,3 +179,63 @@ def test_defaults_need_no_file() -> None:
 def test_a_reference_or_a_learning_rate_that_cannot_be_kept_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_config(changes)
+
+
+RATES = {
+    "sampling.temperature",
+    "self_play.learning_rate",
+    "self_play.last_learning_rate",
+    "self_play.last_kl_coeff",
+    "imitation.learning_rate",
+    "imitation.kl_coeff",
+    "objective.kl_coeff",
+    "objective.mismatch_cap",
+    "objective.role_weight_cap",
+    "sync.max_probe_gap",
+    "engine.turn_timeout_s",
+    "learner.max_grad_norm",
+    "evaluation.temperature",
+}
+
+
+def floats_in(fields: Any, prefix: str = "") -> list[str]:
+    """The keys of all numbers that are not integers."""
+    found = []
+    for name, field in fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Part):
+            found += floats_in(kind.model_fields, f"{prefix}{name}.")
+        elif kind in (float, float | None):
+            found.append(prefix + name)
+    return found
+
+
+@pytest.mark.parametrize("value", [".inf", "-.inf", ".nan"])
+def test_every_number_has_to_be_finite(value: str) -> None:
+    keys = floats_in(RunConfig.model_fields)
+    assert len(keys) > 40
+    assert set(keys) >= RATES
+    for key in keys:
+        with pytest.raises(ConfigError, match=rf"-o {key}: ") as caught:
+            load_config("quickstart", [f"{key}={value}"])
+        assert "\n" not in str(caught.value)
+    for key in ("game.payoffs.trap=[%s, 1]", "engine.vllm={a: [{b: %s}]}"):
+        with pytest.raises(ConfigError, match=r"finite|less than or equal|greater than or equal"):
+            load_config("quickstart", [key % value])
+
+
+@pytest.mark.parametrize("name", ["../../x y", "", "a/b", "a b", ".hidden", "-o", "x" * 65, "a\nb", "fü"])
+def test_a_name_that_cannot_be_one_of_a_folder_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^-o name: name: .* cannot name the run's folder") as caught:
+        load_config("quickstart", [f"name={yaml.safe_dump(name).strip()}"])
+    assert "\n" not in str(caught.value)
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump({"name": name}))
+    with pytest.raises(ConfigError, match=r"run\.yaml: name: "):
+        load_config(str(file))
+    assert parse_config({"name": name}).name == name, "a folder that was made before can be read"
+
+
+def test_names_of_folders_are_taken() -> None:
+    for name in ("quickstart", "llama2_7b-8gpu", "v0.2", "7"):
+        assert load_config("quickstart", [f"name='{name}'"]).name == name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import stat
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,12 @@ from rich.console import Console
 
 from cluster.commands.report import report_finished
 from cluster.runtime.run_folder import make_run_folder, reopen_run_folder, resumed_config
+from spag_ray.config.files import shown_config, write_config
 from spag_ray.config.former_defaults import FORMER_DEFAULTS, keep_former_defaults
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.episodes.log import read_log
-from spag_ray.errors import RunFolderError
+from spag_ray.errors import RunFolderError, SpagError
+from tests.support.full_disk import full_disk
 from tests.support.old_run_folders import placed
 
 
@@ -93,3 +96,49 @@ def test_a_run_of_today_is_not_resumed_with_another_deck(tmp_path: Path) -> None
     assert (config, changed) == (given, [])
     with pytest.raises(RunFolderError, match=r"words\.deck: 'everyday', not 'textarena'"):
         reopen_run_folder(folder, config)
+
+
+def test_a_resume_on_a_full_disk_leaves_the_folders_configuration_whole(tmp_path: Path) -> None:
+    config = parse_config({})
+    folder = make_run_folder(tmp_path / "run", config)
+    with full_disk(), pytest.raises(RunFolderError, match=r"its config\.yaml cannot be written: File too large"):
+        reopen_run_folder(folder, parse_config({"self_play": {"rounds": 7}}))
+    assert resumed_config(folder, config)[0] == config
+    reopen_run_folder(folder, config)
+
+
+def test_an_unchanged_configuration_is_not_written_again(tmp_path: Path) -> None:
+    config = parse_config({})
+    folder = make_run_folder(tmp_path / "run", config)
+    before = (folder / "config.yaml").stat()
+    with full_disk():
+        reopen_run_folder(folder, config)
+    after = (folder / "config.yaml").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+@pytest.mark.parametrize(("text", "said"), [("", "is empty"), ("- a\n", "a list"), ("run\n", "text"), ("3", "int")])
+def test_a_configuration_that_is_no_mapping_is_refused_in_one_line(text: str, said: str, tmp_path: Path) -> None:
+    folder = make_run_folder(tmp_path / "run", parse_config({}))
+    (folder / "config.yaml").write_text(text)
+    for read in (lambda: resumed_config(folder, parse_config({})), lambda: shown_config(folder)):
+        with pytest.raises(SpagError, match=f"config.yaml.*{said}") as caught:
+            read()
+        assert "\n" not in str(caught.value)
+
+
+def test_a_run_folder_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> None:
+    with full_disk(), pytest.raises(RunFolderError, match="File too large"):
+        make_run_folder(tmp_path / "run", parse_config({}))
+    assert not (tmp_path / "run").exists(), "the next attempt may have the same name"
+
+
+def test_environment_variables_that_were_removed_leave_the_file_private(tmp_path: Path) -> None:
+    folder = make_run_folder(tmp_path / "run", parse_config({"engine": {"env": {"HF_TOKEN": "x"}}}))
+    file = folder / "config.yaml"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    reopen_run_folder(folder, parse_config({}))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    file.chmod(0o644)
+    write_config(file, parse_config({"engine": {"env": {"HF_TOKEN": "x"}}}))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -39,8 +39,9 @@ PICTURE = {
                             episodes
                             games
                             game
-                         config  host  weights
-                         stages  tokens
+                            config
+                         host  weights
+                    stages  tokens  plain_yaml
                             errors
                             __init__
     """,

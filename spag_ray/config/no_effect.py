@@ -1,0 +1,162 @@
+"""Values of a configuration that have no effect, because of another value. They are no errors: a value may have been
+left in a file whose other values were changed with -o.
+
+>>> from spag_ray.config.loading import parse_config
+>>> values_without_effect(parse_config({"objective": {"constant_length": 256}}))
+['objective.constant_length: 256 has no effect, because objective.length_norm is mean']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from typing import Any
+
+from spag_ray.config.parts import StreamConfig
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import ConfigError
+
+_SPAG_TERMS = ("length_norm", "constant_length", "mismatch_cap", "kl_weighting")
+_PAST = ("choose", "num_engines", "num_opponents", "snapshot_every", "max_snapshots")
+_TASKS = ("task_stages", "task_limit", "num_fewshot", "apply_chat_template", "include_path", "download")
+
+
+def check_something_to_do(config: RunConfig) -> None:
+    """Raise ConfigError for a run that would train nothing."""
+    if not config.self_play.rounds and not config.imitation.enabled:
+        raise ConfigError(
+            "self_play.rounds is 0 and imitation.enabled is false, so there is nothing to train; set one of them "
+            "(`match` and `eval` measure a model without training it)"
+        )
+
+
+def values_without_effect(config: RunConfig, num_scenarios: Mapping[str | None, int] | None = None) -> list[str]:
+    """A line for each value that is not its default and has no effect. `num_scenarios`: {game: how many it is trained
+    on}, where they were read; None names the only game."""
+    idle = [dict(_idle_keys(each)) for each in config.each_game]
+    usual = RunConfig.model_validate({"preset": config.preset})
+    found = [
+        _line(key, _value(config, key), idle[0][key])
+        for key in idle[0]
+        if all(key in other for other in idle[1:]) and _value(config, key) not in (_value(usual, key), None)
+    ]
+    for number, (game, keys) in enumerate(zip(config.games, idle, strict=False)):
+        for name, value in game.objective.model_dump(exclude_none=True).items():
+            if f"objective.{name}" in keys and value != _value(usual, f"objective.{name}"):
+                found.append(_line(f"games.{number}.objective.{name}", value, keys[f"objective.{name}"]))
+    found += _too_large_batches(config)
+    return found + list(_baselines_of_one(config, num_scenarios or {}))
+
+
+def _line(key: str, value: Any, why: str) -> str:
+    return f"{key}: {value} has no effect, because {why}"
+
+
+def _value(config: RunConfig, key: str) -> Any:
+    return reduce(getattr, key.split("."), config)
+
+
+def _idle_keys(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """(key, why) of every key that has no effect in a run of one game, whether it was set or not."""
+    objective, self_play, evaluation = config.objective, config.self_play, config.evaluation
+    imitation, learner = config.imitation, config.learner
+    rules: list[tuple[bool, str, str, tuple[str, ...]]] = [
+        (objective.name == "published", "objective.name is published", "objective", _SPAG_TERMS),
+        (
+            objective.length_norm != "constant",
+            f"objective.length_norm is {objective.length_norm}",
+            "objective",
+            ("constant_length",),
+        ),
+        (not objective.kl_coeff, "objective.kl_coeff is 0", "objective", ("kl_weighting", "kl_reference")),
+        (not objective.kl_coeff, "objective.kl_coeff is 0 in the first round", "self_play", ("last_kl_coeff",)),
+        (objective.learn_from == "winners", "objective.learn_from is winners", "objective", ("loser_turns",)),
+        (
+            objective.baseline != "moving",
+            f"objective.baseline is {objective.baseline}",
+            "objective",
+            ("baseline_decay",),
+        ),
+        (not config.listens, "objective.listening_coeff is 0", "objective", ("listening_turns",)),
+        (not objective.claiming_coeff, "objective.claiming_coeff is 0", "objective", ("claiming_words",)),
+        (
+            not objective.claiming_coeff and bool(imitation.claiming_coeff),  # 0 is what it is anyway
+            "objective.claiming_coeff is 0",
+            "imitation",
+            ("claiming_coeff",),
+        ),
+        (objective.role_weights == "none", "objective.role_weights is none", "objective", ("role_weight_cap",)),
+        (self_play.sft_file is None, "there is no self_play.sft_file", "objective", ("sft_coeff",)),
+        (self_play.sft_file is None, "there is no self_play.sft_file", "self_play", ("sft_rows_per_step",)),
+        (
+            self_play.rounds < 2,
+            f"self_play.rounds is {self_play.rounds}",
+            "self_play",
+            ("last_learning_rate", "last_kl_coeff"),
+        ),
+        (
+            self_play.on_collapse != "mix",
+            f"self_play.on_collapse is {self_play.on_collapse}",
+            "self_play",
+            ("mix_share",),
+        ),
+        (imitation.source != "scripted", "all games of imitation.source are imitated", "imitation", ("games",)),
+        (config.schedule != "stream", f"schedule is {config.schedule}", "stream", tuple(StreamConfig.model_fields)),
+        (config.schedule != "stream", f"schedule is {config.schedule}", "checkpoint", ("every_versions",)),
+        (config.render != "varied", f"render is {config.render}", "", ("varied_prompts",)),
+        (
+            config.words.source != "deck",
+            f"words.source is {config.words.source}",
+            "words",
+            ("max_held_out_difficulty",),
+        ),
+        (not config.league.past_share, "league.past_share is 0", "league", _PAST),
+        (not evaluation.games, "evaluation.games is 0", "evaluation", ("base_games",)),
+        (not evaluation.against, "evaluation.against is empty", "evaluation", ("against_games",)),
+        (not evaluation.tasks, "evaluation.tasks is empty", "evaluation", _TASKS),
+        (learner.lora is not None, "learner.lora never trains embeddings", "learner", ("freeze_embeddings",)),
+        (learner.lora is None, "there is no learner.lora", "engine", ("max_lora_rank", "max_adapters")),
+        (
+            config.cluster.address is not None,
+            "it is of a Ray that is started here, and cluster.address is set",
+            "cluster",
+            ("num_cpus", "metrics_port"),
+        ),
+    ]
+    for is_idle, why, part, keys in rules:
+        if is_idle:
+            yield from (((f"{part}.{key}" if part else key), why) for key in keys)
+
+
+def _too_large_batches(config: RunConfig) -> Iterator[str]:
+    """Batches that no pass can fill: the number of steps is 1, whatever the batch."""
+    imitation, self_play = config.imitation, config.self_play
+    if imitation.enabled and imitation.source == "scripted" and imitation.batch_games > imitation.games:
+        yield (
+            f"imitation.batch_games: {imitation.batch_games} is more than imitation.games, {imitation.games}: all of "
+            "them are one step"
+        )
+    per_pass, key = self_play.games_per_round, "self_play.games_per_round"
+    if config.schedule == "stream":
+        per_pass, key = config.stream.games_per_version, "stream.games_per_version"
+    if self_play.rounds and self_play.batch_games > per_pass:
+        yield f"self_play.batch_games: {self_play.batch_games} is more than {key}, {per_pass}: all of them are one step"
+
+
+def _baselines_of_one(config: RunConfig, num_scenarios: Mapping[str | None, int]) -> Iterator[str]:
+    """`baseline: scenario` where the games of a pass are all of different scenarios."""
+    meets_others = config.league.share > 0 or config.self_play.on_collapse == "mix"
+    if meets_others or not config.self_play.rounds:  # against others each scenario is played from both seats
+        return
+    is_stream = config.schedule == "stream"
+    per_pass = config.stream.games_per_version if is_stream else config.self_play.games_per_round
+    shares = [game.share for game in config.games] or [1.0]
+    for each, share, (name, number) in zip(config.each_game, shares, num_scenarios.items(), strict=False):
+        games = round(share * per_pass)
+        if each.objective.baseline == "scenario" and games <= number:
+            which = "" if name is None else f" of {name}"
+            yield (
+                f"objective.baseline: scenario{which} is that of `mean`, because the {games} games of a "
+                f"{'version' if is_stream else 'round'} have {number} scenarios to play, so none comes twice; play "
+                "more games, or set words.num_train"
+            )

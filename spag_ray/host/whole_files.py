@@ -1,0 +1,125 @@
+"""Files that are whole or absent, and a lock for files that several processes change.
+
+write_atomically(folder / "ended.json", text)
+with locked(folder / "matches.json"):        # read, merge, write_atomically
+    ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import glob
+import logging
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from spag_ray.errors import RunFolderError
+
+LOCK_WITHIN_S = 60.0
+LOOK_EVERY_S = 0.02
+LEFT_AFTER_S = 3600.0  # a partial file that nobody has written to for so long is of a process that was killed
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # Lustre mounted without `flock`, NFS without lockd
+_say = logging.getLogger("spag_ray")
+
+
+@contextlib.contextmanager
+def replaced(path: Path, mode: int = 0o666) -> Iterator[TextIO]:
+    """A text file to write. It gets the name `path` when the block ends, and is on the disk then. An exception, a full
+    disk or a kill leaves `path` as it was. `mode`: permissions of the new file, less the umask's.
+
+    Each writer has its own partial file: of two writers at once the last one wins, and their texts do not mix.
+    """
+    for left in leftovers(path):
+        with contextlib.suppress(OSError):  # another writer removes it, too
+            left.unlink()
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+    try:
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        with contextlib.suppress(OSError):  # it must not hide the block's own error
+            partial.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def write_atomically(path: Path, text: str, mode: int = 0o666) -> None:
+    """Write a small file so that it exists completely or not at all."""
+    with replaced(path, mode) as file:
+        file.write(text)
+
+
+@contextlib.contextmanager
+def locked(path: Path, within_s: float = LOCK_WITHIN_S) -> Iterator[None]:
+    """Only one process at a time is in such a block of the same path. Raises RunFolderError if another one is in it for
+    `within_s`.
+
+    The lock is flock's, on a file `.NAME.lock` that stays: the kernel releases it when its process ends, however it
+    ends, so there are no stale locks. Removing the file would let two processes lock two files of one name.
+
+    On NFS, Linux sends it to the server as a lock of the whole file, which other machines respect, and the server drops
+    it when a machine's lease ends; so the file is opened for writing. Two things do not hold there: threads of one
+    process do not exclude each other, and a mount with `nolock` or `local_lock=flock` keeps the lock to its machine. A
+    file system without locks is used without them, as logged: writers a few milliseconds apart are then still safe.
+    """
+    lock = path.with_name(f".{path.name}.lock")
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        _wait_for(descriptor, lock, within_s)
+        yield
+    finally:
+        os.close(descriptor)  # this releases the lock
+
+
+def leftovers(path: Path) -> list[Path]:
+    """Partial files of a path whose writers were killed. They are never read, but would add up."""
+    return [each for each in path.parent.glob(f".{glob.escape(path.name)}.*.partial") if _is_old(each)]
+
+
+def sync_file(path: Path) -> None:
+    """Its contents are on the disk when this returns."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """A new, renamed or removed name in `folder` is on the disk when this returns."""
+    sync_file(folder)
+
+
+def _wait_for(descriptor: int, lock: Path, within_s: float) -> None:
+    # Asked again and again, because a blocking flock cannot time out: its holder may be stopped (SIGSTOP).
+    end = time.monotonic() + within_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if time.monotonic() > end:
+                raise RunFolderError(
+                    f"{lock}: another process has held this lock for {within_s:g} s; `fuser {lock}` on its machine "
+                    "names it: end it, and start again"
+                ) from error
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            _say.warning("%s: this file system has no locks (%s); two writers at once may lose a change", lock, error)
+            return
+        time.sleep(LOOK_EVERY_S)
+
+
+def _is_old(partial: Path) -> bool:
+    with contextlib.suppress(OSError):  # its writer has just finished
+        return time.time() - partial.stat().st_mtime > LEFT_AFTER_S
+    return False

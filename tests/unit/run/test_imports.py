@@ -1,0 +1,136 @@
+"""What a run needs is imported before it starts, and a package that is missing is named in one line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.checks import imports, preflight
+from cluster.checks.check_results import import_checks
+from cluster.checks.imports import Need, check_imports, import_faults, needs_of
+from cluster.checks.node_report import Wanted, look
+from spag_ray.config.loading import parse_config
+from spag_ray.errors import ConfigError
+
+REFEREE = tuple(need for need in needs_of(parse_config({})) if need.part == "the referee")
+
+
+def without(package: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine without this package."""
+    missing = f"raise ModuleNotFoundError(\"No module named '{package}'\", name='{package}')\n"
+    (folder / f"{package}.py").write_text(missing)
+    monkeypatch.syspath_prepend(folder)
+
+
+def test_a_missing_dependency_of_the_referee_is_named_with_the_node_and_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """textblob is there, and imports nltk, which is not: the referee found out at the first judged turn."""
+    without("nltk", tmp_path, monkeypatch)
+    (line,) = import_faults(REFEREE, "node-2")
+    assert line == (
+        "nltk cannot be imported on node-2 (ModuleNotFoundError: No module named 'nltk'); it is needed by the "
+        "referee, through textblob: install requirements/cpu.txt, or spag-ray[cpu], on it"
+    )
+
+
+def test_a_node_reports_what_it_cannot_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert look("node-2", Wanted(needs=REFEREE)).import_faults == ()
+    without("lemminflect", tmp_path, monkeypatch)
+    report = look("node-2", Wanted(needs=REFEREE))
+    (result,) = import_checks([replace(report, node="a", import_faults=()), report])
+    assert (result.check, result.status) == ("imports", "fail")
+    assert result.text.startswith("lemminflect cannot be imported on node-2 (")
+
+
+def test_a_module_that_crashes_hangs_or_raises_is_named_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    bodies = {"crashes": "import os; os._exit(3)", "hangs": "import time; time.sleep(60)", "raises": "1 / 0"}
+    for name, body in bodies.items():
+        (tmp_path / f"{name}.py").write_text(f"print('noise')\n{body}\n")
+    needs = {name: Need(name, "engines", "install it") for name in bodies}
+    (raised,) = import_faults([needs["raises"], REFEREE[1]], "b")
+    assert raised.startswith("raises cannot be imported on b (ZeroDivisionError: division by zero); it is needed by ")
+    (crashed,) = import_faults([needs["crashes"]], "b")
+    assert crashed == "crashes ends its process (exit code 3) when it is imported on b; install it"
+    assert import_faults([needs["hangs"]], "b", within_s=2) == [], "a machine under load takes minutes"
+    assert "b: hangs was not imported within 2 s" in caplog.text
+
+
+def test_the_environment_of_engines_and_ranks_is_that_of_the_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "picky.py").write_text("import os\nos.environ['WHERE_IT_IS']\n")
+    need = Need("picky", "engines", "set it")
+    assert len(import_faults([need], "b")) == 1
+    assert import_faults([need], "b", {"WHERE_IT_IS": "here"}) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "module", "part"),
+    [
+        ({}, "vllm.v1.engine.async_llm", "engines"),
+        ({}, "learners.learner", "the learner"),
+        ({}, "textblob", "the referee"),
+        ({}, "cluster.tracking.tensorboard", "tracking.tensorboard"),
+        ({"engine": {"kind": "transformers"}}, "actors.transformers_policy", "engines"),
+        ({"learner": {"lora": {}}}, "peft", "learner.lora"),
+        ({"evaluation": {"tasks": ["piqa"]}}, "lm_eval.evaluator", "evaluation.tasks"),
+        ({"tracking": {"wandb": {"project": "x"}}}, "wandb", "tracking.wandb"),
+        (
+            {"game": {"name": "textarena", "env": "TicTacToe-v0"}, "imitation": {"enabled": False}},
+            "textarena",
+            "game.name: textarena",
+        ),
+    ],
+)
+def test_only_what_this_run_uses_is_imported(settings: dict[str, Any], module: str, part: str) -> None:
+    assert (module, part) in [(need.module, need.part) for need in needs_of(parse_config(settings))]
+    bare = {
+        "game": {"name": "kuhn"},
+        "prompts": "lines",
+        "engine": {"kind": "transformers"},
+        "tracking": {"tensorboard": False},
+    }
+    unused = [need.module for need in needs_of(parse_config(bare), trains=False)]
+    assert unused == ["actors.transformers_policy"]
+
+
+def test_a_run_is_refused_before_anything_else_is_said_of_the_missing_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(imports, "needs_of", lambda *_: REFEREE)
+    monkeypatch.setattr(imports, "needs_of_report", tuple)
+    config = parse_config({})
+    check_imports(config)
+    without("nltk", tmp_path, monkeypatch)
+
+    def fail(check: object, *_: object) -> None:
+        raise ModuleNotFoundError("No module named 'nltk'", name="nltk")
+
+    for check in (lambda *_: None, fail):
+        monkeypatch.setattr(preflight, "in_a_process", check)
+        with pytest.raises(ConfigError, match="nltk cannot be imported on this machine") as caught:
+            preflight.check_with_imports(config, print)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_second_run_of_a_process_does_not_import_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert import_faults(REFEREE, "b") == []
+    monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("it is known"))
+    assert import_faults(REFEREE, "b") == []
+
+
+def test_a_machine_beside_the_cluster_needs_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(imports, "import_faults", lambda needs, *_: asked.extend(need.part for need in needs))
+    check_imports(parse_config({"cluster": {"address": "auto"}}))
+    assert set(asked) == {"the report at the end"}
+    check_imports(parse_config({}))
+    assert "engines" in asked

@@ -1,0 +1,226 @@
+"""Values that have no effect are warned of, and a run that would train nothing is refused."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from cluster.checks.preflight import check_files
+from cluster.cli import app
+from cluster.commands import doctor, train
+from cluster.launch.placed_run import Prepared
+from spag_ray.config.loading import load_config, parse_config
+from spag_ray.config.no_effect import values_without_effect
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import ConfigError
+from tests.support.shipped import SHIPPED
+
+KUHN = {"name": "kuhn", "share": 0.75}
+TABOO = {"name": "taboo", "share": 0.25}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=[path.name for path in SHIPPED])
+def test_no_shipped_configuration_has_a_value_without_effect(path: Path) -> None:
+    assert values_without_effect(load_config(str(path))) == []
+
+
+def test_the_defaults_have_an_effect_or_are_not_mentioned() -> None:
+    assert values_without_effect(parse_config({})) == []
+    assert values_without_effect(parse_config({"preset": "published"})) == []
+    assert values_without_effect(parse_config({"objective": {"name": "published"}})) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "key", "why", "mended"),
+    [
+        (
+            {"objective": {"constant_length": 256}},
+            "objective.constant_length: 256",
+            "objective.length_norm is mean",
+            {"objective": {"constant_length": 256, "length_norm": "constant"}},
+        ),
+        (
+            {"objective": {"loser_turns": "deciding"}},
+            "objective.loser_turns: deciding",
+            "objective.learn_from is winners",
+            {"objective": {"loser_turns": "deciding", "learn_from": "both"}},
+        ),
+        (
+            {"objective": {"kl_coeff": 0}, "self_play": {"last_kl_coeff": 0.5}},
+            "self_play.last_kl_coeff: 0.5",
+            "objective.kl_coeff is 0",
+            {"self_play": {"last_kl_coeff": 0.5}},
+        ),
+        (
+            {"self_play": {"last_learning_rate": 1e-6, "rounds": 1}},
+            "self_play.last_learning_rate: 1e-06",
+            "self_play.rounds is 1",
+            {"self_play": {"last_learning_rate": 1e-6, "rounds": 2}},
+        ),
+        (
+            {"objective": {"baseline_decay": 0.9, "baseline": "mean"}},
+            "objective.baseline_decay: 0.9",
+            "objective.baseline is mean",
+            {"objective": {"baseline_decay": 0.9, "baseline": "moving"}},
+        ),
+        (
+            {"objective": {"kl_weighting": "ratio", "name": "published"}},
+            "objective.kl_weighting: ratio",
+            "objective.name is published",
+            {"objective": {"kl_weighting": "ratio"}},
+        ),
+        (
+            {"objective": {"sft_coeff": 0.1}},
+            "objective.sft_coeff: 0.1",
+            "no self_play.sft_file",
+            {"objective": {"sft_coeff": 0.1}, "self_play": {"sft_file": "rows.json"}},
+        ),
+        (
+            {"objective": {"claiming_words": 0.5}},
+            "objective.claiming_words: 0.5",
+            "objective.claiming_coeff is 0",
+            {"objective": {"claiming_words": 0.5, "claiming_coeff": 0.1, "listening_coeff": 1}},
+        ),
+        (
+            {"self_play": {"mix_share": 0.5, "on_collapse": "warn"}},
+            "self_play.mix_share: 0.5",
+            "self_play.on_collapse is warn",
+            {"self_play": {"mix_share": 0.5, "on_collapse": "mix"}, "evaluation": {"against": ["base"]}},
+        ),
+        (
+            {"stream": {"max_lag": 5}},
+            "stream.max_lag: 5",
+            "schedule is rounds",
+            {"stream": {"max_lag": 5}, "schedule": "stream", "self_play": {"games_per_round": 64}},
+        ),
+        (
+            {"evaluation": {"task_limit": 5}},
+            "evaluation.task_limit: 5",
+            "evaluation.tasks is empty",
+            {"evaluation": {"task_limit": 5, "tasks": ["piqa"]}},
+        ),
+        (
+            {"league": {"snapshot_every": 4}},
+            "league.snapshot_every: 4",
+            "league.past_share is 0",
+            {"league": {"snapshot_every": 4, "past_share": 0.2}},
+        ),
+        (
+            {"imitation": {"source": "games.json", "games": 7}},
+            "imitation.games: 7",
+            "all games of imitation.source",
+            {"imitation": {"games": 7}, "words": {}} | {"imitation": {"games": 7, "batch_games": 2}},
+        ),
+        (
+            {"learner": {"lora": {}, "freeze_embeddings": True}},
+            "learner.freeze_embeddings: True",
+            "learner.lora never trains embeddings",
+            {"learner": {"freeze_embeddings": True}},
+        ),
+        (
+            {"varied_prompts": "own.yaml"},
+            "varied_prompts: own.yaml",
+            "render is exact",
+            {"varied_prompts": "own.yaml", "render": "varied"},
+        ),
+        (
+            {"self_play": {"batch_games": 200}},
+            "self_play.batch_games: 200",
+            "more than self_play.games_per_round, 150",
+            {"self_play": {"batch_games": 150}},
+        ),
+        (
+            {"self_play": {"batch_games": 64, "games_per_round": 64}, "schedule": "stream"},
+            "self_play.batch_games: 64",
+            "more than stream.games_per_version, 32",
+            {"self_play": {"batch_games": 32, "games_per_round": 64}, "schedule": "stream"},
+        ),
+        (
+            {"imitation": {"games": 5}},
+            "imitation.batch_games: 6",
+            "more than imitation.games, 5",
+            {"imitation": {"games": 6}},
+        ),
+    ],
+)
+def test_a_value_without_effect_is_named_with_the_reason_and_not_where_it_has_one(
+    settings: dict[str, Any], key: str, why: str, mended: dict[str, Any]
+) -> None:
+    (line,) = values_without_effect(parse_config(settings))
+    assert line.startswith(key), line
+    assert why in line
+    assert values_without_effect(parse_config(mended)) == []
+
+
+def scenario_baseline(**changes: Any) -> RunConfig:
+    return parse_config({"objective": {"baseline": "scenario"}, **changes})
+
+
+def test_a_baseline_by_scenario_without_a_scenario_that_comes_twice_is_named() -> None:
+    config = scenario_baseline(self_play={"games_per_round": 100})
+    (line,) = values_without_effect(config, {None: 100})
+    assert line.startswith("objective.baseline: scenario is that of `mean`, because the 100 games of a round have 100 ")
+    assert values_without_effect(config, {None: 99}) == []
+    assert values_without_effect(config) == [], "words are not read for a plan"
+    stream = scenario_baseline(schedule="stream", self_play={"games_per_round": 320})
+    assert len(values_without_effect(stream, {None: 32})) == 1, "a version has 32 games"
+    others = scenario_baseline(league={"past_share": 0.5})
+    assert values_without_effect(others, {None: 1000}) == [], "each scenario is played from both seats"
+
+
+def test_of_several_games_a_key_counts_if_any_of_them_uses_it() -> None:
+    shared = {"games": [TABOO, KUHN], "prompts": "lines"}
+    used = parse_config({**shared, "objective": {"listening_coeff": 1.0, "listening_turns": "last"}})
+    assert values_without_effect(used) == [], "only Taboo has this term"
+    (line,) = values_without_effect(parse_config({**shared, "objective": {"loser_turns": "deciding"}}))
+    assert line.startswith("objective.loser_turns")
+    own = [TABOO, {**KUHN, "objective": {"loser_turns": "deciding"}}]
+    (line,) = values_without_effect(parse_config({**shared, "games": own}))
+    assert line.startswith("games.1.objective.loser_turns: deciding has no effect")
+    kuhn = {**shared, "games": [TABOO, {**KUHN, "objective": {"baseline": "scenario"}}]}
+    (line,) = values_without_effect(parse_config(kuhn), {"taboo": 300, "kuhn": 200})
+    assert "scenario of kuhn is that of `mean`, because the 112 games" in line
+    assert values_without_effect(parse_config(kuhn), {"taboo": 300, "kuhn": 6}) == []
+
+
+def test_a_run_that_would_train_nothing_is_refused(tmp_path: Path) -> None:
+    nothing = {"self_play": {"rounds": 0}, "imitation": {"enabled": False}}
+    with pytest.raises(ConfigError, match="there is nothing to train; set one of them"):
+        check_files(parse_config(nothing))
+    options = ["-o", "self_play.rounds=0", "-o", "imitation.enabled=false"]
+    result = CliRunner().invoke(app, ["train", "quickstart", "--dry-run", *options])
+    assert isinstance(result.exception, ConfigError)
+
+
+def test_a_plan_and_doctor_print_the_warnings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["train", "quickstart", "--dry-run", "-o", "objective.constant_length=9"])
+    assert result.output.startswith("warning: objective.constant_length: 9 has no effect, because")
+    said = io.StringIO()
+    monkeypatch.setattr(doctor, "resolve_model", lambda _: (_ for _ in ()).throw(ConfigError("no model")))
+    config = load_config("quickstart", ["objective.constant_length=9", "cluster.object_store_gib=9000"])
+    doctor.run_doctor(config, tmp_path / "run", Console(file=said, width=200))
+    assert "warn  settings      objective.constant_length: 9 has no effect" in said.getvalue()
+
+
+def test_a_start_says_them_before_anything_is_placed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    class PlacedError(Exception):
+        pass
+
+    def stop(*_: Any) -> None:
+        raise PlacedError
+
+    monkeypatch.setattr(train, "prepare", lambda *_, **__: Prepared("model", ["river"], ["piano"], {}))
+    monkeypatch.setattr(train, "ray_session", stop)
+    said = io.StringIO()
+    with pytest.raises(PlacedError):
+        train.run_training(
+            load_config("quickstart", ["objective.constant_length=9"]), tmp_path / "run", Console(file=said, width=300)
+        )
+    assert [line for line in said.getvalue().splitlines() if "constant_length" in line] == [
+        "warning: objective.constant_length: 9 has no effect, because objective.length_norm is mean"
+    ]
