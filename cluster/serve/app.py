@@ -20,7 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp
 
+from cluster.serve.client_limits import limited
 from cluster.serve.guard import Guard
 from cluster.serve.kept_games import KeptGames
 from cluster.serve.opponents import Opponents
@@ -51,10 +53,9 @@ class _Said(BaseModel):
     text: str = Field(max_length=10_000)
 
 
-def make_app(title: str, visits: Visits, opponents: Opponents, kept: KeptGames | None, guard: Guard) -> FastAPI:
+def make_app(title: str, visits: Visits, opponents: Opponents, kept: KeptGames | None, guard: Guard) -> ASGIApp:
     """`title`: what is played against, as the page's heading. `kept`: where games go that may be kept."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.middleware("http")(guard)
     _add_table(app, title, visits.table, opponents)
     _add_games(app, visits)
     _add_keeping(app, visits, kept)
@@ -63,7 +64,7 @@ def make_app(title: str, visits: Visits, opponents: Opponents, kept: KeptGames |
     app.exception_handler(SpagError)(_told)
     app.exception_handler(RequestValidationError)(_unfit)
     app.exception_handler(HTTPException)(_missing)
-    return app
+    return guard.around(limited(app))  # the guard first: it refuses before it reads a body
 
 
 def _add_table(app: FastAPI, title: str, table: Table, opponents: Opponents) -> None:

@@ -271,6 +271,25 @@ def test_what_cannot_be_served_is_refused_in_one_line(served: Served, tmp_path: 
         assert code_line == "2"
 
 
+def test_sigterm_ends_the_models_and_gives_the_folder_of_kept_games_back(served: Served, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command(served.run, "--port", "0", "--keep", tmp_path / "kept"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("serving "):
+            break
+    engines = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.read() == "stopped\n"
+    assert process.wait(20) == 0
+    assert psutil.wait_procs(engines, timeout=1)[1] == [], "they were ended, not left to end with it"
+    assert any('"is_released": true' in beat.read_text() for beat in (tmp_path / "kept" / "lease").glob("*.beat"))
+
+
 @pytest.mark.long  # a server of its own
 def test_the_model_ends_with_a_server_that_is_killed(served: Served) -> None:
     process = subprocess.Popen(
