@@ -139,7 +139,12 @@ class Opponents:
         return self._frames[name]
 
     async def _read_frame(self, name: str) -> tuple[Renderer, Aligner]:
-        tokenizer = await asyncio.to_thread(load_tokenizer, self.named[name].folder)
+        limit_s = self._engine.start_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):  # on a shared disk that hangs
+                tokenizer = await asyncio.to_thread(load_tokenizer, self.named[name].folder)
+        except TimeoutError:
+            raise ModelError(f"the tokenizer of {name} was not read within {limit_s:g} s") from None
 
         def decode(token_ids: Sequence[int]) -> str:
             return tokenizer.decode(list(token_ids), skip_special_tokens=True)

@@ -10,6 +10,7 @@ import secrets
 import signal
 import socket
 import sys
+import threading
 import webbrowser
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -101,11 +102,18 @@ async def _serve(
         console.print(f"serving {address}", soft_wrap=True, markup=False, highlight=False)
         sys.stdout.flush()
         if wanted.opens_browser and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-            await asyncio.to_thread(webbrowser.open, address)
+            open_browser(address)
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         await StoppableServer(web_settings(app)).serve(sockets=[listening])
+        visits.close()
     finally:
         await opponents.close()
+
+
+def open_browser(address: str) -> None:
+    """Not awaited, and in a daemon thread: a browser of the terminal returns only when it is closed, and waits for a
+    page that is not served before."""
+    threading.Thread(target=webbrowser.open, args=(address,), name="browser", daemon=True).start()
 
 
 def web_settings(app: ASGIApp) -> uvicorn.Config:

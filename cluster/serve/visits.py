@@ -146,6 +146,12 @@ class Visits:
             self._check_pending(visit.visitor)
             self._go_on(visit)
 
+    def close(self) -> None:
+        """Asks no model from now on: one that ends with the server has not failed."""
+        for visit in list(self._pending.values()):
+            if visit.work is not None:
+                visit.work.cancel()
+
     def _check_pending(self, visitor: str) -> None:
         num_own = sum(each.visitor == visitor for each in self._pending.values())
         if len(self._pending) >= MAX_PENDING or (visitor and num_own >= MAX_PENDING_EACH):

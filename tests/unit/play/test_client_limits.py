@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import signal
 import socket
 import threading
 import time
@@ -21,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from cluster.serve import client_limits
 from cluster.serve.client_limits import MAX_BODY_BYTES, limited
-from cluster.serve.server import StoppableServer, web_settings
+from cluster.serve.server import web_settings
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
@@ -140,19 +138,6 @@ def test_connections_above_a_bound_are_ended_at_once_and_give_room_when_they_end
     client = Client(port)
     client.post(b"abc", "Content-Length: 3")
     assert client.answer() == (200, {"length": 3})
-
-
-@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_the_server_and_not_what_is_closed_after_it(loop: Any, which: signal.Signals) -> None:
-    async def serve() -> str:
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            server = StoppableServer(web_settings(limited(echo)))
-            sending = threading.Timer(0.3, os.kill, (os.getpid(), which))
-            sending.start()
-            await server.serve(sockets=[listening])
-        return "closed"
-
-    assert loop.run(serve()) == "closed"
 
 
 def test_an_answer_that_is_not_found_in_time_is_given_up(loop: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from actors.policy import Policy
 from actors.transformers_policy import TransformersPolicy
 from cluster.serve.opponents import MAX_LOADED, BusyError, Opponent, Opponents
 from spag_ray.config.engine import EngineConfig
-from spag_ray.errors import EngineError, EngineGoneError
+from spag_ray.errors import EngineError, EngineGoneError, ModelError
 from tests.support.runs import tiny_run
 
 STAGES = ("spag-1", "spag-2", "spag-3")
@@ -190,3 +191,17 @@ def test_closing_ends_a_model_that_is_being_loaded(starts: Starts) -> None:
 
     done(closing())
     assert starts.now == 0
+
+
+def test_a_tokenizer_that_is_never_read_is_given_up(starts: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_over = threading.Event()
+
+    async def hanging() -> None:
+        opponents = starts.opponents(start_timeout_s=0.2)
+        with pytest.raises(ModelError, match=r"the tokenizer of spag-1 was not read within 0.2 s"):
+            await ask(opponents, "spag-1")
+        is_over.set()
+        await opponents.close()
+
+    monkeypatch.setattr("cluster.serve.opponents.load_tokenizer", lambda folder: is_over.wait(10))
+    done(hanging())
