@@ -60,7 +60,8 @@ def limited(app: ASGIApp) -> ASGIApp:
 
 
 async def _body(receive: Receive) -> bytes | None:
-    """None if it is too long; what follows is then not read."""
+    """None if it is too long. uvicorn reads and drops what follows, for at most HEAD_S: a connection that is closed
+    with unread bytes is reset, and its client may not see the answer."""
     body = bytearray()
     while True:
         message = await receive()
@@ -72,7 +73,7 @@ async def _body(receive: Receive) -> bytes | None:
 
 
 def _refused(status: int, reason: str) -> JSONResponse:
-    return JSONResponse({"error": reason}, status_code=status, headers={"Connection": "close"})
+    return JSONResponse({"error": reason}, status_code=status)
 
 
 class Connection(H11Protocol):

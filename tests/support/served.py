@@ -28,13 +28,14 @@ HERE = "http://127.0.0.1:8400"
 
 
 class Server:
-    """`fails_with`: of the next turn, once. `takes_s`: of every turn. `num_asked`: turns that models were asked for."""
+    """`fails_with`: of the next turn, once. `is_slow`: no turn ends while it is set. `num_asked`: turns that models
+    were asked for."""
 
     def __init__(self, model: Path, config: RunConfig, folder: Path, token: str | None = None) -> None:
         self.folder = folder
         self.fails_with: EngineError | None = None
         self.loads_for_s = 0.0
-        self.takes_s = 0.0
+        self.is_slow = False
         self.num_asked = 0
         self.started: list[str] = []
         names = {"spag-1": Opponent(str(model)), "spag-2": Opponent(str(model)), "spag-3": Opponent(str(model))}
@@ -54,7 +55,8 @@ class Server:
         class Mortal(TransformersPolicy):
             async def generate(self, requests: Any) -> list[Completion]:
                 server.num_asked += 1
-                await asyncio.sleep(server.takes_s)
+                while server.is_slow:
+                    await asyncio.sleep(0.02)
                 if server.fails_with is not None:
                     error, server.fails_with = server.fails_with, None
                     raise error

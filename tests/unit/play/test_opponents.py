@@ -111,13 +111,13 @@ def test_a_visitor_of_a_model_that_finds_no_room_is_told_and_keeps_nobody_from_t
 
 def test_a_model_that_is_never_loaded_is_given_up_and_others_are_answered_meanwhile(starts: Starts) -> None:
     async def stuck() -> None:
-        opponents = starts.opponents(start_timeout_s=0.5)
+        opponents = starts.opponents(start_timeout_s=2)
         starts.loads_for_s["spag-2"] = 60
         hanging = asyncio.create_task(ask(opponents, "spag-2"))
         await asyncio.sleep(0.01)
         await ask(opponents, "spag-1")
         assert not hanging.done()
-        with pytest.raises(EngineError, match=r"spag-2 was not loaded within engine.start_timeout_s, 0.5 s"):
+        with pytest.raises(EngineError, match=r"spag-2 was not loaded within engine.start_timeout_s, 2 s"):
             await hanging
         starts.loads_for_s.clear()
         await asyncio.gather(ask(opponents, "spag-2"), ask(opponents, "spag-3"))  # its room was given back
@@ -161,14 +161,14 @@ def test_no_model_is_ended_for_one_that_nobody_waits_for_any_more(starts: Starts
 def test_a_process_that_is_slow_to_end_keeps_its_room_and_no_visitor(starts: Starts) -> None:
     async def slow() -> None:
         opponents = starts.opponents()
-        starts.ends_for_s = 0.5
+        starts.ends_for_s = 2
         await ask(opponents, "spag-1")
         await ask(opponents, "spag-2")
         began = asyncio.get_running_loop().time()
         with pytest.raises(EngineGoneError):
             async with opponents.asked("spag-1"):
                 raise EngineGoneError("the process of spag-1 has ended")
-        assert asyncio.get_running_loop().time() - began < 0.3, "its visitor is told at once"
+        assert asyncio.get_running_loop().time() - began < 1, "its visitor is told at once"
         await asyncio.gather(ask(opponents, "spag-3"), ask(opponents, "spag-2"))
         await opponents.close()
 

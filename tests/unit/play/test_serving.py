@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -28,9 +29,11 @@ def test_a_signal_stops_the_server_and_not_what_is_closed_after_it(loop: Any, wh
     async def serve() -> str:
         with socket.create_server(("127.0.0.1", 0)) as listening:
             server = StoppableServer(web_settings(nothing))
-            sending = threading.Timer(0.3, os.kill, (os.getpid(), which))
-            sending.start()
-            await server.serve(sockets=[listening])
+            serving = asyncio.create_task(server.serve(sockets=[listening]))
+            while not server.started:
+                await asyncio.sleep(0.01)
+            os.kill(os.getpid(), which)
+            await serving
         return "closed"
 
     assert loop.run(serve()) == "closed"

@@ -211,7 +211,7 @@ def test_above_a_bound_of_waiting_games_another_is_refused_and_a_turn_is_not_mad
     client: TestClient, server: Server
 ) -> None:
     own = begun(client, 0, scenario="castle")
-    server.takes_s = 0.5
+    server.is_slow = True
     answers = [client.post("/api/games", json={"seat": 1, "stage": "spag-1"}) for _ in range(100)]
     codes = [answer.status_code for answer in answers]
     assert codes.count(201) == visits.MAX_PENDING
@@ -221,14 +221,14 @@ def test_above_a_bound_of_waiting_games_another_is_refused_and_a_turn_is_not_mad
     turns = f"/api/games/{own['id']}/turns"
     assert refused(client.post(turns, json={"text": "old and big"}), 429)
     assert client.get(f"/api/games/{own['id']}").json()["turns"] == []
-    server.takes_s = 0.0
+    server.is_slow = False
     for answer in answers[: visits.MAX_PENDING]:
         settled(client, answer.json())
     assert len(step(client, own, "turns", text="old and big")["turns"]) == 2
 
 
 def test_one_visitor_cannot_take_all_of_a_model(server: Server) -> None:
-    server.takes_s = 0.2
+    server.is_slow = True
     codes: dict[str, list[int]] = {}
     with TestClient(server.app, base_url=HERE, client=("10.0.0.1", 1)) as one:
         for host in ("10.0.0.1", "10.0.0.2"):
@@ -244,8 +244,9 @@ def test_no_model_is_asked_for_a_game_that_was_dropped(
 ) -> None:
     monkeypatch.setattr(visits, "MAX_VISITS", 2)
     begun(client, 0)  # the model is loaded
-    server.takes_s = 0.3
+    server.is_slow = True
     games = [client.post("/api/games", json={"seat": 1, "stage": "spag-1"}).json() for _ in range(10)]
+    server.is_slow = False
     for game in games[-2:]:
         settled(client, game)
     assert refused(client.get(f"/api/games/{games[0]['id']}"), 404)
@@ -272,16 +273,18 @@ def test_no_model_is_asked_for_somebody_who_went_away(
     game = settled(client, game)
     assert game["fault"] == "the page was closed or asleep when its turn came"
     assert server.num_asked == 0
+    monkeypatch.setattr(visits, "AWAY_S", 60)
     assert step(client, game, "again")["fault"] is None
 
 
 def test_a_waiting_game_is_told_how_many_are_before_it(client: TestClient, server: Server) -> None:
-    server.takes_s = 0.3
+    server.is_slow = True
     games = [client.post("/api/games", json={"seat": 1, "stage": "spag-1"}).json() for _ in range(3)]
     games = [client.get(f"/api/games/{game['id']}").json() for game in games]
     assert [game["numBefore"] for game in games] == [0, 1, 2]
     other = client.post("/api/games", json={"seat": 1, "stage": "spag-2"}).json()
     assert other["numBefore"] == 0
+    server.is_slow = False
     for game in (*games, other):
         settled(client, game)
 
