@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import ctypes
 import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 from collections.abc import Callable, Coroutine, Sequence
@@ -98,8 +99,12 @@ class EngineProcess:
             with contextlib.suppress(TimeoutError, EngineError):  # vLLM's own processes end with its engine
                 await asyncio.wait_for(self._ask(_close), CLOSES_WITHIN_S)
         self._is_closed = True
-        for process in list((self._pool._processes or {}).values()):  # Python 3.14 has terminate_workers for it
+        processes = list((self._pool._processes or {}).values())  # Python 3.14 has terminate_workers and kill_workers
+        for process in processes:
             process.terminate()
+        await asyncio.to_thread(multiprocessing.connection.wait, [each.sentinel for each in processes], CLOSES_WITHIN_S)
+        for process in processes:  # one that is stopped, or hangs in a driver, never sees SIGTERM
+            process.kill()
         await asyncio.to_thread(self._pool.shutdown, cancel_futures=True)
 
     async def _ask(self, call: Callable[..., _R], *arguments: Any) -> _R:

@@ -6,6 +6,8 @@ GET  /api/games/ID           its state; the page asks again while the model is t
 POST /api/games/ID/turns     {"text": "..."}
 POST /api/games/ID/again     asks a model again that failed
 POST /api/games/ID/keep      the person agrees that the game is kept
+
+400: it cannot be; 404: no such game; 408, 413, 503: see client_limits.py; 429: too many games wait for a model
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp
 
-from cluster.serve.guard import Guard
+from cluster.serve.client_limits import limited
+from cluster.serve.guard import Guard, is_loopback
 from cluster.serve.kept_games import KeptGames
-from cluster.serve.opponents import Opponents
+from cluster.serve.opponents import BusyError, Opponents
 from cluster.serve.visits import Table, Visit, Visits
 from spag_ray.errors import InputError, SpagError
 from spag_ray.game.protocol import SEATS
@@ -51,19 +55,19 @@ class _Said(BaseModel):
     text: str = Field(max_length=10_000)
 
 
-def make_app(title: str, visits: Visits, opponents: Opponents, kept: KeptGames | None, guard: Guard) -> FastAPI:
+def make_app(title: str, visits: Visits, opponents: Opponents, kept: KeptGames | None, guard: Guard) -> ASGIApp:
     """`title`: what is played against, as the page's heading. `kept`: where games go that may be kept."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.middleware("http")(guard)
     _add_table(app, title, visits.table, opponents)
     _add_games(app, visits)
     _add_keeping(app, visits, kept)
     for address, (package, name, media_type) in _FILES.items():
         _serve_file(app, address, resources.files(package).joinpath(name).read_bytes(), media_type)
     app.exception_handler(SpagError)(_told)
+    app.exception_handler(BusyError)(_busy)
     app.exception_handler(RequestValidationError)(_unfit)
     app.exception_handler(HTTPException)(_missing)
-    return app
+    return guard.around(limited(app))  # the guard first: it refuses before it reads a body
 
 
 def _add_table(app: FastAPI, title: str, table: Table, opponents: Opponents) -> None:
@@ -87,8 +91,9 @@ def _add_table(app: FastAPI, title: str, table: Table, opponents: Opponents) -> 
 
 def _add_games(app: FastAPI, visits: Visits) -> None:
     @app.post("/api/games", status_code=201)
-    async def begin(wanted: _Begin) -> dict[str, Any]:
-        return await visits.view(await visits.begin(wanted.seat, wanted.stage, wanted.scenario))
+    async def begin(wanted: _Begin, request: Request) -> dict[str, Any]:
+        visitor = _visitor(request)
+        return await visits.view(await visits.begin(wanted.seat, wanted.stage, wanted.scenario, visitor))
 
     @app.get("/api/games/{name}")
     async def show(name: str) -> dict[str, Any]:
@@ -113,13 +118,15 @@ def _add_keeping(app: FastAPI, visits: Visits, kept: KeptGames | None) -> None:
         visit = _found(visits, name)
         if kept is None:
             raise InputError("this server keeps no games; it was started without --keep")
-        if not visit.is_kept:
-            visit.is_kept = True
-            try:
-                await asyncio.to_thread(kept.add, lambda number: visits.episode(visit, number))
-            except BaseException:
-                visit.is_kept = False
-                raise
+        if visit.keeping is None:
+            add = asyncio.to_thread(kept.add, lambda number: visits.episode(visit, number))
+            visit.keeping = asyncio.create_task(add)
+        try:
+            # Shielded: the thread writes also for a visitor who has gone, and a second request must not write again.
+            await asyncio.shield(visit.keeping)
+        except Exception:
+            visit.keeping = None
+            raise
         return await visits.view(visit)
 
 
@@ -127,16 +134,27 @@ async def _told(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": " ".join(str(error).split())}, status_code=400)
 
 
+async def _busy(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, status_code=429, headers={"Retry-After": "30"})
+
+
 async def _unfit(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    where = ".".join(map(str, first["loc"][1:]))
-    return JSONResponse({"error": f"{where}: {first['msg']}"[:300]}, status_code=400)
+    where = ".".join(map(str, first["loc"][1:])) or "body"
+    told = f"{where}: {first['msg']}"  # `where` may be a key that was sent, with any characters
+    return JSONResponse({"error": " ".join(told.split())[:300]}, status_code=400)
 
 
 async def _missing(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return JSONResponse({"error": str(error.detail)}, status_code=error.status_code)
+
+
+def _visitor(request: Request) -> str:
+    """Their address; "" on loopback, where all who come through a tunnel have the same."""
+    host = request.client.host if request.client is not None else ""
+    return "" if is_loopback(host) else host
 
 
 def _found(visits: Visits, name: str) -> Visit:

@@ -2,21 +2,22 @@
 
 - Another page in the same browser must not: a request's Host has to be this server's own (DNS rebinding), and its
   Origin that Host (cross-site posts). Requests that change something are JSON, which forms of other sites cannot send.
-- Beyond loopback, a random token has to be given once in the URL; a cookie carries it from then on.
+- Beyond loopback, a random token has to be given once in the URL. From then on a cookie shows that it was given. Its
+  value is derived from the token, because a browser sends cookies to the servers on all ports of a host.
 - Texts of players are never read as markup: a page runs only the server's own scripts, and loads nothing else.
 """
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
-import secrets
-from collections.abc import Awaitable, Callable
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_COOKIE = "spag_ray_token"
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -45,28 +46,43 @@ class Guard:
 
     def __init__(self, token: str | None = None) -> None:
         self._token = token
+        self._pass = "" if token is None else hmac.digest(token.encode(), b"cookie", "sha256").hex()
 
-    async def __call__(self, request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
-        answer = self._refusal(request) or self._with_cookie(request) or await go_on(request)
-        answer.headers.update(_HEADERS)
-        return answer
+    def around(self, app: ASGIApp) -> ASGIApp:
+        """`app`, which gets the requests that may be asked, and whose answers get the headers."""
+
+        async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+
+            async def send_with_headers(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    MutableHeaders(scope=message).update(_HEADERS)
+                await send(message)
+
+            request = Request(scope)
+            answer = self._refusal(request) or self._with_cookie(request) or app
+            await answer(scope, receive, send_with_headers)
+
+        return guarded
 
     def _refusal(self, request: Request) -> Response | None:
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
-        if self._token is None and not is_loopback(_name_of(host)):
+        if self._token is None and not is_loopback(_split(host).hostname or ""):
             return _refused(f"this server is for this machine alone, and was asked as {host[:100]!r}")
-        if origin is not None and origin != f"{request.url.scheme}://{host}":
+        if origin is not None and origin != f"{request.scope['scheme']}://{host}":
             return _refused("another site may not ask this server")
-        is_link = request.method == "GET" and request.url.path == "/"  # a link to the page may be anywhere
+        is_link = request.method == "GET" and request.scope["path"] == "/"  # a link to the page may be anywhere
         if not is_link and request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return _refused("another site may not ask this server")
         if request.method not in ("GET", "HEAD"):
-            kind = request.headers.get("content-type", "").partition(";")[0].strip()
+            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
             if kind != "application/json":
                 return _refused("send application/json", 415)
         if self._token is not None:
-            given = request.query_params.get("token") or request.cookies.get(_COOKIE) or ""
-            if not secrets.compare_digest(given.encode(), self._token.encode()):
+            is_given = _is_same(request.query_params.get("token"), self._token)
+            if not is_given and not _is_same(request.cookies.get(_cookie(host)), self._pass):
                 return _refused("open the address with the token that the server printed")
         return None
 
@@ -74,16 +90,30 @@ class Guard:
         """The token leaves the address, which is shown and kept in histories, for a cookie."""
         if self._token is None or "token" not in request.query_params:
             return None
-        answer = RedirectResponse(request.url.path or "/", status_code=303)
-        answer.set_cookie(_COOKIE, self._token, httponly=True, samesite="strict")
+        answer = RedirectResponse("/", status_code=303)
+        answer.set_cookie(_cookie(request.headers.get("host", "")), self._pass, httponly=True, samesite="strict")
         return answer
 
 
-def _name_of(host: str) -> str:
+def _cookie(host: str) -> str:
+    """Its name, with the port that the browser asks: servers that are reached by one name do not replace each other's
+    cookie, and neither do those behind two tunnels to the same port."""
     try:
-        return urlsplit(f"//{host}").hostname or ""
+        port = _split(host).port or 80
     except ValueError:
-        return ""
+        port = 80
+    return f"spag_ray_{port}"
+
+
+def _split(host: str) -> SplitResult:
+    try:
+        return urlsplit(f"//{host}")
+    except ValueError:
+        return urlsplit("")
+
+
+def _is_same(given: str | None, wanted: str) -> bool:
+    return hmac.compare_digest((given or "").encode(), wanted.encode())
 
 
 def _refused(reason: str, status: int = 403) -> Response:

@@ -11,29 +11,38 @@ from cluster.serve.visits import STAGE
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.log import EpisodeLog, read_records
 from spag_ray.episodes.wire import encode
-from spag_ray.errors import RunFolderError, SpagError
-from spag_ray.host.folder_lease import held
+from spag_ray.errors import LeaseLostError, RunFolderError, SpagError
+from spag_ray.host.folder_lease import FolderLease, held
 
 
 class KeptGames:
-    """A log that is open for appending."""
+    """A log that is open for appending, for as long as this process has the folder's lease."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, lease: FolderLease) -> None:
         self._log = EpisodeLog(path)
+        self._lease = lease
         self._number = sum(1 for _ in read_records(path))
-        self._adding = threading.Lock()
+        self._adding = threading.Lock()  # games come from several threads; `close` waits for the one that writes
+        self._is_closed = False
 
     def add(self, made: Callable[[int], Episode]) -> None:
-        """Append an episode; `made` gives it for its number. It is on the disk when this returns."""
+        """Append an episode; `made` gives it for its number. It is on the disk when this returns. Raises SpagError."""
         with self._adding:
+            if self._is_closed:
+                raise SpagError("the game could not be kept: the server stops")
             try:
+                self._lease.check()  # a machine that slept may have lost it to another server
                 self._log.append(encode(made(self._number)))
+            except LeaseLostError as error:
+                raise SpagError("the game could not be kept: another server writes into the folder now") from error
             except OSError as error:
                 raise SpagError(f"the game could not be kept: {error.strerror}") from error
             self._number += 1
 
     def close(self) -> None:
-        self._log.close()
+        with self._adding:
+            self._is_closed = True
+            self._log.close()
 
 
 @contextlib.contextmanager
@@ -43,13 +52,12 @@ def keeping(folder: Path | None) -> Iterator[KeptGames | None]:
     if folder is None:
         yield None
         return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunFolderError(f"{folder}: games cannot be kept there: {error.strerror}") from error
-    with held(folder):
-        kept = KeptGames(folder / "episodes" / f"{STAGE}.log")
+    with contextlib.ExitStack() as stack:
         try:
-            yield kept
-        finally:
-            kept.close()
+            folder.mkdir(parents=True, exist_ok=True)
+            lease = stack.enter_context(held(folder))
+            kept = KeptGames(folder / "episodes" / f"{STAGE}.log", lease)
+        except OSError as error:
+            raise RunFolderError(f"{folder}: games cannot be kept there: {error.strerror}") from error
+        stack.callback(kept.close)
+        yield kept

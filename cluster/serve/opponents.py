@@ -5,16 +5,27 @@
         await game.reply(player)
 
 At most MAX_LOADED models are in memory, each in a process of its own; the one that was not asked for longest makes
-room. A model that fails is started anew when it is asked again.
+room. A model whose process fails is started anew when it is asked again.
+
+What may wait, and for what:
+
+    a call       for the calls to the same model before it, at most MAX_WAIT_S, then for its model
+    a model      for room in memory, at most MAX_WAIT_S; a model makes room when nobody asks it
+    its loading  at most engine.start_timeout_s
+    an answer    at most MAX_TURN_S
+
+The only locks are those of the first line, one for each model. Room is waited for and models are loaded in tasks of
+their own, without a lock, so a model that finds no room keeps nobody from the others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 from actors.arena import Player
 from actors.engine_process import EngineProcess
@@ -23,7 +34,7 @@ from actors.policy import Policy, Sampling
 from actors.pool import EnginePool
 from spag_ray.config.engine import EngineConfig
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import ConfigError, EngineError, InputError, ModelError
+from spag_ray.errors import ConfigError, EngineError, EngineGoneError, InputError, ModelError, SpagError
 from spag_ray.game.prompt_file import load_template
 from spag_ray.game.prompts import Renderer
 from spag_ray.game.rules import Role
@@ -34,6 +45,12 @@ from spag_ray.stages import BASE, Stage, order_of
 
 MAX_LOADED = 2
 MAX_TURN_S = 120.0  # of one call to a model, while a person waits
+MAX_WAIT_S = 300.0  # for other visitors
+_T = TypeVar("_T")
+
+
+class BusyError(SpagError):
+    """Too many visitors; the same can be asked again later."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +84,11 @@ class _Loaded:
 
 @dataclass
 class _Queue:
-    """Those who ask a model; one after the other is answered."""
+    """Those who ask a model; one after the other is answered. `num_asking`: those who wait and the one whose turn it
+    is; a model that somebody asks stays in memory."""
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    num_waiting: int = 0
+    num_asking: int = 0
 
 
 class Opponents:
@@ -82,17 +100,23 @@ class Opponents:
         named: Mapping[str, Opponent],
         kind: str = "transformers",
         start: Callable[[str, EngineConfig, str], Awaitable[Policy]] = EngineProcess.start,
+        max_wait_s: float = MAX_WAIT_S,
     ) -> None:
         self.named = named
         engine = config.engine.model_dump() | {"kind": kind, "vllm": config.engine.vllm if kind == "vllm" else {}}
         self._engine = EngineConfig.model_validate(engine)
         self._config = config
         self._start = start
+        self._max_wait_s = max_wait_s
         self._sampling = Sampling(config.evaluation.temperature, config.sampling.max_new_tokens)
         self._frames: dict[str, tuple[Renderer, Aligner]] = {}
+        self._reading: dict[str, asyncio.Task[tuple[Renderer, Aligner]]] = {}
         self._queues = {name: _Queue() for name in named}
         self._loaded: dict[str, _Loaded] = {}  # the one that was asked for longest ago comes first
-        self._loading = asyncio.Lock()
+        self._loading: dict[str, asyncio.Task[_Loaded]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._num_in_memory = 0  # loaded, being loaded or ending
+        self._room_changed = asyncio.Event()
         self._is_closed = False
 
     @property
@@ -106,21 +130,22 @@ class Opponents:
         if role not in self.named[name].seats:
             raise InputError(f"{name} was trained for the other seat; take that one, or play against another stage")
 
-    def waiting(self, name: str) -> int:
-        """How many calls to this model have not been answered."""
-        return self._queues[name].num_waiting
-
     def is_loaded(self, name: str) -> bool:
         return name in self._loaded
 
     async def frame(self, name: str) -> tuple[Renderer, Aligner]:
         """How a model's prompts are rendered, and its tokens located in text. Raises ModelError."""
         if name not in self._frames:
-            self._frames[name] = await asyncio.to_thread(self._read_frame, self.named[name].folder)
+            self._frames[name] = await _shared(self._reading, name, lambda: self._read_frame(name))
         return self._frames[name]
 
-    def _read_frame(self, folder: str) -> tuple[Renderer, Aligner]:
-        tokenizer = load_tokenizer(folder)
+    async def _read_frame(self, name: str) -> tuple[Renderer, Aligner]:
+        limit_s = self._engine.start_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):  # on a shared disk that hangs
+                tokenizer = await asyncio.to_thread(load_tokenizer, self.named[name].folder)
+        except TimeoutError:
+            raise ModelError(f"the tokenizer of {name} was not read within {limit_s:g} s") from None
 
         def decode(token_ids: Sequence[int]) -> str:
             return tokenizer.decode(list(token_ids), skip_special_tokens=True)
@@ -134,48 +159,119 @@ class Opponents:
 
     @contextlib.asynccontextmanager
     async def asked(self, name: str) -> AsyncIterator[Player]:
-        """The player, loaded, for one call. After an EngineError its process is ended. Raises EngineError and
-        ModelError if it cannot be loaded."""
+        """The player, loaded, for one call. If its process is gone or did not answer in time, it is ended. Raises
+        EngineError and ModelError if it cannot be loaded, BusyError if others kept it from being asked."""
         queue = self._queues[name]
-        queue.num_waiting += 1
+        queue.num_asking += 1
         try:
-            async with queue.turn:
+            await self._wait_for_turn(name, queue)
+            try:
                 renderer, _ = await self.frame(name)
+                loaded = await self._load(name)
                 try:
-                    loaded = await self._load(name)
                     yield Player(loaded.pool, renderer, self._sampling)
-                except EngineError:
-                    await self._unload(name)
+                except EngineError as error:
+                    # After a time-out the process still computes what nobody waits for. It may refuse a call and be
+                    # well: then the other visitors keep their model.
+                    if isinstance(error, EngineGoneError) or loaded.pool.counts.timeouts or loaded.engine.is_dead:
+                        self._unload(name)
                     raise
+            finally:
+                queue.turn.release()
         finally:
-            queue.num_waiting -= 1
+            queue.num_asking -= 1
+            self._room_changed.set()
+
+    async def _wait_for_turn(self, name: str, queue: _Queue) -> None:
+        try:
+            async with asyncio.timeout(self._max_wait_s):
+                await queue.turn.acquire()
+        except TimeoutError:
+            raise BusyError(f"{name} was busy with other games for {self._max_wait_s:g} s; ask again") from None
 
     async def _load(self, name: str) -> _Loaded:
-        async with self._loading:
-            if self._is_closed:
-                raise EngineError("the server stops")
-            if name in self._loaded:
-                self._loaded[name] = self._loaded.pop(name)
-                return self._loaded[name]
-            while len(self._loaded) >= MAX_LOADED:
-                oldest = next((each for each in self._loaded if not self.waiting(each)), None)
-                if oldest is not None:
-                    await self._unload(oldest)
-                else:
-                    await asyncio.sleep(0.1)
-            engine = await self._start(self.named[name].folder, self._engine, name)
-            timeout_s = min(self._engine.turn_timeout_s, MAX_TURN_S)
-            pool = EnginePool(name, turn_timeout_s=timeout_s, max_tries=1)
-            pool.join(name, engine)
-            self._loaded[name] = _Loaded(engine, pool)
+        if name in self._loaded:
+            self._loaded[name] = self._loaded.pop(name)
             return self._loaded[name]
+        return await _shared(self._loading, name, lambda: self._bring_into_memory(name))
 
-    async def _unload(self, name: str) -> None:
+    async def _bring_into_memory(self, name: str) -> _Loaded:
+        await self._wait_for_room(name)
+        self._num_in_memory += 1
+        limit_s = self._engine.start_timeout_s
+        try:
+            async with asyncio.timeout(limit_s) as limit:
+                engine = await self._start(self.named[name].folder, self._engine, name)
+        except BaseException as error:
+            self._give_room()
+            if isinstance(error, TimeoutError) and limit.expired():
+                raise EngineError(f"{name} was not loaded within engine.start_timeout_s, {limit_s:g} s") from None
+            raise
+        timeout_s = min(self._engine.turn_timeout_s, MAX_TURN_S)
+        pool = EnginePool(name, turn_timeout_s=timeout_s, join_timeout_s=timeout_s, max_tries=1)
+        pool.join(name, engine)
+        self._loaded[name] = _Loaded(engine, pool)
+        return self._loaded[name]
+
+    async def _wait_for_room(self, name: str) -> None:
+        """Between its return and the next `await` there is room for one model more. Several may wait here at once."""
+        try:
+            async with asyncio.timeout(self._max_wait_s):
+                while self._num_in_memory >= MAX_LOADED:
+                    if not self._queues[name].num_asking:
+                        raise BusyError(f"nobody waits for {name} any more")
+                    idle = next((each for each in self._loaded if not self._queues[each].num_asking), None)
+                    if idle is not None and not self._ending:  # one that ends makes room already
+                        self._unload(idle)
+                    self._room_changed.clear()
+                    await self._room_changed.wait()
+        except TimeoutError:
+            raise BusyError(
+                f"{name} is not in memory, and the {MAX_LOADED} models that are were all in use for "
+                f"{self._max_wait_s:g} s; ask again, or play against another stage"
+            ) from None
+        if self._is_closed:
+            raise EngineError("the server stops")
+
+    def _unload(self, name: str) -> None:
+        """End a model's process, in a task: whoever found it dead must not wait for its end."""
         loaded = self._loaded.pop(name, None)
         if loaded is not None:
+            ending = asyncio.create_task(self._end(loaded))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    async def _end(self, loaded: _Loaded) -> None:
+        try:
             await loaded.engine.close()
+        finally:
+            self._give_room()
+
+    def _give_room(self) -> None:
+        self._num_in_memory -= 1
+        self._room_changed.set()
 
     async def close(self) -> None:
+        """Every process has ended when this returns, also one that was just being started."""
         self._is_closed = True
+        for task in self._loading.values():
+            task.cancel()
         for name in list(self._loaded):
-            await self._unload(name)
+            self._unload(name)
+        if tasks := [*self._loading.values(), *self._ending]:
+            await asyncio.wait(tasks)
+
+
+async def _shared(tasks: dict[str, asyncio.Task[_T]], name: str, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    """The result of work that all who need it wait for together. It goes on when one of them is cancelled; after a
+    failure the next one tries anew."""
+
+    def forget(done: asyncio.Task[_T]) -> None:
+        del tasks[name]
+        if not done.cancelled():
+            done.exception()  # else asyncio complains about one that nobody waits for any more
+
+    if name not in tasks:
+        tasks[name] = asyncio.create_task(work())
+        tasks[name].add_done_callback(forget)
+    return await asyncio.shield(tasks[name])

@@ -264,7 +264,9 @@ async function begin() {
   byId("speak").addEventListener("submit", speak);
   byId("claim").addEventListener("click", beginClaim);
   byId("again").addEventListener("click", () => step("again"));
-  byId("keep").addEventListener("change", () => step("keep"));
+  byId("keep").addEventListener("change", async () => {
+    if (!(await step("keep"))) byId("keep").checked = false;
+  });
   byId("next").addEventListener("click", showSetup);
   chooseSeat();
   let id = null;

@@ -7,8 +7,10 @@ import contextlib
 import logging
 import os
 import secrets
+import signal
 import socket
 import sys
+import threading
 import webbrowser
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,11 +18,13 @@ from pathlib import Path
 
 import uvicorn
 from rich.console import Console
+from starlette.types import ASGIApp
 
 from actors.models import resolve_model
 from cluster.launch.placed_run import needs_cards, training_words, words_of_file
 from cluster.rollout.game_rules import rules_of
 from cluster.serve.app import make_app
+from cluster.serve.client_limits import Connection
 from cluster.serve.guard import Guard, is_loopback
 from cluster.serve.kept_games import KeptGames, keeping
 from cluster.serve.opponents import Opponent, Opponents, opponents_of_run
@@ -70,10 +74,9 @@ def run_serve(wanted: ServeWanted, console: Console) -> None:
     table = _table(served.config, wanted.words)
     token = None if is_loopback(wanted.host) else secrets.token_urlsafe(24)
     with keeping(wanted.keep) as kept, _bound(wanted.host, wanted.port) as listening:
-        try:
+        with contextlib.suppress(KeyboardInterrupt):  # while the first model is loaded, or a second time
             asyncio.run(_serve(wanted, served, table, token, kept, listening, console))
-        except KeyboardInterrupt:
-            console.print("stopped")
+        console.print("stopped")
 
 
 async def _serve(
@@ -99,14 +102,45 @@ async def _serve(
         console.print(f"serving {address}", soft_wrap=True, markup=False, highlight=False)
         sys.stdout.flush()
         if wanted.opens_browser and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-            await asyncio.to_thread(webbrowser.open, address)
+            open_browser(address)
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-        settings = uvicorn.Config(
-            app, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=2
-        )
-        await uvicorn.Server(settings).serve(sockets=[listening])
+        await StoppableServer(web_settings(app)).serve(sockets=[listening])
+        visits.close()
     finally:
         await opponents.close()
+
+
+def open_browser(address: str) -> None:
+    """Not awaited, and in a daemon thread: a browser of the terminal returns only when it is closed, and waits for a
+    page that is not served before."""
+    threading.Thread(target=webbrowser.open, args=(address,), name="browser", daemon=True).start()
+
+
+def web_settings(app: ASGIApp) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=2,
+    )
+
+
+class StoppableServer(uvicorn.Server):
+    """uvicorn raises a signal again after it has stopped: SIGTERM would then end this process, and Ctrl-C cancel the
+    task, before the models are closed and the kept games' folder is released."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {each: signal.signal(each, self.handle_exit) for each in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
 
 
 def _served(wanted: ServeWanted) -> _Served:

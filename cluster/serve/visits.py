@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import secrets
-from collections import OrderedDict
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from actors.arena import GameTask, Rules
-from cluster.serve.opponents import Opponents
+from cluster.serve.opponents import BusyError, Opponents
 from cluster.serve.person_game import Hindsight, PersonGame
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import InputError, SpagError
@@ -29,7 +32,10 @@ from spag_ray.results.report.tokens import Aligner
 
 log = logging.getLogger(__name__)
 STAGE = "visit"  # of the episodes that are kept
-MAX_VISITS = 500  # of which the oldest is forgotten
+MAX_VISITS = 500  # the one that was not asked for longest is forgotten
+MAX_PENDING = 32  # games in which a model has something to do
+MAX_PENDING_EACH = 8  # of them those of one visitor
+AWAY_S = 180.0  # no model is asked for a visitor who did not look for so long; a hidden tab looks once a minute
 MAX_WORD = 40  # characters
 
 
@@ -70,63 +76,103 @@ class Table:
 
 @dataclass
 class Visit:
-    """A game of a visitor. `fault`: why the model did not answer; it can be asked again."""
+    """A game of a visitor. `visitor`: whose it is; "" if visitors cannot be told apart. `fault`: why the model did not
+    answer; it can be asked again. `is_asking`: its call to the model has begun, which cannot take it back."""
 
     id: str
     stage: str
     game: PersonGame
+    visitor: str = ""
     fault: str | None = None
     hindsight: Hindsight | None = None
-    is_kept: bool = False
+    keeping: asyncio.Task[None] | None = None
+    is_asking: bool = False
     work: asyncio.Task[None] | None = None
+    seen_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_kept(self) -> bool:
+        return self.keeping is not None and self.keeping.done() and self.keeping.exception() is None
 
 
 class Visits:
-    """All games. `keeps`: whether a finished game can be kept."""
+    """All games. `keeps`: whether a finished game can be kept. Used in one event loop, so what happens between two
+    `await` is one step."""
 
     def __init__(self, table: Table, opponents: Opponents, keeps: bool = False) -> None:
         self.table = table
         self._opponents = opponents
         self._keeps = keeps
-        self._visits: OrderedDict[str, Visit] = OrderedDict()
+        self._visits: OrderedDict[str, Visit] = OrderedDict()  # the one that was asked for longest ago comes first
+        self._pending: dict[str, Visit] = {}  # those with work, in the order in which it came
         self._number = 0
 
-    async def begin(self, seat: int, stage: str, scenario: str | None) -> Visit:
-        """A new game of a person in a seat, 0 or 1. Raises InputError for a seat, a stage or a word that cannot be."""
+    async def begin(self, seat: int, stage: str, scenario: str | None, visitor: str = "") -> Visit:
+        """A new game of a person in a seat, 0 or 1. Raises InputError for a seat, a stage or a word that cannot be,
+        BusyError."""
         if seat not in (0, 1):
             raise InputError("there are two seats, 0 and 1")
         role = SEATS[seat]
         self._opponents.find(stage, role.other)
         word = self.table.chosen(scenario, role) if scenario else self.table.given()
+        self._check_pending(visitor)
         self._number += 1
         task = GameTask(self._number, word, STAGE, seed=secrets.randbits(62))
-        visit = Visit(secrets.token_urlsafe(16), stage, PersonGame(task, role, self.table.rules))
+        visit = Visit(secrets.token_urlsafe(16), stage, PersonGame(task, role, self.table.rules), visitor)
         self._visits[visit.id] = visit
-        while len(self._visits) > MAX_VISITS:
-            self._visits.popitem(last=False)
+        if len(self._visits) > MAX_VISITS:
+            self._forget_one()
         self._go_on(visit)
         return visit
 
     def find(self, name: str) -> Visit:
         """Raises KeyError."""
-        return self._visits[name]
+        visit = self._visits[name]
+        visit.seen_at = time.monotonic()
+        self._visits.move_to_end(name)
+        return visit
 
     async def say(self, visit: Visit, text: str) -> None:
-        """The person's turn; the model's follows in the background. Raises InputError."""
+        """The person's turn; the model's follows in the background. Raises InputError and BusyError."""
         player = await self._opponents.silent(visit.stage)
+        if visit.id not in self._pending:
+            self._check_pending(visit.visitor)  # before the turn is made: it would stay without an answer
         visit.game.say(text, player)
         self._go_on(visit)
 
     def ask_again(self, visit: Visit) -> None:
+        """Raises BusyError."""
         if visit.fault is not None:
+            self._check_pending(visit.visitor)
             self._go_on(visit)
+
+    def close(self) -> None:
+        """Asks no model from now on: one that ends with the server has not failed."""
+        for visit in list(self._pending.values()):
+            if visit.work is not None:
+                visit.work.cancel()
+
+    def _check_pending(self, visitor: str) -> None:
+        num_own = sum(each.visitor == visitor for each in self._pending.values())
+        if len(self._pending) >= MAX_PENDING or (visitor and num_own >= MAX_PENDING_EACH):
+            raise BusyError("too many games wait for a model at the moment; try it again in a minute")
+
+    def _forget_one(self) -> None:
+        """The oldest game of the visitor with the most: nobody loses a game because another begins hundreds."""
+        (visitor, _), *_ = Counter(each.visitor for each in self._visits.values()).most_common(1)
+        visit = next(each for each in self._visits.values() if each.visitor == visitor)
+        del self._visits[visit.id]
+        if visit.work is not None and not visit.is_asking:
+            visit.work.cancel()
+            self._pending.pop(visit.id, None)
 
     def _go_on(self, visit: Visit) -> None:
         """What the model has to do next, if there is something: its turn, or a look back at the whole game."""
-        if visit.work is not None and not visit.work.done():
+        if visit.id not in self._visits or (visit.work is not None and not visit.work.done()):
             return
         visit.fault = None
-        visit.work = asyncio.create_task(self._guarded(visit, self._work(visit)))
+        self._pending[visit.id] = visit
+        visit.work = asyncio.create_task(self._guarded(visit))
 
     async def _work(self, visit: Visit) -> None:
         game = visit.game
@@ -136,21 +182,34 @@ class Visits:
         if game.to_move is game.person:  # else it has spoken meanwhile
             return
         async with self._opponents.asked(visit.stage) as player:
+            if time.monotonic() - visit.seen_at > AWAY_S:
+                raise InputError("the page was closed or asleep when its turn came")
+            visit.is_asking = True
             if game.to_move is not None:
                 await game.reply(player)
-            if game.verdict is not None and game.turns and visit.hindsight is None:
+            if game.verdict is not None and game.turns and visit.hindsight is None and visit.id in self._visits:
                 visit.hindsight = await game.look_back(player)
 
-    async def _guarded(self, visit: Visit, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, visit: Visit) -> None:
         """A fault is told on the page; nothing else notices it."""
         try:
-            await work
+            await self._work(visit)
         except SpagError as error:
             visit.fault = " ".join(str(error).split())[:500]
             log.warning("game %d: %s", visit.game.task.number, visit.fault)
         except Exception as error:  # the page must not wait for ever, and the log has the rest
             visit.fault = f"the game cannot go on: {type(error).__name__}; the terminal of the server says more"
             log.exception("game %d", visit.game.task.number)
+        finally:
+            visit.is_asking = False
+            self._pending.pop(visit.id, None)
+
+    def _num_before(self, visit: Visit) -> int:
+        """How many games the model answers before this one."""
+        if visit.id not in self._pending:
+            return 0
+        before = takewhile(lambda each: each is not visit, self._pending.values())
+        return sum(each.stage == visit.stage for each in before)
 
     def episode(self, visit: Visit, number: int) -> Episode:
         known = {} if visit.hindsight is None else visit.hindsight.known
@@ -172,7 +231,7 @@ class Visits:
             "turns": [self._turn(visit, place, aligner) for place in range(len(game.turns))],
             "toMove": None if to_move is None else "person" if to_move is game.person else "model",
             "isLoading": not self._opponents.is_loaded(visit.stage),
-            "numBefore": max(0, self._opponents.waiting(visit.stage) - 1),
+            "numBefore": self._num_before(visit),
             "fault": visit.fault,
             "over": self._over(game, names),
             "looksBack": over and visit.hindsight is None and visit.fault is None,
@@ -209,6 +268,9 @@ class Visits:
             return found
         logprobs = visit.hindsight.logprobs[place]
         located = aligner.locate(turn.token_ids, turn.text)
+        known = visit.hindsight.known.get(place, 0.0)
+        if not all(map(math.isfinite, (*logprobs, known))):  # of a model that diverged; JSON has no such numbers
+            return found
         if located is not None:
             found |= {"lengths": located.lengths, "surprise": [round(-each, 3) + 0.0 for each in logprobs]}
             if located.thought:
@@ -216,5 +278,5 @@ class Visits:
         if logprobs:
             found["mean"] = round(sum(logprobs) / len(logprobs), 3)
         if place in visit.hindsight.known:
-            found["known"] = float(f"{visit.hindsight.known[place]:.3g}")
+            found["known"] = float(f"{known:.3g}")
         return found

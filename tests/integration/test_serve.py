@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import shutil
@@ -20,6 +21,8 @@ import psutil
 import pytest
 from playwright.sync_api import expect
 
+from actors.engine_process import EngineProcess
+from spag_ray.config.engine import EngineConfig
 from spag_ray.config.files import write_config
 from spag_ray.episodes.log import read_log
 from tests.support.browser import chromium
@@ -271,6 +274,25 @@ def test_what_cannot_be_served_is_refused_in_one_line(served: Served, tmp_path: 
         assert code_line == "2"
 
 
+def test_sigterm_ends_the_models_and_gives_the_folder_of_kept_games_back(served: Served, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        command(served.run, "--port", "0", "--keep", tmp_path / "kept"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("serving "):
+            break
+    engines = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.read() == "stopped\n"
+    assert process.wait(20) == 0
+    assert psutil.wait_procs(engines, timeout=1)[1] == [], "they were ended, not left to end with it"
+    assert any('"is_released": true' in beat.read_text() for beat in (tmp_path / "kept" / "lease").glob("*.beat"))
+
+
 @pytest.mark.long  # a server of its own
 def test_the_model_ends_with_a_server_that_is_killed(served: Served) -> None:
     process = subprocess.Popen(
@@ -288,3 +310,12 @@ def test_the_model_ends_with_a_server_that_is_killed(served: Served) -> None:
     while any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in engines):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_a_process_of_a_model_that_is_stopped_can_still_be_ended(tiny_model: Path, loop: Any) -> None:
+    engine = loop.run(EngineProcess.start(str(tiny_model), EngineConfig(kind="transformers", dtype="float32"), "tiny"))
+    children = psutil.Process().children()
+    (process,) = (each for each in children if "spawn_main" in " ".join(each.cmdline()))
+    process.suspend()
+    loop.run(asyncio.wait_for(engine.close(), 30))
+    assert not process.is_running()

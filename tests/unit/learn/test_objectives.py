@@ -29,7 +29,7 @@ from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.training_data.samples import GameSample, TurnSample, game_samples
 from spag_ray.training_data.shares import Batch
-from tests.support.episodes import game
+from tests.support.episodes import game as played_game
 
 torch.set_num_threads(1)
 
@@ -283,7 +283,7 @@ def test_a_batch_weights_its_divergence_as_its_objective_says() -> None:
 
 def test_each_token_of_a_turn_is_weighed_by_the_weights_that_sampled_it() -> None:
     """New weights came after the second of four tokens. The learner's own log-probability of each is -1.5."""
-    episode = game(0, Outcome.ATTACKER_WINS, 1)
+    episode = played_game(0, Outcome.ATTACKER_WINS, 1)
     (turn,) = episode.turns
     turn = replace(turn, token_ids=(3, 4, 5, 6), logprobs=(-1.0, -1.0, -2.0, -2.0), first_version=1, last_version=2)
     [sample] = game_samples([replace(episode, turns=(turn,))], ObjectiveConfig(role_weights="none"))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
+import math
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,63 +12,17 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from actors.arena import Rules
-from actors.policy import Completion, Policy
-from actors.transformers_policy import TransformersPolicy
-from cluster.serve.app import make_app
-from cluster.serve.guard import Guard
+from cluster.serve import visits
 from cluster.serve.kept_games import keeping
-from cluster.serve.opponents import MAX_LOADED, Opponent, Opponents, opponents_of_run
-from cluster.serve.visits import Table, Visits
-from spag_ray.config.engine import EngineConfig
+from cluster.serve.opponents import MAX_LOADED, opponents_of_run
+from cluster.serve.person_game import Hindsight
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
-from spag_ray.errors import ConfigError, EngineGoneError, RunFolderError
+from spag_ray.errors import ConfigError, EngineError, EngineGoneError, RunFolderError, SpagError
 from spag_ray.game.rules import Role
-from spag_ray.games.kuhn import KuhnPoker
-from spag_ray.results.game_names import TABOO_NAMES, names_of
 from tests.support.runs import tiny_run
-
-TOKEN = "t" * 20
-HERE = "http://127.0.0.1:8400"
-
-
-class Server:
-    """`dies`: the next turn kills the model, once."""
-
-    def __init__(self, model: Path, config: RunConfig, folder: Path, token: str | None = None) -> None:
-        self.folder = folder
-        self.dies = False
-        self.loads_for_s = 0.0
-        self.started: list[str] = []
-        names = {"spag-1": Opponent(str(model)), "spag-2": Opponent(str(model)), "spag-3": Opponent(str(model))}
-        self.opponents = Opponents(config, names, start=self._start)
-        rules, table_names = Rules(config.game.max_turns), TABOO_NAMES
-        scenarios = ["tiger"]
-        if config.game.name == "kuhn":
-            kuhn = KuhnPoker()
-            rules, table_names, scenarios = Rules(2, "", kuhn, "kuhn", "lines"), names_of(config), ["KJ"]
-        self._keeping = keeping(folder)
-        visits = Visits(Table(rules, table_names, scenarios, "It is `{word}`"), self.opponents, keeps=True)
-        self.app = make_app("tiny", visits, self.opponents, self._keeping.__enter__(), Guard(token))
-
-    async def _start(self, model: str, config: EngineConfig, name: str) -> Policy:
-        server = self
-
-        class Mortal(TransformersPolicy):
-            async def generate(self, requests: Any) -> list[Completion]:
-                if server.dies:
-                    server.dies = False
-                    raise EngineGoneError(f"the process of {name} has ended")
-                return await super().generate(requests)
-
-        await asyncio.sleep(self.loads_for_s)
-        self.started.append(name)
-        return Mortal(model, config.dtype, config.max_model_len)
-
-    def close(self) -> None:
-        self._keeping.__exit__(None, None, None)
+from tests.support.served import HERE, TOKEN, Server, begun, refused, settled, step
 
 
 @pytest.fixture
@@ -79,37 +34,8 @@ def server(tiny_model: Path, words: Path, tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def client(server: Server) -> Iterator[TestClient]:
-    with TestClient(server.app, base_url=HERE) as client:
+    with TestClient(server.app, base_url=HERE, client=("127.0.0.1", 50000)) as client:
         yield client
-
-
-def begun(client: TestClient, seat: int = 0, stage: str = "spag-1", **more: Any) -> dict[str, Any]:
-    answer = client.post("/api/games", json={"seat": seat, "stage": stage, **more})
-    assert answer.status_code == 201, answer.text
-    return settled(client, answer.json())
-
-
-def settled(client: TestClient, game: dict[str, Any]) -> dict[str, Any]:
-    """Its state when nothing more happens by itself."""
-    deadline = time.monotonic() + 20
-    while (game["toMove"] == "model" and game["fault"] is None) or game["looksBack"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-        game = client.get(f"/api/games/{game['id']}").json()
-    return game
-
-
-def step(client: TestClient, game: dict[str, Any], what: str, **body: Any) -> dict[str, Any]:
-    answer = client.post(f"/api/games/{game['id']}/{what}", json=body)
-    assert answer.status_code == 200, answer.text
-    return settled(client, answer.json())
-
-
-def refused(answer: Any, code: int = 400) -> str:
-    assert answer.status_code == code, answer.text
-    error: str = answer.json()["error"]
-    assert "\n" not in error
-    return error
 
 
 def test_the_word_is_shown_to_the_seat_that_knows_it_and_to_the_other_after_the_game(client: TestClient) -> None:
@@ -139,7 +65,7 @@ def test_a_model_that_dies_gets_a_message_and_is_started_again_when_it_is_asked_
     client: TestClient, server: Server
 ) -> None:
     game = begun(client, 0, scenario="castle")
-    server.dies = True
+    server.fails_with = EngineGoneError("the process of spag-1 has ended")
     game = step(client, game, "turns", text="old and big")
     assert game["fault"] == "the process of spag-1 has ended"
     assert game["toMove"] == "model"
@@ -180,6 +106,15 @@ def test_few_models_are_in_memory_at_a_time(client: TestClient, server: Server) 
 )
 def test_a_game_that_cannot_be_is_refused_in_one_line(client: TestClient, body: Any, why: str) -> None:
     assert refused(client.post("/api/games", json=body)).startswith(why)
+
+
+def test_a_key_that_was_sent_does_not_break_the_line(client: TestClient) -> None:
+    body = {"seat": 0, "stage": "spag-1", "a\nb\u2028c": 1}
+    assert refused(client.post("/api/games", json=body)) == "a b c: Extra inputs are not permitted"
+    assert refused(client.post("/api/games", json="x")).startswith("body: ")
+    for broken in ("[" * 60_000, '{"seat": ' + "9" * 5000 + "}", "\ud800".encode("utf-8", "surrogatepass")):
+        sent = client.post("/api/games", content=broken, headers={"Content-Type": "application/json"})
+        assert refused(sent)
 
 
 def test_a_turn_that_cannot_be_is_refused_in_one_line(client: TestClient) -> None:
@@ -237,6 +172,142 @@ def test_beyond_loopback_a_token_is_needed(tiny_model: Path, words: Path, tmp_pa
     server.close()
 
 
+def test_the_cookie_is_that_of_a_port_and_does_not_tell_the_token(
+    tiny_model: Path, words: Path, tmp_path: Path
+) -> None:
+    server = Server(tiny_model, tiny_run(tiny_model, words), tmp_path / "kept", TOKEN)
+    for port in (8400, 9000):
+        base = f"http://gpu-node:{port}"
+        with TestClient(server.app, base_url=base, follow_redirects=False) as client:
+            client.get("/", params={"token": TOKEN})
+            ((name, value),) = client.cookies.items()
+            assert name == f"spag_ray_{port}"
+            assert TOKEN not in value
+            assert refused(client.get("/", params={"token": value}, headers={"Cookie": ""}), 403)
+            for cookie in (f"{name}={TOKEN}", f"spag_ray_1={value}", f"{name}="):
+                client.cookies.clear()
+                assert refused(client.get("/", headers={"Cookie": cookie}), 403)
+            assert client.get("/", headers={"Cookie": f"{name}={value}"}).status_code == 200
+    server.close()
+
+
+@pytest.mark.parametrize("path", ["//evil.example", "//evil.example/%2e%2e", "/api/table", "/%0d%0aSet-Cookie: a=b"])
+def test_a_link_with_the_token_leads_to_the_page_and_nowhere_else(
+    tiny_model: Path, words: Path, tmp_path: Path, path: str
+) -> None:
+    server = Server(tiny_model, tiny_run(tiny_model, words), tmp_path / "kept", TOKEN)
+    with TestClient(server.app, base_url="http://gpu-node:8400", follow_redirects=False) as client:
+        moved = client.get(f"http://gpu-node:8400{path}", params={"token": TOKEN})
+        assert (moved.status_code, moved.headers["location"]) == (303, "/")
+    server.close()
+
+
+def test_a_host_that_is_no_host_is_refused_and_no_error_of_the_server(client: TestClient) -> None:
+    for host in ("[", "[::1", "", "a/b", "127.0.0.1\\@evil.example"):
+        assert refused(client.get("/", headers={"Host": host}), 403)
+
+
+def test_above_a_bound_of_waiting_games_another_is_refused_and_a_turn_is_not_made(
+    client: TestClient, server: Server
+) -> None:
+    own = begun(client, 0, scenario="castle")
+    server.is_slow = True
+    answers = [client.post("/api/games", json={"seat": 1, "stage": "spag-1"}) for _ in range(100)]
+    codes = [answer.status_code for answer in answers]
+    assert codes.count(201) == visits.MAX_PENDING
+    assert codes.count(429) == 100 - visits.MAX_PENDING
+    assert "too many games" in refused(answers[-1], 429)
+    assert answers[-1].headers["retry-after"]
+    turns = f"/api/games/{own['id']}/turns"
+    assert refused(client.post(turns, json={"text": "old and big"}), 429)
+    assert client.get(f"/api/games/{own['id']}").json()["turns"] == []
+    server.is_slow = False
+    for answer in answers[: visits.MAX_PENDING]:
+        settled(client, answer.json())
+    assert len(step(client, own, "turns", text="old and big")["turns"]) == 2
+
+
+def test_one_visitor_cannot_take_all_of_a_model(server: Server) -> None:
+    server.is_slow = True
+    codes: dict[str, list[int]] = {}
+    with TestClient(server.app, base_url=HERE, client=("10.0.0.1", 1)) as one:
+        for host in ("10.0.0.1", "10.0.0.2"):
+            one._transport.client = (host, 1)  # type: ignore[attr-defined]
+            posts = (one.post("/api/games", json={"seat": 1, "stage": "spag-1"}) for _ in range(10))
+            codes[host] = [answer.status_code for answer in posts]
+    for each in codes.values():
+        assert each == [201] * visits.MAX_PENDING_EACH + [429] * (10 - visits.MAX_PENDING_EACH)
+
+
+def test_no_model_is_asked_for_a_game_that_was_dropped(
+    client: TestClient, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visits, "MAX_VISITS", 2)
+    begun(client, 0)  # the model is loaded
+    server.is_slow = True
+    games = [client.post("/api/games", json={"seat": 1, "stage": "spag-1"}).json() for _ in range(10)]
+    server.is_slow = False
+    for game in games[-2:]:
+        settled(client, game)
+    assert refused(client.get(f"/api/games/{games[0]['id']}"), 404)
+    assert server.num_asked <= 3, "the one that was being answered, and the two that are left"
+
+
+def test_who_begins_many_games_drops_own_ones(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visits, "MAX_VISITS", 4)
+    with TestClient(server.app, base_url=HERE, client=("10.0.0.1", 1)) as client:
+        mine = begun(client, 0)
+        client._transport.client = ("10.0.0.2", 1)  # type: ignore[attr-defined]
+        others = [begun(client, 0) for _ in range(10)]
+        here = [client.get(f"/api/games/{game['id']}").status_code for game in (mine, *others)]
+    assert here == [200] + [404] * 7 + [200] * 3
+
+
+def test_no_model_is_asked_for_somebody_who_went_away(
+    client: TestClient, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(visits, "AWAY_S", 0.2)
+    server.loads_for_s = 0.5
+    game = client.post("/api/games", json={"seat": 1, "stage": "spag-1"}).json()
+    time.sleep(0.8)
+    game = settled(client, game)
+    assert game["fault"] == "the page was closed or asleep when its turn came"
+    assert server.num_asked == 0
+    monkeypatch.setattr(visits, "AWAY_S", 60)
+    assert step(client, game, "again")["fault"] is None
+
+
+def test_a_waiting_game_is_told_how_many_are_before_it(client: TestClient, server: Server) -> None:
+    server.is_slow = True
+    games = [client.post("/api/games", json={"seat": 1, "stage": "spag-1"}).json() for _ in range(3)]
+    games = [client.get(f"/api/games/{game['id']}").json() for game in games]
+    assert [game["numBefore"] for game in games] == [0, 1, 2]
+    other = client.post("/api/games", json={"seat": 1, "stage": "spag-2"}).json()
+    assert other["numBefore"] == 0
+    server.is_slow = False
+    for game in (*games, other):
+        settled(client, game)
+
+
+def test_a_model_that_refuses_one_turn_is_not_started_again(client: TestClient, server: Server) -> None:
+    game = begun(client, 0, scenario="castle")
+    server.fails_with = EngineError("a sequence of 9999 tokens cannot be scored")
+    game = step(client, game, "turns", text="old and big")
+    assert game["fault"] == "a sequence of 9999 tokens cannot be scored"
+    assert len(step(client, game, "again")["turns"]) == 2
+    assert server.started == ["spag-1"]
+
+
+def test_a_game_of_a_model_that_diverged_is_shown_without_its_numbers(client: TestClient, server: Server) -> None:
+    game = step(client, begun(client, 0, scenario="river"), "turns", text="it is a river")
+    assert "mean" in game["turns"][0]
+    visit = server.visits.find(game["id"])
+    for logprob, known in ((-math.inf, {}), (math.nan, {}), (-1.0, {0: math.nan})):
+        visit.hindsight = Hindsight(((logprob,) * len(visit.game.turns[0].token_ids),), known)
+        (turn,) = client.get(f"/api/games/{game['id']}").json()["turns"]
+        assert turn == {"text": "it is a river", "seat": 0, "finish": "stop"}
+
+
 def test_a_game_is_kept_when_the_person_agrees_and_once(client: TestClient, server: Server) -> None:
     game = begun(client, 0, scenario="river")
     keep = f"/api/games/{game['id']}/keep"
@@ -251,6 +322,22 @@ def test_a_game_is_kept_when_the_person_agrees_and_once(client: TestClient, serv
     episodes = list(read_log(server.folder / "episodes" / "visit.log"))
     assert [(each.number, each.target_word) for each in episodes] == [(0, "river"), (1, "piano")]
     with pytest.raises(RunFolderError), keeping(server.folder):
+        pass
+
+
+def test_a_game_is_not_kept_after_the_end_or_by_who_lost_the_folder(tmp_path: Path) -> None:
+    with keeping(tmp_path / "kept") as kept:
+        assert kept is not None
+        shutil.rmtree(tmp_path / "kept" / "lease")
+        with pytest.raises(SpagError, match="another server writes into the folder"):
+            kept.add(lambda number: pytest.fail("it was made"))
+    with pytest.raises(SpagError, match="the server stops"):
+        kept.add(lambda number: pytest.fail("it was made"))
+
+
+def test_a_folder_in_which_nothing_can_be_kept_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "episodes").write_text("a file")
+    with pytest.raises(RunFolderError, match="games cannot be kept there: File exists"), keeping(tmp_path):
         pass
 
 
@@ -272,7 +359,7 @@ def test_kuhn_poker_shows_a_seat_its_own_card_alone(tiny_model: Path, tmp_path: 
 
 
 def test_the_stages_of_a_run_are_its_models_and_its_base(tiny_model: Path, tmp_path: Path) -> None:
-    for name in ("spag-10", "spag-2", "imitated", "spag-3-attacker"):
+    for name in ("spag-10", "spag-2", "imitated", "spag-3-attacker", ".spag-11.partial"):
         (tmp_path / "models" / name).mkdir(parents=True)
         (tmp_path / "models" / name / "config.json").write_text("{}")
     (tmp_path / "models" / "half-written").mkdir()

@@ -1,0 +1,207 @@
+"""The models that persons play against: who waits for what, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors.policy import Policy
+from actors.transformers_policy import TransformersPolicy
+from cluster.serve.opponents import MAX_LOADED, BusyError, Opponent, Opponents
+from spag_ray.config.engine import EngineConfig
+from spag_ray.errors import EngineError, EngineGoneError, ModelError
+from tests.support.runs import tiny_run
+
+STAGES = ("spag-1", "spag-2", "spag-3")
+
+
+class Starts:
+    """Starts real models in this process, and counts those in memory."""
+
+    def __init__(self, model: Path, words: Path) -> None:
+        self.most = 0
+        self.now = 0
+        self.started: list[str] = []
+        self.loads_for_s: dict[str, float] = {}
+        self.ends_for_s = 0.0
+        self._model = model
+        self._words = words
+
+    def opponents(self, max_wait_s: float = 10, start_timeout_s: float = 10) -> Opponents:
+        engine = {"dtype": "float32", "max_model_len": 512, "start_timeout_s": start_timeout_s}
+        config = tiny_run(self._model, self._words, engine=engine)
+        named = {name: Opponent(str(self._model)) for name in STAGES}
+        return Opponents(config, named, start=self._start, max_wait_s=max_wait_s)
+
+    async def _start(self, model: str, config: EngineConfig, name: str) -> Policy:
+        starts = self
+        starts.now += 1
+        starts.most = max(starts.most, starts.now)
+        starts.started.append(name)
+
+        class Counted(TransformersPolicy):
+            async def close(self) -> None:
+                await asyncio.sleep(starts.ends_for_s)
+                starts.now -= 1
+
+        try:
+            await asyncio.sleep(starts.loads_for_s.get(name, 0))
+        except asyncio.CancelledError:
+            starts.now -= 1
+            raise
+        return Counted(model, config.dtype, config.max_model_len)
+
+
+@pytest.fixture
+def starts(tiny_model: Path, words: Path) -> Starts:
+    return Starts(tiny_model, words)
+
+
+def done(work: Coroutine[Any, Any, Any], within_s: float = 20) -> Any:
+    return asyncio.run(asyncio.wait_for(work, within_s))
+
+
+async def ask(opponents: Opponents, name: str) -> None:
+    async with opponents.asked(name):
+        pass
+
+
+def test_visitors_of_three_models_are_all_answered_although_two_fit(starts: Starts) -> None:
+    async def five() -> None:
+        opponents = starts.opponents()
+        answered = []
+        for name in STAGES[:2]:
+            await ask(opponents, name)
+        await opponents.frame(STAGES[2])  # from now on they come in the order below
+
+        async def visit(name: str) -> None:
+            async with opponents.asked(name):
+                await asyncio.sleep(0.05)
+            answered.append(name)
+
+        await asyncio.gather(*map(visit, ("spag-1", "spag-2", "spag-1", "spag-2", "spag-3")))
+        assert sorted(answered) == ["spag-1", "spag-1", "spag-2", "spag-2", "spag-3"]
+        await opponents.close()
+
+    done(five())
+    assert starts.most == MAX_LOADED
+    assert starts.now == 0
+
+
+def test_a_visitor_of_a_model_that_finds_no_room_is_told_and_keeps_nobody_from_the_others(starts: Starts) -> None:
+    async def one_too_many() -> None:
+        opponents = starts.opponents(max_wait_s=0.5)
+        async with opponents.asked("spag-1"), opponents.asked("spag-2"):
+            third = asyncio.create_task(ask(opponents, "spag-3"))
+            with pytest.raises(BusyError, match=r"spag-1 was busy with other games for 0.5 s"):
+                await ask(opponents, "spag-1")
+            with pytest.raises(BusyError, match=r"spag-3 is not in memory, and the 2 models that are were all in use"):
+                await third
+        await ask(opponents, "spag-3")
+        await opponents.close()
+
+    done(one_too_many())
+    assert starts.most == MAX_LOADED
+
+
+def test_a_model_that_is_never_loaded_is_given_up_and_others_are_answered_meanwhile(starts: Starts) -> None:
+    async def stuck() -> None:
+        opponents = starts.opponents(start_timeout_s=2)
+        starts.loads_for_s["spag-2"] = 60
+        hanging = asyncio.create_task(ask(opponents, "spag-2"))
+        await asyncio.sleep(0.01)
+        await ask(opponents, "spag-1")
+        assert not hanging.done()
+        with pytest.raises(EngineError, match=r"spag-2 was not loaded within engine.start_timeout_s, 2 s"):
+            await hanging
+        starts.loads_for_s.clear()
+        await asyncio.gather(ask(opponents, "spag-2"), ask(opponents, "spag-3"))  # its room was given back
+        await opponents.close()
+
+    done(stuck())
+    assert starts.most == MAX_LOADED
+    assert starts.now == 0
+
+
+def test_a_model_is_loaded_once_for_all_who_wait_although_the_first_leaves(starts: Starts) -> None:
+    async def leaving() -> None:
+        opponents = starts.opponents()
+        starts.loads_for_s["spag-1"] = 0.3
+        first, second = (asyncio.create_task(ask(opponents, "spag-1")) for _ in range(2))
+        await asyncio.sleep(0.1)
+        first.cancel()
+        await second
+        await opponents.close()
+
+    done(leaving())
+    assert starts.started == ["spag-1"]
+
+
+def test_no_model_is_ended_for_one_that_nobody_waits_for_any_more(starts: Starts) -> None:
+    async def leaving() -> None:
+        opponents = starts.opponents()
+        async with opponents.asked("spag-1"), opponents.asked("spag-2"):
+            third = asyncio.create_task(ask(opponents, "spag-3"))
+            await asyncio.sleep(0.1)
+            third.cancel()
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)
+        assert opponents.is_loaded("spag-1")
+        assert opponents.is_loaded("spag-2")
+        await opponents.close()
+
+    done(leaving())
+
+
+def test_a_process_that_is_slow_to_end_keeps_its_room_and_no_visitor(starts: Starts) -> None:
+    async def slow() -> None:
+        opponents = starts.opponents()
+        starts.ends_for_s = 2
+        await ask(opponents, "spag-1")
+        await ask(opponents, "spag-2")
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(EngineGoneError):
+            async with opponents.asked("spag-1"):
+                raise EngineGoneError("the process of spag-1 has ended")
+        assert asyncio.get_running_loop().time() - began < 1, "its visitor is told at once"
+        await asyncio.gather(ask(opponents, "spag-3"), ask(opponents, "spag-2"))
+        await opponents.close()
+
+    done(slow())
+    assert starts.most == MAX_LOADED
+
+
+def test_closing_ends_a_model_that_is_being_loaded(starts: Starts) -> None:
+    async def closing() -> None:
+        opponents = starts.opponents()
+        starts.loads_for_s["spag-2"] = 60
+        await ask(opponents, "spag-1")
+        loading = asyncio.create_task(ask(opponents, "spag-2"))
+        await asyncio.sleep(0.1)
+        await opponents.close()
+        with pytest.raises(asyncio.CancelledError):
+            await loading
+        with pytest.raises(EngineError, match="the server stops"):
+            await ask(opponents, "spag-3")
+
+    done(closing())
+    assert starts.now == 0
+
+
+def test_a_tokenizer_that_is_never_read_is_given_up(starts: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_over = threading.Event()
+
+    async def hanging() -> None:
+        opponents = starts.opponents(start_timeout_s=0.2)
+        with pytest.raises(ModelError, match=r"the tokenizer of spag-1 was not read within 0.2 s"):
+            await ask(opponents, "spag-1")
+        is_over.set()
+        await opponents.close()
+
+    monkeypatch.setattr("cluster.serve.opponents.load_tokenizer", lambda folder: is_over.wait(10))
+    done(hanging())
