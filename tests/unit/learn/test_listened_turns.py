@@ -68,6 +68,10 @@ def test_turns_beyond_the_verdict_of_others_or_of_no_room_are_left_out() -> None
     ended = replace(episode, verdict=replace(episode.verdict, length=2, turn=1))
     assert heard(ended) == {"s/0": [1]}
     assert heard(episode, learning={"another"}) == {}
+    unread = told_apart(episode).turns
+    unread = (unread[0], replace(unread[1], prompt_ids=()), *unread[2:])
+    (positions,) = listened_turns([replace(episode, turns=unread)], claim, "all", 100).values()
+    assert [each.prompt_ids for each in positions] == [(1, 23, 7, 8)], "one has no prompt"
     assert heard(episode, learning={"p"}) == {"s/0": [1, 3]}
     assert heard(episode, max_tokens=6) == {"s/0": [1, 3]}
     assert heard(episode, max_tokens=5) == {}

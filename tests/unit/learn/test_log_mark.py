@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.buffer import replay_buffer
-from cluster.buffer.log_mark import LogMark, LogTail, WinRates
+from cluster.buffer.log_mark import LogMark, LogTail, Numbers, WinRates
 from cluster.buffer.replay_buffer import ReplayBuffer
 from cluster.buffer.stream import STAGE, GameStream
 from spag_ray.episodes.log import EpisodeLog, LogPlace, holds, log_identity, read_records, read_records_from
@@ -99,7 +99,7 @@ def test_a_stream_that_is_opened_again_and_again_counts_each_game_once(tmp_path:
         buffer.add([encode(played(task))])
     assert stream.take() is not None
     stream.advance({"policy": 1})
-    for cursor in (None, stream.cursor()):
+    for cursor in (None, stream.cursor(), {**stream.cursor(), "log": None}):
         for opened in (buffer, ReplayBuffer(str(tmp_path))):
             for _ in range(2):
                 stream = stream_of(**config)
@@ -190,6 +190,7 @@ def test_a_mark_in_a_cursor_is_the_mark() -> None:
     assert [number in found.seen for number in range(8)] == [True, False] * 4
     assert (found.seen.end, found.seen.missing(), len(found.seen)) == (7, [1, 3, 5], 4)
     assert LogTail(found).advance(lambda number: True).place == mark.place, "nothing was read after it"
+    assert (Numbers(3).end, Numbers(3).missing(), Numbers().end) == (3, [], 0)
     mark.identity = None
     assert LogMark.from_cursor({"log": mark.as_json()}) is None, "nothing was written yet"
 

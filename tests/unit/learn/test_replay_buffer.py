@@ -65,7 +65,8 @@ def test_how_long_episodes_wait_is_that_of_the_oldest_of_all_stages(tmp_path: Pa
     time.sleep(0.02)
     ended = time.monotonic()
     buffer.add([encode(played(tasks[1])), encode(replace(game(0, Outcome.TIED), stage="other"))])
-    assert buffer.sample().oldest_s >= 0.04
+    now = time.monotonic()
+    assert buffer.sample().oldest_s > now - began, "the first of its stage"
     buffer.take("s")
     assert 0.02 <= buffer.sample().oldest_s <= time.monotonic() - began, "the first of the stream"
     buffer.stream = None

@@ -89,6 +89,12 @@ def test_one_win_among_many_weighs_four_unless_the_objective_is_published() -> N
     assert parse_config({"preset": "published"}).objective.role_weight_cap is None
 
 
+def test_a_moving_average_moves_by_what_its_decay_leaves() -> None:
+    for baselines, decay in ((RoleBaselines(0.75), 0.75), (RoleBaselines(), ObjectiveConfig().baseline_decay)):
+        baselines.update([{Role.ATTACKER: 1.0, Role.DEFENDER: None}])
+        assert baselines.values == {Role.ATTACKER: pytest.approx(1 - decay), Role.DEFENDER: 0.0}
+
+
 def test_a_moving_baseline_is_what_the_role_scored_before_this_set_of_games() -> None:
     baselines = RoleBaselines(decay=0.5)
     first = game_samples(WON, ObjectiveConfig(), baselines=baselines)
@@ -203,6 +209,8 @@ def test_of_a_loser_the_turn_alone_that_lost_the_game_can_be_pushed_down() -> No
         (Role.DEFENDER, -0.5),
     ]
     assert {turn.role for turn in beaten.turns} == {Role.DEFENDER}, "the attacker lost by what the other said"
+    (outplayed,) = game_samples([game(2, Outcome.ATTACKER_WINS, num_turns=3, decided_by=2)], objective)
+    assert [round(turn.advantage, 4) for turn in outplayed.turns] == [0.4444, 0.5556], "so did this defender"
 
 
 def test_a_baseline_by_scenario_is_the_mean_of_the_games_with_the_same_word() -> None:

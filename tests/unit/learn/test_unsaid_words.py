@@ -120,6 +120,7 @@ def test_defended_turns_have_heard_words_if_there_is_room_and_the_policy_learns(
     assert heard(episode, max_tokens=7) == [[spelled("fur")], [spelled("fur")]]
     assert heard(episode, max_tokens=6) == heard(episode, learning={"another"}) == []
     assert heard(episode, learning={"p"}) == heard(episode)
+    assert heard(replace(episode, verdict=replace(episode.verdict, length=2))) == [[spelled("fur")]]
     broken = told("Fur.", "So?", "A cat.", outcome=Outcome.ATTACKER_BREACH, decided_by=2)
     assert heard(broken) == [[spelled("fur")]]
 

@@ -475,16 +475,20 @@ def test_the_limit_of_a_wait_for_an_engine_is_for_all_of_it_but_the_wait_for_roo
         join(pool, "late", Talker(renderer, []))
         assert (await asyncio.wait_for(waiting, 5)).name == "late"
 
-        async def news(pool: EnginePool) -> None:
-            while True:
-                pool.found_room("another")
-                await asyncio.sleep(0)
+        asked: list[float] = []
 
-        pool = pool_of(join_timeout_s=0.2)
-        ticking = asyncio.create_task(news(pool))
-        with pytest.raises(EngineError, match="no engine plays talker"):
-            await asyncio.wait_for(pool.seat(), 2)
-        ticking.cancel()
+        class Noisy(EnginePool):
+            """Something that helps nobody changes every 0.15 s."""
+
+            async def _wait_for_change(self, left_s: float) -> float:
+                asked.append(left_s)
+                if left_s <= 0 or len(asked) > 9:
+                    raise EngineError("no engine")
+                return 0.15
+
+        with pytest.raises(EngineError, match="no engine"):
+            await Noisy("talker", join_timeout_s=0.4).seat()
+        assert asked == pytest.approx([0.4, 0.25, 0.1, -0.05])
 
     loop.run(scenario())
 
