@@ -13,13 +13,13 @@ import asyncio
 import contextlib
 import ctypes
 import multiprocessing
-import multiprocessing.connection
 import os
 import signal
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 from actors.policy import Completion, Policy, Request, Score, WakePart
@@ -95,17 +95,22 @@ class EngineProcess:
 
     async def close(self) -> None:
         """End the process, also in the middle of a call."""
+        is_idle = False
         if not self._is_closed:
             with contextlib.suppress(TimeoutError, EngineError):  # vLLM's own processes end with its engine
                 await asyncio.wait_for(self._ask(_close), CLOSES_WITHIN_S)
+                is_idle = True
         self._is_closed = True
         processes = list((self._pool._processes or {}).values())  # Python 3.14 has terminate_workers and kill_workers
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        if is_idle:  # it ends by itself, and removes what it shares with other processes
+            await _ended(processes)
         for process in processes:
             process.terminate()
-        await asyncio.to_thread(multiprocessing.connection.wait, [each.sentinel for each in processes], CLOSES_WITHIN_S)
+        await _ended(processes)
         for process in processes:  # one that is stopped, or hangs in a driver, never sees SIGTERM
             process.kill()
-        await asyncio.to_thread(self._pool.shutdown, cancel_futures=True)
+        await _ended(processes)
 
     async def _ask(self, call: Callable[..., _R], *arguments: Any) -> _R:
         try:
@@ -115,6 +120,12 @@ class EngineProcess:
                 raise
             self._is_closed = True
             raise EngineGoneError(f"the process of {self.name} has ended (was it out of memory?)") from error
+
+
+async def _ended(processes: Sequence[BaseProcess]) -> None:
+    """Waits for it, at most CLOSES_WITHIN_S."""
+    for each in processes:
+        await asyncio.to_thread(each.join, CLOSES_WITHIN_S)
 
 
 # In the process of the engine.
