@@ -57,7 +57,6 @@ _REMEDIES: tuple[tuple[str, str, str], ...] = (
         "lower engine.tensor_parallel_size",
     ),
     (r"Bfloat16 is only supported", "set engine.dtype: float32", "set engine.dtype: float32"),
-    (r"Unsupported CPU attention", "choose another model (docs/models.md)", "choose another model (docs/models.md)"),
 )
 
 

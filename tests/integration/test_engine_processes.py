@@ -39,7 +39,6 @@ def test_a_killed_engine_takes_its_core_with_it_within_five_seconds(tiny_model: 
 
 
 @pytest.mark.usefixtures("local_ray")
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
