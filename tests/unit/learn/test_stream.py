@@ -475,7 +475,7 @@ def test_the_log_of_leases_stays_small(tmp_path: Path) -> None:
     assert set(range(12_900, 13_000)) <= set(found.out)
 
 
-def test_the_log_of_leases_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_the_log_of_leases_is_read_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leases = LeaseLog(tmp_path / "leases")
     leases.begin(Leases({9: ("arena-2", "r")}, {"arena-3"}))
     leases.leased("arena-0", "first", [1, 2])
@@ -483,6 +483,10 @@ def test_the_log_of_leases_is_read_as_it_was_written(tmp_path: Path) -> None:
     leases.gone("arena-0")
     wanted = Leases({9: ("arena-2", "r"), 3: ("arena-1", "second")}, {"arena-0", "arena-3"})
     assert LeaseLog(tmp_path / "leases").read() == wanted
+    monkeypatch.setattr("cluster.buffer.lease_log.MAX_FINISHED_LINES", 0)
+    leases.finished([9])
+    assert len((tmp_path / "leases").read_text().splitlines()) == 3, "it was rewritten"
+    assert LeaseLog(tmp_path / "leases").read() == Leases({3: ("arena-1", "second")}, wanted.gone)
     assert LeaseLog(tmp_path / "none").read() == Leases()
 
 

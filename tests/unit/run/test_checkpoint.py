@@ -340,6 +340,12 @@ def test_games_of_weights_that_are_gone_are_set_aside(state: RunState, kept: lis
     assert len(list(tmp_path.iterdir())) == len(LOGS) + 1, "nothing is deleted"
 
 
+def test_a_run_without_imitation_keeps_the_games_of_its_first_round_from_the_start(tmp_path: Path) -> None:
+    for name in ("spag-1", "spag-2"):
+        (tmp_path / f"{name}.log").touch()
+    assert set_aside(tmp_path, RunState(), parse_config({"imitation": {"enabled": False}})) == ["spag-2.log"]
+
+
 @pytest.mark.parametrize(
     ("state", "kept"),
     [
