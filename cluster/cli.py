@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from cluster.serve.command import serve
-from spag_ray.config.loading import load_config
+from spag_ray.config.loading import check_name, load_config
 from spag_ray.errors import ConfigError, SpagError
 
 app = typer.Typer(
@@ -37,6 +37,8 @@ def train(
 ) -> None:
     """Train by imitation, then by rounds of self-play; evaluate with matches on held-out words."""
     settings = load_config(config, override or [])
+    if not (resume and run_dir):
+        check_name(settings)
     if dry_run:
         from cluster.planning.plan import make_plan
         from cluster.planning.plan_text import plan_lines
@@ -86,6 +88,7 @@ def submit(
     from cluster.commands.submit import run_submit
 
     settings = load_config(config, override or [])
+    check_name(settings)
     raise typer.Exit(run_submit(settings, address, run_dir, resume, follow, dry_run, _console()))
 
 
@@ -152,6 +155,7 @@ def doctor(
     if config is None:
         raise ConfigError("doctor looks at a configuration: name one (or ask for --gpu)")
     settings = load_config(config, override or [])
+    check_name(settings)
     if address is not None:
         settings = settings.model_copy(update={"cluster": settings.cluster.model_copy(update={"address": address})})
     from cluster.commands.doctor import run_doctor

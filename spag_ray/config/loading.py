@@ -25,22 +25,24 @@ from spag_ray.stages import PLAYER_NAME
 def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a YAML file (a path, or the name of a shipped one) and apply `key.path=value` overrides.
 
-    Raises ConfigError that names the file, the key, and the nearest known key; also for a name of the run that cannot
-    be one of a folder.
+    Raises ConfigError that names the file, the key, and the nearest known key.
     """
     path = find_config(name)
     data = read_settings(path)
     for override in overrides:
         _apply_override(data, override)
     keys = [override.partition("=")[0].strip() for override in overrides]
-    config = parse_config(data, str(path), keys)
-    if not PLAYER_NAME.fullmatch(config.name):  # not where a folder's config.yaml is read: it may have an earlier one
+    return parse_config(data, str(path), keys)
+
+
+def check_name(config: RunConfig) -> None:
+    """Raise ConfigError for a name that cannot be one of a folder and a job. Called where a run begins: the folder of
+    an earlier run may have any name in its config.yaml, and can be read and resumed."""
+    if not PLAYER_NAME.fullmatch(config.name):
         raise ConfigError(
-            f"{'-o name' if 'name' in keys else path}: name: {config.name!r} cannot name the run's folder and its job: "
-            "a name begins with a letter or a digit and has at most 64 letters, digits, . _ -; set another, for "
-            "example -o name=taboo"
+            f"name: {config.name!r} cannot name the run's folder and its job: a name begins with a letter or a digit "
+            "and has at most 64 letters, digits, . _ -; set another, for example -o name=taboo"
         )
-    return config
 
 
 def parse_config(data: Mapping[str, Any], where: str = "config", overridden: Sequence[str] = ()) -> RunConfig:

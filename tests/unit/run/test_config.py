@@ -9,9 +9,11 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from cluster.cli import app
 from learners.deepspeed_config import deepspeed_config
-from spag_ray.config.loading import load_config, parse_config, to_yaml
+from spag_ray.config.loading import check_name, load_config, parse_config, to_yaml
 from spag_ray.config.parts import LearnerConfig, Part
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
@@ -225,17 +227,23 @@ def test_every_number_has_to_be_finite(value: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../x y", "", "a/b", "a b", ".hidden", "-o", "x" * 65, "a\nb", "fü"])
-def test_a_name_that_cannot_be_one_of_a_folder_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^-o name: name: .* cannot name the run's folder") as caught:
-        load_config("quickstart", [f"name={yaml.safe_dump(name).strip()}"])
+def test_a_name_that_cannot_be_one_of_a_folder_is_refused_where_a_run_begins(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^name: .* cannot name the run's folder and its job") as caught:
+        check_name(parse_config({"name": name}))
     assert "\n" not in str(caught.value)
     file = tmp_path / "run.yaml"
     file.write_text(yaml.safe_dump({"name": name}))
-    with pytest.raises(ConfigError, match=r"run\.yaml: name: "):
-        load_config(str(file))
-    assert parse_config({"name": name}).name == name, "a folder that was made before can be read"
+    address, folder = ["--address", "http://127.0.0.1:1"], ["--run-dir", str(tmp_path / "run")]
+    for command in (["train", str(file), *folder], ["submit", str(file), *address, *folder], ["doctor", str(file)]):
+        error = CliRunner().invoke(app, command).exception
+        assert isinstance(error, ConfigError), command
+        assert "cannot name the run's folder" in str(error)
 
 
-def test_names_of_folders_are_taken() -> None:
+def test_names_of_folders_are_taken_and_a_run_that_has_another_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("quickstart", "llama2_7b-8gpu", "v0.2", "7"):
-        assert load_config("quickstart", [f"name='{name}'"]).name == name
+        check_name(parse_config({"name": name}))
+    begun: list[str] = []
+    monkeypatch.setattr("cluster.commands.train.run_training", lambda config, *_: begun.append(config.name))
+    CliRunner().invoke(app, ["train", "quickstart", "-o", "name='an old one'", "--run-dir", "x", "--resume"])
+    assert begun == ["an old one"]
