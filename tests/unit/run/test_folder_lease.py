@@ -281,7 +281,9 @@ def _beat(lease: FolderLease) -> None:
     """As the process does that it names."""
     beat = max((lease.folder / "lease").glob("*.beat"))
     found = json.loads(beat.read_text())
-    beat.write_text(json.dumps({**found, "count": found["count"] + 1}))
+    partial = beat.with_suffix(".partial")
+    partial.write_text(json.dumps({**found, "count": found["count"] + 1}))
+    partial.replace(beat)
 
 
 def test_a_block_renews_its_lease_and_releases_it_whatever_it_raises(
