@@ -281,7 +281,7 @@ def _beat(lease: FolderLease) -> None:
     """As the process does that it names."""
     beat = max((lease.folder / "lease").glob("*.beat"))
     found = json.loads(beat.read_text())
-    partial = beat.with_name("partial")
+    partial = beat.with_suffix(".partial")
     partial.write_text(json.dumps({**found, "count": found["count"] + 1}))
     partial.replace(beat)
 
