@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -159,6 +160,13 @@ def test_a_cursor_of_version_0_1_has_no_mark_and_all_is_read(tmp_path: Path) -> 
     assert stream.counts().waiting > 0
 
 
+def whole_places(records: list[bytes]) -> list[LogPlace]:
+    """Of records in one segment, each with a head of 12 bytes."""
+    return [
+        LogPlace(0, offset) for offset in itertools.accumulate((12 + len(each) for each in records[:-1]), initial=0)
+    ]
+
+
 def test_records_have_places(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     assert log_identity(path) is None
@@ -172,6 +180,8 @@ def test_records_have_places(tmp_path: Path) -> None:
         assert [data for _, data in read_records_from(path, place)] == records[n:]
         assert holds(path, place)
     assert list(read_records_from(path, log.end)) == []
+    whole = EpisodeLog(tmp_path / "whole.log")
+    assert [place for record in records for place in whole.append(record)] == whole_places(records)
     assert holds(path, log.end)
     assert not holds(path, LogPlace(log.end.segment, log.end.offset + 1))
     assert not holds(path, LogPlace(log.end.segment + 1, 0))

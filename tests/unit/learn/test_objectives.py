@@ -29,7 +29,7 @@ from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.training_data.samples import GameSample, TurnSample, game_samples
 from spag_ray.training_data.shares import Batch
-from tests.support import episodes
+from tests.support.episodes import game as played_game
 
 torch.set_num_threads(1)
 
@@ -283,7 +283,7 @@ def test_a_batch_weights_its_divergence_as_its_objective_says() -> None:
 
 def test_each_token_of_a_turn_is_weighed_by_the_weights_that_sampled_it() -> None:
     """New weights came after the second of four tokens. The learner's own log-probability of each is -1.5."""
-    episode = episodes.game(0, Outcome.ATTACKER_WINS, 1)
+    episode = played_game(0, Outcome.ATTACKER_WINS, 1)
     (turn,) = episode.turns
     turn = replace(turn, token_ids=(3, 4, 5, 6), logprobs=(-1.0, -1.0, -2.0, -2.0), first_version=1, last_version=2)
     [sample] = game_samples([replace(episode, turns=(turn,))], ObjectiveConfig(role_weights="none"))
@@ -315,7 +315,8 @@ def test_a_report_has_the_sums_of_each_figure_over_the_turns_by_all_settings_of_
         thetas[0], float64(sampled.old_logprobs), float64(sampled.reference_logprobs),
         float64(sampled.behaviour_logprobs), 0.4, 0.1, 1.2, "constant", 4,
     )  # fmt: skip
-    two = spag_turn_terms(*(float64(each) for each in ([-0.4], [-0.5], [-0.5], [-0.5])), 0.6, 0.1, 1.2, "constant", 4)
+    same = float64([-0.5])
+    two = spag_turn_terms(float64([-0.4]), same, same, same, 0.6, 0.1, 1.2, "constant", 4)
     policy = 1.5 / 3 * (one.policy + 3 * two.policy).item()
     kl = 1.5 / 3 * 0.3 * ((one.k3 + two.k3) / 2 + 2 * two.k3).item()
     found = loss.sums

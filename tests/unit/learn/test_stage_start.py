@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ class Weights:
 
 
 @pytest.fixture
-def engine() -> Iterator[Any]:
+def engine() -> Any:
     return Weights()
 
 
