@@ -120,6 +120,16 @@ def test_an_episode_that_is_in_the_log_twice_is_where_it_was_first(tmp_path: Pat
         assert stream.counts().waiting == 2, "the mark is not beyond one of them"
 
 
+def test_an_episode_that_is_finished_and_in_the_log_once_more_is_passed_over(tmp_path: Path) -> None:
+    _, cursor = a_run(tmp_path, 4)
+    first = next(iter(read_records(tmp_path / "stream.log")))
+    before = restarted(tmp_path, cursor)[1].counts()
+    EpisodeLog(tmp_path / "stream.log", segment_bytes=2000).append(first)
+    _, stream, read = restarted(tmp_path, cursor)
+    assert read[-1] == 0
+    assert stream.counts() == before
+
+
 def test_the_mark_of_a_log_that_was_set_aside_is_not_that_of_the_next(tmp_path: Path) -> None:
     buffer, stream = ReplayBuffer(str(tmp_path)), stream_of(**CONFIG)
     buffer.open_stream(stream, None)
