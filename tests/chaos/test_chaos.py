@@ -11,6 +11,7 @@ import ray
 
 from cluster.launch.placed_run import placed_run
 from cluster.runtime.run_folder import make_run_folder
+from spag_ray.game.decks import load_deck
 from tests.support.faults import FAULTS, FaultyRun, kill_engine
 from tests.support.runs import records_of, steps_of, stream_run, tiny_run
 from tests.support.tiny_model import TARGETS
@@ -53,7 +54,7 @@ def test_an_engine_that_is_killed_while_the_learner_works_on_its_device(
     folder = make_run_folder(tmp_path / "run", config)
     targets = list(TARGETS)
     killed_in: list[str] = []
-    with placed_run(config, folder, config.model, targets[2:], targets[:2], {}) as run:
+    with placed_run(config, folder, config.model, targets[2:], targets[:2], load_deck("everyday")) as run:
         training = run.train.remote()
         while not ray.wait([training], timeout=0.02)[0]:
             steps = steps_of(folder) if (folder / "metrics.jsonl").exists() else []

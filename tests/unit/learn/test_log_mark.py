@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -119,6 +120,16 @@ def test_an_episode_that_is_in_the_log_twice_is_where_it_was_first(tmp_path: Pat
         assert stream.counts().waiting == 2, "the mark is not beyond one of them"
 
 
+def test_an_episode_that_is_finished_and_in_the_log_once_more_is_passed_over(tmp_path: Path) -> None:
+    _, cursor = a_run(tmp_path, 4)
+    first = next(iter(read_records(tmp_path / "stream.log")))
+    before = restarted(tmp_path, cursor)[1].counts()
+    EpisodeLog(tmp_path / "stream.log", segment_bytes=2000).append(first)
+    _, stream, read = restarted(tmp_path, cursor)
+    assert read[-1] == 0
+    assert stream.counts() == before
+
+
 def test_the_mark_of_a_log_that_was_set_aside_is_not_that_of_the_next(tmp_path: Path) -> None:
     buffer, stream = ReplayBuffer(str(tmp_path)), stream_of(**CONFIG)
     buffer.open_stream(stream, None)
@@ -159,6 +170,13 @@ def test_a_cursor_of_version_0_1_has_no_mark_and_all_is_read(tmp_path: Path) -> 
     assert stream.counts().waiting > 0
 
 
+def whole_places(records: list[bytes]) -> list[LogPlace]:
+    """Of records in one segment, each with a head of 12 bytes."""
+    return [
+        LogPlace(0, offset) for offset in itertools.accumulate((12 + len(each) for each in records[:-1]), initial=0)
+    ]
+
+
 def test_records_have_places(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     assert log_identity(path) is None
@@ -172,6 +190,8 @@ def test_records_have_places(tmp_path: Path) -> None:
         assert [data for _, data in read_records_from(path, place)] == records[n:]
         assert holds(path, place)
     assert list(read_records_from(path, log.end)) == []
+    whole = EpisodeLog(tmp_path / "whole.log")
+    assert [place for record in records for place in whole.append(record)] == whole_places(records)
     assert holds(path, log.end)
     assert not holds(path, LogPlace(log.end.segment, log.end.offset + 1))
     assert not holds(path, LogPlace(log.end.segment + 1, 0))

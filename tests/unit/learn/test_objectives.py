@@ -315,8 +315,8 @@ def test_a_report_has_the_sums_of_each_figure_over_the_turns_by_all_settings_of_
         thetas[0], float64(sampled.old_logprobs), float64(sampled.reference_logprobs),
         float64(sampled.behaviour_logprobs), 0.4, 0.1, 1.2, "constant", 4,
     )  # fmt: skip
-    now, before = float64([-0.4]), float64([-0.5])
-    two = spag_turn_terms(now, before, before, before, 0.6, 0.1, 1.2, "constant", 4)
+    same = float64([-0.5])
+    two = spag_turn_terms(float64([-0.4]), same, same, same, 0.6, 0.1, 1.2, "constant", 4)
     policy = 1.5 / 3 * (one.policy + 3 * two.policy).item()
     kl = 1.5 / 3 * 0.3 * ((one.k3 + two.k3) / 2 + 2 * two.k3).item()
     found = loss.sums

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,21 @@ def test_how_long_episodes_wait_is_that_of_the_oldest_of_all_stages(tmp_path: Pa
     assert 0.02 <= buffer.sample().oldest_s <= time.monotonic() - began, "the first of the stream"
     buffer.stream = None
     assert buffer.sample().oldest_s <= time.monotonic() - ended
+
+
+def test_the_lease_is_looked_at_itself_before_a_log_is_opened_and_at_times_before_each_write(tmp_path: Path) -> None:
+    """Opening a log cuts off a torn end, which may be what another run is writing."""
+    checked: list[bool] = []
+
+    class Lease:
+        def check(self, now: bool = False) -> None:
+            checked.append(now)
+
+    lease: Any = Lease()
+    buffer = ReplayBuffer(str(tmp_path), lease)
+    for number in range(2):
+        buffer.add([encode(game(number, Outcome.TIED))])
+    assert checked == [False, True, False]
 
 
 def test_a_stage_whose_name_is_no_file_name_is_refused(tmp_path: Path) -> None:
