@@ -97,14 +97,16 @@ async def _serve(
         visits = Visits(table, opponents, keeps=kept is not None)
         app = make_app(served.title, visits, opponents, kept, Guard(token))
         address = _address(wanted.host, listening, token)
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        server = StoppableServer(web_settings(app))
         if token is not None:
             console.print("warning: other machines can reach this server; give its address only to those who may play")
-        console.print(f"serving {address}", soft_wrap=True, markup=False, highlight=False)
-        sys.stdout.flush()
-        if wanted.opens_browser and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-            open_browser(address)
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-        await StoppableServer(web_settings(app)).serve(sockets=[listening])
+        with server.capture_signals():  # before the line that says it serves: who reads it may stop it at once
+            console.print(f"serving {address}", soft_wrap=True, markup=False, highlight=False)
+            sys.stdout.flush()
+            if wanted.opens_browser and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+                open_browser(address)
+            await server.serve(sockets=[listening])
         visits.close()
     finally:
         await opponents.close()

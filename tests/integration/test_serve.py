@@ -285,7 +285,9 @@ def test_sigterm_ends_the_models_and_gives_the_folder_of_kept_games_back(served:
     for line in process.stdout:
         if line.startswith("serving "):
             break
-    engines = psutil.Process(process.pid).children(recursive=True)
+    children = psutil.Process(process.pid).children()
+    engines = [each for each in children if "spawn_main" in " ".join(each.cmdline())]
+    assert engines
     process.send_signal(signal.SIGTERM)
     assert process.stdout.read() == "stopped\n"
     assert process.wait(20) == 0

@@ -54,7 +54,7 @@ def test_a_browser_that_waits_for_the_page_does_not_keep_it_from_being_served(mo
 
 def test_no_model_is_asked_after_the_end(tiny_model: Path, words: Path, tmp_path: Path, caplog: Any) -> None:
     server = Server(tiny_model, tiny_run(tiny_model, words), tmp_path / "kept")
-    server.loads_for_s = 0.2
+    server.loads_for_s = 60
     with TestClient(server.app, base_url=HERE) as client:
         games = [client.post("/api/games", json={"seat": 1, "stage": "spag-1"}).json() for _ in range(3)]
         server.visits.close()
