@@ -375,6 +375,7 @@ def test_colocated_one_sleeps_while_the_other_works_and_both_hold_weights_only_w
     engines: Any = SimpleNamespace(
         lock=threading.RLock(), lost=lambda *_: None, joined=lambda *_: None,
         sleep=does("engines sleep"), wake=lambda part="all": events.append(f"engines wake {part}"),
+        replace_missing=lambda: None,
     )  # fmt: skip
     lease, arenas = FolderLease.take(tmp_path), SimpleNamespace()
 

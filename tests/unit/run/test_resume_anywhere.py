@@ -31,13 +31,13 @@ from cluster.schedules.league import LeaguePlay
 from cluster.schedules.seating import Seating
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
-from spag_ray.episodes import log
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import LearnersLostError
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
 from spag_ray.game.words import Lease, WordStream
+from spag_ray.host import whole_files
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.stages import BASE, STREAM, Stage
 from spag_ray.training_data.samples import GameSample
@@ -379,7 +379,7 @@ def without_ray_and_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_verbs, "play_round", play_round)
     for name in ("sync_file", "sync_folder"):
         monkeypatch.setattr(checkpoint, name, lambda path: None)
-        monkeypatch.setattr(log, name, lambda path: None)
+        monkeypatch.setattr(whole_files, name, lambda path: None)
 
 
 # Schedule, imitation, every_s, adapters, and every how-manieth point is tried: all of them take minutes.
