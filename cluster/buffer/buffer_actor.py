@@ -123,7 +123,7 @@ class BufferActor:
 
     async def reread(self) -> None:
         await self._ready()
-        async with self._writing:
+        async with self._writing, self._reading:
             self._buffer.reread()
 
     async def open_stream(self, spec: StreamSpec, cursor: Mapping[str, Any] | None = None) -> None:

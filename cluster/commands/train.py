@@ -144,7 +144,9 @@ def _notice_to_stop() -> Iterator[list[float]]:
             raise KeyboardInterrupt
         notice.append(time.monotonic())
 
-    before = {number: signal.signal(number, noticed) for number in (signal.SIGTERM, signal.SIGINT)}
+    # A signal that is ignored, as by a job in a script's background, stays so.
+    heeded = [each for each in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, noticed) for number in heeded}
     try:
         yield notice
     finally:

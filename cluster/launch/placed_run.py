@@ -20,7 +20,7 @@ from cluster.handles import Ref
 from cluster.monitor.progress import watch
 from cluster.planning.reservation import free, reservation_of
 from cluster.rollout.game_rules import every_rules
-from cluster.run.checkpoint import check_can_resume
+from cluster.run.checkpoint import to_resume
 from cluster.run.run import Run
 from cluster.run.run_handle import CONCURRENCY_GROUPS, RunHandle
 from cluster.runtime.ray_session import NAMESPACE, ClusterError, NoAnswerError, get, ray_session
@@ -51,7 +51,7 @@ class Prepared(NamedTuple):
 def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
     """Makes all checks that are possible before Ray is started. Raises SpagError for the first fault."""
     if resume and folder.exists():
-        check_can_resume(folder, config.checkpoint)
+        to_resume(folder, config.checkpoint)
         reopen_run_folder(folder, config)
     else:
         check_can_be_made(folder)
@@ -219,7 +219,7 @@ def watch_run(
     ClusterError if the Run's own process hangs: its control threads then answer nothing."""
     margin = min(2.0, stop_within_s / 4)  # time to close everything
     was_told = False
-    last, answered_at = Progress(), time.monotonic()
+    last, silent_s = Progress(), 0.0
 
     def is_done(seconds: float) -> bool:
         nonlocal was_told
@@ -235,16 +235,15 @@ def watch_run(
         return bool(ray.wait([ending], timeout=seconds)[0])
 
     def status() -> Progress:
-        nonlocal last, answered_at
-        silent_s = time.monotonic() - answered_at
-        if silent_s > RUN_SILENT_S:
-            raise ClusterError(f"the run's own process has not answered for {silent_s:.0f} s; continue with --resume")
+        nonlocal last, silent_s
         try:  # a short wait: a notice to stop may come meanwhile
-            last, answered_at = get(run.status.remote(), STATUS_WITHIN_S), time.monotonic()
+            last, silent_s = get(run.status.remote(), STATUS_WITHIN_S), 0.0
         except NoAnswerError:
-            return replace(
-                last, stage=f"{last.stage} (the run has not answered for {silent_s + STATUS_WITHIN_S:.0f} s)"
-            )
+            silent_s += STATUS_WITHIN_S  # only waits count: this process itself may have been stopped, or its terminal
+            told = f"the run has not answered for {silent_s:.0f} s"
+            if silent_s >= RUN_SILENT_S:
+                raise ClusterError(f"{told}: its own process hangs; continue with --resume") from None
+            return replace(last, stage=f"{last.stage} ({told})")
         return last
 
     try:

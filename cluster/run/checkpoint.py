@@ -65,16 +65,20 @@ class Checkpoints:
         self._keep_last = config.keep_last
         self._max_bytes = None if config.max_gib is None else int(config.max_gib * 2**30)
 
-    def check_readable(self) -> None:
-        """Raises RunFolderError if a checkpoint is complete but cannot be read: an older one must not take its place
-        in silence."""
+    def to_resume(self) -> tuple[Path, RunState] | None:
+        """The newest complete one, or None. Raises RunFolderError if a checkpoint is complete but cannot be read: an
+        older one must not take its place in silence."""
+        complete: list[tuple[int, Path, RunState]] = []
         for path, state in self._marked():
-            if isinstance(state, _Unreadable):
+            if isinstance(state, RunState):
+                complete.append((state.order, path, state))
+            else:
                 raise RunFolderError(
                     f"{self._folder}: checkpoint {path.name} is complete but cannot be read: {state.reason}. Nothing "
                     "was removed. Resume with the version that wrote it, or when the disk is back; to continue from an "
                     "older checkpoint, move it away"
                 )
+        return max(complete, key=lambda each: each[0])[1:] if complete else None
 
     def newest(self) -> tuple[Path, RunState] | None:
         """The newest complete one that can be read, or None."""
@@ -196,8 +200,11 @@ class Checkpoints:
         """Every checkpoint but the incomplete ones."""
         for path in sorted(self._folder.glob("*")) if self._folder.is_dir() else []:
             try:
-                state = _read(path)
-            except FileNotFoundError:  # the mark, or a file that it names
+                if path.is_symlink() and not path.exists():
+                    state: RunState | _Unreadable | None = _Unreadable("it is a link to a folder that is not there")
+                else:
+                    state = _read(path)
+            except (FileNotFoundError, NotADirectoryError):  # the mark, or a file that it names; or no checkpoint
                 continue
             except OSError as error:
                 state = _Unreadable(error.strerror or type(error).__name__)
@@ -222,8 +229,11 @@ def _read(path: Path) -> RunState | _Unreadable | None:
             return _Unreadable(f"its {name} is not JSON ({error})")
         if not isinstance(found[name], dict):
             return _Unreadable(f"its {name} is no mapping")
-        if name == _MARK and any((path / file).stat().st_size != size for file, size in found[_MARK]["sizes"].items()):
-            return None
+        if name == _MARK:
+            if not isinstance(sizes := found[_MARK].get("sizes"), dict):
+                return _Unreadable(f"its {_MARK} has no sizes")
+            if any((path / file).stat().st_size != size for file, size in sizes.items()):
+                return None
     state = found[_STATE]
     if (written := state.pop("format", None)) != FORMAT:
         return _Unreadable(f"its format is {written}, this version reads {FORMAT}")
@@ -232,18 +242,19 @@ def _read(path: Path) -> RunState | _Unreadable | None:
     return RunState(**state)
 
 
-def check_can_resume(folder: Path, config: CheckpointConfig) -> None:
-    """Raises RunFolderError if a checkpoint cannot be read, or if weights were published but no checkpoint is left and
-    `checkpoint.may_begin_again` is false: a run must not begin again in silence."""
-    checkpoints = Checkpoints(folder, config)
-    checkpoints.check_readable()
+def to_resume(folder: Path, config: CheckpointConfig) -> tuple[Path, RunState] | None:
+    """The checkpoint to resume from; None to begin. Raises RunFolderError if one cannot be read, or if weights were
+    published but no checkpoint is left and `checkpoint.may_begin_again` is false: a run must not begin again in
+    silence."""
+    found = Checkpoints(folder, config).to_resume()
     newest_version = max(published_in(folder).values(), default=0)
-    if config.enabled and newest_version and checkpoints.newest() is None and not config.may_begin_again:
+    if config.enabled and newest_version and found is None and not config.may_begin_again:
         raise RunFolderError(
             f"{folder}: this run has published version {newest_version}, but {folder}/checkpoints has no complete "
             "checkpoint, so it would begin again from its first model; bring the checkpoint back, or say "
             "-o checkpoint.may_begin_again=true"
         )
+    return found
 
 
 def set_aside(episodes: Path, state: RunState, config: RunConfig) -> list[str]:

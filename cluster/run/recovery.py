@@ -11,14 +11,7 @@ from cluster.learning.learning_policy import LearningPolicy
 from cluster.learning.training_stage import TrainingStage
 from cluster.monitor.status_board import StatusBoard
 from cluster.rollout.publisher import Publisher
-from cluster.run.checkpoint import (
-    Checkpoints,
-    RunState,
-    check_can_resume,
-    has_weights_of,
-    keep_matches,
-    set_aside,
-)
+from cluster.run.checkpoint import Checkpoints, RunState, has_weights_of, keep_matches, set_aside, to_resume
 from cluster.run.control import RunControl
 from cluster.schedules.held_out import HeldOutMatches
 from cluster.schedules.league import LeaguePlay
@@ -142,12 +135,11 @@ class Recovery:
         """Go back to the newest checkpoint, or to the beginning: learners load it, and engines play it. Logs of later
         games, played by weights that are lost, are set aside."""
         self._control.lease.check(now=True)
-        check_can_resume(self._folder, self._config.checkpoint)
         published = self._publisher.published()
         for policy in self._policies:
             policy.version = max(policy.version, published.get(policy.name, 0))
         self._checkpoints.settle()
-        found = self._checkpoints.newest()
+        found = to_resume(self._folder, self._config.checkpoint)
         state = self._last = found[1] if found is not None else RunState()
         self._save_seconds = self._checkpoints.newest_seconds()
         for log in set_aside(self._folder / "episodes", state, self._config):

@@ -288,13 +288,13 @@ class Run:
         """See GameWithUser."""
         return GameWithUser(self._config, self._engines, self._arenas, self._seating).turn(word, texts, human, game)
 
-    @ray.method(concurrency_group=CONTROL)
+    @ray.method(concurrency_group=SESSIONS)
     def pause(self) -> None:
         """Start no game and no learner step until `resume`; those under way are finished."""
         self._control.is_paused = True
         self._arenas.pause(True)
 
-    @ray.method(concurrency_group=CONTROL)
+    @ray.method(concurrency_group=SESSIONS)
     def resume(self) -> None:
         self._control.is_paused = False
         self._arenas.pause(False)

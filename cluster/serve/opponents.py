@@ -237,15 +237,13 @@ class Opponents:
         """End a model's process, in a task: whoever found it dead must not wait for its end."""
         loaded = self._loaded.pop(name, None)
         if loaded is not None:
-            ending = asyncio.create_task(self._end(loaded))
+            ending = asyncio.create_task(loaded.engine.close())
             self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
+            ending.add_done_callback(self._has_ended)
 
-    async def _end(self, loaded: _Loaded) -> None:
-        try:
-            await loaded.engine.close()
-        finally:
-            self._give_room()
+    def _has_ended(self, ending: asyncio.Task[None]) -> None:
+        self._ending.discard(ending)  # first: those that wait for room look whether one is still ending
+        self._give_room()
 
     def _give_room(self) -> None:
         self._num_in_memory -= 1

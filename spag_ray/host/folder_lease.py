@@ -37,7 +37,9 @@ HEARTBEAT_S = 5.0
 DEAD_AFTER_S = 60.0
 LOOK_EVERY_S = 0.25
 CHECK_EVERY_S = 1.0  # `check` without `now` reads the folder at most so often
-END_WITHIN_S = 1.5 * HEARTBEAT_S  # how long `release` waits for the end or for a heartbeat of another process
+# How long `release` waits for the end of another process of the run, and elsewhere for a heartbeat of it.
+END_WITHIN_S = 5.0
+SILENT_WITHIN_S = 3 * HEARTBEAT_S
 
 
 @dataclass(frozen=True)
@@ -154,12 +156,13 @@ class FolderLease:
 
     def _is_held_by_another(self) -> bool:
         """Whether another process holds it and has not ended within END_WITHIN_S. On another host it counts as ended if
-        it sends no heartbeat in this time."""
+        it sends no heartbeat for SILENT_WITHIN_S."""
         first = holder = self._holder()
-        deadline = time.monotonic() + END_WITHIN_S
+        began = time.monotonic()
         while holder.process != this_process() and not has_ended(holder.process):
-            if time.monotonic() > deadline:
-                return holder.process.is_elsewhere_here() or holder != first
+            is_here = holder.process.is_elsewhere_here()
+            if time.monotonic() - began > (END_WITHIN_S if is_here else SILENT_WITHIN_S):
+                return is_here or holder != first
             time.sleep(0.02)
             holder = self._holder()
         return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,12 @@ class Starts:
         self._model = model
         self._words = words
 
-    def opponents(self, max_wait_s: float = 10, start_timeout_s: float = 10) -> Opponents:
+    def opponents(
+        self, max_wait_s: float = 10, start_timeout_s: float = 10, stages: Sequence[str] = STAGES
+    ) -> Opponents:
         engine = {"dtype": "float32", "max_model_len": 512, "start_timeout_s": start_timeout_s}
         config = tiny_run(self._model, self._words, engine=engine)
-        named = {name: Opponent(str(self._model)) for name in STAGES}
+        named = {name: Opponent(str(self._model)) for name in stages}
         return Opponents(config, named, start=self._start, max_wait_s=max_wait_s)
 
     async def _start(self, model: str, config: EngineConfig, name: str) -> Policy:
@@ -174,6 +176,30 @@ def test_a_process_that_is_slow_to_end_keeps_its_room_and_no_visitor(starts: Sta
 
     done(slow())
     assert starts.most == MAX_LOADED
+
+
+def test_one_that_waits_takes_the_room_of_the_next_idle_model_when_another_has_ended(starts: Starts) -> None:
+    """Two wait at once: the room of the first idle model goes to one of them, the second idle one has to end, too."""
+    starts.ends_for_s = 0.1
+
+    async def two() -> None:
+        opponents = starts.opponents(max_wait_s=3, stages=[*STAGES, "spag-4"])
+        for name in STAGES[:2]:
+            await ask(opponents, name)
+        first_answers = asyncio.Event()
+
+        async def slow() -> None:
+            async with opponents.asked(STAGES[2]):
+                await first_answers.wait()
+
+        first = asyncio.create_task(slow())
+        await asyncio.sleep(0.01)
+        await ask(opponents, "spag-4")
+        first_answers.set()
+        await first
+        await opponents.close()
+
+    done(two())
 
 
 def test_closing_ends_a_model_that_is_being_loaded(starts: Starts) -> None:

@@ -104,7 +104,7 @@ def test_what_answers_at_once_never_waits_behind_what_a_session_waits_for() -> N
         for name, value in vars(RunHandle).items()
         if callable(value) and not name.startswith("_")
     }
-    at_once = {"status", "described", "pause", "resume", "save_soon", "stop_soon"}
+    at_once = {"status", "described", "save_soon", "stop_soon"}  # a pause waits for arenas
     assert {name for name, group in groups.items() if group == CONTROL} == at_once
     assert {name for name, group in groups.items() if group is None} == trains
     assert {name for name, group in groups.items() if group == SESSIONS} == groups.keys() - at_once - trains
@@ -154,8 +154,6 @@ def test_a_check_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_command_ends_when_the_process_of_its_run_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter(range(0, 10**6, 20))
-    monkeypatch.setattr(placed_run, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
     monkeypatch.setattr(placed_run.ray, "wait", lambda refs, timeout: ([], refs))
     answers: list[Any] = [Progress(stage="spag-1: play", version=3)]
     waited: list[float] = []
@@ -170,12 +168,23 @@ def test_a_command_ends_when_the_process_of_its_run_hangs(monkeypatch: pytest.Mo
     run: Any = SimpleNamespace(status=SimpleNamespace(remote=lambda: "status"))
     ending: Any = object()
     console = Console(record=True, width=200)
-    with pytest.raises(
-        ClusterError, match=r"the run's own process has not answered for 3\d\d s; continue with --resume"
-    ):
+    with pytest.raises(ClusterError, match=r"the run has not answered for 300 s: its own process hangs; continue with"):
         placed_run.watch_run(run, ending, console)
     assert set(waited) == {placed_run.STATUS_WITHIN_S}, "so that a notice to stop is seen soon"
     assert "spag-1: play (the run has not answered for" in console.export_text()
+
+
+def test_time_in_which_a_command_itself_was_held_up_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal that is stopped with Ctrl-S, or a command with Ctrl-Z, says nothing about the run."""
+    hours = iter(range(0, 10**9, 3600))
+    monkeypatch.setattr(placed_run, "time", SimpleNamespace(monotonic=lambda: float(next(hours))))
+    waits: list[tuple[list[str], list[str]]] = [([], ["ending"])] * 5 + [(["ending"], [])]
+    monkeypatch.setattr(placed_run.ray, "wait", lambda refs, timeout: waits.pop(0))
+    monkeypatch.setattr(placed_run, "get", lambda ref, timeout_s: Progress())
+    run: Any = SimpleNamespace(status=SimpleNamespace(remote=lambda: "status"))
+    ending: Any = object()
+    placed_run.watch_run(run, ending, Console(quiet=True))
+    assert waits == []
 
 
 def test_no_game_takes_longer_than_its_turns() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from cluster.buffer.replay_buffer import ReplayBuffer
-from cluster.run.checkpoint import Checkpoints, RunState, check_can_resume, keep_matches, set_aside
+from cluster.run.checkpoint import Checkpoints, RunState, keep_matches, set_aside, to_resume
 from cluster.runtime.run_folder import make_run_folder, reopen_run_folder
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.config.parts import CheckpointConfig
@@ -101,7 +101,7 @@ def test_one_that_is_not_whole_does_not_count(damage: str, tmp_path: Path) -> No
         (folder / "policy" / "weights.pt").unlink()
     elif damage == "shorter":
         (folder / "policy" / "weights.pt").write_bytes(bytes(999))
-    checkpoints.check_readable()
+    checkpoints.to_resume()
     assert newest(checkpoints) == "imitated"
     save(checkpoints, "spag-1", 2)
     assert newest(checkpoints) == "spag-1", "it is written again in its place"
@@ -123,6 +123,8 @@ def written_by_another_version(folder: Path, change: Callable[[dict[str, Any]], 
         ("format", "its format is 99, this version reads 1"),
         ("no mapping", r"its state.json is no mapping"),
         ("mark", "its COMPLETE is not JSON"),
+        ("no sizes", "its COMPLETE has no sizes"),
+        ("disk is away", "it is a link to a folder that is not there"),
         ("stale disk", "Stale file handle"),
         ("no permission", "Permission denied"),
     ],
@@ -152,36 +154,52 @@ def test_one_that_is_whole_but_cannot_be_read_is_kept_and_ends_a_resume(
         written_by_another_version(folder, lambda state: [state])
     elif damage == "mark":
         (folder / "COMPLETE").write_text("{")
+    elif damage == "no sizes":
+        (folder / "COMPLETE").write_text("{}")
+    elif damage == "disk is away":
+        folder.rename(tmp_path / "other disk")
+        folder.symlink_to(tmp_path / "not mounted")
     else:
         fails(errno.ESTALE if damage == "stale disk" else errno.EACCES)
     with pytest.raises(
         RunFolderError, match=f"checkpoint spag-1 is complete but cannot be read: {reason}.*move it away"
     ):
-        checkpoints.check_readable()
+        checkpoints.to_resume()
     checkpoints.settle()
     save(checkpoints, "spag-2", 2)
     save(checkpoints, "spag-3", 3)
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["spag-1", "spag-3"]
     monkeypatch.undo()
+    if damage == "disk is away":
+        return
     save(checkpoints, "spag-1", 4)
     if damage not in ("stale disk", "no permission"):  # these can be read again by now
         kept = tmp_path / "checkpoints" / ".spag-1.replaced"
         assert (kept / "policy" / "weights.pt").stat().st_size == 1000, "also when another takes its name"
 
 
+def test_a_file_beside_the_checkpoints_is_none(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig())
+    save(checkpoints, "imitated", 1)
+    (tmp_path / "checkpoints" / "notes.txt").write_text("of a person")
+    found = checkpoints.to_resume()
+    assert found is not None
+    assert found[1].stage == "imitated"
+
+
 def test_a_run_that_has_published_does_not_begin_again_in_silence(tmp_path: Path) -> None:
     config = CheckpointConfig()
-    check_can_resume(tmp_path, config)
+    to_resume(tmp_path, config)
     (tmp_path / "published.json").write_text('{"policy": 7}')
     with pytest.raises(RunFolderError, match=r"published version 7, but .*/checkpoints has no complete checkpoint"):
-        check_can_resume(tmp_path, config)
-    check_can_resume(tmp_path, CheckpointConfig(may_begin_again=True))
-    check_can_resume(tmp_path, CheckpointConfig(enabled=False))
+        to_resume(tmp_path, config)
+    to_resume(tmp_path, CheckpointConfig(may_begin_again=True))
+    to_resume(tmp_path, CheckpointConfig(enabled=False))
     save(Checkpoints(tmp_path, config), "start", 1)
-    check_can_resume(tmp_path, config)
+    to_resume(tmp_path, config)
     written_by_another_version(tmp_path / "checkpoints" / "start", lambda state: state | {"format": 99})
     with pytest.raises(RunFolderError, match="its format is 99"):
-        check_can_resume(tmp_path, CheckpointConfig(may_begin_again=True))
+        to_resume(tmp_path, CheckpointConfig(may_begin_again=True))
 
 
 def test_whatever_ends_the_writing_the_one_before_is_left(tmp_path: Path) -> None:
