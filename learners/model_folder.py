@@ -18,6 +18,18 @@ from transformers.initialization import no_init_weights
 from spag_ray.errors import ModelError
 from spag_ray.families.auto import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+# The settings that transformers refuses to save without `do_sample`, and the value of each that it lets through.
+_SAMPLING = {
+    "temperature": 1.0,
+    "top_k": 50,
+    "top_p": 1.0,
+    "min_p": None,
+    "top_h": None,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+}
+
 
 def load_model(folder: str, dtype: torch.dtype, attention: str) -> torch.nn.Module:
     """A model folder as transformers reads it, complete.
@@ -129,13 +141,17 @@ def _without_weights(folder: str) -> Any:
 
 def _make_saveable(generation: GenerationConfig | None) -> None:
     """transformers reads sampling settings without `do_sample`, as Llama 2 and Vicuna were published, ignores them, and
-    refuses to save them. They are meant, so `do_sample` is set. None: of a model that cannot generate."""
-    if generation is None:
+    refuses to save them. They are meant, so `do_sample` is set. A model that is greedy, by `do_sample: false` or a
+    temperature of 0, stays greedy, and the settings that it does not use are dropped. None: of a model that cannot
+    generate."""
+    if generation is None or generation.do_sample:
         return
-    try:
-        generation.validate(strict=True)
-    except ValueError:
+    unused = [name for name, default in _SAMPLING.items() if getattr(generation, name) not in (None, default)]
+    if unused and generation.do_sample is None and generation.temperature != 0:
         generation.do_sample = True
+        return
+    for name in unused:
+        setattr(generation, name, None)
 
 
 class StoredWeights(Mapping[str, Tensor]):

@@ -72,7 +72,7 @@ class EngineActor:
             self._policy = await start_engine(model, config, name, version, seed, channel)
         except EngineError as error:
             told = start_fault(str(error), self._log.text(), config.num_gpus > 0)
-            raise EngineError(f"{told}; the whole trace is in {self._log.path}") from error
+            raise type(error)(f"{told}; the whole trace is in {self._log.path}") from error
         self._queue = RequestQueue(self._policy)
         return version
 

@@ -27,7 +27,8 @@ _ADVICE = re.compile(r"\.? *(?:Try increasing|Decrease |Increase |See https|To a
 _MEMORY = (
     "engine.max_num_seqs or engine.max_model_len, or divide the model over more GPUs (engine.tensor_parallel_size)"
 )
-# vLLM's words -> what to change (on a GPU, on a CPU).
+# vLLM's words -> what to change (on a GPU, on a CPU). "was it out of memory?" is this package's own question about a
+# process that has ended for a reason that nobody knows.
 _REMEDIES: tuple[tuple[str, str, str], ...] = (
     (
         r"Free memory on device",
@@ -47,7 +48,7 @@ _REMEDIES: tuple[tuple[str, str, str], ...] = (
     (r"less than requested memory for kv", "lower engine.kv_cache_gib", "lower engine.kv_cache_gib, or free memory"),
     (r"greater than the derived max_model_len", "lower engine.max_model_len", "lower engine.max_model_len"),
     (
-        r"(?i)out of memory|OutOfMemoryError|can't allocate memory|MemoryError",
+        r"(?i)(?<!was it )out of memory|OutOfMemoryError|can't allocate memory|MemoryError",
         f"lower engine.gpu_memory_utilization, {_MEMORY}",
         "lower engine.kv_cache_gib or engine.max_num_seqs, or free memory on this machine",
     ),

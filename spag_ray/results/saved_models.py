@@ -26,12 +26,13 @@ def writing(folder: Path) -> Iterator[Path]:
     """A new folder for the block to write into. When the block ends, its files are on the disk and it is renamed to
     `folder`; a README.md of the folder that it replaces is kept.
 
-    Raises RunFolderError if the block raises ModelError, or the disk has no room; then `folder` is as it was.
+    Raises RunFolderError if the block raises ModelError, or the disk fails; then `folder` is as it was, at the latest
+    when the next write begins.
     """
-    _remove_leftovers(folder)
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.partial")
     replaced = partial.with_suffix(".replaced")
     try:
+        _settle(folder)
         partial.mkdir(parents=True)
         yield partial
         if (folder / CARD).is_file():
@@ -42,14 +43,19 @@ def writing(folder: Path) -> Iterator[Path]:
         if folder.exists():
             folder.rename(replaced)
         partial.rename(folder)  # a crash before this line leaves no folder of this name, and a resume saves it again
-        sync_folder(folder.parent)
+        try:
+            sync_folder(folder.parent)
+        except OSError:
+            folder.rename(partial)  # its new name might not last
+            raise
     except (OSError, ModelError) as error:
         raise RunFolderError(
             f"{folder}: the trained model could not be written ({error}); correct the cause and continue with "
             "--resume: if the run writes checkpoints, the newest has what was trained"
         ) from error
     finally:
-        _remove_leftovers(folder)
+        with contextlib.suppress(OSError):  # the next write tries it again
+            _settle(folder)
 
 
 def is_complete(folder: Path) -> bool:
@@ -76,8 +82,11 @@ def saved_models(run_folder: Path) -> list[Path]:
     return sorted(path for path in found if not path.name.startswith(".") and (path / "config.json").is_file())
 
 
-def _remove_leftovers(folder: Path) -> None:
-    """Of this write if it failed, and of earlier ones that were killed."""
+def _settle(folder: Path) -> None:
+    """Clean up after this write, or an earlier one that was killed. A replaced model gets its name back if no other has
+    it; what else is left is removed. Raises OSError, with the replaced model untouched, if it cannot be renamed."""
     for path in folder.parent.glob(glob.escape(f".{folder.name}.") + "*"):
-        if path.name.endswith((".partial", ".replaced")):
+        if path.name.endswith(".replaced") and not folder.exists():
+            path.rename(folder)
+        elif path.name.endswith((".partial", ".replaced")):
             shutil.rmtree(path, ignore_errors=True)

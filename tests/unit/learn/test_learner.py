@@ -129,6 +129,34 @@ def test_sampling_settings_without_do_sample_are_saved_with_the_model(
     assert is_complete(tmp_path / "saved")
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"do_sample": False, "temperature": 0.0},
+        {"do_sample": False, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.05, "top_h": 0.4},
+        {"do_sample": False, "typical_p": 0.9, "epsilon_cutoff": 1e-4, "eta_cutoff": 1e-4},
+        {"temperature": 0.0, "top_p": 0.9},
+    ],
+)
+@pytest.mark.parametrize("parts", [False, True])
+def test_a_greedy_model_is_saved_as_greedy(
+    given: dict[str, Any], parts: bool, tiny_model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 2, **given}))
+    check_saveable(str(folder))
+    model: Any = in_parts(folder)[0] if parts else load_model(str(folder), torch.float32, "sdpa")
+    write_model(model, dict(model.named_parameters()), str(folder), tmp_path / "saved")
+    as_read: Any = LlamaForCausalLM.from_pretrained(folder)
+    saved: Any = LlamaForCausalLM.from_pretrained(tmp_path / "saved")
+    prompt = torch.tensor([[5, 6, 7]])
+    expected = as_read.generate(prompt, max_new_tokens=16, do_sample=False)
+    for each in (model, saved):
+        assert torch.equal(each.generate(prompt, max_new_tokens=16), expected)
+    assert saved.generation_config.do_sample == given.get("do_sample")
+
+
 def test_a_model_that_cannot_be_saved_is_refused_before_it_is_trained(tiny_model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny_model, folder)
@@ -136,7 +164,8 @@ def test_a_model_that_cannot_be_saved_is_refused_before_it_is_trained(tiny_model
     with pytest.raises(ModelError, match=r"model: .*can be read, but not saved.*length_penalty") as caught:
         check_saveable(str(folder))
     assert "\n" not in str(caught.value)
-    load_model(str(folder), torch.float32, "sdpa")
+    model: Any = load_model(str(folder), torch.float32, "sdpa")
+    assert not model.generation_config.do_sample, "it says nothing of sampling"
 
 
 @pytest.mark.parametrize(("keep_moments", "num_forgotten"), [(False, 4), (True, 0)])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cluster.rollout import engine_actor
 from cluster.rollout.engine_faults import EngineLog, start_fault
 from spag_ray.config.engine import EngineConfig
+from spag_ray.errors import EngineError, EngineGoneError
 
 ROOT = Path(__file__).resolve().parents[3]
 POINTER = "vLLM cannot load tiny: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
@@ -69,6 +73,28 @@ def test_without_output_the_error_speaks_for_itself() -> None:
     killed = POINTER.replace("{}", "{'EngineCore': -9}")
     assert "its process was killed" in start_fault(killed, "", on_gpu=False)
     assert "engine.kv_cache_gib" in start_fault(killed, "", on_gpu=False)
+
+
+def test_an_engine_that_is_gone_does_not_lack_memory_because_we_ask_whether_it_did() -> None:
+    told = "the process of spag-1 has ended (was it out of memory?)"
+    assert start_fault(told, "", on_gpu=True) == told
+
+
+@pytest.mark.parametrize("kind", [EngineError, EngineGoneError])
+def test_an_engine_that_does_not_start_stays_the_fault_that_it_was(
+    kind: type[EngineError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: Any) -> Any:
+        raise kind("its process has ended")
+
+    monkeypatch.setattr(engine_actor, "start_engine", fail)
+    log = tmp_path / "engine-policy-0.log"
+    log.touch()
+    actor = engine_actor.EngineActor.__new__(engine_actor.EngineActor)
+    actor._log = EngineLog(log)
+    with pytest.raises(EngineError, match=r"has ended; the whole trace is in .*policy-0\.log") as caught:
+        asyncio.run(actor.start("tiny", EngineConfig(), "spag-1", 0, 0))
+    assert type(caught.value) is kind
 
 
 def test_an_error_that_vllm_raises_itself_names_its_key_too() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spag_ray.errors import ModelError, RunFolderError
+from spag_ray.results import saved_models as module
 from spag_ray.results.saved_models import CARD, is_complete, make_incomplete, saved_models, writing
 
 
@@ -66,6 +68,90 @@ def test_the_files_of_a_replaced_model_go_but_its_readme_stays(tmp_path: Path) -
         write_files(partial)
     assert names_in(model) == [CARD, "config.json", "model.safetensors", "tokenizer_config.json"]
     assert (model / CARD).read_text() == "my own words"
+
+
+@pytest.fixture
+def former(tmp_path: Path) -> Path:
+    """A model that a user has described."""
+    model = tmp_path / "models" / "spag-1"
+    with writing(model) as partial:
+        write_files(partial, "former")
+    (model / CARD).write_text("my own words")
+    return model
+
+
+def assert_as_it_was(former: Path) -> None:
+    assert names_in(former.parent) == ["spag-1"]
+    assert (former / CARD).read_text() == "my own words"
+    assert (former / "model.safetensors").read_text() == "former"
+    assert is_complete(former)
+    assert saved_models(former.parents[1]) == [former]
+
+
+@pytest.mark.parametrize("error", [OSError(116, "Stale file handle"), KeyboardInterrupt()], ids=["disk", "stop"])
+def test_a_former_model_comes_back_if_the_new_one_does_not_get_its_name(
+    error: BaseException, former: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def fail(path: Path, target: Path) -> Any:
+        if path.suffix == ".partial":
+            raise error
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises((RunFolderError, KeyboardInterrupt)), writing(former) as partial:
+        write_files(partial)
+    assert_as_it_was(former)
+
+
+def test_a_former_model_comes_back_if_the_new_name_is_not_certain_to_last(
+    former: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(folder: Path) -> None:
+        if folder == former.parent:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(module, "sync_folder", fail)
+    with pytest.raises(RunFolderError, match="Input/output"), writing(former) as partial:
+        write_files(partial)
+    assert_as_it_was(former)
+
+
+def test_a_former_model_that_cannot_come_back_now_comes_back_in_the_next_write(
+    former: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def fail(path: Path, target: Path) -> Any:
+        if target == former:
+            raise OSError(116, "Stale file handle")
+        return rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fail)
+        for _ in range(2):
+            with pytest.raises(RunFolderError, match="Stale"), writing(former) as partial:
+                write_files(partial)
+    with pytest.raises(RunFolderError, match="not written"), writing(former):
+        raise ModelError("not written")
+    assert_as_it_was(former)
+
+
+def test_a_kill_between_the_two_renames_loses_neither_the_former_model_nor_its_readme(former: Path) -> None:
+    replaced = former.with_name(".spag-1.0123abcd.replaced")
+    former.rename(replaced)
+    assert not is_complete(former)
+    assert saved_models(former.parents[1]) == []
+    with pytest.raises(RunFolderError, match="not written"), writing(former):
+        raise ModelError("not written")
+    assert_as_it_was(former)
+    former.rename(replaced)
+    with writing(former) as partial:
+        write_files(partial)
+    assert names_in(former.parent) == ["spag-1"]
+    assert (former / CARD).read_text() == "my own words"
+    assert (former / "model.safetensors").read_text() == "new"
 
 
 @pytest.mark.parametrize("lacking", ["config.json", "model.safetensors", "tokenizer_config.json"])
