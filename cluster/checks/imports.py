@@ -6,11 +6,12 @@ faults = import_faults(needs_of(config), "node-2", environment_of(config))
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.runtime.ray_session import is_job
@@ -18,21 +19,22 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 
 IMPORT_WITHIN_S = 240.0  # 15 s of one core; a cold file system that nodes share takes a minute
+_KILLED_WITHIN_S = 5.0  # longer only if it waits for a disk that is gone
 _say = logging.getLogger("spag_ray")
 _REFEREE = ("textblob", "lemminflect", "wordfreq", "confusable_homoglyphs.confusables")
-_REPORT = ("spag_ray.results.report.page", "plotly.offline", "choix", "scipy.stats")
 # (module, sys.path, environment) that was imported once: a second run of this process need not wait for it again.
 _importable: set[tuple[object, ...]] = set()
-# Prints the module before it is imported, so that a crash of the interpreter names it, too.
+# Prints the module before it is imported, so that a crash of the interpreter names it, too. Libraries print from
+# C, too: file descriptor 1 is no longer that of these lines. An interrupt is not caught: it ends the process.
 _IMPORT_EACH = """
-import importlib, sys
-out = sys.stdout
-sys.stdout = sys.stderr
+import importlib, os, sys
+out = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
+os.dup2(2, 1)
 for module in sys.argv[1:]:
     print("import", module, file=out, flush=True)
     try:
         importlib.import_module(module)
-    except BaseException as error:
+    except (Exception, SystemExit) as error:
         missing = (getattr(error, "name", None) or "") if isinstance(error, ModuleNotFoundError) else ""
         told = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         print("fault", module, missing or "-", told, file=out, flush=True)
@@ -49,15 +51,10 @@ class Need:
     remedy: str
 
 
-def needs_of(config: RunConfig, trains: bool = True) -> tuple[Need, ...]:
-    """What actors import on any node. `trains`: whether there is a learner."""
-    return tuple(_needs(config, trains))
-
-
-def needs_of_report() -> tuple[Need, ...]:
-    """What the report imports at the end of a run, on the machine of the command."""
-    remedy = "install spag-ray[client], or the lock (requirements/), on it"
-    return tuple(Need(module, "the report at the end", remedy) for module in _REPORT)
+def needs_of(config: RunConfig, trains: bool = True, has_engines: bool = True) -> tuple[Need, ...]:
+    """What actors import on any node. `trains`: whether there is a learner; `has_engines`: whether any player is a
+    model of this run. The report's packages are not among them: a run does not fail without its report."""
+    return tuple(_needs(config, trains, has_engines))
 
 
 def environment_of(config: RunConfig) -> dict[str, str]:
@@ -65,27 +62,27 @@ def environment_of(config: RunConfig) -> dict[str, str]:
     return {**config.learner.env, **config.engine.env}
 
 
-def _needs(config: RunConfig, trains: bool) -> Iterator[Need]:
+def _needs(config: RunConfig, trains: bool, has_engines: bool) -> Iterator[Need]:
     lock = "gpu" if config.engine.num_gpus or config.learner.num_gpus else "cpu"
     whole = f"install requirements/{lock}.txt, or spag-ray[{lock}], on it"
-    if config.engine.kind == "vllm":
+    if has_engines and config.engine.kind == "vllm":
         yield Need("vllm.v1.engine.async_llm", "engines", whole)
         yield Need("actors.vllm_weights", "engines", whole)
-    else:
+    elif has_engines:
         yield Need("actors.transformers_policy", "engines", whole)
     if trains:
         yield Need("learners.learner", "the learner", whole)
         yield Need("xxhash", "sending weights", whole)
-    if config.learner.lora is not None:
+    if trains and config.learner.lora is not None:
         yield Need("peft", "learner.lora", "install spag-ray[lora] on it")
     if any(each.game.is_taboo for each in config.each_game):
         yield from (Need(module, "the referee", whole) for module in _REFEREE)
     if any(each.game.name == "textarena" for each in config.each_game):
         yield Need("textarena", "game.name: textarena", "install requirements/textarena.txt on it")
-    if config.evaluation.tasks:
+    if trains and config.evaluation.tasks:
         yield Need("lm_eval.evaluator", "evaluation.tasks", "install spag-ray[eval] on it")
         yield Need("lm_eval.tasks", "evaluation.tasks", "install spag-ray[eval] on it")
-    if config.tracking.tensorboard:
+    if config.tracking.tensorboard:  # the Run of games without training opens them, too
         yield Need("cluster.tracking.tensorboard", "tracking.tensorboard", f"{whole}, or set it to false")
     if config.tracking.wandb is not None:
         yield Need("wandb", "tracking.wandb", "pip install wandb on it, or leave the key out")
@@ -94,42 +91,80 @@ def _needs(config: RunConfig, trains: bool) -> Iterator[Need]:
 def import_faults(
     needs: Sequence[Need], node: str, environment: Mapping[str, str] | None = None, within_s: float = IMPORT_WITHIN_S
 ) -> list[str]:
-    """A line for each module that cannot be imported here. They are imported in a process of their own: they take
-    memory, and a broken one may end its process."""
+    """A line for each module that cannot be imported here."""
+    with _importing(needs, node, environment, within_s) as faults:
+        return faults()
+
+
+def check_imports(config: RunConfig, trains: bool = True, has_engines: bool = True) -> None:
+    """Raises ConfigError if this machine cannot import what a run of this configuration needs here."""
+    with imports_checked(config, trains, has_engines) as check:
+        check()
+
+
+@contextlib.contextmanager
+def imports_checked(config: RunConfig, trains: bool = True, has_engines: bool = True) -> Iterator[Callable[[], None]]:
+    """Another process imports during the block; the end of the block ends it. The function waits for it, and raises as
+    `check_imports`. The nodes of a cluster that is there import for themselves (cluster_checks.py); the machine of the
+    command may be none of them."""
+    is_node = config.cluster.address is None and not is_job()
+    needs = needs_of(config, trains, has_engines) if is_node else ()
+    with _importing(needs, "this machine", environment_of(config), IMPORT_WITHIN_S) as faults:
+
+        def check() -> None:
+            if found := faults():
+                raise ConfigError(found[0])
+
+        yield check
+
+
+@contextlib.contextmanager
+def _importing(
+    needs: Sequence[Need], node: str, environment: Mapping[str, str] | None, within_s: float
+) -> Iterator[Callable[[], list[str]]]:
+    """Gives a function that waits for the faults. Modules are imported in a process of their own: they take memory, and
+    a broken one may end its process."""
     # The paths of this process, because a Ray worker gets those of its job in other ways than PYTHONPATH.
     own = {**os.environ, **(environment or {}), "PYTHONPATH": os.pathsep.join(sys.path)}
     where = own["PYTHONPATH"], tuple(sorted((environment or {}).items()))
-    needs = [need for need in needs if (need.module, *where) not in _importable]
-    if not needs:
-        return []
-    command = [sys.executable, "-c", _IMPORT_EACH, *(need.module for need in needs)]
+    by_module = {need.module: need for need in needs if (need.module, *where) not in _importable}
+    if not by_module:
+        yield list
+        return
+    command = [sys.executable, "-c", _IMPORT_EACH, *by_module]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=own)
+
+    def faults() -> list[str]:
+        found = _faults(process, by_module, node, within_s)
+        if not found and process.returncode is not None:  # None: it was late, so it is not known
+            _importable.update((module, *where) for module in by_module)
+        return found
+
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=own, timeout=within_s)
+        yield faults
+    finally:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=_KILLED_WITHIN_S)
+
+
+def _faults(process: subprocess.Popen[bytes], by_module: Mapping[str, Need], node: str, within_s: float) -> list[str]:
+    """What a process of _IMPORT_EACH says. Its exit code says nothing after `done`: libraries crash at its end, too."""
+    try:
+        output, is_late = process.communicate(timeout=within_s)[0], False
     except subprocess.TimeoutExpired as late:
-        begun = _last_module(_lines(late.stdout or b""))
+        output, is_late = late.stdout or b"", True
+    lines = output.decode(errors="replace").splitlines()
+    faults = [_fault(by_module, line, node) for line in lines if line.startswith("fault ")]
+    if "done" in lines:
+        return faults
+    begun = _last_module(lines)
+    if is_late:
         # No fault: on a machine under load it takes minutes, and engines have a deadline of their own for their start.
         _say.warning("%s: %s was not imported within %g s; the imports are not checked there", node, begun, within_s)
-        return []
-    lines = _lines(done.stdout)
-    by_module = {need.module: need for need in needs}
-    faults = [_fault(by_module, line, node) for line in lines if line.startswith("fault ")]
-    if done.returncode or lines[-1:] != ["done"]:
-        begun = _last_module(lines)
-        told = f"{begun} ends its process (exit code {done.returncode}) when it is imported on {node}"
-        faults.append(f"{told}; {by_module[begun].remedy}" if begun in by_module else told)
-    if not faults:
-        _importable.update((module, *where) for module in by_module)
-    return faults
-
-
-def check_imports(config: RunConfig, trains: bool = True) -> None:
-    """Raises ConfigError if this machine cannot import what a run of this configuration needs here. The nodes of a
-    cluster that is there import for themselves (cluster_checks.py); the machine of the command may be none of them."""
-    needs = needs_of_report() if trains else ()
-    if config.cluster.address is None and not is_job():
-        needs = (*needs_of(config, trains), *needs)
-    if faults := import_faults(needs, "this machine", environment_of(config)):
-        raise ConfigError(faults[0])
+        return faults
+    told = f"{begun} ends its process (exit code {process.returncode}) when it is imported on {node}"
+    return [*faults, f"{told}; {by_module[begun].remedy}" if begun in by_module else told]
 
 
 def _fault(by_module: Mapping[str, Need], line: str, node: str) -> str:
@@ -143,7 +178,3 @@ def _fault(by_module: Mapping[str, Need], line: str, node: str) -> str:
 
 def _last_module(lines: Sequence[str]) -> str:
     return next((line.split(" ", 1)[1] for line in reversed(lines) if line.startswith("import ")), "Python")
-
-
-def _lines(output: bytes) -> list[str]:
-    return output.decode(errors="replace").splitlines()

@@ -7,20 +7,20 @@ import multiprocessing
 import os
 import random
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from actors.endpoint_policy import Endpoint, check_endpoint
 from actors.lm_eval_tasks import Shelf, harness_environment
 from actors.models import load_tokenizer
-from cluster.checks.imports import check_imports
+from cluster.checks.imports import imports_checked
 from cluster.tracking.wandb import check_tracking
 from learners.deepspeed_config import deepspeed_config, sleep_fault
 from spag_ray.config.no_effect import check_something_to_do
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.formats import holds_games, read_games, read_samples, read_sft
-from spag_ray.errors import ConfigError
+from spag_ray.errors import ConfigError, SpagError
 from spag_ray.game.conformance import check
 from spag_ray.game.game_renderer import game_renderer
 from spag_ray.game.prompt_file import load_template
@@ -33,6 +33,7 @@ from spag_ray.results.evaluations import task_names
 from spag_ray.training_data.prompt_randomization import load_varied
 
 CHECK_WITHIN_S = 600.0  # reading a large model folder from a slow disk
+DOWNLOAD_WITHIN_S = 6 * 3600.0  # data sets of many GiB through a slow network
 _NUM_CHECKED = 20  # games that show the faults of a game, in a moment
 
 
@@ -148,33 +149,41 @@ def check_run(config: RunConfig, model: str, words: Scenarios, held_out: Scenari
 
 
 def check_with_imports(config: RunConfig, check: Callable[..., None], *arguments: Any) -> None:
-    """`in_a_process`, while another process imports what the run will need. Raises ConfigError if it cannot."""
-    with ThreadPoolExecutor(1) as pool:
-        importing = pool.submit(check_imports, config)
+    """`in_a_process`, while another process imports what the run will need. Raises ConfigError if it cannot. A fault
+    that the check finds does not wait for the imports."""
+    downloads = bool(config.evaluation.tasks) and config.evaluation.download
+    with imports_checked(config) as check_imports:
         try:
-            in_a_process(check, *arguments)
-        except ImportError:  # the other process names the package in one line
-            importing.result()
+            in_a_process(check, *arguments, downloads=downloads)
+        except SpagError:
             raise
-        importing.result()
+        except Exception:  # the other process names a package that is missing or broken in one line
+            check_imports()
+            raise
+        check_imports()
 
 
-def in_a_process(check: Callable[..., None], *arguments: Any) -> None:
+def in_a_process(check: Callable[..., None], *arguments: Any, downloads: bool = False) -> None:
     """Runs a check in its own process, so that this process does not keep the libraries that it imports (0.4 GiB).
-    Raises ConfigError if it takes longer than CHECK_WITHIN_S."""
+    Raises ConfigError if it takes longer than CHECK_WITHIN_S; if it `downloads` data sets, DOWNLOAD_WITHIN_S."""
+    within_s = DOWNLOAD_WITHIN_S if downloads else CHECK_WITHIN_S
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         checking = pool.submit(check, *arguments)
         try:
-            checking.result(CHECK_WITHIN_S)
-        except TimeoutError as error:
+            checking.result(within_s)
+        except (TimeoutError, KeyboardInterrupt) as error:
             if checking.done():  # the check's own
                 raise
             for process in multiprocessing.active_children():  # else the pool's end would wait for it
                 process.kill()
-            raise ConfigError(
-                f"the checks of model, prompts and words took longer than {CHECK_WITHIN_S:g} s; is the disk of the "
-                "model folder slow or gone?"
-            ) from error
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            told = f"the checks of model, prompts and words took longer than {within_s:g} s; is the disk of the "
+            told += "model folder slow or gone?"
+            if downloads:
+                told = f"the data sets of evaluation.tasks were not downloaded and checked within {within_s:g} s; "
+                told += "is the network slow or gone? What has been downloaded is kept for the next try"
+            raise ConfigError(told) from error
 
 
 def _check_prompts(config: RunConfig, model: str, words: Sequence[str]) -> None:

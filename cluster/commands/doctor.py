@@ -8,6 +8,7 @@ nodes     versions, paths, packages, ...   from each node's own report (node_rep
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from rich.console import Console
@@ -26,6 +27,9 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import SpagError
 from spag_ray.game.decks import load_deck
 from spag_ray.games.of_config import by_game
+
+# A package that is missing, one whose library is, and one that crashes: the check "imports" names it with its remedy.
+_FAULTS = (SpagError, ImportError, OSError, BrokenProcessPool)
 
 
 def run_doctor(config: RunConfig, folder: Path, console: Console) -> bool:
@@ -50,10 +54,11 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
             which = "" if name is None else f"{name}: "
             told = f"{which}{len(own)} to train on, {len(out)} held out; read here and sent to the run"
             yield CheckResult("words", "pass", told)
-    except SpagError as error:
+    except _FAULTS as error:
         cards, words, held_out = {}, ["word"], ["word"]
-        yield CheckResult("words", "fail", str(error))
+        yield _failed("words", error)
     yield _checked("files", "every file that the configuration names can be read", lambda: check_files(config))
+    yield _checked("imports", "what the run needs can be imported here", lambda: check_imports(config))
     try:
         model = resolve_model(config.model)
         trained, kept = by_game(config, words).values(), by_game(config, held_out).values()
@@ -62,15 +67,15 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
             if each.listens:
                 in_a_process(check_claims, each, model, [*own, *cards])
         yield CheckResult("model", "pass", f"{model}: the tokenizer fits the prompts, and a game fits the context")
-    except SpagError as error:
-        yield CheckResult("model", "fail", str(error))
+    except _FAULTS as error:
+        yield _failed("model", error)
     if model is not None:
         told = "the model's configuration and tokenizer can be written after its training"
         yield _checked("saving", told, lambda: in_a_process(check_saving, model))
     if config.evaluation.tasks and model is not None:
         told = f"{', '.join(config.evaluation.tasks)}: found, with their data sets"
-        yield _checked("tasks", told, lambda: in_a_process(check_tasks, config, model))
-    yield _checked("imports", "what the run needs can be imported here", lambda: check_imports(config))
+        downloads = config.evaluation.download
+        yield _checked("tasks", told, lambda: in_a_process(check_tasks, config, model, downloads=downloads))
     for warning in idle_values(config, words):
         yield CheckResult("settings", "warn", warning)
     store, machine = config.cluster.object_store_gib, memory_bytes() / GIB
@@ -86,9 +91,15 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
 
 
 def _checked(name: str, told: str, check: Callable[[], None]) -> CheckResult:
-    """The result of a check that raises SpagError for a fault."""
+    """The result of a check that raises one of _FAULTS."""
     try:
         check()
-    except SpagError as error:
-        return CheckResult(name, "fail", str(error))
+    except _FAULTS as error:
+        return _failed(name, error)
     return CheckResult(name, "pass", told)
+
+
+def _failed(name: str, error: Exception) -> CheckResult:
+    """In one line; an error that is not written for users with its kind."""
+    kind = "" if isinstance(error, SpagError) else f"{type(error).__name__}: "
+    return CheckResult(name, "fail", kind + " ".join(str(error).split()))

@@ -26,7 +26,7 @@ def run_eval(config: RunConfig, out: Path, console: Console) -> None:
     # No game is played, so the prompts do not matter; every tokenizer can use these.
     config = config.model_copy(update={"policies": "shared", "prompts": "flat"})
     model = resolve_model(config.model)
-    in_a_process(check_tasks, config, model)
+    in_a_process(check_tasks, config, model, downloads=config.evaluation.download)
     folder = make_run_folder(out.with_name(out.name + ".run"), config)
     with placed_run(config, folder, model, ["word"], ["word"], {}) as run:
         evaluating = run.evaluate_only.remote(model, Path(model).name)

@@ -47,7 +47,7 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     if wanted.stages is not None:
         entrants = entrants_of_run(wanted.stages, config.model) + entrants
     check_entrants(entrants, wanted.against)
-    check_imports(config, trains=False)
+    check_imports(config, trains=False, has_engines=any(entrant.folder for entrant in entrants))
     played = read_matches(out) if out.exists() else []
     is_scripted = any(entrant.folder is None and entrant.endpoint is None for entrant in entrants)
     cards = (

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +37,6 @@ BOUNDED_ELSEWHERE = {
     "cluster/supervision/actor_watch.py": {"ray.get": "a call that ray.wait has found to have ended"},
     "cluster/supervision/engine_watch.py": {"ray.get": "a call that ray.wait has found to have ended"},
     "cluster/rollout/engine_actor.py": {"ray.get": "a call that ray.wait has found to have ended"},
-    "cluster/checks/preflight.py": {"result": "imports in a process that has a limit of its own"},
     "actors/arena.py": {"result": "a task of its own event loop that asyncio.wait has found to have ended"},
     "cluster/learning/direct_channel.py": {"ray.get": "a call that ray.wait has found to have ended"},
 }
@@ -151,6 +153,23 @@ def test_a_check_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="took longer than 1 s; is the disk"):
         preflight.in_a_process(time.sleep, 600)
     assert time.monotonic() - began < 60
+
+
+def test_an_interrupt_ends_a_check() -> None:
+    interrupt = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT))
+    began = time.monotonic()
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        preflight.in_a_process(time.sleep, 50)
+    assert time.monotonic() - began < 40
+
+
+def test_a_check_that_downloads_has_a_longer_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "CHECK_WITHIN_S", 0.01)
+    preflight.in_a_process(time.sleep, 0.1, downloads=True)
+    monkeypatch.setattr(preflight, "DOWNLOAD_WITHIN_S", 0.01)
+    with pytest.raises(ConfigError, match=r"data sets .* were not downloaded and checked within"):
+        preflight.in_a_process(time.sleep, 600, downloads=True)
 
 
 def test_a_command_ends_when_the_process_of_its_run_hangs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from cluster.checks.check_results import (
 )
 from cluster.checks.cluster_checks import read_by_actors
 from cluster.checks.node_report import NodeReport, Wanted, look
+from cluster.commands import doctor
 from cluster.planning.model_size import ModelSize
 from cluster.types import Node, NodeResources
 from spag_ray.config.loading import load_config, parse_config
@@ -47,6 +48,23 @@ def test_a_machine_reports_what_it_reads_and_what_it_does_not(tmp_path: Path) ->
     other = look("here", Wanted((), (str(tmp_path / "token"), "another")), host="203.0.113.7")
     assert not other.sees_token
     assert other.port_fault
+
+
+@pytest.mark.parametrize("error", [ImportError("no\nnltk"), OSError("no\nnltk")])
+def test_a_package_that_a_check_cannot_import_is_a_failed_check(
+    error: Exception, tiny_model: Path, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library of torch that is not there is an OSError."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    for name in ("check_files", "in_a_process", "check_imports"):
+        monkeypatch.setattr(doctor, name, fail)
+    config = tiny_run(tiny_model, words, cluster={"object_store_gib": 9000})  # so that no Ray is started
+    failed = {result.check: result.text for result in doctor._results(config, tmp_path) if result.status == "fail"}
+    assert failed.pop("object store")
+    assert failed == dict.fromkeys(("files", "imports", "model", "saving"), f"{type(error).__name__}: no nltk")
 
 
 def test_another_version_on_a_node_is_named_with_both() -> None:

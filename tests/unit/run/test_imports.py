@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,41 @@ def test_a_module_that_crashes_hangs_or_raises_is_named_too(
     assert crashed == "crashes ends its process (exit code 3) when it is imported on b; install it"
     assert import_faults([needs["hangs"]], "b", within_s=2) == [], "a machine under load takes minutes"
     assert "b: hangs was not imported within 2 s" in caplog.text
+    assert not any("hangs" in known for known in imports._importable), "a second run asks again"
+
+
+def test_what_a_library_prints_or_does_at_its_end_is_no_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    bodies = {"ends_badly": "import atexit, os; atexit.register(os._exit, 3)", "prints": "import os; os.write(1, b'x')"}
+    for name, body in bodies.items():
+        (tmp_path / f"{name}.py").write_text(f"{body}\n")
+        assert import_faults([Need(name, "engines", "install it")], "b") == []
+
+
+def test_an_interrupt_ends_the_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "interrupted.py").write_text("raise KeyboardInterrupt\n")
+    (tmp_path / "late.py").write_text("from pathlib import Path; Path(__file__).with_suffix('.begun').touch()\n")
+    import_faults([Need(name, "engines", "install it") for name in ("interrupted", "late")], "b")
+    assert not (tmp_path / "late.begun").exists()
+
+
+@pytest.mark.parametrize("error", [ConfigError("the prompts are too long"), KeyboardInterrupt()])
+def test_an_error_of_the_other_checks_does_not_wait_for_the_imports(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "endless.py").write_text("import time; time.sleep(60)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(imports, "needs_of", lambda *_: (Need("endless", "engines", "install it"),))
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(preflight, "in_a_process", fail)
+    began = time.monotonic()
+    with pytest.raises(type(error)):
+        preflight.check_with_imports(parse_config({}), print)
+    assert time.monotonic() - began < 20
 
 
 def test_the_environment_of_engines_and_ranks_is_that_of_the_imports(
@@ -102,19 +138,26 @@ def test_only_what_this_run_uses_is_imported(settings: dict[str, Any], module: s
     assert unused == ["actors.transformers_policy"]
 
 
+def test_games_need_nothing_that_only_training_uses() -> None:
+    """The Run of `match` and `play` draws its curves, too."""
+    config = parse_config({"learner": {"lora": {}}, "evaluation": {"tasks": ["piqa"]}})
+    parts = {need.part for need in needs_of(config, trains=False)}
+    assert parts == {"engines", "the referee", "tracking.tensorboard"}
+    assert "engines" not in {need.part for need in needs_of(config, trains=False, has_engines=False)}
+
+
 def test_a_run_is_refused_before_anything_else_is_said_of_the_missing_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(imports, "needs_of", lambda *_: REFEREE)
-    monkeypatch.setattr(imports, "needs_of_report", tuple)
     config = parse_config({})
     check_imports(config)
     without("nltk", tmp_path, monkeypatch)
 
-    def fail(check: object, *_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise ModuleNotFoundError("No module named 'nltk'", name="nltk")
 
-    for check in (lambda *_: None, fail):
+    for check in (lambda *_, **__: None, fail):
         monkeypatch.setattr(preflight, "in_a_process", check)
         with pytest.raises(ConfigError, match="nltk cannot be imported on this machine") as caught:
             preflight.check_with_imports(config, print)
@@ -123,14 +166,14 @@ def test_a_run_is_refused_before_anything_else_is_said_of_the_missing_package(
 
 def test_a_second_run_of_a_process_does_not_import_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert import_faults(REFEREE, "b") == []
-    monkeypatch.setattr("subprocess.run", lambda *_, **__: pytest.fail("it is known"))
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("it is known"))
     assert import_faults(REFEREE, "b") == []
 
 
-def test_a_machine_beside_the_cluster_needs_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(imports, "import_faults", lambda needs, *_: asked.extend(need.part for need in needs))
+def test_a_machine_beside_the_cluster_needs_nothing_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even the report's packages: a run whose report cannot be made says so at its end, and is not lost."""
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("nothing is needed"))
     check_imports(parse_config({"cluster": {"address": "auto"}}))
-    assert set(asked) == {"the report at the end"}
-    check_imports(parse_config({}))
-    assert "engines" in asked
+    parts = {need.part for need in needs_of(parse_config({}))}
+    assert "engines" in parts
+    assert "the report at the end" not in parts
