@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[3]
 FLOORS = ("spag_ray", "actors", "learners", "cluster")
 SOURCES = (*FLOORS, "configs", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 ALL_PACKAGES = {"PYTHONPATH": sysconfig.get_path("purelib")}
-PASS = ("words", "files", "model")
+PASS = ("words", "files", "imports")
 HEAVY = ("torch", "transformers", "vllm", "deepspeed")
 
 
