@@ -25,6 +25,7 @@ from spag_ray.errors import ConfigError
 
 MAX_BYTES = 100 * 2**20
 PACKAGES = ("spag_ray", "actors", "learners", "cluster")
+NOT_SENT = Path("cluster/gpu_check")
 
 
 @contextlib.contextmanager
@@ -59,7 +60,8 @@ def parcel_of(config: RunConfig, console: Console, is_listed: bool = False) -> I
 
 
 def package_files() -> list[tuple[Path, Path]]:
-    """(file here, its path in the job) for the packages and configs/, without files that .gitignore names."""
+    """(file here, its path in the job) for the packages and configs/, without files that .gitignore names, and without
+    the checks of GPUs, which start runs of their own."""
     found = []
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
@@ -70,7 +72,7 @@ def package_files() -> list[tuple[Path, Path]]:
     configs = root.parent / "configs"
     if configs.is_dir():  # in a checkout; an installed package has them in spag_ray/
         found += [(configs / path, Path("configs") / path) for path in _contents(configs).files]
-    return found
+    return [(file, sent) for file, sent in found if not sent.is_relative_to(NOT_SENT)]
 
 
 def named_files(config: RunConfig) -> list[tuple[Path, Path]]:
