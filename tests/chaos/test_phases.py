@@ -65,5 +65,6 @@ def test_a_process_that_hangs_in_a_phase_does_not_hang_the_run(
         return
     restarted = sorted({line["what"].split("-")[0] for line in records_of(folder, "restart")})
     rows[phase, kind] = f"{after_s:.0f} s, {', '.join(restarted) or 'nothing'} restarted"
+    print(f"\n{phase}, {kind}: {rows[phase, kind]}")
     assert records_of(folder, "checkpoint")[-1]["name"] == f"version-{NUM_PARTS}"
     assert after_s < WITHIN_S
