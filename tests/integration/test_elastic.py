@@ -14,6 +14,7 @@ from ray.cluster_utils import Cluster
 from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 
 from cluster.launch.placed_run import placed_run
+from cluster.run.run_handle import SESSIONS
 from cluster.runtime.nodes import node_of
 from cluster.runtime.ray_session import ray_session
 from cluster.runtime.run_folder import make_run_folder
@@ -102,7 +103,8 @@ def test_an_engine_is_added_on_a_new_node_and_leaves_when_its_node_is_drained(
     wait_for(lambda: len(added()) == 1, 90)
     assert node_of(ray.get_actor(f"{added()[0]}-run")) == new.node_id
 
-    ray.get(run.__ray_call__.remote(lambda run: run._engines.retire(run._engines.placed[-1], "fewer are needed")))
+    retire = run.__ray_call__.options(concurrency_group=SESSIONS)  # the default group's one thread trains
+    ray.get(retire.remote(lambda run: run._engines.retire(run._engines.placed[-1], "fewer are needed")), timeout=120)
     wait_for(lambda: len(added()) == 2, 90)  # the load asks for it again
 
     drain(nodes, new.node_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any
 
@@ -11,15 +12,20 @@ from spag_ray.episodes.episode import Episode
 
 
 class Loop:
-    """One event loop for the whole session, because an engine belongs to the loop it was made in."""
+    """One event loop for the whole session, because an engine belongs to the loop it was made in. It has a thread of
+    its own, because a browser's loop runs in the main thread from the first test of a page to the session's end."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return self._loop.run_until_complete(coroutine)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
         self._loop.close()
 
 
