@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import ray
+
 from actors.arena import GameTask
 from actors.league import Opponents
 from cluster.buffer.lease_log import LeaseLog
@@ -32,9 +34,11 @@ from spag_ray.host.whole_files import write_atomically
 
 @dataclass
 class BufferHealth:
-    """`pid` changes when Ray has restarted the buffer; `damage`: {stage: the damage found in its log}."""
+    """`pid` changes when Ray has restarted the buffer; `is_restarted`: it has, at least once. `damage`: {stage: the
+    damage found in its log}."""
 
     pid: int
+    is_restarted: bool
     damage: dict[str, str]
 
 
@@ -119,7 +123,8 @@ class BufferActor:
 
     async def health(self) -> BufferHealth:
         await self._ready()
-        return BufferHealth(os.getpid(), dict(self._buffer.damage))
+        is_restarted = ray.get_runtime_context().was_current_actor_reconstructed
+        return BufferHealth(os.getpid(), is_restarted, dict(self._buffer.damage))
 
     async def reread(self) -> None:
         await self._ready()

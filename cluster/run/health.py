@@ -60,7 +60,7 @@ class Health:
         """Ray restarts the buffer, and the buffer rereads its logs; the restart and any damage are recorded here."""
         before, health = self._last, self._buffer.get(self._buffer.handle.health.remote())
         self._last = health
-        if before is not None and before.pid != health.pid:
+        if health.is_restarted if before is None else before.pid != health.pid:
             ended = ClusterError("its process ended, and Ray has started another")
             self._restarts.count("buffer", self._watch.reason("buffer") or ended)
         for stage, damage in health.damage.items():
