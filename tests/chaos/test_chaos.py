@@ -11,9 +11,8 @@ import ray
 
 from cluster.launch.placed_run import placed_run
 from cluster.runtime.run_folder import make_run_folder
-from spag_ray.game.decks import load_deck
 from tests.support.faults import FAULTS, FaultyRun, kill_engine
-from tests.support.runs import records_of, steps_of, stream_run, tiny_run
+from tests.support.runs import PENALISED, records_of, steps_of, stream_run, tiny_run
 from tests.support.tiny_model import TARGETS
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -46,7 +45,8 @@ def test_an_engine_that_is_killed_while_the_learner_works_on_its_device(
         placement="colocated",
         engine={"num_engines": 2, "num_cpus": 0.5},
         learner={"num_cpus": 0.5},
-        imitation={"games": 12, "batch_games": 1},
+        game={"payoffs": PENALISED},
+        imitation={"enabled": False},
         self_play={"rounds": num_rounds, "games_per_round": 24, "batch_games": 1},
         supervision={"max_restarts": 100, "heartbeat_timeout_s": 8},
         evaluation={"games": 0},
@@ -54,7 +54,7 @@ def test_an_engine_that_is_killed_while_the_learner_works_on_its_device(
     folder = make_run_folder(tmp_path / "run", config)
     targets = list(TARGETS)
     killed_in: list[str] = []
-    with placed_run(config, folder, config.model, targets[2:], targets[:2], load_deck("everyday")) as run:
+    with placed_run(config, folder, config.model, targets[2:], targets[:2], {}) as run:
         training = run.train.remote()
         while not ray.wait([training], timeout=0.02)[0]:
             steps = steps_of(folder) if (folder / "metrics.jsonl").exists() else []
