@@ -64,5 +64,5 @@ def test_an_engine_that_is_killed_while_the_learner_works_on_its_device(
     restarted = [line["what"] for line in records_of(folder, "restart")]
     print(f"\nkilled while these stages were trained on: {', '.join(killed_in)}; restarted: {', '.join(restarted)}")
     assert len(killed_in) >= num_rounds
-    assert len(restarted) == len(killed_in)
+    assert len(restarted) in (len(killed_in) - 1, len(killed_in)), "nothing has to be played after the last stage"
     assert records_of(folder, "checkpoint")[-1]["name"] == f"spag-{num_rounds}"
