@@ -21,6 +21,7 @@ from tests.support.tiny_model import TARGETS
 pytestmark = pytest.mark.usefixtures("local_ray")
 NUM_PARTS = 4
 WITHIN_S = 150.0  # a heartbeat's limit of 8 s, a learner's of 20 s, restarts, and what is left of the run
+RECORDED_AS = {"EngineActor": "engine", "LearnerActor": "learners", "BufferActor": "buffer", "ArenaActor": "arena"}
 
 rows: dict[tuple[str, str], str] = {}
 
@@ -69,3 +70,4 @@ def test_a_process_that_hangs_in_a_phase_does_not_hang_the_run(
     print(f"\n{phase}, {kind}: {rows[phase, kind]}")
     assert records_of(folder, "checkpoint")[-1]["name"] == f"version-{NUM_PARTS}"
     assert after_s < WITHIN_S
+    assert RECORDED_AS[kind] in restarted or phase == "end", "a restart is never silent"
