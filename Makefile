@@ -52,7 +52,7 @@ fuzz: $(STAMP) ## fuzz every reader of files and the referee; SECONDS_EACH=600 s
 chaos: $(STAMP) ## kill every kind of process, 30 times, in a run that has to finish (under 30 minutes); SEED=1 changes the order
 	@SEED=$(or $(SEED),0) $(BIN)/python -m pytest tests/chaos/test_chaos.py -s
 
-phases: $(STAMP) ## stop each kind of process in each phase of a run, 28 runs that have to finish (under 30 minutes)
+phases: $(STAMP) ## stop each kind of process in each phase of a run, 28 runs that have to finish (about half an hour)
 	@$(BIN)/python -m pytest tests/chaos/test_phases.py -s
 
 soak: $(STAMP) ## measure whether memory grows over a million games without models
