@@ -37,11 +37,13 @@ class Aligner:
 
     def locate(self, token_ids: Sequence[int], text: str) -> Located | None:
         """None if the tokens do not give this text, because they are from another tokenizer."""
-        for pieces in (self._one_by_one, self._in_place):
-            found = pieces(token_ids)
-            reply = "".join(found).strip()
-            if len(found) == len(token_ids) and self._public(reply) == text:
-                return Located(reply.removesuffix(text).strip(), _within(found, len(text)))
+        for said in (token_ids, token_ids[:-1]):  # the last token may be a mark that ended the reply
+            for pieces in (self._one_by_one, self._in_place):
+                found = pieces(said)
+                reply = "".join(found).strip()
+                if len(found) == len(said) and self._public(reply) == text:
+                    lengths = _within(found, len(text)) + [0] * (len(token_ids) - len(said))
+                    return Located(reply.removesuffix(text).strip(), lengths)
         return None
 
     def _one_by_one(self, token_ids: Sequence[int]) -> list[str]:
