@@ -68,6 +68,7 @@ class TokenFrame:
     """One text, without a frame. A reply is tokenised as a text of its own, as the published method does."""
 
     lead = ""  # text between the end of a prompt and the first word of a reply; part of the reply
+    joins_texts = True  # a prompt has the ids of its text as a whole
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.end_ids = end_ids(tokenizer)
@@ -184,11 +185,10 @@ class ChatFrame(TokenFrame):
             pieces += self._joined(*self._to_user, heard, *self._to_reply, begins=self._begins_anew)
         pieces = pieces[: len(whole)]
         if pieces != whole[: len(pieces)]:
-            place = next(place for place, pair in enumerate(zip(pieces, whole, strict=False)) if pair[0] != pair[1])
-            near = self.tokenizer.decode(list(whole[max(place - 3, 0) : place + 3]))
             raise ModelError(
-                f"the tokenizer cuts a dialogue of the chat template in another way than its pieces, near {near!r}, so "
-                "a game would not have the tokens that its text has; set `prompts: flat`"
+                "the tokenizer cuts a dialogue of the chat template in another way than its pieces, near "
+                f"{first_difference(self.tokenizer, pieces, whole)!r}, so a game would not have the tokens that its "
+                "text has; set `prompts: flat`"
             )
 
 
@@ -201,8 +201,8 @@ class LinesFrame(TokenFrame):
         self._line_ends = line_ends(tokenizer)
         self._text_ends = self.end_ids
         new_line = self._plain("\n", follows=True)
-        self._has_lines = len(new_line) == 1 and new_line[0] in self._line_ends
-        self._new_line = new_line if self._has_lines else self._text_ends[:1]
+        self.joins_texts = len(new_line) == 1 and new_line[0] in self._line_ends
+        self._new_line = new_line if self.joins_texts else self._text_ends[:1]
         self.end_ids = self._new_line
         self._stop_ids = tuple(sorted({*self._framing_ids, *self._text_ends, *self._line_ends}))
 
@@ -218,7 +218,7 @@ class LinesFrame(TokenFrame):
     def reply_ids(self, text: str) -> tuple[int, ...]:
         line = self.lead + one_line(text)
         ids = self._plain(f"{line}\n", follows=True)  # ".\n" is one token to some tokenizers
-        return ids if self._has_lines and ids[-1] in self._line_ends else super().reply_ids(one_line(text))
+        return ids if self.joins_texts and ids[-1] in self._line_ends else super().reply_ids(one_line(text))
 
     def query_ids(self, query: str) -> tuple[int, ...]:
         """A question outside the game, a line end, and then its answer, which may have many lines."""
@@ -235,7 +235,7 @@ class LinesFrame(TokenFrame):
 
     def _lines(self, *lines: str, follows: bool = False) -> tuple[int, ...]:
         """Lines, the last one not ended."""
-        if self._has_lines:
+        if self.joins_texts:
             return self._plain("\n".join(lines), follows)
         ids = self._plain(lines[0], follows)
         for line in lines[1:]:
@@ -251,6 +251,12 @@ def line_ends(tokenizer: Tokenizer) -> frozenset[int]:
     """Tokens with the end of a line in them (".\\n" is one token to some tokenizers)."""
     every = range(len(tokenizer))
     return frozenset(token for token in every if "\n" in tokenizer.decode([token]))
+
+
+def first_difference(tokenizer: Tokenizer, ids: Sequence[int], whole: Sequence[int]) -> str:
+    """The text around the first token of `whole` that `ids` do not have there."""
+    same = next((place for place, pair in enumerate(zip(ids, whole, strict=False)) if pair[0] != pair[1]), len(ids))
+    return tokenizer.decode(list(whole[max(same - 3, 0) : same + 3]))
 
 
 _MARKS = ("zqfirstzq", "zqsecondzq", "zqthirdzq", "zqfourthzq", "zqfifthzq")

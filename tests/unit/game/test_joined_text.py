@@ -207,9 +207,8 @@ def test_a_chat_template_whose_replies_end_without_a_token_is_refused_in_one_lin
 def test_a_tokenizer_that_cuts_the_whole_in_another_way_is_refused_with_the_place() -> None:
     """`:Is` is one token to it, and a reply follows `assistant:`."""
     tokenizer = deepcopy(tokenizer_of("chatml"))
-    tokenizer.chat_template = (
-        "{% for m in messages %}{{ m['role'] }}:{{ m['content'] }}<|im_end|>{% endfor %}assistant:"
-    )
+    turn = "{{ m['role'] }}:{{ m['content'] }}<|im_end|>"
+    tokenizer.chat_template = f"{{% for m in messages %}}{turn}{{% endfor %}}assistant:"
     tokenizer.add_tokens([AddedToken(":It is", normalized=False)])
     with pytest.raises(ModelError, match=r"cuts a dialogue of the chat template in another way .* near .*:It is"):
         make_renderer(load_template("chat"), tokenizer, 5)
@@ -220,7 +219,8 @@ def test_marks_that_take_the_white_space_beside_them_are_joined_as_in_the_whole(
     raw = deepcopy(tokenizer_of("llama2").backend_tokenizer)
     raw.add_special_tokens([AddedToken(f"<|{name}|>", rstrip=True) for name in ("user", "assistant", "end")])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
-    tokenizer.chat_template = "{% for m in messages %}{{ '<|' + m['role'] + '|>\n' + m['content'] + '<|end|>\n' }}{% endfor %}{{ '<|assistant|>\n' }}"
+    message = "{{ '<|' + m['role'] + '|>\n' + m['content'] + '<|end|>\n' }}"
+    tokenizer.chat_template = f"{{% for m in messages %}}{message}{{% endfor %}}{{{{ '<|assistant|>\n' }}}}"
     renderer = make_renderer(load_template("chat"), tokenizer, 5)
     turns = played(renderer, TALK)
     said = [(turn.role, turn.text) for turn in turns[:-1]]
