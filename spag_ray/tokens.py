@@ -1,4 +1,4 @@
-"""Text -> token ids.
+"""Text -> token ids: of players, of chat templates, where texts join.
 
 A reply is plain text to a model: `<|im_end|>` in it is eight characters, not the end of a message. All text of players,
 files of games and instruction data goes through `plain_ids`. Where texts join, their ids are those of the whole:
@@ -125,8 +125,8 @@ def holds_a_mark(tokenizer: Tokenizer, text: str) -> bool:
 def check_marks_are_split(tokenizer: Tokenizer) -> None:
     """Raises ModelError if a player who writes the text of a mark would make the mark."""
     _, marks = _mark_pattern(tokenizer)
-    known = {token: name for name, (token, _) in marks.items()}
-    known.pop(getattr(tokenizer, "unk_token_id", None), None)
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    known = {token: name for name, (token, _) in marks.items() if token != unknown}
     found = {token for text in ("".join(marks), " ".join(marks)) for token in plain_ids(tokenizer, text)} & known.keys()
     if found:
         raise ModelError(
@@ -138,10 +138,11 @@ def check_marks_are_split(tokenizer: Tokenizer) -> None:
 @lru_cache(maxsize=8)
 def begins_anew_after_a_mark(tokenizer: Tokenizer) -> bool:
     """Whether text after a mark is tokenised as at the beginning of a text: older SentencePiece layouts do so."""
-    mark = tokenizer.added_tokens_decoder.get(tokenizer.eos_token_id)
-    if mark is None or not _begins_with_a_space(tokenizer):
+    end = tokenizer.eos_token_id
+    if end not in tokenizer.added_tokens_decoder or not _begins_with_a_space(tokenizer):
         return False
-    return template_ids(tokenizer, f"{mark}{_PROBE}") == (tokenizer.eos_token_id, *plain_ids(tokenizer, _PROBE))
+    text = f"{tokenizer.added_tokens_decoder[end]}{_PROBE}"
+    return template_ids(tokenizer, text) == (end, *plain_ids(tokenizer, _PROBE))
 
 
 _PROBE = "zq"

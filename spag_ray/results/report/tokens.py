@@ -37,13 +37,14 @@ class Aligner:
 
     def locate(self, token_ids: Sequence[int], text: str) -> Located | None:
         """None if the tokens do not give this text, because they are from another tokenizer."""
-        for said in (token_ids, token_ids[:-1]):  # the last token may be a mark that ended the reply
-            for pieces in (self._one_by_one, self._in_place):
-                found = pieces(said)
-                reply = "".join(found).strip()
-                if len(found) == len(said) and self._public(reply) == text:
-                    lengths = _within(found, len(text)) + [0] * (len(token_ids) - len(said))
-                    return Located(reply.removesuffix(text).strip(), lengths)
+        for pieces in (self._one_by_one, self._in_place):
+            found = pieces(token_ids)
+            if len(found) != len(token_ids):
+                continue
+            for kept in (found, [*found[:-1], ""]):  # the last token may be a mark that ended the reply
+                reply = "".join(kept).strip()
+                if self._public(reply) == text:
+                    return Located(reply.removesuffix(text).strip(), _within(kept, len(text)))
         return None
 
     def _one_by_one(self, token_ids: Sequence[int]) -> list[str]:

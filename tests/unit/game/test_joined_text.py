@@ -142,7 +142,7 @@ def test_a_published_row_and_a_game_of_the_same_texts_have_the_same_ids(family: 
     history = [{"role": str(next_role(number)), "content": text} for number, text in enumerate(TALK)]
     game = {"target_word": "river", "max_turns": 5, "history": history}
     episode = episode_from_game(game, 0, "file", make_renderer(template, tokenizer, 5), "published")
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "query": FlatRenderer.query_text(template, history[:number], turn.role, "river", 5),
             "target": turn.text,
