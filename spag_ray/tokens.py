@@ -139,7 +139,7 @@ def check_marks_are_split(tokenizer: Tokenizer) -> None:
 def begins_anew_after_a_mark(tokenizer: Tokenizer) -> bool:
     """Whether text after a mark is tokenised as at the beginning of a text: older SentencePiece layouts do so."""
     end = tokenizer.eos_token_id
-    if end not in tokenizer.added_tokens_decoder or not _begins_with_a_space(tokenizer):
+    if end is None or end not in tokenizer.added_tokens_decoder or not _begins_with_a_space(tokenizer):
         return False
     text = f"{tokenizer.added_tokens_decoder[end]}{_PROBE}"
     return template_ids(tokenizer, text) == (end, *plain_ids(tokenizer, _PROBE))
