@@ -28,6 +28,7 @@ from lm_eval.api.model import TemplateLM
 
 from actors.policy import Policy, Request, Sampling, Score
 from spag_ray.errors import ConfigError, EngineGoneError, InputError, ModelError
+from spag_ray.tokens import end_ids, text_of
 
 SLICE = 48  # tokens; those sampled beyond a stop string are discarded, and each slice costs one more request
 MAX_NEW_TOKENS = 256  # if a task does not set it; the harness's own default
@@ -162,7 +163,7 @@ class PolicyModel(TemplateLM):
             (completion,) = await policy.generate([Request(next(self._names), (*context, *ids), part)])
             is_over = completion.finish_reason != "length"
             ids += completion.token_ids[:-1] if completion.finish_reason == "stop" else completion.token_ids
-            text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
+            text = text_of(self.tokenizer, ids)
             if places := [place for place in map(text.find, stops) if place >= 0]:
                 return text[: min(places)]
             if is_over or len(ids) >= sampling.max_new_tokens:
@@ -242,7 +243,7 @@ def sampling_of(options: dict[str, Any], seed: int, tokenizer: Any) -> tuple[Sam
         top_k if temperature and top_k > 0 else None,
         float(top_p) if temperature and top_p is not None else None,
         seed if temperature else None,
-        tuple({tokenizer.eos_token_id, *special}),
+        tuple({*end_ids(tokenizer), *special}),
     )
     return sampling, stops
 

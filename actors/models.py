@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -58,13 +59,31 @@ def inner_linear_layers(folder: str) -> list[str]:
 
 
 def load_tokenizer(folder: str) -> Any:
-    """The folder's tokenizer. Raises ModelError when transformers cannot read it."""
+    """The folder's tokenizer; its `generation_end_ids` are the tokens that end a text to the folder's model. Raises
+    ModelError when transformers cannot read it."""
     from spag_ray.families.auto import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ModelError(f"{folder}: the tokenizer cannot be read: {str(error).splitlines()[0]}") from error
+    tokenizer.generation_end_ids = _generation_end_ids(Path(folder))
+    return tokenizer
+
+
+def _generation_end_ids(folder: Path) -> tuple[int, ...]:
+    """As transformers and vLLM take them: from generation_config.json, or from what config.json says of generation."""
+    file = folder / "generation_config.json"
+    if not file.is_file():
+        file = folder / "config.json"
+    try:
+        named = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
+    except FileNotFoundError:  # a tokenizer without a model
+        return ()
+    except (OSError, ValueError, AttributeError) as error:
+        raise ModelError(f"{file}: cannot be read as JSON: {error}; copy the file again") from error
+    ends = named if isinstance(named, list) else [named]
+    return tuple(token for token in ends if isinstance(token, int))
 
 
 def cache_folder() -> Path:

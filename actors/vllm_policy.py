@@ -348,6 +348,7 @@ def _sampling_params(sampling: Sampling, room: int) -> Any:
         max_tokens=min(sampling.max_new_tokens, room),
         seed=sampling.seed,
         stop_token_ids=list(sampling.stop_token_ids),
+        ignore_eos=True,  # the ends are in stop_token_ids; vLLM would add those of generation_config.json
         logprobs=0,
         detokenize=False,
     )

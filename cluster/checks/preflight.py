@@ -20,20 +20,23 @@ from learners.deepspeed_config import deepspeed_config, sleep_fault
 from spag_ray.config.no_effect import check_something_to_do
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.formats import holds_games, read_games, read_samples, read_sft
-from spag_ray.errors import ConfigError, SpagError
+from spag_ray.errors import ConfigError, ModelError, SpagError
 from spag_ray.game.conformance import check
 from spag_ray.game.game_renderer import game_renderer
 from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import make_renderer
-from spag_ray.game.protocol import Game, Scripted
-from spag_ray.game.rules import Role
+from spag_ray.game.prompts import Renderer, chat_messages, make_renderer
+from spag_ray.game.protocol import Game, Message, Scripted
+from spag_ray.game.rules import Role, next_role
+from spag_ray.game.token_frames import first_difference
 from spag_ray.game.turn import Turn
 from spag_ray.games.of_config import Scenarios, by_game, game_of
 from spag_ray.results.evaluations import task_names
+from spag_ray.tokens import Tokenizer
 from spag_ray.training_data.prompt_randomization import load_varied
 
 CHECK_WITHIN_S = 600.0  # reading a large model folder from a slow disk
 DOWNLOAD_WITHIN_S = 6 * 3600.0  # data sets of many GiB through a slow network
+_TALK = ("Where would you cross it?", "Is it wet, and 3 km long...", "Yes!", 'A "bridge" (by boat)', "and then?")
 _NUM_CHECKED = 20  # games that show the faults of a game, in a moment
 
 
@@ -191,9 +194,16 @@ def _check_prompts(config: RunConfig, model: str, words: Sequence[str]) -> None:
     if (game := game_of(config)) is not None:
         _check_messages(config, game, model, words)
         return
-    template = load_template(config.prompts)
-    renderer = make_renderer(template, load_tokenizer(model), config.game.max_turns)
+    template, tokenizer = load_template(config.prompts), load_tokenizer(model)
+    renderer = make_renderer(template, tokenizer, config.game.max_turns)
     longest = max(words, key=len)
+    turns: list[Turn] = []
+    for text in _TALK:
+        role, said = next_role(len(turns)), [(turn.role, turn.text) for turn in turns]
+        messages = chat_messages(template, said, role, longest, config.game.max_turns)
+        prompt, reply = renderer.prompt(turns, role, longest), renderer.reply_ids(text)
+        _check_whole(config, tokenizer, renderer, prompt, messages)
+        turns.append(Turn(role, text, prompt, reply, (0.0,) * len(reply), "nobody"))
     rules = max(
         len(renderer.prompt((), Role.ATTACKER, longest)),
         len(renderer.query_ids(template.rules(Role.DEFENDER, longest, config.game.max_turns))),
@@ -208,16 +218,34 @@ def _check_messages(config: RunConfig, game: Game, model: str, scenarios: Sequen
         raise ConfigError(
             f"game.name: {config.game.full_name}: {faults[0]}; spag_ray.game.check lists every fault (docs/games.md)"
         )
-    renderer = game_renderer(game, load_tokenizer(model), config.prompts)
+    tokenizer = load_tokenizer(model)
+    renderer = game_renderer(game, tokenizer, config.prompts)
     longest = max(scenarios, key=len)
-    rules = len(renderer.prompt((), Role.ATTACKER, longest))
+    prompt = renderer.prompt((), Role.ATTACKER, longest)
+    _check_whole(config, tokenizer, renderer, prompt, game.messages(0, (), longest))
+    rules = len(prompt)
     move = ""
     if isinstance(game, Scripted):  # an empty turn may end the game
         move = game.scripted(0, (), longest, random.Random(0))
     if game.rule((move,), longest) is None:
         opening = Turn(Role.ATTACKER, move, (), (), (), "nobody")
-        rules = max(rules, len(renderer.prompt((opening,), Role.DEFENDER, longest)))
+        prompt = renderer.prompt((opening,), Role.DEFENDER, longest)
+        _check_whole(config, tokenizer, renderer, prompt, game.messages(1, (move,), longest))
+        rules = max(rules, len(prompt))
     _check_room(config, rules, 2 * game.max_turns)
+
+
+def _check_whole(
+    config: RunConfig, tokenizer: Tokenizer, renderer: Renderer, prompt: Sequence[int], messages: Sequence[Message]
+) -> None:
+    """Refuses a tokenizer to which a game in pieces is other tokens than its text."""
+    whole = renderer.whole_ids(messages)
+    if renderer.joins_texts and tuple(prompt) != whole:
+        raise ModelError(
+            f"prompts: {config.prompts}: the tokenizer cuts a game's text in another way than its pieces, near "
+            f"{first_difference(tokenizer, prompt, whole)!r}, so a game would not have the tokens that its text has; "
+            "set `prompts: flat`, which is one text, or use another model"
+        )
 
 
 def _check_room(config: RunConfig, rules: int, num_turns: int) -> None:

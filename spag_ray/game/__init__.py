@@ -3,7 +3,7 @@
 The texts of Taboo's prompts are in configs/prompts/.
 
 Tests of other names: deck_file in test_decks.py; game_form in test_conformance.py;
-prompt_file in test_prompts.py; rules, turn in test_game.py; token_frames in test_lines.py.
+prompt_file in test_prompts.py; rules, turn in test_game.py; token_frames in test_joined_text.py.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def spelled(renderer: Renderer, decisions: Sequence[Decision]) -> list[Spelling]
     for number, decision in enumerate(decisions):
         prompt = _prompt(renderer, decision)
         for reply in decision.replies:
-            bare = renderer.reply_ids(reply)[:-1]
+            bare = renderer.answer_ids(reply)[:-1]
             found += [Spelling(number, reply, prompt, (*bare, end)) for end in renderer.usual_ends]
             spaced = renderer.answer_ids(f" {reply}")[:-1]
             if spaced != bare and renderer.text_of(spaced) == reply:

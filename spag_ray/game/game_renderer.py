@@ -83,13 +83,10 @@ class _GameFrame(TokenFrame):
 
 class _GameChat(_GameFrame, ChatFrame):
     def _continued(self, turn: Turn, heard: str) -> tuple[int, ...]:
-        return self.after(turn) + self._plain(heard) + self._to_reply_ids
+        return self.after(turn, heard.strip())
 
     def _rendered(self, contents: Sequence[str]) -> tuple[int, ...]:
-        ids = self._opening_ids
-        for place, content in enumerate(contents):
-            ids += self._plain(content) + (self._to_user_ids if place % 2 else self._to_reply_ids)
-        return ids
+        return self._dialogue([content.strip() for content in contents])
 
 
 class _GameLines(_GameFrame, LinesFrame):
@@ -99,10 +96,10 @@ class _GameLines(_GameFrame, LinesFrame):
         return one_line(text)
 
     def _continued(self, turn: Turn, heard: str) -> tuple[int, ...]:
-        return self.after(turn) + self._plain(heard) + self._new_line
+        return self.after(turn, heard, "")
 
     def _rendered(self, contents: Sequence[str]) -> tuple[int, ...]:
-        return self._begin + tuple(token for content in contents for token in self._plain(content) + self._new_line)
+        return self._begin + self._lines(*contents, "")
 
-    def reply_ids(self, text: str) -> tuple[int, ...]:
-        return super().reply_ids(one_line(text))
+    def whole_ids(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        return self._begin + self._plain("".join(f"{message['content']}\n" for message in messages))

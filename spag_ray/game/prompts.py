@@ -2,9 +2,9 @@
 
 Three styles. `chat` extends a seat's last prompt token-exactly: previous prompt ids + sampled ids + the tokenised glue
 of the tokenizer's chat template. `lines` does the same without a template: rules, then one line per turn. `flat` has
-rules, dialogue and an instruction as one text. All styles tokenise pieces one by one, so prompts that share text share
-token ids. A player's own words are encoded as plain text: `<|im_end|>` in a reply is eight characters to the model, not
-the end of a message.
+rules, dialogue and an instruction as one text. Texts that join are tokenised as one, so a prompt has the ids of its
+whole text. A player's own words are encoded as plain text: `<|im_end|>` in a reply is eight characters to the model,
+not the end of a message.
 
     renderer = make_renderer(load_template("chat"), tokenizer, max_turns=5)
     ids = renderer.prompt(turns, Role.ATTACKER, "river")
@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from spag_ray.errors import ConfigError, ModelError
-from spag_ray.game.prompt_file import PromptTemplate, one_line
+from spag_ray.game.prompt_file import PromptTemplate
 from spag_ray.game.rules import Role, next_role
 from spag_ray.game.token_frames import ChatFrame, LinesFrame, TokenFrame
 from spag_ray.game.turn import Turn
-from spag_ray.tokens import Tokenizer
+from spag_ray.tokens import Tokenizer, holds_a_mark
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,8 @@ class Renderer(Protocol):
     def stop_ids(self) -> tuple[int, ...]: ...
     @property
     def usual_ends(self) -> tuple[int, ...]: ...
+    @property
+    def joins_texts(self) -> bool: ...
 
     def prompt(self, turns: Sequence[Turn], role: Role, target_word: str) -> tuple[int, ...]: ...
     def query_ids(self, query: str) -> tuple[int, ...]: ...
@@ -71,6 +73,7 @@ class Renderer(Protocol):
     def claim(self, word: str) -> Claim: ...
     def spoken(self, word: str) -> Spoken: ...
     def text_of(self, token_ids: Sequence[int]) -> str: ...
+    def whole_ids(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]: ...
 
 
 def chat_messages(
@@ -82,18 +85,18 @@ def chat_messages(
 ) -> list[dict[str, str]]:
     """The prompt of ChatRenderer as messages, for a player behind a chat API. Other templates give one message."""
     if template.style == "flat":
-        text = "".join(_flat_pieces(template, said, role, target_word, max_turns, wording=0))
+        text = _flat_text(template, said, role, target_word, max_turns, wording=0)
         return [{"role": "user", "content": text}]
     if template.style == "lines":
         rules = template.rules(role, target_word, max_turns) + template.separator + template.history_title
         lines = [template.spoken_line(speaker, text) for speaker, text in said]
         return [{"role": "user", "content": "\n".join([rules, *lines, template.spoken_line(role, "")])}]
-    messages = [{"role": "user", "content": template.rules(role, target_word, max_turns)}]
+    messages = [{"role": "user", "content": _heard_first(template.rules(role, target_word, max_turns), "")}]
     for speaker, text in said:
         if speaker is role:
             messages.append({"role": "assistant", "content": text})
         elif len(messages) == 1:
-            messages[0]["content"] += f"\n\n{text}"
+            messages[0]["content"] = _heard_first(messages[0]["content"], text)
         else:
             messages.append({"role": "user", "content": text})
     return messages
@@ -125,16 +128,17 @@ class _TabooFrame(TokenFrame):
         whole claim, because no player would sample the scored tokens then."""
         opening, closing = f"{self.lead}{self.template.claim}".split("{word}")
         before = " " * (len(opening) - len(opening.rstrip(" ")))  # a space belongs to the word's first token
-        opening_ids = self._plain(opening.rstrip(" "))
-        closing_ids = self._plain(closing)
-        word_ids = self._plain(before + word) + closing_ids
-        if opening_ids + word_ids != self._plain(opening + word + closing):
+        opening_ids = self._said(opening.rstrip(" "))
+        closing_ids = self._plain(closing, follows=True)
+        word_ids = self._plain(before + word, follows=True) + closing_ids
+        whole = opening + word + closing
+        if opening_ids + word_ids != self._said(whole) or holds_a_mark(self.tokenizer, whole):
             raise ModelError(
                 f"the tokenizer joins {word!r} to the text beside it in the claim {self.template.claim!r}, so no "
                 "player would sample these tokens; choose another `claim` in the prompt file"
             )
         head, found, _ = opening.partition(_CLAIMS)
-        deciding = self._plain(head + found)
+        deciding = self._said(head + found)
         is_piece = bool(found) and opening_ids[: len(deciding)] == deciding
         num_deciding = len(deciding) if is_piece else len(opening_ids)
         return Claim(opening_ids, word_ids, num_deciding, len(closing_ids))
@@ -152,8 +156,8 @@ class _TabooFrame(TokenFrame):
 
     def spoken(self, word: str) -> Spoken:
         """The tokens that would say this word in a reply."""
-        start = dict.fromkeys((self._plain(self.lead + word), self._plain(self.lead + word.capitalize())))
-        return Spoken(tuple(start), (self._plain(f" {word}"),))
+        start = dict.fromkeys((self._said(self.lead + word), self._said(self.lead + word.capitalize())))
+        return Spoken(tuple(start), (self._plain(f" {word}", follows=True),))
 
 
 class ChatRenderer(_TabooFrame, ChatFrame):
@@ -162,11 +166,9 @@ class ChatRenderer(_TabooFrame, ChatFrame):
     def prompt(self, turns: Sequence[Turn], role: Role, target_word: str) -> tuple[int, ...]:
         assert next_role(len(turns)) is role, "it is the other player's turn"
         own = [turn for turn in turns if turn.role is role]
-        if not own:
-            rules = self._plain(self._rules(role, target_word))
-            heard = self._plain("\n\n") + self._plain(turns[-1].text) if turns else ()
-            return self._opening_ids + rules + heard + self._to_reply_ids
-        return self.after(self._without_thought(own[-1])) + self._plain(turns[-1].text) + self._to_reply_ids
+        if own:
+            return self.after(self._without_thought(own[-1]), turns[-1].text)
+        return self._dialogue([_heard_first(self._rules(role, target_word), turns[-1].text if turns else "")])
 
 
 class FlatRenderer(_TabooFrame):
@@ -174,8 +176,7 @@ class FlatRenderer(_TabooFrame):
 
     def prompt(self, turns: Sequence[Turn], role: Role, target_word: str) -> tuple[int, ...]:
         said = [(turn.role, turn.text) for turn in turns]
-        pieces = _flat_pieces(self.template, said, role, target_word, self.max_turns, self.wording)
-        return self._begin + tuple(token for piece in pieces for token in self._plain(piece))
+        return self.query_ids(_flat_text(self.template, said, role, target_word, self.max_turns, self.wording))
 
     @staticmethod
     def query_text(
@@ -187,7 +188,7 @@ class FlatRenderer(_TabooFrame):
     ) -> str:
         """The prompt as text, for the published training-data files (their field "query")."""
         said = [(Role(turn["role"]), turn["content"]) for turn in history]
-        return "".join(_flat_pieces(template, said, role, target_word, max_turns, wording=0))
+        return _flat_text(template, said, role, target_word, max_turns, wording=0)
 
     def query_ids(self, query: str) -> tuple[int, ...]:
         return self._begin + self._plain(query)
@@ -205,28 +206,29 @@ class LinesRenderer(_TabooFrame, LinesFrame):
     def prompt(self, turns: Sequence[Turn], role: Role, target_word: str) -> tuple[int, ...]:
         assert next_role(len(turns)) is role, "it is the other player's turn"
         own = [turn for turn in turns if turn.role is role]
-        if own:
-            before = self.after(self._without_thought(own[-1]))
-        else:
-            rules = self._rules(role, target_word) + self.template.separator + self.template.history_title
-            before = self._begin + self._plain(rules) + self._new_line
         line = self.template.spoken_line
-        heard = self._plain(line(turns[-1].role, turns[-1].text)) + self._new_line if turns else ()
-        return before + heard + self._plain(line(role, ""))
+        lines = [line(turns[-1].role, turns[-1].text)] if turns else []
+        lines.append(line(role, ""))
+        if own:
+            return self.after(self._without_thought(own[-1]), *lines)
+        rules = self._rules(role, target_word) + self.template.separator + self.template.history_title
+        return self._begin + self._lines(rules, *lines)
 
-    def reply_ids(self, text: str) -> tuple[int, ...]:
-        return super().reply_ids(self.lead + one_line(text))
+
+def _heard_first(rules: str, heard: str) -> str:
+    """A seat's first message in a chat, without outer white space, which some templates drop."""
+    return f"{rules.strip()}\n\n{heard}".strip()
 
 
-def _flat_pieces(
+def _flat_text(
     template: PromptTemplate,
     said: Sequence[tuple[Role, str]],
     role: Role,
     target_word: str,
     max_turns: int,
     wording: int,
-) -> list[str]:
-    """The `flat` layout, cut where prompts of one game begin to differ."""
+) -> str:
+    """The `flat` layout."""
     pieces = [template.rules(role, target_word, max_turns, wording) + template.separator]
     if said:
         pieces.append(template.history_title)
@@ -235,4 +237,4 @@ def _flat_pieces(
     else:
         pieces.append(template.empty_history)
     pieces.append(template.separator + template.instruction(role, target_word, max_turns) + "\n")
-    return pieces
+    return "".join(pieces)

@@ -1,8 +1,9 @@
 """Token ids of replies and of the text between them, for any game: as chat messages, or as lines.
 
 Each seat's prompt extends its previous prompt token-exactly: previous prompt ids + sampled ids + what the frame puts
-between turns. A player's own words are encoded as plain text: `<|im_end|>` in a reply is eight characters to the model,
-not the end of a message.
+between turns. Text between two marks, or after a reply, is tokenised as one, so its ids are those of the whole. A
+player's own words are encoded as plain text: `<|im_end|>` in a reply is eight characters to the model, not the end of
+a message.
 """
 
 from __future__ import annotations
@@ -10,17 +11,31 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import groupby
 
 from cachetools import LRUCache
 
 from spag_ray.errors import ModelError
+from spag_ray.game.prompt_file import one_line
 from spag_ray.game.turn import Turn
-from spag_ray.tokens import Tokenizer, begin_ids, end_id, framing_ids, plain_ids, template_ids
+from spag_ray.tokens import (
+    Tokenizer,
+    begin_ids,
+    begins_anew_after_a_mark,
+    chat_text,
+    check_marks_are_split,
+    end_ids,
+    framing_ids,
+    plain_ids,
+    template_ids,
+    template_parts,
+    text_of,
+)
 
 KEPT_BYTES = 16 * 2**20  # of one renderer; an arena has one for each game
-_ENTRY_BYTES = 280  # of the cache's own books for one text
+_ENTRY_BYTES = 340  # of the cache's own books for one text
 _INT_BYTES = 32  # 28, in blocks of 16
 
 
@@ -30,17 +45,17 @@ class KeptIds:
 
     def __init__(self, tokenizer: Tokenizer, max_bytes: int = KEPT_BYTES) -> None:
         self._tokenizer = tokenizer
-        self._kept: LRUCache[str, tuple[str, tuple[int, ...]]] = LRUCache(max_bytes, getsizeof=_num_bytes)
+        self._kept: LRUCache[tuple[str, bool], tuple[str, tuple[int, ...]]] = LRUCache(max_bytes, getsizeof=_num_bytes)
         self._lock = threading.Lock()  # around the books only: two threads may tokenise the same text
 
-    def __call__(self, text: str) -> tuple[int, ...]:
+    def __call__(self, text: str, follows: bool = False) -> tuple[int, ...]:
         with self._lock:
-            kept = self._kept.get(text)
+            kept = self._kept.get((text, follows))
         if kept is not None:
             return kept[1]
-        ids = plain_ids(self._tokenizer, text)
+        ids = plain_ids(self._tokenizer, text, follows)
         with self._lock, contextlib.suppress(ValueError):  # one text is larger than the whole cache: it is not kept
-            self._kept[text] = text, ids
+            self._kept[text, follows] = text, ids
         return ids
 
 
@@ -50,20 +65,22 @@ def _num_bytes(entry: tuple[str, tuple[int, ...]]) -> int:
 
 
 class TokenFrame:
-    """One text, without a frame."""
+    """One text, without a frame. A reply is tokenised as a text of its own, as the published method does."""
 
     lead = ""  # text between the end of a prompt and the first word of a reply; part of the reply
+    joins_texts = True  # a prompt has the ids of its text as a whole
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self.end_ids: tuple[int, ...] = (end_id(tokenizer),)
+        self.end_ids = end_ids(tokenizer)
         self.tokenizer = tokenizer
-        self._special_ids = framing_ids(tokenizer)
+        self._framing_ids = framing_ids(tokenizer)
         self._begin = begin_ids(tokenizer)
         self._plain = KeptIds(tokenizer)
+        check_marks_are_split(tokenizer)
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        return tuple(sorted({*self.end_ids, *self._special_ids}))
+        return tuple(sorted({*self.end_ids, *self._framing_ids}))
 
     @property
     def usual_ends(self) -> tuple[int, ...]:
@@ -72,44 +89,107 @@ class TokenFrame:
 
     def reply_ids(self, text: str) -> tuple[int, ...]:
         """A reply as the policy should sample it: the text and the token that ends it."""
-        return (*self._plain(text), self.end_ids[0])
+        return (*self._said(self.lead + text), self.end_ids[0])
 
     def answer_ids(self, text: str) -> tuple[int, ...]:
         """The answer to a query outside the game (an SFT row), with the token that ends it."""
         return self.reply_ids(text)
 
     def text_of(self, token_ids: Sequence[int]) -> str:
-        """The text of a reply, without special tokens and outer white space."""
-        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True).strip()
+        """The text of a reply, without tokens that frame messages and outer white space."""
+        return text_of(self.tokenizer, token_ids).strip()
+
+    def whole_ids(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        """Messages up to where a reply begins, tokenised as one text: what `prompt` has to give in pieces."""
+        return self._begin + self._plain("".join(message["content"] for message in messages))
+
+    def _said(self, text: str) -> tuple[int, ...]:
+        """Text with which a reply begins."""
+        return self._plain(text)
+
+    def _own(self, turn: Turn) -> tuple[int, ...]:
+        """The prompt and the reply of a turn, without the token that ended it. A mark in its place is not copied on."""
+        said = turn.token_ids
+        return turn.prompt_ids + (said[:-1] if said and said[-1] in self._framing_ids else said)
 
 
 class ChatFrame(TokenFrame):
     """The tokenizer's chat template; each seat sees its own turns as the assistant's.
 
     The template is split once, with marks in place of the contents. A template that changes earlier messages (drops or
-    rewords them) is refused, because the next prompt would differ from the text that was played.
+    rewords them) is refused, because the next prompt would differ from the text that was played; and so is one whose
+    pieces the tokenizer cuts in another way than the whole.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
-        opening, self._to_reply, self._to_user = _chat_glue(tokenizer)
-        self._opening_ids = template_ids(tokenizer, opening)
-        self._to_reply_ids = template_ids(tokenizer, self._to_reply)
-        self._to_user_ids = template_ids(tokenizer, self._to_user)
-        self.end_ids = tuple(dict.fromkeys((self._to_user_ids[0], *self.end_ids)))
+        opening, to_reply, self.lead, to_user = _chat_glue(tokenizer)
+        self._opening = template_parts(tokenizer, opening)
+        self._to_reply = template_parts(tokenizer, to_reply)
+        if template_parts(tokenizer, to_reply + self.lead) == self._to_reply:
+            self.lead = ""  # the mark before it takes it
+        close = template_parts(tokenizer, to_user)
+        end = next((part for part in close if isinstance(part, int)), None)
+        self._tail = "" if end is None else "".join(map(str, close[: close.index(end)]))
+        if end is None or self._tail.strip():
+            raise ModelError(
+                "the chat template ends a reply with text, not with a token of the tokenizer, so nothing tells where "
+                "a sampled reply ends; set `prompts: flat`"
+            )
+        self._to_user = close[close.index(end) + 1 :]
+        self.end_ids = tuple(dict.fromkeys((end, *self.end_ids)))
+        self._framing_ids |= {end}
+        self._begins_anew = begins_anew_after_a_mark(tokenizer)
+        self._check_whole()
 
-    def after(self, turn: Turn) -> tuple[int, ...]:
-        """The prompt and the reply of a turn, up to where the next message of the other side begins."""
-        said, close = turn.token_ids, self._to_user_ids
-        if said and said[-1] == close[0]:
-            close = close[1:]
-        elif said and said[-1] in self._special_ids:
-            said = said[:-1]  # a misplaced token that begins a message; the message is not opened
-        return turn.prompt_ids + said + close
+    def reply_ids(self, text: str) -> tuple[int, ...]:
+        return super().reply_ids(text + self._tail)
+
+    def after(self, turn: Turn, heard: str) -> tuple[int, ...]:
+        """The prompt and the reply of a turn and the other side's message, up to where the next reply begins."""
+        closed = (*self._own(turn), self.end_ids[0])
+        return closed + self._joined(*self._to_user, heard, *self._to_reply, begins=self._begins_anew)
 
     def query_ids(self, query: str) -> tuple[int, ...]:
         """A question outside the game (an SFT row), up to where its answer begins."""
-        return self._opening_ids + self._plain(query) + self._to_reply_ids
+        return self._joined(*self._opening, query, *self._to_reply)
+
+    def whole_ids(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        return template_ids(self.tokenizer, chat_text(self.tokenizer, [each["content"].strip() for each in messages]))
+
+    def _dialogue(self, contents: Sequence[str]) -> tuple[int, ...]:
+        """Messages by turns of the user and the assistant, the last one the user's, up to where a reply begins."""
+        parts = [*self._opening, contents[0]]
+        for reply, heard in zip(contents[1::2], contents[2::2], strict=True):
+            parts += [*self._to_reply, self.lead + reply + self._tail, self.end_ids[0], *self._to_user, heard]
+        return self._joined(*parts, *self._to_reply)
+
+    def _said(self, text: str) -> tuple[int, ...]:
+        after_mark = bool(self._to_reply) and isinstance(self._to_reply[-1], int)
+        return self._plain(text, not (after_mark and self._begins_anew))
+
+    def _joined(self, *parts: str | int, begins: bool = True) -> tuple[int, ...]:
+        """Text and marks. Neighbouring texts are one. `begins`: as at the beginning of a text."""
+        ids: tuple[int, ...] = ()
+        for is_text, group in groupby(parts, key=lambda part: isinstance(part, str)):
+            same = list(group)
+            ids += self._plain("".join(map(str, same)), not begins) if is_text else tuple(map(int, same))
+            begins = self._begins_anew
+        return ids
+
+    def _check_whole(self) -> None:
+        whole = self.whole_ids([{"content": text} for text in _SAMPLES])
+        pieces = self._joined(*self._opening, _SAMPLES[0], *self._to_reply)
+        for reply, heard in zip(_SAMPLES[1::2], _SAMPLES[2::2], strict=True):
+            pieces += self.reply_ids(reply)
+            pieces += self._joined(*self._to_user, heard, *self._to_reply, begins=self._begins_anew)
+        pieces = pieces[: len(whole)]
+        if pieces != whole[: len(pieces)]:
+            raise ModelError(
+                "the tokenizer cuts a dialogue of the chat template in another way than its pieces, near "
+                f"{first_difference(self.tokenizer, pieces, whole)!r}, so a game would not have the tokens that its "
+                "text has; set `prompts: flat`"
+            )
 
 
 class LinesFrame(TokenFrame):
@@ -119,11 +199,12 @@ class LinesFrame(TokenFrame):
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
         self._line_ends = line_ends(tokenizer)
-        self._text_end = self.end_ids[0]
-        new_line = self._plain("\n")
-        self._new_line = new_line if len(new_line) == 1 and new_line[0] in self._line_ends else self.end_ids
+        self._text_ends = self.end_ids
+        new_line = self._plain("\n", follows=True)
+        self.joins_texts = len(new_line) == 1 and new_line[0] in self._line_ends
+        self._new_line = new_line if self.joins_texts else self._text_ends[:1]
         self.end_ids = self._new_line
-        self._stop_ids = tuple(sorted({*self._special_ids, self._text_end, *self._line_ends}))
+        self._stop_ids = tuple(sorted({*self._framing_ids, *self._text_ends, *self._line_ends}))
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -131,23 +212,38 @@ class LinesFrame(TokenFrame):
 
     @property
     def usual_ends(self) -> tuple[int, ...]:
-        blank = self._plain("\n\n")
-        return tuple(dict.fromkeys((*self.end_ids, self._text_end, *(blank if len(blank) == 1 else ()))))
+        blank = self._plain("\n\n", follows=True)
+        return tuple(dict.fromkeys((*self.end_ids, *self._text_ends, *(blank if len(blank) == 1 else ()))))
 
-    def after(self, turn: Turn) -> tuple[int, ...]:
-        """The prompt and the reply of a turn, up to the beginning of the next line."""
-        said = turn.token_ids
-        if said and said[-1] in self._special_ids:
-            said = said[:-1]
-        closed = bool(said) and said[-1] in self._line_ends
-        return turn.prompt_ids + said + (() if closed else self._new_line)
+    def reply_ids(self, text: str) -> tuple[int, ...]:
+        line = self.lead + one_line(text)
+        ids = self._plain(f"{line}\n", follows=True)  # ".\n" is one token to some tokenizers
+        return ids if self.joins_texts and ids[-1] in self._line_ends else super().reply_ids(one_line(text))
 
     def query_ids(self, query: str) -> tuple[int, ...]:
         """A question outside the game, a line end, and then its answer, which may have many lines."""
-        return self._begin + self._plain(query) + self._new_line
+        return self._begin + self._lines(query, "")
 
     def answer_ids(self, text: str) -> tuple[int, ...]:
-        return (*self._plain(text), self._text_end)
+        return (*self._said(text), self._text_ends[0])
+
+    def after(self, turn: Turn, *lines: str) -> tuple[int, ...]:
+        """The prompt and the reply of a turn, closed as a line, and the lines after it, the last one not ended."""
+        own = self._own(turn)
+        closed = len(own) > len(turn.prompt_ids) and own[-1] in self._line_ends
+        return own + (() if closed else self._new_line) + self._lines(*lines, follows=True)
+
+    def _lines(self, *lines: str, follows: bool = False) -> tuple[int, ...]:
+        """Lines, the last one not ended."""
+        if self.joins_texts:
+            return self._plain("\n".join(lines), follows)
+        ids = self._plain(lines[0], follows)
+        for line in lines[1:]:
+            ids += self._new_line + self._plain(line, follows=True)
+        return ids
+
+    def _said(self, text: str) -> tuple[int, ...]:
+        return self._plain(text, follows=True)
 
 
 @lru_cache(maxsize=8)
@@ -157,23 +253,25 @@ def line_ends(tokenizer: Tokenizer) -> frozenset[int]:
     return frozenset(token for token in every if "\n" in tokenizer.decode([token]))
 
 
+def first_difference(tokenizer: Tokenizer, ids: Sequence[int], whole: Sequence[int]) -> str:
+    """The text around the first token of `whole` that `ids` do not have there."""
+    same = next((place for place, pair in enumerate(zip(ids, whole, strict=False)) if pair[0] != pair[1]), len(ids))
+    return tokenizer.decode(list(whole[max(same - 3, 0) : same + 3]))
+
+
 _MARKS = ("zqfirstzq", "zqsecondzq", "zqthirdzq", "zqfourthzq", "zqfifthzq")
+_SAMPLES = ("Guess: what flows?", "It is 3 km long.", "river", "Is it `wet`?", "I know (2024)!")
 
 
-def _chat_glue(tokenizer: Tokenizer) -> tuple[str, str, str]:
-    """The parts of a chat template: (before the first message's text, user text -> reply, reply -> next user text)."""
+def _chat_glue(tokenizer: Tokenizer) -> tuple[str, str, str, str]:
+    """The parts of a chat template: (before the first message's text, user text -> where a reply is sampled, white
+    space before the reply's text, reply -> next user text)."""
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
             "the model's tokenizer has no chat template, but `prompts` is `chat`; "
             "set `prompts: flat` (for a base model), or use an instruct model"
         )
-    roles = ("user", "assistant", "user", "assistant", "user")
-    messages = [{"role": role, "content": mark} for role, mark in zip(roles, _MARKS, strict=True)]
-
-    def render(count: int) -> str:
-        return tokenizer.apply_chat_template(messages[:count], tokenize=False, add_generation_prompt=True)
-
-    one, two, three = render(1), render(3), render(5)
+    one, two, three = (chat_text(tokenizer, _MARKS[:count]) for count in (1, 3, 5))
     if not (two.startswith(one) and three.startswith(two)):
         raise ModelError(
             "the chat template rewrites earlier messages when the dialogue continues, so prompts would differ from "
@@ -182,7 +280,8 @@ def _chat_glue(tokenizer: Tokenizer) -> tuple[str, str, str]:
     pieces = [three]
     for mark in _MARKS:
         pieces[-1:] = pieces[-1].split(mark)
-    opening, to_reply, to_user, *again = pieces
-    if again != [to_reply, to_user, to_reply]:
+    opening, to_reply, to_user, *again, asked = pieces
+    if again != [to_reply, to_user] or not to_reply.startswith(asked) or to_reply[len(asked) :].strip():
         raise ModelError("the chat template frames later messages differently from the first; set `prompts: flat`")
-    return opening, to_reply, to_user
+    asked = asked.rstrip(" ")  # a space belongs to the first word after it
+    return opening, asked, to_reply[len(asked) :], to_user

@@ -39,9 +39,12 @@ class Aligner:
         """None if the tokens do not give this text, because they are from another tokenizer."""
         for pieces in (self._one_by_one, self._in_place):
             found = pieces(token_ids)
-            reply = "".join(found).strip()
-            if len(found) == len(token_ids) and self._public(reply) == text:
-                return Located(reply.removesuffix(text).strip(), _within(found, len(text)))
+            if len(found) != len(token_ids):
+                continue
+            for kept in (found, [*found[:-1], ""]):  # the last token may be a mark that ended the reply
+                reply = "".join(kept).strip()
+                if self._public(reply) == text:
+                    return Located(reply.removesuffix(text).strip(), _within(kept, len(text)))
         return None
 
     def _one_by_one(self, token_ids: Sequence[int]) -> list[str]:

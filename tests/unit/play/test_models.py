@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from actors.models import resolve_model
+from actors.lm_eval_model import sampling_of
+from actors.models import load_tokenizer, resolve_model
 from spag_ray.errors import ModelError
+from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompts import make_renderer
+from spag_ray.game.rules import Role
+from spag_ray.game.turn import Turn
 
 
 def test_a_folder_that_is_no_model_is_refused_with_what_it_lacks(tmp_path: Path) -> None:
@@ -15,3 +23,61 @@ def test_a_folder_that_is_no_model_is_refused_with_what_it_lacks(tmp_path: Path)
         resolve_model(str(tmp_path))
     with pytest.raises(ModelError, match="no such model folder"):
         resolve_model(str(tmp_path / "absent"))
+
+
+@pytest.mark.parametrize(
+    ("generation", "model", "ends"),
+    [
+        ({"eos_token_id": [2, 9]}, {"eos_token_id": 2}, (2, 9)),
+        ({"eos_token_id": 9}, {"eos_token_id": 2}, (9,)),
+        ({}, {"eos_token_id": 9}, ()),
+        (None, {"eos_token_id": [9, 2]}, (9, 2)),
+        (None, {"eos_token_id": None}, ()),
+    ],
+)
+def test_a_tokenizer_knows_the_ends_that_the_models_folder_names(
+    generation: dict[str, Any] | None, model: dict[str, Any], ends: tuple[int, ...], tiny_model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | model))
+    (folder / "generation_config.json").unlink()
+    if generation is not None:
+        (folder / "generation_config.json").write_text(json.dumps(generation))
+    assert load_tokenizer(str(folder)).generation_end_ids == ends
+
+
+@pytest.mark.parametrize("style", ["chat", "flat", "lines"])
+def test_an_end_of_generation_config_ends_a_reply_and_is_not_copied_on(
+    style: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    (folder / "generation_config.json").write_text('{"eos_token_id": [2, 9]}')
+    tokenizer = load_tokenizer(str(folder))
+    renderer = make_renderer(load_template(style), tokenizer, 3)
+    assert {2, 9} <= {*renderer.stop_ids}
+    assert {2, 9} <= {*renderer.usual_ends}
+    said = renderer.reply_ids("big water")
+    assert said[-1] == 2, "the tokenizer's own end is what is trained"
+    ended = (*said[:-1], 9)
+    assert renderer.text_of(ended) == "big water"
+    usual, other = (
+        Turn(Role.ATTACKER, "big water", renderer.prompt([], Role.ATTACKER, "river"), ids, (0.0,) * len(ids), "p")
+        for ids in (said, ended)
+    )
+    heard = Turn(Role.DEFENDER, "what ?", (5,), (5,), (0.0,), "p")
+    assert renderer.prompt([other, heard], Role.ATTACKER, "river") == renderer.prompt(
+        [usual, heard], Role.ATTACKER, "river"
+    )
+    assert {2, 9} <= {*sampling_of({"until": ["!"]}, 0, tokenizer)[0].stop_token_ids}
+
+
+def test_a_damaged_generation_config_is_one_line(tiny_model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    (folder / "generation_config.json").write_text('{"eos_token_id": ')
+    with pytest.raises(ModelError, match=r"generation_config\.json: cannot be read as JSON") as caught:
+        load_tokenizer(str(folder))
+    assert "\n" not in str(caught.value)

@@ -59,6 +59,17 @@ def test_the_same_request_is_answered_the_same_way_twice(policy: Any, loop: Any)
     assert first.token_ids == again.token_ids
 
 
+def test_a_reply_ends_at_no_token_but_those_that_were_asked_for(model_policy: Any, loop: Any) -> None:
+    """The folder's generation_config.json names token 2."""
+    answers = [
+        answer
+        for seed in range(12)
+        for answer in loop.run(model_policy.generate([ask(f"end-{seed}", Sampling(1.0, 30, seed=seed))]))
+    ]
+    assert any(2 in answer.token_ids for answer in answers)
+    assert {(len(answer.token_ids), answer.finish_reason) for answer in answers} == {(30, "length")}
+
+
 def test_a_reply_ends_at_a_stop_token_or_at_its_length(model_policy: Any, loop: Any) -> None:
     stopped_at_all = False
     for seed in range(12):

@@ -146,3 +146,27 @@ def test_a_model_that_could_not_be_written_after_its_training_is_refused(tiny_mo
     (model / "generation_config.json").write_text('{"length_penalty": 2.0}')
     with pytest.raises(ModelError, match=r"can be read, but not saved.*length_penalty"):
         check_run(config, str(model), ["tiger"], ["apple"], [])
+
+
+def test_a_tokenizer_that_joins_a_line_end_to_the_next_line_is_refused_for_lines(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    """Its text as a whole has tokens that no game has: a reply ends at the line end alone."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    raw = Tokenizer(models.BPE({letter: n for n, letter in enumerate([*letters, "ĊH"])}, [("Ċ", "H")]))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    raw.decoder = decoders.ByteLevel()
+    raw.add_special_tokens(["</s>"])
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="</s>").save_pretrained(model)
+    settings: dict[str, Any] = {"engine": {"max_model_len": 8192}, "learner": {"packing": "none"}}
+    check_model(parse_config({**settings, "prompts": "flat"}), str(model), ["tiger"])
+    with pytest.raises(
+        ModelError, match=r"prompts: lines: the tokenizer cuts .* near .*\\nH.* set `prompts: flat`"
+    ) as caught:
+        check_model(parse_config({**settings, "prompts": "lines"}), str(model), ["tiger"])
+    assert "\n" not in str(caught.value)
