@@ -47,7 +47,9 @@ _CONNECTIVE = re.compile(
     r"(?<![^\W_])(?<![^\W_][\-'])(?:(?P<other>or|either|and|plus|nor|versus|vs|aka|alias|also|as\s+well\s+as|along\s+with)"
     r"|(?P<denied>not|rather\s+than|instead\s+of))(?![\-']?[^\W_])"
 )
-_ALONE = re.compile(rf"\W*(?:{FILLER.pattern}\W{{1,8}}){{0,4}}(?P<word>{_CONNECTIVE.pattern})(?:$|\W+(?:$|(?P<talk>{TALK_GOES_ON.pattern})))")  # all that a lead is followed by
+_ALONE = re.compile(
+    rf"\W*(?:{FILLER.pattern}\W{{1,8}}){{0,4}}(?P<word>{_CONNECTIVE.pattern})(?:$|\W+(?:$|(?P<talk>{TALK_GOES_ON.pattern})))"
+)  # all that a lead is followed by
 _REASON = re.compile(
     r"\W*(?:and\s+|so\s+)?(?:because|since|as|given|thanks|judging|based|considering"
     r"|(?:the|your|my)\s+(?:clues?|hints?|reasons?)"

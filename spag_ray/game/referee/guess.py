@@ -11,10 +11,10 @@ exactly one word. First all words that it names are collected, without use of th
 candidate is compared with the target's forms. The guess is right if there are candidates and all of them are forms of
 the target.
 
-A target with marks or spaces in it ("p.m.", "r&b", "rock and roll"), or one that structures sentences ("because"), is not
-collected like this. So the target itself is looked for at the first place after the claim where a word can be named. It
-is guessed if it stands there whole, and nothing is named beside it, with or without knowledge of the target. So one
-reply cannot be a right guess of two words that share no form, unless one of them is a part of the other ("a.m.", "m").
+A target with marks or spaces in it ("p.m.", "r&b", "rock and roll"), or one that structures sentences ("because"), is
+not collected like this. So the target itself is looked for at the first place after the claim where a word can be
+named. It is guessed if it stands there whole, and nothing else is named, with or without knowledge of the target. So
+one reply cannot be a right guess of two words that share no form, unless one is a part of the other ("a.m.", "m").
 """
 
 from __future__ import annotations
@@ -58,9 +58,7 @@ _QUOTED = re.compile(
 )
 _CLAIM_REPEATED = re.compile(r"(?<![^\W_])i\s+know\s+the\s+(?:\w+\s+)?word(?![^\W_])")
 # Not the "#" of "c#", and not what is before the marks of "c++".
-_DECORATION = re.compile(
-    r"[*_`\"~<>\[\]{}](?![+#])|(?<!(?<![^\W_])[^\W_])#(?![+#])|(?<![^\W_])'|'(?![^\W_])"
-)
+_DECORATION = re.compile(r"[*_`\"~<>\[\]{}](?![+#])|(?<!(?<![^\W_])[^\W_])#(?![+#])|(?<![^\W_])'|'(?![^\W_])")
 _BESIDE = re.compile(r"[\s*_`\"~'<>\[\]{}()]")  # around a named word
 _BEFORE_LEAD = re.compile(r"[.!?;:,\-\u2014\u2026]")  # between the claim and what names the word
 _CLOSED = re.compile(rf"{_BESIDE.pattern}{{0,8}}(?:$|[.!?;:,](?![^\W_])|-+\s|[\u2014\u2026])")

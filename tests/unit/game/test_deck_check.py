@@ -42,9 +42,13 @@ def test_the_shipped_deck_has_no_fault(name: str) -> None:
         (
             deck().replace("butter:", "Hund:", 1),
             1,
-            "'Hund' is not one lower-case word: write 'hund'. The referee reads English and compares words in lower case",
+            "'Hund' is not one lower-case word: write 'hund'. The referee reads English and compares words in lower",
         ),
-        (deck().replace("butter:", "peanut butter:", 1), 1, "'peanut butter' is not one lower-case word: it has more than letters"),
+        (
+            deck().replace("butter:", "peanut butter:", 1),
+            1,
+            "'peanut butter' is not one lower-case word: it has more than letters",
+        ),
         (deck().replace("butter:", "p.m.:", 1), 1, "'p.m.' is not one lower-case word: it has more than letters"),
     ],
 )

@@ -85,15 +85,16 @@ TALKATIVE = [
 
 
 # Words with marks or spaces in them, of other scripts, and words that structure a sentence.
-ODD = [
-    *"p.m. r&b R&B AT&T U.S. e.g. c# C++ .net node.js hello_world 24/7 4x4 and/or yes/no Yahoo! who? 3.14".split(),
-    *"plus versus aka alias either or and not also rock'n'roll 'tis #hashtag @mention not-for-profit plus-size".split(),
-    *"jack-o'-lantern ping\u2014pong L\u00b7L \u82f9\u679c \u0915\u093f\u0924\u093e\u092c \u0bae\u0bc6\u0bb4\u0bcd".split(),
-    *"\u0e2b\u0e19\u0e31\u0e07\u0e2a\u0e37\u0e2d \uc0ac\uacfc \u043a\u043d\u0438\u0433\u0430".split(),
-    *["rock and roll", "salt & pepper", "to be or not to be", "the end", "The Who", "a cat", "St. John", "as well as"],
-    *["Washington, D.C.", "Hello, World!", "C (language)", "[bracket]", "instead of"],
-]
-ALONE = "never is it's isn't given thanks because I'm \u00bd 100% \u2665 \U0001f600".split()
+ODD = """
+    p.m.|r&b|R&B|AT&T|U.S.|e.g.|c#|C++|.net|node.js|hello_world|24/7|4x4|and/or|yes/no|Yahoo!|who?|3.14|#hashtag|@mention
+    |plus|versus|aka|alias|either|or|and|not|also|rock'n'roll|'tis|not-for-profit|plus-size|jack-o'-lantern|L\u00b7L
+    |ping\u2014pong|\u82f9\u679c|\u0915\u093f\u0924\u093e\u092c|\u0bae\u0bc6\u0bb4\u0bcd|\u0e2b\u0e19\u0e31\u0e07\u0e2a\u0e37\u0e2d|\uc0ac\uacfc|\u043a\u043d\u0438\u0433\u0430
+    |rock and roll|salt & pepper|to be or not to be|the end|The Who|a cat|St. John|as well as|instead of
+    |Washington, D.C.|Hello, World!|C (language)|[bracket]
+"""
+ODD_WORDS = [word.strip() for word in ODD.split("|")]
+# With talk beside them they are not understood.
+ALONE = "never is it's isn't given thanks because I'm 100% \u00bd \u2665 \U0001f600 *".split()  # noqa: SIM905
 ODD_CLAIMS = ["I know the word! It is `{}`!", "I know the word! It is `{}`", 'I know the word: "{}".']
 TALKATIVE_CLAIMS = [
     "I know the word! It is {}! Good game, my friend!",
@@ -133,7 +134,7 @@ def test_a_plain_guess_wins_for_every_word(template: str) -> None:
 
 @pytest.mark.parametrize("template", [*ODD_CLAIMS, *TALKATIVE_CLAIMS])
 def test_a_word_with_marks_or_of_structure_can_be_guessed(template: str) -> None:
-    words = [*ODD, *ALONE] if template in ODD_CLAIMS else ODD
+    words = [*ODD_WORDS, *ALONE] if template in ODD_CLAIMS else ODD_WORDS
     lost = [word for word in words if answered(template.format(word), word) is not Outcome.DEFENDER_WINS]
     assert not lost
 
