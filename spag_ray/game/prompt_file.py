@@ -1,4 +1,5 @@
-"""Prompt files (configs/prompts/*.yaml): the rules in words, and how a dialogue is laid out.
+"""Prompt files (configs/prompts/*.yaml): the rules in words, how a dialogue is laid out, and whether the referee accepts
+their claim.
 
 template = load_template("lines")
 template.rules(Role.ATTACKER, "river", max_turns=4)

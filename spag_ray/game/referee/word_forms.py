@@ -167,7 +167,7 @@ def inflections(word: str) -> frozenset[str]:
         for found in lemminflect.getAllInflections(base).values():
             forms.update(found)
     forms |= {form for form in _regular_forms(word) if word in _lemmas(form) or not _lemmas(form)}
-    forms = {form.lower() for form in forms}
+    forms = {form.lower() for form in forms if " " not in form}  # "off set" is two words, and no form of "offset"
     return frozenset(forms if word in STOP_WORDS else forms - STOP_WORDS) | {word}
 
 

@@ -85,6 +85,7 @@ HARMLESS = [
     # two whole words
     ("bead", "Let it be, ad nauseam"),
     ("bead", "Let it be ad hoc."),
+    ("offset", "With the light off set the table."),
     ("bead", "Let it be...ad nauseam."),
     ("table", "The tab, le grand."),
     ("carpet", "I sold my car.Pet it."),
