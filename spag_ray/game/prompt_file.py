@@ -1,5 +1,4 @@
-"""Prompt files (configs/prompts/*.yaml): the rules in words, how a dialogue is laid out, and whether the referee accepts
-their claim.
+"""Prompt files (configs/prompts/*.yaml): the rules in words, the layout of a dialogue, and the check of their claim.
 
 template = load_template("lines")
 template.rules(Role.ATTACKER, "river", max_turns=4)

@@ -22,7 +22,8 @@ with atheris.instrument_imports(include=["spag_ray"]):
 FRAGMENTS = """
     I know the word|i know the word!|it is|it isn't|is it|not|or|and|but it isn't|because|my guess is|answer|no|wait
     |thanks|the|a|an|rather than|good game|1.|2)|-|c a t|r, i, v, e and r|either|you mean|:|;|,|.|!|?|/|&|'|+|=>|(|)|[|]
-    |`|**|_|river|lake|boat|cat|ri ver|r1ver|fail|fall|fa11|able|table|a b l e|ice|attacker:|defender:|then|so|is|c|word|p.m.|plus|r&b
+    |`|**|_|river|lake|boat|cat|ri ver|r1ver|fail|fall|fa11|able|table|a b l e|ice|attacker:|defender:|then|so|is|c|word
+    |p.m.|plus|r&b
 """
 PIECES = [piece.strip() for piece in FRAGMENTS.split("|")]
 PIECES += [" ", "\n", "\u034f", "\u0301", "\u0456", "\u00e9", "\u2014", "\U0001f600"]
