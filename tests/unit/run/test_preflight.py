@@ -97,7 +97,7 @@ def test_a_prompt_file_whose_claim_the_referee_never_accepts_is_refused(
     rules: str, defender: str, claim: str, fault: str | None, tmp_path: Path
 ) -> None:
     config = parse_config({"prompts": german(tmp_path, defender, claim), "game": {"rules": rules}})
-    if fault is None or (rules == "published" and claim.startswith("I do not")):  # it has no eye for "not"
+    if fault is None:
         check_words(config, ["Hund", "p.m."], ["river"])
         return
     with pytest.raises(ConfigError, match=rf"^prompts: \S*german\.yaml: .*{fault}") as caught:
@@ -106,15 +106,12 @@ def test_a_prompt_file_whose_claim_the_referee_never_accepts_is_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_the_claim_of_every_word_of_a_run_is_judged_in_seconds(tmp_path: Path) -> None:
+def test_the_claim_of_every_word_of_a_run_is_judged_in_seconds() -> None:
     words = top_words(50_000)
     started = time.process_time()
     for rules in ("strict", "published"):
         check_words(parse_config({"game": {"rules": rules}}), words, ["p.m.", "r&b"])
     assert time.process_time() - started < 15
-    claim = german(tmp_path, TOLD, "I know the word! It is the {word} of all")
-    with pytest.raises(ConfigError, match="is no guess"):
-        check_words(parse_config({"prompts": claim}), ["river"], [])
     with pytest.raises(ConfigError, match=r"names '\. Attacker: x' .* would not win: the defender spoke"):
         check_words(parse_config({}), ["river"], [". Attacker: x"])
 
