@@ -23,7 +23,7 @@ from spag_ray.episodes.formats import holds_games, read_games, read_samples, rea
 from spag_ray.errors import ConfigError, ModelError, SpagError
 from spag_ray.game.conformance import check
 from spag_ray.game.game_renderer import game_renderer
-from spag_ray.game.prompt_file import load_template
+from spag_ray.game.prompt_file import check_guesses, load_template
 from spag_ray.game.prompts import Renderer, chat_messages, make_renderer
 from spag_ray.game.protocol import Game, Message, Scripted
 from spag_ray.game.rules import Role, next_role
@@ -118,6 +118,14 @@ def check_claims(config: RunConfig, model: str, words: Sequence[str]) -> None:
         renderer.claim(word)
 
 
+def check_words(config: RunConfig, *scenarios: Scenarios) -> None:
+    """Refuses a prompt file of Taboo whose claim the referee does not accept, and words that cannot be guessed."""
+    for place, each in enumerate(config.each_game):
+        if each.game.is_taboo:
+            words = (word for own in scenarios for word in list(by_game(config, own).values())[place])
+            check_guesses(each.prompts, words, each.game.rules)
+
+
 def check_tasks(config: RunConfig, model: str) -> None:
     """Refuses tasks of lm-evaluation-harness that do not exist, whose data is not available, or that the engines or the
     tokenizer cannot evaluate. Reads all their data, which takes minutes for large sets. Call it in its own process."""
@@ -142,6 +150,7 @@ def check_run(config: RunConfig, model: str, words: Scenarios, held_out: Scenari
     if config.evaluation.tasks:
         os.environ.update(harness_environment(config.evaluation.download))  # set before the imports that read it
     trained, kept = by_game(config, words).values(), by_game(config, held_out).values()
+    check_words(config, words, held_out)
     check_saving(model)
     for each, own, out in zip(config.each_game, trained, kept, strict=True):
         check_model(each, model, [*own, *out])

@@ -19,7 +19,15 @@ from cluster.checks.check_results import CheckResult
 from cluster.checks.cluster_checks import cluster_checks
 from cluster.checks.imports import check_imports
 from cluster.checks.node_report import memory_bytes
-from cluster.checks.preflight import check_claims, check_files, check_model, check_saving, check_tasks, in_a_process
+from cluster.checks.preflight import (
+    check_claims,
+    check_files,
+    check_model,
+    check_saving,
+    check_tasks,
+    check_words,
+    in_a_process,
+)
 from cluster.launch.placed_run import every_words, idle_values, needs_cards
 from cluster.planning.memory import GIB
 from cluster.runtime.ray_session import ray_session
@@ -59,6 +67,8 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
         yield _failed("words", error)
     yield _checked("files", "every file that the configuration names can be read", lambda: check_files(config))
     yield _checked("imports", "what the run needs can be imported here", lambda: check_imports(config))
+    told = "the referee accepts the claim of the prompt file, and every word can be guessed"
+    yield _checked("prompts", told, lambda: check_words(config, words, held_out))
     try:
         model = resolve_model(config.model)
         trained, kept = by_game(config, words).values(), by_game(config, held_out).values()

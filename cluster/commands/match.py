@@ -11,7 +11,7 @@ from rich.console import Console
 from actors.endpoint_policy import check_endpoint
 from actors.models import resolve_model
 from cluster.checks.imports import check_imports
-from cluster.checks.preflight import check_model, in_a_process
+from cluster.checks.preflight import check_model, check_words, in_a_process
 from cluster.launch.placed_run import every_words, needs_cards, placed_run, watch_run, words_of_file
 from cluster.monitor.tables import comparison_lines, guess_table, match_tables
 from cluster.runtime.output_files import free_name
@@ -54,6 +54,7 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
         load_deck(config.words.cards_from, config.words.max_difficulty) if is_scripted or needs_cards(config) else {}
     )
     held_out = words_of_file(config, wanted.words) if wanted.words else every_words(config, cards)[1]
+    check_words(config, held_out)
     model = next((entrant.folder for entrant in entrants if entrant.folder), None) or resolve_model(config.model)
     for folder in dict.fromkeys(entrant.folder or model for entrant in entrants):
         for each, own in zip(config.each_game, by_game(config, held_out).values(), strict=True):

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from actors.models import resolve_model
 from cluster.checks.imports import check_imports
-from cluster.checks.preflight import check_model, in_a_process
+from cluster.checks.preflight import check_model, check_words, in_a_process
 from cluster.launch.placed_run import needs_cards, placed_run, training_words, watch_run, words_of_file
 from cluster.runtime.output_files import refuse_existing
 from cluster.runtime.ray_session import get
@@ -38,6 +38,7 @@ def run_play(
         words = training_words(
             config, load_deck(config.words.cards_from, config.words.max_difficulty) if needs_cards(config) else {}
         )[1]
+    check_words(config, words)
     attacker_model = resolve_model(attacker or config.model)
     defender_model = resolve_model(defender or config.model)
     for model in {attacker_model, defender_model}:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import yaml
 
+from spag_ray.game.referee.skeleton import is_letters
 from spag_ray.game.words import STOP_WORDS
 
 # libyaml's parser, if it is available, is ten times as fast.
@@ -103,8 +104,14 @@ def read_deck(text: str) -> tuple[list[Entry], list[Fault]]:
 
 
 def _word_fault(word: str) -> str | None:
-    if not (word.isalpha() and word == word.lower()):
-        return f"{word!r} is not one lower-case word"
+    told = f"{word!r} is not one lower-case word"
+    if not is_letters(word):
+        return f"{told}: it has more than letters; an entry is for one word of letters"
+    if word != word.lower():
+        return (
+            f"{told}: write {word.lower()!r}. The referee reads English and compares words in lower case, so a German "
+            "noun or a name is the same word with and without its capital"
+        )
     if word in STOP_WORDS:
         return f"{word}: a stop word; it is too common to be a target"
     return None

@@ -1,4 +1,4 @@
-"""Prompt files (configs/prompts/*.yaml): the rules in words, and how a dialogue is laid out.
+"""Prompt files (configs/prompts/*.yaml): the rules in words, the layout of a dialogue, and the check of their claim.
 
 template = load_template("lines")
 template.rules(Role.ATTACKER, "river", max_turns=4)
@@ -6,14 +6,15 @@ template.rules(Role.ATTACKER, "river", max_turns=4)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from spag_ray.config.shipped import find_config
 from spag_ray.errors import ConfigError
-from spag_ray.game.rules import Role
+from spag_ray.game.referee.judge import judge_turn
+from spag_ray.game.rules import Outcome, Role
 from spag_ray.plain_yaml import parse_yaml
 
 
@@ -102,6 +103,45 @@ def load_template(name: str) -> PromptTemplate:
     if template.instructions is not None and "{target_word}" in template.instructions.defender:
         raise ConfigError(f"{path}: the defender's instruction holds the {{target_word}}; take it out")
     return template
+
+
+CLAIMS = "I know the word"  # every referee takes a reply with this text for a claim
+_TOLD = {"strict": CLAIMS, "published": f"{CLAIMS}! It"}  # what a claim begins with, to each referee
+
+
+def check_guesses(prompts: str, words: Iterable[str], rules: str) -> None:
+    """Refuses a prompt file (as `load_template`) whose claim is no guess to the referee, or that tells the defender no
+    claim, and a word that cannot be guessed by naming it. The referees read English. Raises ConfigError."""
+    template = load_template(prompts)
+    told = f"prompts: {find_config(prompts, 'prompts')}"
+
+    def fault(word: str) -> str | None:
+        verdict = judge_turn(template.claim.replace("{word}", word), 1, word, rules)
+        if verdict is None:
+            return "it is no guess"
+        return None if verdict.outcome is Outcome.DEFENDER_WINS else verdict.reason
+
+    remedy = f'write "{CLAIMS}! It is `X`!", whatever the language of the rest'
+    if fault("river"):
+        raise ConfigError(
+            f"{told}: the claim {template.claim!r} is no guess to the {rules} referee, which reads English, so no "
+            f"defender could win; {remedy}, with {{word}} for X"
+        )
+    for index, wording in enumerate(template.wordings):
+        text = f"{wording.defender} {template.instruction(Role.DEFENDER, '', 1)}"
+        if _TOLD[rules].casefold() not in one_line(text).casefold():
+            raise ConfigError(
+                f"{told}: wording {index} tells the defender no claim that the {rules} referee accepts (it reads "
+                f"English), so it could not win; {remedy}"
+            )
+    if rules == "published":
+        return  # its pattern of a guess ends with the word, whatever the word is; to judge 50,000 takes a minute
+    for word in words:
+        if reason := fault(word):
+            raise ConfigError(
+                f"{told}: a defender that names {word!r} with the claim {template.claim!r} would not win: {reason}; "
+                "remove the word, or change the claim"
+            )
 
 
 def one_line(text: str) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from spag_ray.errors import ConfigError, ModelError
-from spag_ray.game.prompt_file import PromptTemplate
+from spag_ray.game.prompt_file import CLAIMS, PromptTemplate, one_line
 from spag_ray.game.rules import Role, next_role
 from spag_ray.game.token_frames import ChatFrame, LinesFrame, TokenFrame
 from spag_ray.game.turn import Turn
@@ -39,9 +39,6 @@ class Claim:
     def named_ids(self) -> tuple[int, ...]:
         """The word without the mark."""
         return self.word_ids[: len(self.word_ids) - self.num_closing]
-
-
-_CLAIMS = "I know the word"  # every referee takes a reply with this text for a claim
 
 
 @dataclass(frozen=True)
@@ -137,7 +134,7 @@ class _TabooFrame(TokenFrame):
                 f"the tokenizer joins {word!r} to the text beside it in the claim {self.template.claim!r}, so no "
                 "player would sample these tokens; choose another `claim` in the prompt file"
             )
-        head, found, _ = opening.partition(_CLAIMS)
+        head, found, _ = opening.partition(CLAIMS)
         deciding = self._said(head + found)
         is_piece = bool(found) and opening_ids[: len(deciding)] == deciding
         num_deciding = len(deciding) if is_piece else len(opening_ids)

@@ -23,10 +23,28 @@ FRAGMENTS = """
     I know the word|i know the word!|it is|it isn't|is it|not|or|and|but it isn't|because|my guess is|answer|no|wait
     |thanks|the|a|an|rather than|good game|1.|2)|-|c a t|r, i, v, e and r|either|you mean|:|;|,|.|!|?|/|&|'|+|=>|(|)|[|]
     |`|**|_|river|lake|boat|cat|ri ver|r1ver|fail|fall|fa11|able|table|a b l e|ice|attacker:|defender:|then|so|is|c|word
+    |p.m.|plus|r&b
 """
 PIECES = [piece.strip() for piece in FRAGMENTS.split("|")]
 PIECES += [" ", "\n", "\u034f", "\u0301", "\u0456", "\u00e9", "\u2014", "\U0001f600"]
-WORDS = ["river", "lake", "boat", "cat", "fail", "fall", "able", "table", "ice", "word", "game", "c", "r\u00edo"]
+WORDS = [
+    "river",
+    "lake",
+    "boat",
+    "cat",
+    "fail",
+    "fall",
+    "able",
+    "table",
+    "ice",
+    "word",
+    "game",
+    "c",
+    "r\u00edo",
+    "p.m.",
+    "plus",
+    "r&b",
+]
 NUM_TIMES = 16  # a reply is repeated until its time can be measured
 MAX_S_PER_CHARACTER = 30e-6  # some ten times what is usual under the fuzzer
 

@@ -19,13 +19,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spag_ray.game.referee.phrases import BENIGN, FILLER, LEAD, NEGATIVE_LEAD, TALK_GOES_ON
+from spag_ray.game.referee.skeleton import MARK_LETTERS
 from spag_ray.game.referee.word_forms import is_word
 from spag_ray.game.words import STOP_WORDS
 
 _MARKS = r".!?;:,\n()\u2014/|&=>\u2192"
 _PIECE = re.compile(rf"(?P<body>(?:(?!\s-+\s)[^{_MARKS}])*)(?P<marks>(?:\s-+\s|[{_MARKS}\s])*)")
 _NEXT_LEAD = re.compile(rf"\s{{0,3}}{LEAD.pattern}")
-_TOKEN = re.compile(r"[^\W_]+(?:['\-][^\W_]+)*[+#]*")
+_LETTERS = rf"[^\W_]+(?:[{MARK_LETTERS}]+[^\W_]*)*"
+_TOKEN = re.compile(rf"{_LETTERS}(?:['\-]{_LETTERS})*[+#]*")
 _SPELLED = re.compile(
     r"(?<![^\W_])(?<!')[^\W\d_](?=[\s,.\-/])(?P<joint>\s{0,3}[,.\-/]?\s{0,3})[^\W\d_](?:(?P=joint)[^\W\d_])*"
     r"(?:,?\s{1,3}and\s{1,3}[^\W\d_])?(?![^\W_])(?!'[^\W_])"
@@ -39,12 +41,15 @@ _OPENING = re.compile(
 _ALTERNATIVE = re.compile(r"\W*(?:or|either|nor|plus|versus|vs|aka|also|alternatively|otherwise)(?![^\W_])")
 _DENIAL = re.compile(
     r"\W*(?:(?:but|and|so|it's|its|that's)\s+)?(?:definitely\s+|certainly\s+|surely\s+)?"
-    r"(?:not|never|neither|nor|isn't|wasn't|rather\s+than|instead\s+of)(?![^\W_])"
+    r"(?:not|never|neither|nor|isn't|wasn't|rather\s+than|instead\s+of)(?![\-']?[^\W_])"
 )
 _CONNECTIVE = re.compile(
-    r"(?<![^\W_\-'])(?:(?P<other>or|either|and|plus|nor|versus|vs|aka|alias|also|as\s+well\s+as|along\s+with)"
-    r"|(?P<denied>not|rather\s+than|instead\s+of))(?![^\W_\-'])"
+    r"(?<![^\W_])(?<![^\W_][\-'])(?:(?P<other>or|either|and|plus|nor|versus|vs|aka|alias|also|as\s+well\s+as|along\s+with)"
+    r"|(?P<denied>not|rather\s+than|instead\s+of))(?![\-']?[^\W_])"
 )
+_ALONE = re.compile(
+    rf"\W*(?:{FILLER.pattern}\W{{1,8}}){{0,4}}(?P<word>{_CONNECTIVE.pattern})(?:$|\W+(?:$|(?P<talk>{TALK_GOES_ON.pattern})))"
+)  # all that a lead is followed by
 _REASON = re.compile(
     r"\W*(?:and\s+|so\s+)?(?:because|since|as|given|thanks|judging|based|considering"
     r"|(?:the|your|my)\s+(?:clues?|hints?|reasons?)"
@@ -176,6 +181,13 @@ class _Collector:
         before = [token for token in self._tokens(start, lead.start()) if _is_content(token)]
         if len(before) == 1 and not self.only_leads and not _TALK.match(self.text, start, end):
             self._name(start, lead.start(), start)
+        alone = _ALONE.match(self.text, lead.end(), end)
+        if alone is not None:  # "It is plus!"
+            rank = _SURE if _is_content(alone.group("word")) else _TALK_AFTER_LEAD
+            self.named.append(Candidate(alone.group("word"), alone.end("word"), lead.start(), rank))
+            self.is_sure = self.is_sure or rank == _SURE
+            self.is_talking = alone.group("talk") is not None
+            return
         denial = _DENIAL.match(self.text, lead.end(), end)
         if NEGATIVE_LEAD.search(lead.group()) or denial:
             self.is_denying = True

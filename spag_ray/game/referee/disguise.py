@@ -12,9 +12,10 @@ that it resembles (skeleton.py). A form counts as said if it fills whole tokens:
 - one token: the form's own letters, or look-alikes of them ("r1ver", "rlver") unless the token itself is a word in use.
 - single letters with the same separator throughout ("r i v e r", "r, i, v, e and r"). A longer run spells another word,
   unless the extra letters are an "a" or "I" beside the form.
-- tokens broken by decoration without a space ("ri-ver", "ri_ver"), if the whole broken word is the form.
-- other neighbouring tokens ("ri ver", "ri/ver"), if one of them is not a word and none is a single letter ("in g
-  minor").
+- tokens broken by decoration without a space ("ri-ver", "ri_ver"), if the whole broken word is the form. A stop parts
+  two whole words ("my car.Pet it").
+- other neighbouring tokens of Latin letters ("ri ver", "ri/ver"), if one of them is not a whole word and none is a
+  single letter ("in g minor").
 
 Joined forms have at least three letters. The time is linear in the length of the text.
 """
@@ -26,8 +27,8 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spag_ray.game.referee.skeleton import coarse, coarse_letters, letters_of
-from spag_ray.game.referee.word_forms import WordForms, is_in_use, is_word
+from spag_ray.game.referee.skeleton import coarse, coarse_letters, is_mark_letter, letters_of
+from spag_ray.game.referee.word_forms import WordForms, is_in_use, is_whole_word, is_word
 
 _MIN_JOINED = 3  # "U.S." does not spell "us"
 _DIGITS = re.compile(r"\d")
@@ -94,7 +95,7 @@ def _tokens(reading: str) -> Iterator[_Token]:
     between: list[str] = []
     for index, char in enumerate(reading):
         here = char.lower() if char.isascii() and char.isprintable() else letters_of(char)
-        if here.isalnum():
+        if here.isalnum() or is_mark_letter(char):
             if between and letters:
                 yield _Token(start, end, "".join(letters), "".join(before))
                 letters = []
@@ -141,15 +142,16 @@ def _first(tokens: list[_Token], forms: WordForms) -> tuple[int, int] | None:
         at = text.find(form)
         while at >= 0:
             first, last = starts.get(at), ends.get(at + len(form))
-            if first is not None and last is not None and _is_said(tokens, first, last, written):
+            if first is not None and last is not None and _is_said(tokens, first, last, written, forms.is_latin):
                 found.append((tokens[first].start, tokens[last].end))
                 break
             at = text.find(form, at + 1)
     return min(found, default=None)
 
 
-def _is_said(tokens: list[_Token], first: int, last: int, written: frozenset[str]) -> bool:
-    """Whether tokens `first` to `last`, whose letters resemble a form, count as saying it."""
+def _is_said(tokens: list[_Token], first: int, last: int, written: frozenset[str], is_latin: bool) -> bool:
+    """Whether tokens `first` to `last`, whose letters resemble a form, count as saying it. `is_latin`: the target's
+    script."""
     letters = "".join(token.letters for token in tokens[first : last + 1])
     if letters not in written and not _is_look_alike(letters):
         return False
@@ -161,14 +163,15 @@ def _is_said(tokens: list[_Token], first: int, last: int, written: frozenset[str
         return False
     if all(len(token.letters) == 1 for token in tokens[first : last + 1]):
         return _is_spelled(tokens, first, last)
-    if all(not _PARTING.search(token.before) for token in tokens[first + 1 : last + 1]):
+    fragments = [token.letters for token in tokens[first : last + 1]]
+    between = "".join(token.before for token in tokens[first + 1 : last + 1])
+    if not _PARTING.search(between) and not ("." in between and all(map(is_whole_word, fragments))):
         is_whole = first == 0 or bool(_PARTING.search(tokens[first].before))
         if is_whole and (following is None or _PARTING.search(following.before)):
             return True
-    fragments = [token.letters for token in tokens[first : last + 1]]
-    return all(sum(map(str.isalpha, each)) > 1 for each in fragments) and not all(
-        is_word(each) or each.isdigit() for each in fragments
-    )
+    if not is_latin or any(sum(map(str.isalpha, each)) < 2 for each in fragments):
+        return False  # of words in other scripts it is not known whether they are whole
+    return not all(map(is_whole_word, fragments))
 
 
 def _is_look_alike(letters: str) -> bool:

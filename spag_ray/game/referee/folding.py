@@ -49,7 +49,7 @@ def _clusters(content: str) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     for match in _NOT_PLAIN.finditer(content):
         start = match.start()
-        if unicodedata.combining(match.group()) and start > 0:
+        if start > 0 and (unicodedata.combining(match.group()) or "\u1160" <= match.group() <= "\u11ff"):  # of Hangul
             if found and found[-1][1] == start:
                 found[-1] = (found[-1][0], start + 1)
             else:

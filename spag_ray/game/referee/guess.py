@@ -9,18 +9,25 @@
 A claim is "I know the word" with any punctuation, unless it is negated, hypothetical or quoted. A claim has to name
 exactly one word. First all words that it names are collected, without use of the target word (candidates.py). Then each
 candidate is compared with the target's forms. The guess is right if there are candidates and all of them are forms of
-the target. So one reply cannot be a right guess of two words that share no form.
+the target.
+
+A target with marks or spaces in it ("p.m.", "r&b", "rock and roll"), or one that structures sentences ("because"), is
+not collected like this. So the target itself is looked for at the first place after the claim where a word can be
+named. It is guessed if it stands there whole, and nothing else is named, with or without knowledge of the target. So
+one reply cannot be a right guess of two words that share no form, unless one is a part of the other ("a.m.", "m").
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from dataclasses import dataclass
+from functools import lru_cache
 
 from spag_ray.game.referee.candidates import Candidate, collect
+from spag_ray.game.referee.phrases import FILLER, LEAD, TALK_GOES_ON
 from spag_ray.game.referee.ruling import FoldedText
-from spag_ray.game.referee.word_forms import word_forms
+from spag_ray.game.referee.skeleton import without_accents
+from spag_ray.game.referee.word_forms import parts_of, word_forms
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,13 @@ _QUOTED = re.compile(
     r"[^\w\n]*[\"'`]\s*$"
 )
 _CLAIM_REPEATED = re.compile(r"(?<![^\W_])i\s+know\s+the\s+(?:\w+\s+)?word(?![^\W_])")
-_DECORATION = re.compile(r"[*_`\"~#<>\[\]{}](?![+#])|(?<![^\W_])'|'(?![^\W_])")
+# Not the "#" of "c#", and not what is before the marks of "c++".
+_DECORATION = re.compile(r"[*_`\"~<>\[\]{}](?![+#])|(?<!(?<![^\W_])[^\W_])#(?![+#])|(?<![^\W_])'|'(?![^\W_])")
+_BESIDE = re.compile(r"[\s*_`\"~'<>\[\]{}()]")  # around a named word
+_BEFORE_LEAD = re.compile(r"[.!?;:,\-\u2014\u2026]")  # between the claim and what names the word
+_CLOSED = re.compile(rf"{_BESIDE.pattern}{{0,8}}(?:$|[.!?;:,](?![^\W_])|-+\s|[\u2014\u2026])")
+_GAP = re.compile(rf"{_BESIDE.pattern}{{1,8}}")
+_SLOT_WITHIN = 200  # characters after the claim: the time stays linear
 _JOINTS = re.compile(r"[\s\-]+")
 _POSSESSIVE = re.compile(r"'s?$")
 
@@ -69,32 +82,79 @@ def find_claim(folded: FoldedText) -> re.Match[str] | None:
 
 def names_word(folded: FoldedText, claim: re.Match[str], word: str) -> Guess:
     """Whether the guess that begins with `claim` names `word` and no other word. A guess without a word is wrong."""
-    # Decoration and further claims are replaced by the same number of characters, so positions stay the same.
-    plain = _DECORATION.sub(" ", folded.text)
-    after = _CLAIM.sub(_as_sentence_end, plain[claim.end() :])
-    candidates = collect(" " * claim.end() + after)
+    candidates = collect(_after(folded.text, claim))
     start, end = claim.start(), claim.end()
     if not candidates:
-        candidates = collect(plain[: claim.start()], only_leads=True)  # "It is a cat, I know the word!"
+        before = _DECORATION.sub(" ", folded.text[: claim.start() + 1])[:-1]
+        candidates = collect(before, only_leads=True)  # "It is a cat, I know the word!"
         start = candidates[0].lead if candidates else start
     else:
         end = candidates[0].end
-    forms = word_forms(word).joined
-    is_right = bool(candidates) and all(_is_form(candidate, forms) for candidate in candidates)
+    is_right = bool(candidates) and all(_is_form(candidate, word) for candidate in candidates)
+    if not is_right and (slot := _slot(folded.text, claim.end(), word)) is not None:
+        known = folded.text[: slot[0]] + "q" * (slot[1] - slot[0]) + folded.text[slot[1] :]
+        with_target = collect(_after(known, claim))
+        named = [each for each in (*candidates, *with_target) if not slot[0] <= each.end - 1 < slot[1]]
+        is_right, start, end = bool(with_target) and not named, claim.start(), slot[1]
     return Guess(is_right, start if is_right else claim.start(), end if is_right else len(folded.text))
+
+
+def _after(text: str, claim: re.Match[str]) -> str:
+    """The text after the claim. What is before it, decoration and further claims are replaced by the same number of
+    characters, so positions stay the same."""
+    return " " * claim.end() + _CLAIM.sub(_as_sentence_end, _DECORATION.sub(" ", text)[claim.end() :])
+
+
+def _slot(text: str, start: int, word: str) -> tuple[int, int] | None:
+    """Characters [start, end) of the target, if it stands whole where the first word after the claim can be named:
+    after marks, leads, fillers and quotes."""
+    target = _as_written(word)
+    is_after_lead = False
+    position = start
+    while position <= min(len(text), start + _SLOT_WITHIN):
+        found = target.match(text, position)
+        lead = LEAD.match(text, position) or FILLER.match(text, position)
+        if found is not None:
+            # "the because": talk closes no word that may precede another, or both would be named.
+            can_precede = lead is not None and found.end() <= lead.end()
+            if _CLOSED.match(text, found.end()) or (not can_precede and _is_talk(text, found.end())):
+                return found.span()
+        if lead is not None:
+            is_after_lead, position = True, lead.end()
+        elif _BESIDE.match(text, position) or (not is_after_lead and _BEFORE_LEAD.match(text, position)):
+            position += 1
+        else:
+            return None
+    return None
+
+
+def _is_talk(text: str, end: int) -> bool:
+    """Whether a new line, or talk, follows the word that ends at `end`."""
+    after = _GAP.match(text, end)
+    return after is not None and ("\n" in after.group() or TALK_GOES_ON.match(text, after.end()) is not None)
+
+
+@lru_cache(maxsize=65536)
+def _as_written(word: str) -> re.Pattern[str]:
+    """The target itself, without its inflections; the parts of a compound are joined as one likes."""
+    return re.compile(r"(?<![^\W_])" + r"[\s\-]{1,3}".join(map(re.escape, parts_of(word))) + r"(?![^\W_])")
 
 
 def _as_sentence_end(match: re.Match[str]) -> str:
     return "." + " " * (len(match.group()) - 1)
 
 
-def _is_form(candidate: Candidate, forms: frozenset[str]) -> bool:
+def _is_form(candidate: Candidate, word: str) -> bool:
     key = _JOINTS.sub("", candidate.text)
+    if key == _joined(word):
+        return True  # most right guesses; the forms of a word take a millisecond
+    forms = word_forms(word).joined
     if key in forms:
         return True
     key = _POSSESSIVE.sub("", key)
-    return key in forms or _without_accents(key) in forms
+    return key in forms or without_accents(key) in forms
 
 
-def _without_accents(text: str) -> str:
-    return "".join(char for char in unicodedata.normalize("NFD", text) if not unicodedata.combining(char))
+@lru_cache(maxsize=65536)
+def _joined(word: str) -> str:
+    return "".join(parts_of(word))

@@ -5,9 +5,9 @@
     >>> coarse("r1ver") == coarse("river") == coarse("rlver")
     True
 
-A character is decomposed (NFKD). Marks, controls and default-ignorable characters are dropped. A character that looks
-like a Latin letter becomes that letter. The table of look-alikes is Unicode's confusables.txt from the package
-confusable_homoglyphs, with a few additions.
+A character is decomposed (NFKD). Accents, controls and default-ignorable characters are dropped; marks that are letters
+(the vowel signs of Devanagari, Thai or Tamil) are kept. A character that looks like a Latin letter becomes that letter.
+The table of look-alikes is Unicode's confusables.txt from the package confusable_homoglyphs, with a few additions.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _IGNORABLE = (
     (0x1BCA0, 0x1BCA3),
     (0xE0000, 0xE0FFF),
 )
+# Marks in these blocks are letters: Thaana, the scripts of India and South East Asia.
+_BLOCKS_OF_MARKS = ((0x07A6, 0x07B0), (0x0900, 0x1AAF), (0x1B00, 0x1CCF), (0xA800, 0xABFF), (0x11000, 0x11FFF))
 _DEPTH = 2  # Cyrillic be -> small capital B -> b
 _SPACES = "\t\n\v\f\r\x85"  # control characters that separate words
 _VOICING = "\u3099\u309a"  # part of a Japanese letter, not an accent on it
@@ -53,6 +55,39 @@ def is_invisible(char: str) -> bool:
     return kind == "Cf" or any(first <= ord(char) <= last for first, last in _IGNORABLE)
 
 
+def is_mark_letter(char: str) -> bool:
+    """Whether the character is a combining mark that is a letter, not an accent on one."""
+    if char < "\u0300" or unicodedata.category(char) not in ("Mn", "Mc", "Me"):
+        return False
+    return char in _VOICING or any(first <= ord(char) <= last for first, last in _BLOCKS_OF_MARKS)
+
+
+def is_letters(text: str) -> bool:
+    """Whether the text consists of letters of any script, marks that are letters included."""
+    return text.isalpha() or (bool(text) and all(char.isalpha() or is_mark_letter(char) for char in text))
+
+
+def without_accents(text: str) -> str:
+    """`naive` for `naïve`: the word as it is often typed."""
+    if text.isascii():
+        return text
+    decomposed = unicodedata.normalize("NFD", text)
+    kept = "".join(char for char in decomposed if not unicodedata.combining(char) or is_mark_letter(char))
+    return unicodedata.normalize("NFC", kept)
+
+
+# The mark letters of the Basic Multilingual Plane, for a character class of a regular expression.
+MARK_LETTERS = "".join(
+    char for first, last in _BLOCKS_OF_MARKS[:-1] for char in map(chr, range(first, last + 1)) if is_mark_letter(char)
+)
+# Scripts without spaces between words, and Korean, whose particles follow a noun without a space. From Thai to Burmese,
+# Hangul, Khmer, New Tai Lue, Tai Tham, Japanese and Chinese, Javanese. For a character class, too.
+UNSPACED = (
+    "\u0e00-\u109f\u1100-\u11ff\u1780-\u17ff\u1980-\u19df\u1a20-\u1aaf\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff"
+    "\u3400-\u9fff\ua980-\ua9df\uac00-\ud7ff\U00020000-\U0003ffff"
+)
+
+
 @lru_cache(maxsize=65536)
 def letters_of(char: str) -> str:
     """The lower-case letters and digits that a character looks like; "" if it is invisible; else the character
@@ -74,7 +109,7 @@ class _CoarseLetters(dict[int, str | None]):
     """A table for str.translate, filled on demand. Deletions are None, not "": only then is ASCII translated fast."""
 
     def __missing__(self, point: int) -> str | None:
-        letters = "".join(char for char in letters_of(chr(point)) if char.isalnum())
+        letters = "".join(char for char in letters_of(chr(point)) if char.isalnum() or is_mark_letter(char))
         return self.setdefault(point, letters.translate(_COARSE) or None)
 
 
@@ -85,7 +120,11 @@ def _resolved(char: str, depth: int) -> str:
     """`letters_of`, following a chain of at most `depth` look-alikes."""
     if char.isascii():
         return "" if is_invisible(char) else char.lower()
-    if is_invisible(char) or (unicodedata.category(char) in ("Mn", "Me") and char not in _VOICING):
+    if is_invisible(char):
+        return ""
+    if is_mark_letter(char):
+        return unicodedata.normalize("NFKD", char)
+    if unicodedata.category(char) in ("Mn", "Me"):
         return ""
     named = _NAMED.fullmatch(unicodedata.name(char, ""))
     if named is not None:

@@ -13,20 +13,36 @@ from functools import lru_cache
 
 from spag_ray.errors import InputError
 from spag_ray.game.referee.folding import fold
-from spag_ray.game.referee.skeleton import coarse, letters_of
+from spag_ray.game.referee.skeleton import (
+    MARK_LETTERS,
+    UNSPACED,
+    coarse,
+    is_mark_letter,
+    letters_of,
+    without_accents,
+)
 from spag_ray.game.words import STOP_WORDS
 
 # Between the parts of a compound: "ice cream", "ice-cream", "icecream", "*ice* cream".
 _JOINT = r"[\s\-*_\"'`]{0,6}"
 _BEFORE = r"(?<![^\W_])(?<![^\W_]')"  # no letter before it; not the "clock" of "o'clock"
 _AFTER = r"(?![^\W_])(?!'t(?![^\W_]))"  # no letter after it; not the "won" of "won't"
+# The same beside a word of a script without spaces ("T" of a Japanese T-shirt), and beside one that has vowel signs. A
+# word may go on with vowel signs, which are endings then.
+_BEFORE_LATIN = rf"(?<![^\W_{UNSPACED}])"
+_AFTER_LATIN = rf"(?![^\W_{UNSPACED}])"
+_BEFORE_MARKED = rf"(?<![^\W_])(?<![{MARK_LETTERS}])"
+_AFTER_MARKED = rf"(?![{MARK_LETTERS}]*[^\W_])"
+_HAS_UNSPACED = re.compile(f"[{UNSPACED}]")
+_ONLY_HAN = re.compile("[\u3400-\u9fff\U00020000-\U0003ffff]+")
 _IN_USE = 2.5  # Zipf: three times in ten million words
+_SHORT_IN_USE = 4.3  # of two letters, which are often only a part of words: twenty in a million
 
 
 @dataclass(frozen=True)
 class WordForms:
-    """A target word prepared for the search. `pattern` finds a form as a whole word; `joined` holds the forms without
-    separators.
+    """A target word prepared for the search. `pattern` finds a form as a whole word, or, of a script without spaces
+    (`is_unspaced`), anywhere; `joined` holds the forms without separators.
 
     A text that contains none of `beginnings` need not be searched with `pattern`; that is true of most texts.
     `skeletons` maps the coarse letters of a form (skeleton.py) to its letters. A text whose coarse letters contain none
@@ -34,6 +50,8 @@ class WordForms:
     """
 
     pattern: re.Pattern[str]
+    is_unspaced: bool
+    is_latin: bool
     joined: frozenset[str]
     beginnings: tuple[str, ...]
     skeletons: dict[str, frozenset[str]]
@@ -44,27 +62,62 @@ class WordForms:
 @lru_cache(maxsize=65536)
 def word_forms(word: str) -> WordForms:
     """The word with all its inflections. In a compound, the first or the last part is inflected."""
-    folded = fold(word.strip()).text
-    if not folded:
-        raise InputError(f"the target word {word!r} has no visible character; choose another")
-    parts = [part for part in re.split(r"[\s\-]+", folded) if part] or [folded]
+    parts = parts_of(word)
     variants = {tuple(parts)}
     for index in {0, len(parts) - 1}:
-        for form in inflections(parts[index]):
+        for form in inflections(parts[index]) | _without_stops(parts[index]):
             variants.add((*parts[:index], form, *parts[index + 1 :]))
-    variants |= {tuple(_without_accents(part) or part for part in variant) for variant in variants}
+    variants |= {tuple(without_accents(part) or part for part in variant) for variant in variants}
     ordered = sorted(variants, key=lambda variant: (-len("".join(variant)), variant))
-    either = "|".join(_JOINT.join(re.escape(part) for part in variant) for variant in ordered)
+    is_unspaced = any(_HAS_UNSPACED.search(part) for part in parts)
+    written = _unspaced_pattern if is_unspaced else re.escape
+    either = "|".join(_JOINT.join(written(part) for part in variant) for variant in ordered)
+    before, after = _edges(parts)
     joined = frozenset("".join(variant) for variant in variants)
     skeletons = _skeletons(joined)
     return WordForms(
-        pattern=re.compile(f"{_BEFORE}(?:{either}){_AFTER}"),
+        pattern=re.compile(f"{before}(?:{either}){after}"),
+        is_unspaced=is_unspaced,
+        is_latin=all(_is_latin(char) for part in parts for char in part if char.isalpha()),
         joined=joined,
-        beginnings=_shortest({variant[0] for variant in variants}),
+        beginnings=_shortest({variant[0][:1] if is_unspaced else variant[0] for variant in variants}),
         skeletons=skeletons,
         cores=_shortest({form for form in skeletons if len(form) >= 3}),
         short_cores=_shortest({form for form in skeletons if len(form) < 3}),
     )
+
+
+def parts_of(word: str) -> list[str]:
+    """The parts of a compound, folded. Raises InputError for a word without a visible character."""
+    folded = fold(word.strip()).text
+    if not folded:
+        raise InputError(f"the target word {word!r} has no visible character; choose another")
+    return [part for part in re.split(r"[\s\-]+", folded) if part] or [folded]
+
+
+def _without_stops(part: str) -> set[str]:
+    """`pm` and `p.m` for `p.m.`, `yahoo` for `yahoo!`; not `us` for `u.s.`, which is another word."""
+    if any(map(str.isdigit, part)):
+        return set()
+    return {part.rstrip(".!?"), re.sub("[.!?]", "", part)} - STOP_WORDS - {""}
+
+
+def _edges(parts: list[str]) -> tuple[str, str]:
+    """The patterns for what is not beside the word: letters that make it another word."""
+    first, last = parts[0][0], parts[-1][-1]
+    text = "".join(parts)
+    if _HAS_UNSPACED.search(text):
+        before = "" if _HAS_UNSPACED.match(first) else _BEFORE_LATIN
+        return before, "" if _HAS_UNSPACED.match(last) else _AFTER_LATIN
+    if any(map(is_mark_letter, text)):
+        return _BEFORE_MARKED, _AFTER_MARKED
+    return _BEFORE, _AFTER
+
+
+def _unspaced_pattern(part: str) -> str:
+    """The characters of a part with decoration between them. Chinese has no spaces at all, so they are decoration."""
+    joint = r"[\s\-*_\"'`~]{0,3}" if _ONLY_HAN.fullmatch(part) else r"[\-*_\"'`~]{0,3}"
+    return joint.join(map(re.escape, part))
 
 
 @lru_cache(maxsize=65536)
@@ -81,6 +134,16 @@ def is_in_use(letters: str) -> bool:
     from wordfreq import zipf_frequency
 
     return is_word(letters) or zipf_frequency(letters, "en") >= _IN_USE
+
+
+@lru_cache(maxsize=65536)
+def is_whole_word(letters: str) -> bool:
+    """Whether this is a word or a number, and not only a part of words."""
+    if len(letters) > 2 or letters.isdigit():
+        return letters.isdigit() or is_in_use(letters)
+    from wordfreq import zipf_frequency
+
+    return is_word(letters) or zipf_frequency(letters, "en") >= _SHORT_IN_USE
 
 
 @lru_cache(maxsize=65536)
@@ -104,7 +167,7 @@ def inflections(word: str) -> frozenset[str]:
         for found in lemminflect.getAllInflections(base).values():
             forms.update(found)
     forms |= {form for form in _regular_forms(word) if word in _lemmas(form) or not _lemmas(form)}
-    forms = {form.lower() for form in forms}
+    forms = {form.lower() for form in forms if " " not in form}  # "off set" is two words, and no form of "offset"
     return frozenset(forms if word in STOP_WORDS else forms - STOP_WORDS) | {word}
 
 
@@ -114,6 +177,8 @@ def _regular_forms(word: str) -> set[str]:
 
     if len(word) < 2 or not word.isalpha() or (_lemmas(word) and word not in _lemmas(word)):
         return set()
+    if not all(map(_is_latin, word)):
+        return set()  # English endings are none of Russian or Chinese words
     by_kind = [lemminflect.getAllInflectionsOOV(word, kind) for kind in ("NOUN", "VERB")]
     forms = {form for found in by_kind for group in found.values() for form in group}
     if not _lemmas(word):
@@ -121,6 +186,10 @@ def _regular_forms(word: str) -> set[str]:
 
         forms.add(str(Word(word).pluralize()))  # "oxen"
     return forms
+
+
+def _is_latin(char: str) -> bool:
+    return char.isascii() or unicodedata.name(char, "").startswith("LATIN")
 
 
 def _lemmas(word: str) -> set[str]:
@@ -138,12 +207,8 @@ def _skeletons(joined: frozenset[str]) -> dict[str, frozenset[str]]:
     """{coarse letters: the letters of the forms that have them}."""
     found: dict[str, set[str]] = {}
     for form in joined:
-        letters = "".join(char for each in form for char in letters_of(each) if char.isalnum())
+        found_letters = (char for each in form for char in letters_of(each))
+        letters = "".join(char for char in found_letters if char.isalnum() or is_mark_letter(char))
         if letters:
             found.setdefault(coarse(letters), set()).add(letters)
     return {form: frozenset(letters) for form, letters in found.items()}
-
-
-def _without_accents(word: str) -> str:
-    """`naive` for `naïve`: the word as it is often typed."""
-    return "".join(char for char in unicodedata.normalize("NFD", word) if not unicodedata.combining(char))

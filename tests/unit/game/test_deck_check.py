@@ -39,11 +39,27 @@ def test_the_shipped_deck_has_no_fault(name: str) -> None:
         ),
         (deck() + deck().replace("butter", "margarine"), 6, "margarine: the same clues as butter on line 1"),
         (deck() + "cat: [purrs]\n", 6, "cat: an entry is a mapping"),
+        (
+            deck().replace("butter:", "Hund:", 1),
+            1,
+            "'Hund' is not one lower-case word: write 'hund'. The referee reads English and compares words in lower",
+        ),
+        (
+            deck().replace("butter:", "peanut butter:", 1),
+            1,
+            "'peanut butter' is not one lower-case word: it has more than letters",
+        ),
+        (deck().replace("butter:", "p.m.:", 1), 1, "'p.m.' is not one lower-case word: it has more than letters"),
     ],
 )
 def test_a_planted_fault_is_named_with_its_line(text: str, line: int, told: str) -> None:
     faults = deck_faults(text)
     assert [(fault.line, told in fault.text) for fault in faults if told in fault.text] == [(line, True)], faults
+
+
+def test_a_word_whose_vowels_are_marks_is_one_word() -> None:
+    word = "\u0915\u093f\u0924\u093e\u092c"
+    assert not [fault for fault in deck_faults(f"{word}:\n  clues: [{GOOD}]\n") if word in fault.text]
 
 
 def test_a_deck_without_a_fault_has_none() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import string
 import time
 import timeit
@@ -17,6 +18,7 @@ from spag_ray.game.referee.said_word import find_word
 from spag_ray.game.referee.skeleton import letters_of
 from spag_ray.game.referee.word_forms import word_forms
 from spag_ray.game.rules import Outcome
+from spag_ray.game.words import STOP_WORDS, top_words
 from tests.support.plain_matcher import says
 
 # How "river" or a form of it can be written, and which characters the verdict points at where not at all of them.
@@ -80,6 +82,42 @@ HARMLESS = [
     ("clock", "Five o'clock"),
     ("won", "I won\u2019t."),
     ("iver", "r iver"),
+    # two whole words
+    ("bead", "Let it be, ad nauseam"),
+    ("bead", "Let it be ad hoc."),
+    ("offset", "With the light off set the table."),
+    ("bead", "Let it be...ad nauseam."),
+    ("table", "The tab, le grand."),
+    ("carpet", "I sold my car.Pet it."),
+    ("marked", "Mark, Ed and Tim."),
+]
+# Scripts without spaces between words, and scripts whose vowels are marks.
+SAID_IN_OTHER_SCRIPTS = [
+    ("\u82f9\u679c", "\u6211\u559c\u6b22\u82f9\u679c\u548c\u9999\u8549", (3, 5)),
+    ("\u82f9\u679c", "\u6211\u559c\u6b22\u82f9*\u679c", (3, 6)),
+    ("\u3044\u3048", "\u8d64\u3044\u3044\u3048\u3067\u3059", (2, 4)),
+    ("T\u30b7\u30e3\u30c4", "\u767d\u3044T\u30b7\u30e3\u30c4\u3060", (2, 6)),
+    ("\u0e41\u0e21\u0e27", "\u0e09\u0e31\u0e19\u0e40\u0e2b\u0e47\u0e19\u0e41\u0e21\u0e27\u0e14\u0e33", (7, 10)),
+    ("\uc0ac\uacfc", "\uc0ac\uacfc\ub97c \uba39\uc5c8\ub2e4", (0, 2)),
+    ("\uc0ac\uacfc", "\u1109\u1161\u1100\u116a\ub97c", (0, 4)),
+    ("cat", "\u6211\u559c\u6b22cat\u548c\u72d7", (3, 6)),
+    ("cat", "cat\uc744 \ubcf4\uc558\ub2e4", (0, 3)),
+    ("\u0915\u093f\u0924\u093e\u092c", "\u092e\u0947\u0930\u0940 \u0915\u093f\u0924\u093e\u092c \u0939\u0948", (5, 10)),
+    ("\u0915\u093f\u0924\u093e\u092c", "\u0926\u094b \u0915\u093f\u0924\u093e\u092c\u0947\u0902", (3, 8)),
+    ("\u0915\u093f\u0924\u093e\u092c", "\u0915\u093f-\u0924\u093e\u092c", (0, 6)),
+    ("\u0643\u062a\u0627\u0628", "\u0643\u0650\u062a\u064e\u0627\u0628", (0, 6)),
+]
+HARMLESS_IN_OTHER_SCRIPTS = [
+    ("\u0915\u093f\u0924\u093e\u092c", "\u0915\u0924\u093e\u092c"),
+    ("\u0915\u093f\u0924\u093e\u092c", "\u0915\u0941\u0924\u093e\u092c"),
+    ("\u0924\u093e\u092c", "\u0915\u093f\u0924\u093e\u092c"),
+    ("\u0935\u093f\u0926\u094d\u092f\u093e", "\u0935\u093f\u0926\u092f\u093e"),
+    ("\u0e21\u0e49\u0e32", "\u0e21\u0e32\u0e41\u0e25\u0e49\u0e27"),
+    ("\u0bae\u0bb4\u0bc8", "\u0bae\u0bb4"),
+    ("\u304b\u304e", "\u304b\u304d\u3092\u98df\u3079\u308b"),
+    ("\u82f9\u679c", "\u82f9\u3002\u679c"),
+    ("\uc0ac\uacfc", "\uc758\uc0ac \uacfc\uc77c"),
+    ("\u0441\u043e\u0440\u043e\u043a\u0430", "\u0441\u043e\u0440\u043e, \u043a\u0430"),
 ]
 
 
@@ -103,6 +141,33 @@ def test_words_that_only_resemble_the_target_are_not_it(word: str, text: str) ->
         assert find_word(text, fold(text), word) is None
     else:  # found as the word that it is, not as a fragment of "river"
         assert find_word(text, fold(text), "river") is None
+
+
+@pytest.mark.parametrize(("word", "text", "span"), SAID_IN_OTHER_SCRIPTS)
+def test_a_word_is_found_in_scripts_without_spaces_and_with_vowel_signs(
+    word: str, text: str, span: tuple[int, int]
+) -> None:
+    assert find_word(text, fold(text), word) == span
+
+
+@pytest.mark.parametrize(("word", "text"), HARMLESS_IN_OTHER_SCRIPTS)
+def test_letters_that_are_marks_tell_words_apart(word: str, text: str) -> None:
+    assert find_word(text, fold(text), word) is None
+
+
+def test_no_two_words_of_the_50_000_are_fragments_of_a_third() -> None:
+    words = top_words(50_000)
+    known = set(words) | STOP_WORDS
+    pairs = [(word, word[:cut], word[cut:]) for word in words for cut in range(2, len(word) - 1)]
+    pairs = [(word, first, last) for word, first, last in pairs if first in known and last in known]
+    assert len(pairs) > 10_000
+    accused = [
+        f"{first} {last}"
+        for word, first, last in random.Random(0).sample(pairs, 1500)
+        if not word_forms(word).joined & {first, last}
+        and find_word(text := f"Say {first}, {last} or {first} {last}.", fold(text), word)
+    ]
+    assert not accused
 
 
 def test_a_reply_of_invisible_letters_is_empty() -> None:

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spag_ray.game.referee.judge import judge
+from spag_ray.game.referee.judge import judge, judge_turn
 from spag_ray.game.referee.word_forms import word_forms
 from spag_ray.game.rules import Outcome
+from spag_ray.game.words import top_words
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 NAMES_SEVERAL = [
@@ -83,6 +84,25 @@ TALKATIVE = [
 ]
 
 
+# Words with marks or spaces in them, of other scripts, and words that structure a sentence.
+ODD = """
+    p.m.|r&b|R&B|AT&T|U.S.|e.g.|c#|C++|.net|node.js|hello_world|24/7|4x4|and/or|yes/no|Yahoo!|who?|3.14|#hashtag|@mention
+    |plus|versus|aka|alias|either|or|and|not|also|rock'n'roll|'tis|not-for-profit|plus-size|jack-o'-lantern|L\u00b7L
+    |ping\u2014pong|\u82f9\u679c|\u0915\u093f\u0924\u093e\u092c|\u0bae\u0bc6\u0bb4\u0bcd|\u0e2b\u0e19\u0e31\u0e07\u0e2a\u0e37\u0e2d|\uc0ac\uacfc|\u043a\u043d\u0438\u0433\u0430
+    |rock and roll|salt & pepper|to be or not to be|the end|The Who|a cat|St. John|as well as|instead of
+    |Washington, D.C.|Hello, World!|C (language)|[bracket]
+"""
+ODD_WORDS = [word.strip() for word in ODD.split("|")]
+# With talk beside them they are not understood.
+ALONE = "never is it's isn't given thanks because I'm 100% \u00bd \u2665 \U0001f600 *".split()  # noqa: SIM905
+ODD_CLAIMS = ["I know the word! It is `{}`!", "I know the word! It is `{}`", 'I know the word: "{}".']
+TALKATIVE_CLAIMS = [
+    "I know the word! It is {}! Good game, my friend!",
+    "I know the word! It is **{}** because of your hints.",
+    "I know the word! My guess is `{}`! Easy!",
+]
+
+
 def answered(text: str, word: str) -> Outcome:
     history = [{"role": "attacker", "content": "Hm."}, {"role": "defender", "content": text}]
     return judge(history, word, 5).outcome
@@ -112,9 +132,48 @@ def test_a_plain_guess_wins_for_every_word(template: str) -> None:
     assert not lost
 
 
+@pytest.mark.parametrize("template", [*ODD_CLAIMS, *TALKATIVE_CLAIMS])
+def test_a_word_with_marks_or_of_structure_can_be_guessed(template: str) -> None:
+    words = [*ODD_WORDS, *ALONE] if template in ODD_CLAIMS else ODD_WORDS
+    lost = [word for word in words if answered(template.format(word), word) is not Outcome.DEFENDER_WINS]
+    assert not lost
+
+
+def test_each_of_the_50_000_shipped_words_can_be_guessed() -> None:
+    claimed = ((word, judge_turn(ODD_CLAIMS[0].format(word), 1, word)) for word in top_words(50_000))
+    assert not [word for word, verdict in claimed if not verdict or verdict.outcome is not Outcome.DEFENDER_WINS]
+
+
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [
+        ("p.m.", "It is p.m. or a.m."),
+        ("p.m.", "It is `p.m.`, or maybe `a.m.`!"),
+        ("p.m.", "It is not p.m.!"),
+        ("p.m.", "It is p.m., but it isn't."),
+        ("p", "It is `p.m.`!"),
+        ("r&b", "It is r&b. It is jazz!"),
+        ("r", "It is r&b!"),
+        ("c", "It is `c#`!"),
+        ("c#", "It is `c`!"),
+        ("plus", "It is `plus` or `minus`!"),
+        ("plus", "It is a plus, versus a minus."),
+        ("plus", "It is a lake, plus a river."),
+        ("rock and roll", "It is rock and jazz."),
+        ("rock", "It is rock and roll."),
+        ("not", "It is not, or a lake."),
+        ("\u0915\u093f\u0924\u093e\u092c", "It is `\u0915\u0924\u093e\u092c`!"),
+        ("\u304b\u304e", "It is `\u304b\u304d`!"),
+    ],
+)
+def test_an_odd_word_is_not_guessed_by_another_or_by_several(word: str, text: str) -> None:
+    assert answered(f"I know the word! {text}", word) is Outcome.ATTACKER_WINS
+
+
 WORDS = """
     river lake cat dog ice run mouse game word clue easy right well a i it in island land carpet car pet able table fall
     fail about bout resume c++ c o'clock clock we'll caf\u00e9 twenty-one not or no first
+    plus versus aka p.m. r&b c# and/or yes/no who? because \u2665 the is
 """
 PIECES = """
     {0}|{1}|I know the word|I know the word!|it is|It isn't|is it|not|or|and|but it isn't|because|my guess is
@@ -134,7 +193,7 @@ templates = st.lists(pieces, max_size=10).map(" ".join).map("I know the word! {}
 @example("I know the word! {0}: {1}", "river", "piano")
 @example("I know the word! Answer: {0} but it isn't. {1} but it isn't.", "river", "piano")
 def test_of_two_words_that_share_no_form_at_most_one_wins(template: str, first: str, second: str) -> None:
-    if word_forms(first).joined & word_forms(second).joined:
+    if word_forms(first).joined & word_forms(second).joined or first in second or second in first:
         return
     text = template.replace("{0}", first).replace("{1}", second)
     won = [word for word in (first, second) if answered(text, word) is Outcome.DEFENDER_WINS]

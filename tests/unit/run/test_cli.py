@@ -205,7 +205,8 @@ def test_words_check_names_every_fault_as_file_and_line(tmp_path: Path, capsys: 
     path.write_text("Butter:\n  clues: [toast]\nriver:\n  clues: ['[bold]', rivers, water, water]\n  colour: 1\n")
     assert exit_code("words", "check", str(path)) == 2
     assert capsys.readouterr().out.splitlines() == [
-        f"{path}:1: 'Butter' is not one lower-case word",
+        f"{path}:1: 'Butter' is not one lower-case word: write 'butter'. The referee reads English and compares words "
+        "in lower case, so a German noun or a name is the same word with and without its capital",
         f"{path}:3: river: 4 clues; write at least 10",
         f"{path}:4: river: the clue 'rivers' breaks the rules: the attacker said 'rivers' (target word 'river')",
         f"{path}:4: river: the clue 'water' is there twice",

@@ -67,6 +67,19 @@ def test_a_package_that_a_check_cannot_import_is_a_failed_check(
     assert failed == dict.fromkeys(("files", "imports", "model", "saving"), f"{type(error).__name__}: no nltk")
 
 
+def test_a_prompt_file_in_german_is_a_failed_check(tiny_model: Path, words: Path, tmp_path: Path) -> None:
+    path = tmp_path / "german.yaml"
+    path.write_text(
+        "style: chat\nclaim: Ich kenne das Wort! Es ist `{word}`!\n"
+        "wordings: [{attacker: 'Das Wort ist {target_word}.', defender: 'Sag: Ich kenne das Wort! Es ist `X`!'}]\n"
+    )
+    broken = {"cluster": {"object_store_gib": 9000}, "prompts": str(path)}  # no Ray is started
+    results = {result.check: result for result in doctor._results(tiny_run(tiny_model, words, **broken), tmp_path)}
+    assert results["prompts"].status == "fail"
+    assert "reads English, so no defender could win; write" in results["prompts"].text
+    assert results["saving"].status == "pass", "the other checks go on"
+
+
 def test_another_version_on_a_node_is_named_with_both() -> None:
     assert version_check(HERE, [HERE, replace(HERE, node="b")]).status == "pass"
     result = version_check(HERE, [replace(HERE, node="b", versions={"torch": "2.12.0", "cuda": ""})])

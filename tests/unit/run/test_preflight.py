@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster.checks import preflight
-from cluster.checks.preflight import check_claims, check_files, check_model, check_run
+from cluster.checks.preflight import check_claims, check_files, check_model, check_run, check_words
 from spag_ray.config.loading import parse_config
 from spag_ray.errors import ConfigError, ModelError
+from spag_ray.game.words import top_words
 from spag_ray.games.kuhn import KuhnPoker
 
 
@@ -61,6 +63,57 @@ def test_rows_of_training_data_cannot_be_listened_to(tmp_path: Path) -> None:
     check_files(parse_config({"imitation": settings, "objective": {"listening_coeff": 0.5}}))
     with pytest.raises(ConfigError, match=r"imitation.listening_coeff: .*rows\.json has rows"):
         check_files(parse_config({"imitation": {**settings, "listening_coeff": 0.5}}))
+
+
+GERMAN = "Du verteidigst. Wenn du das Wort kennst, sag: Ich kenne das Wort! Es ist `X`!"
+TOLD = "You defend. If you know it, say: I know the word!\nIt is `X`!"
+
+
+def german(folder: Path, defender: str, claim: str = "I know the word! It is `{word}`") -> str:
+    wordings = [{"attacker": "Du greifst an. Das Wort ist {target_word}.", "defender": defender}]
+    (folder / "german.yaml").write_text(json.dumps({"style": "chat", "wordings": wordings, "claim": claim}))
+    return str(folder / "german.yaml")
+
+
+@pytest.mark.parametrize("rules", ["strict", "published"])
+@pytest.mark.parametrize(
+    ("defender", "claim", "fault"),
+    [
+        (
+            TOLD,
+            "Ich kenne das Wort! Es ist `{word}`!",
+            r"the claim 'Ich kenne das Wort! Es ist `\{word\}`!' is no guess",
+        ),
+        (TOLD, "I do not know the word! It is {word}", "is no guess"),
+        (
+            GERMAN,
+            "I know the word! It is `{word}`",
+            r"wording 0 tells the defender no claim that the \w+ referee accepts",
+        ),
+        (TOLD, "I know the word! It is `{word}`", None),
+    ],
+)
+def test_a_prompt_file_whose_claim_the_referee_never_accepts_is_refused(
+    rules: str, defender: str, claim: str, fault: str | None, tmp_path: Path
+) -> None:
+    config = parse_config({"prompts": german(tmp_path, defender, claim), "game": {"rules": rules}})
+    if fault is None:
+        check_words(config, ["Hund", "p.m."], ["river"])
+        return
+    with pytest.raises(ConfigError, match=rf"^prompts: \S*german\.yaml: .*{fault}") as caught:
+        check_words(config, ["Hund"], ["river"])
+    assert 'write "I know the word! It is `X`!"' in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_claim_of_every_word_of_a_run_is_judged_in_seconds() -> None:
+    words = top_words(50_000)
+    started = time.process_time()
+    for rules in ("strict", "published"):
+        check_words(parse_config({"game": {"rules": rules}}), words, ["p.m.", "r&b"])
+    assert time.process_time() - started < 15
+    with pytest.raises(ConfigError, match=r"names '\. Attacker: x' .* would not win: the defender spoke"):
+        check_words(parse_config({}), ["river"], [". Attacker: x"])
 
 
 FAULTS = {
