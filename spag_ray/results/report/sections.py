@@ -17,7 +17,7 @@ from spag_ray.results.ratings import wilson_interval
 from spag_ray.results.report.files import RunFiles
 from spag_ray.results.report.markup import NOTHING, block, facts, folded, paragraph, table
 from spag_ray.results.report.measurements import Measurements
-from spag_ray.results.standings import Estimate, largest_group, ratings
+from spag_ray.results.standings import MIN_WORDS, Estimate, largest_group, ratings
 from spag_ray.stages import order_of
 
 _BREACHES = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
@@ -45,15 +45,18 @@ def rating_table(matches: Sequence[Match], game: GameNames = TABOO_NAMES) -> Mar
         found = ratings(connected)
     except (ImportError, RuntimeError) as error:  # a library is missing, or its fit does not converge
         return paragraph(f"No ratings: {error}.", "missing")
-    if len(found) < 3:
-        return paragraph("No ratings: no player has met another player yet.", "missing")
+    needed = f"games on {MIN_WORDS} {game.scenarios} or more that did not all end alike"
+    if not found:
+        met = any(match.attacker != match.defender for match in connected)
+        why = f"no two players of one seat have {needed}" if met else "no player has met another player yet"
+        return paragraph(f"No ratings: {why}.", "missing")
     names = sorted({name for name, _ in found}, key=order_of)
     rows = [[name, *(_rating(found.get((name, role))) for role in Role)] for name in names]
     left_out = sorted({match.attacker for match in matches} - set(names), key=order_of)
-    caption = f"Ratings (400 points: odds of 10 to 1), 95% interval by {game.scenario}"
+    caption = f"Ratings against the seat's other players (400 points: ten times the odds), 95% over {game.scenarios}"
     text = table(caption, ("player", *game.seats), rows)
     if left_out:
-        text += paragraph(f"Not comparable with these, because no games connect them: {', '.join(left_out)}.", "note")
+        text += paragraph(f"Not rated, because that needs {needed}, with these players: {', '.join(left_out)}.", "note")
     return block(text)
 
 

@@ -394,6 +394,18 @@ def test_the_headline_is_the_newest_stage_against_the_imitated_one(run: Path, pa
     assert said in page_of(run).text
 
 
+def test_without_ratings_the_page_says_what_they_need(run: Path) -> None:
+    names = [(one, other) for one in ("spag-2", "imitated") for other in ("spag-2", "imitated")]
+
+    def met(*words: str) -> str:
+        games = [Game(word, end, 2) for word in words for end in (Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS)]
+        write_matches(run / "matches.json", [Match(*seats, tuple(games)) for seats in names])
+        return page_of(run).text
+
+    assert "No ratings: no two players of one seat have games on 5 words or more that did not all end" in met("a", "b")
+    assert "imitated+0 [-" in met(*"abcde")
+
+
 def test_evaluations_stand_by_task_and_stage_beside_the_papers_numbers(run: Path) -> None:
     rows = [
         Evaluation("base", "arc_easy", "acc", 0.25, 0.0354, 150, 0),
