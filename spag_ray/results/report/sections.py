@@ -18,7 +18,7 @@ from spag_ray.results.report.files import RunFiles
 from spag_ray.results.report.markup import NOTHING, block, facts, folded, paragraph, table
 from spag_ray.results.report.measurements import Measurements
 from spag_ray.results.standings import MIN_WORDS, Estimate, largest_group, ratings
-from spag_ray.stages import order_of
+from spag_ray.stages import Stage, order_of
 
 _BREACHES = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
 
@@ -60,8 +60,13 @@ def rating_table(matches: Sequence[Match], game: GameNames = TABOO_NAMES) -> Mar
     return block(text)
 
 
-def evaluation_table(evaluations: Sequence[Evaluation]) -> Markup:
-    """Tasks by stage, with the paper's numbers in the columns of the metrics that they are compared with."""
+def evaluation_table(evaluations: Sequence[Evaluation], config: RunConfig | None) -> Markup:
+    """Tasks by stage, with the paper's numbers in the columns of the metrics that they are compared with. Without
+    evaluations, the tasks that the run has not come to; nothing if it has none."""
+    if not evaluations:
+        tasks = [] if config is None else config.evaluation.tasks
+        said = f"Not evaluated yet: {', '.join(tasks)} (evaluation.tasks). The first results come"
+        return paragraph(f"{said} with the first stage that is evaluated.", "missing") if tasks else NOTHING
     stages = list(dict.fromkeys(row.stage for row in evaluations))
     tasks: dict[tuple[str, str], list[Evaluation]] = {}
     for row in evaluations:
@@ -109,6 +114,8 @@ def staleness_text(config: RunConfig | None, measured: Measurements) -> Markup:
     if config is None:
         return NOTHING
     if config.schedule == "rounds":
+        if all(Stage.parse(stage).phase != "self_play" for stage in measured.stages):
+            return NOTHING
         return paragraph(
             "Rounds: the version that played a game was also the one that was trained on it, so no game was stale.",
             "note",
