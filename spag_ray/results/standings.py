@@ -33,6 +33,7 @@ from spag_ray.results.ratings import PULL, WinMatrix, wilson_interval
 
 NUM_DRAWS = 10_000
 MIN_WORDS = 5  # with fewer, no interval holds
+SMALLEST_ERROR = 1e-9  # below it all words have the same score, which says nothing: then games count as independent
 ELO_PER_NAT = 400 / math.log(10)
 SEATS = tuple(Role)
 
@@ -99,8 +100,7 @@ def _score_interval(tally: NDArray[np.float64]) -> tuple[float, float]:
     if num_words < MIN_WORDS:
         return 0.0, 1.0
     error = float(_error(((tally[..., 0] - means * tally[..., 1]) / games).mean(axis=1), num_words))
-    # Words that all have the same score do not say how much words differ: then games count as they are.
-    independent = share * (1 - share) / error**2 if error > 1e-9 and 0 < share < 1 else float(games.sum())
+    independent = share * (1 - share) / error**2 if error > SMALLEST_ERROR and 0 < share < 1 else float(games.sum())
     normal = NormalDist().inv_cdf(0.975)  # the errors to each side that wilson_interval takes, instead of Student's
     trials = independent * (normal / float(_student(num_words))) ** 2
     return wilson_interval(share * trials, trials)
@@ -181,7 +181,8 @@ def ratings(matches: Sequence[Match]) -> dict[tuple[str, Role], Estimate]:
     scores, expected = np.array([game.outcome.score(Role.ATTACKER) for _, game in games]), expit(design @ strengths)
     information = design.T * (expected * (1 - expected)) @ design
     information += PULL * (len(seats) * np.eye(len(seats)) - 1)  # the pull to 0, which holds errors down too
-    errors = of_word @ (design * (scores - expected)[:, None]) @ np.linalg.pinv(information, hermitian=True)
+    covariance = np.linalg.pinv(information, hermitian=True)
+    errors = of_word @ (design * (scores - expected)[:, None]) @ covariance  # [words, seats]
     num_words = _num_words(of_word @ abs(design))
     found = {}
     for role in Role:
@@ -193,8 +194,10 @@ def ratings(matches: Sequence[Match]) -> dict[tuple[str, Role], Estimate]:
         if len(rated) < 2:
             continue
         values = ELO_PER_NAT * (strengths[rated] - strengths[rated].mean())
-        by_word = ELO_PER_NAT * (errors[:, rated] - errors[:, rated].mean(axis=1, keepdims=True))
-        margins = _student(num_words[rated]) * _error(by_word, num_words[rated])
+        against = np.eye(len(rated)) - 1 / len(rated)  # each of them against their mean
+        error = _error(errors[:, rated] @ against, num_words[rated])
+        of_games = np.sqrt(np.diag(against @ covariance[np.ix_(rated, rated)] @ against))
+        margins = ELO_PER_NAT * _student(num_words[rated]) * np.where(error > SMALLEST_ERROR, error, of_games)
         for number, value, margin in zip(rated, values, margins, strict=True):
             found[list(seats)[number]] = Estimate(float(value), float(value - margin), float(value + margin))
     return found

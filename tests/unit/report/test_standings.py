@@ -174,6 +174,13 @@ def test_a_score_that_is_the_same_on_every_word_is_not_certain() -> None:
     assert 0.7 < found.low < 0.95, "40 wins in a row"
 
 
+def test_a_rating_that_is_the_same_on_every_word_is_not_certain() -> None:
+    games = tuple(Game(word, end, 4) for word in WORDS for end in (Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS))
+    for found in ratings([Match(one, other, games) for one, other in product("ab", repeat=2)]).values():
+        assert found.value == pytest.approx(0, abs=0.1)
+        assert found.high - found.low > 50, "Elo points: 160 games a seat"
+
+
 def test_what_has_no_interval_that_holds_has_no_rating() -> None:
     """Few words; the only player of its seat; games that all ended alike; many games on few of many words."""
     names = [(one, other) for one in "ab" for other in "ab"]
