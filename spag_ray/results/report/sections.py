@@ -64,9 +64,10 @@ def evaluation_table(evaluations: Sequence[Evaluation], config: RunConfig | None
     """Tasks by stage, with the paper's numbers in the columns of the metrics that they are compared with. Without
     evaluations, the tasks that the run has not come to; nothing if it has none."""
     if not evaluations:
-        tasks = [] if config is None else config.evaluation.tasks
-        said = f"Not evaluated yet: {', '.join(tasks)} (evaluation.tasks). The first results come"
-        return paragraph(f"{said} with the first stage that is evaluated.", "missing") if tasks else NOTHING
+        if config is None or not config.evaluation.tasks:
+            return NOTHING
+        named = f"{', '.join(config.evaluation.tasks)} (evaluation.tasks)"
+        return paragraph(f"Not evaluated yet: {named}. Tasks are evaluated at the end of a stage.", "missing")
     stages = list(dict.fromkeys(row.stage for row in evaluations))
     tasks: dict[tuple[str, str], list[Evaluation]] = {}
     for row in evaluations:
