@@ -18,7 +18,7 @@ from spag_ray.results.report.markup import duration, in_words, joined, paragraph
 from spag_ray.results.report.measurements import Measurements
 from spag_ray.results.report.packing import Packer
 from spag_ray.results.report.transcripts import Transcripts
-from spag_ray.results.standings import score
+from spag_ray.results.standings import MIN_WORDS, score
 from spag_ray.stages import EXPERT, IMITATED, STREAM, Stage
 
 _ENGINES = {"vllm": "vLLM", "transformers": "transformers"}
@@ -168,9 +168,10 @@ def _last_score(files: RunFiles) -> Iterator[tuple[str, str, str]]:
         return
     newest, other = max(pairs, key=_place)
     found = score([files.matches], newest, other)
-    if (found.low, found.high) == (0, 1):  # too few words for an interval
-        return
-    yield f"{newest} against {other}", f"{found.value:.2f}", f"{found.low:.2f} to {found.high:.2f}; 0.5 is even"
+    is_known = (found.low, found.high) != (0, 1)
+    few = f"no interval: fewer than {MIN_WORDS} {files.game.scenarios}"
+    between = f"{found.low:.2f} to {found.high:.2f}" if is_known else few
+    yield f"{newest} against {other}", f"{found.value:.2f}", f"{between}; 0.5 is even"
 
 
 def _place(pair: tuple[str, str]) -> tuple[bool, int, int, bool]:

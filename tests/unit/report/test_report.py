@@ -375,7 +375,7 @@ def test_scores_between_players_have_intervals(run: Path) -> None:
     assert (cell["z"], cell["text"]) == ([[0.5]], [["0.25 to 0.75"]])
     few = [Match(*seats, tuple(games[:4])) for seats in (("spag-2", "imitated"), ("imitated", "spag-2"))]
     write_matches(run / "matches.json", few)
-    assert "0.5 is even" not in page_of(run).text, "four words are too few for an interval"
+    assert "no interval: fewer than 5 words; 0.5 is even" in page_of(run).text
 
 
 def opened(page: Page) -> tuple[str, str, list[str]]:
