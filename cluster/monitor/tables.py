@@ -127,8 +127,8 @@ def _share(share: float, games: int) -> str:
 def _player_table(matches: Sequence[Match], names: Sequence[str], game: GameNames) -> Table:
     rated, seats = ratings(largest_group(matches)), _seats(game)
     title = (
-        f"Each seat: rating against other players (Elo's scale, mean 0 [95%]; from {MIN_WORDS} {game.scenarios} on),"
-        " breaches and ties in %, turns until a win"
+        f"Each seat: rating against its other players (Elo's scale, mean 0 [95%, by {game.scenario}]; "
+        f"from {MIN_WORDS} {game.scenarios} on), breaches and ties in %, turns until a win"
     )
     table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
     for heading in ("player", "seat", "rating", "own breaches", "ties", "turns to win"):
