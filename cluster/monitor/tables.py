@@ -17,7 +17,7 @@ from spag_ray.results.game_names import TABOO_NAMES, GameNames
 from spag_ray.results.lines import HeldOutLine
 from spag_ray.results.matches import Match
 from spag_ray.results.ratings import wilson_interval
-from spag_ray.results.standings import better, largest_group, ratings, score, turns_to_win
+from spag_ray.results.standings import MIN_WORDS, better, largest_group, ratings, score, turns_to_win
 from spag_ray.stages import Stage, order_of
 
 
@@ -127,7 +127,8 @@ def _share(share: float, games: int) -> str:
 def _player_table(matches: Sequence[Match], names: Sequence[str], game: GameNames) -> Table:
     rated, seats = ratings(largest_group(matches)), _seats(game)
     title = (
-        f"Each seat: rating (Elo's scale, mean 0 [95%, by {game.scenario}]), breaches and ties in %, turns until a win"
+        f"Each seat: rating against its other players (Elo's scale, mean 0 [95%, by {game.scenario}]; "
+        f"from {MIN_WORDS} {game.scenarios} on), breaches and ties in %, turns until a win"
     )
     table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
     for heading in ("player", "seat", "rating", "own breaches", "ties", "turns to win"):

@@ -43,3 +43,8 @@ class Turn:
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether the run sampled it from weights: log-probabilities of scripted and outside players are all 0."""
+        return any(self.logprobs)

@@ -15,8 +15,10 @@ from typing import Any
 
 from spag_ray.game.rules import Outcome, Role
 
+PULL = 0.1  # of ratings to 0, in choix's rates
 
-def wilson_interval(successes: float, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+
+def wilson_interval(successes: float, trials: float, confidence: float = 0.95) -> tuple[float, float]:
     """The Wilson score interval of a share (E. B. Wilson, 1927); (0, 1) without trials."""
     if trials == 0:
         return 0.0, 1.0
@@ -91,7 +93,7 @@ class WinMatrix:
             points = mean_score(outcomes, Role.ATTACKER) * outcomes.total()
             wins[us, them] += points
             wins[them, us] += outcomes.total() - points
-        strengths = choix.ilsr_pairwise_dense(wins, alpha=0.1)
+        strengths = choix.ilsr_pairwise_dense(wins, alpha=PULL)
         return {seat: round(float(400 / math.log(10) * value), 1) for seat, value in zip(seats, strengths, strict=True)}
 
     @classmethod

@@ -1,22 +1,26 @@
 """Which player is better, and how certain this is: scores, ratings and a paired test, with intervals, from matches.
 
-Games on the same word are not independent, so intervals resample words, not games. With several seeds, seeds are
-resampled first and then words within each.
+Games on the same word are not independent, so intervals are over words, not games: Student's t for as many words as
+there are, because a bootstrap of few words gives intervals that are too narrow. With several seeds, seeds are resampled
+first and then words within each.
 
 >>> from spag_ray.results.matches import Game
 >>> easy = [Game(f"word{n}", Outcome.ATTACKER_WINS, 4) for n in range(20)]
 >>> hard = [Game(f"word{n}", Outcome.TIED, 8) for n in range(20)]
 >>> new = [Match("new", "old", tuple(easy)), Match("old", "new", tuple(hard))]
->>> score([new], "new", "old")
-Estimate(value=0.75, low=0.75, high=0.75)
+>>> found = score([new], "new", "old")
+>>> found.value, round(found.low, 2), round(found.high, 2)
+(0.75, 0.59, 0.86)
 >>> better(new, "new", "old").p_value < 0.001
 True
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -24,11 +28,13 @@ from numpy.typing import NDArray
 
 from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome, Role
-from spag_ray.results.matches import Game, Match
-from spag_ray.results.ratings import WinMatrix
+from spag_ray.results.matches import Match
+from spag_ray.results.ratings import PULL, WinMatrix, wilson_interval
 
 NUM_DRAWS = 10_000
-NUM_RATING_DRAWS = 200
+MIN_WORDS = 5  # with fewer, no interval holds
+SMALLEST_ERROR = 1e-9  # below it all words have the same score, which says nothing: then games count as independent
+ELO_PER_NAT = 400 / math.log(10)
 SEATS = tuple(Role)
 
 
@@ -73,18 +79,31 @@ def score(
     if not tallies or any((tally[..., 1].sum(axis=0) == 0).any() for tally in tallies):
         raise InputError(f"{player} and {other} have not met in every seat that is needed")
     value = float(np.mean([_mean_score(tally.sum(axis=0)) for tally in tallies]))
+    if len(tallies) == 1:
+        return Estimate(value, *_score_interval(tallies[0]))
     random = np.random.default_rng(seed)
     # [seed, draw]: the score for each draw of words of each seed. Draws of seeds then select from these.
     by_seed = np.stack([_redrawn(tally, random) for tally in tallies])
-    if len(tallies) > 1:
-        seeds = random.integers(len(tallies), size=(len(tallies), NUM_DRAWS))
-        # If a seed is drawn twice, its words are drawn independently each time, so each place takes another draw.
-        draws = random.integers(NUM_DRAWS, size=(len(tallies), NUM_DRAWS))
-        drawn = by_seed[seeds, draws].mean(axis=0)
-    else:
-        drawn = by_seed[0]
-    low, high = np.nanquantile(drawn, [0.025, 0.975])
+    seeds = random.integers(len(tallies), size=(len(tallies), NUM_DRAWS))
+    # If a seed is drawn twice, its words are drawn independently each time, so each place takes another draw.
+    draws = random.integers(NUM_DRAWS, size=(len(tallies), NUM_DRAWS))
+    low, high = np.nanquantile(by_seed[seeds, draws].mean(axis=0), [0.025, 0.975])
     return Estimate(value, float(low), float(high))
+
+
+def _score_interval(tally: NDArray[np.float64]) -> tuple[float, float]:
+    """The 95% interval of the mean score in `tally`: Wilson's, for as many games as would be as informative if no two
+    were on the same word (N. Dean and M. Pagano, 2015). (0, 1) with fewer than MIN_WORDS words."""
+    games = tally[..., 1].sum(axis=0)  # [roles]
+    means = tally[..., 0].sum(axis=0) / games
+    share, num_words = float(means.mean()), _num_words(tally[..., 1].sum(axis=1))
+    if num_words < MIN_WORDS:
+        return 0.0, 1.0
+    error = float(_error(((tally[..., 0] - means * tally[..., 1]) / games).mean(axis=1), num_words))
+    independent = share * (1 - share) / error**2 if error > SMALLEST_ERROR and 0 < share < 1 else float(games.sum())
+    normal = NormalDist().inv_cdf(0.975)  # the errors to each side that wilson_interval takes, instead of Student's
+    trials = independent * (normal / float(_student(num_words))) ** 2
+    return wilson_interval(share * trials, trials)
 
 
 def _tally(
@@ -130,31 +149,76 @@ def largest_group(matches: Sequence[Match]) -> list[Match]:
     return max(reversed(groups), key=lambda group: len(group[0]), default=(set(), []))[1]
 
 
-def ratings(matches: Sequence[Match], seed: int = 0) -> dict[tuple[str, Role], Estimate]:
-    """Bradley-Terry ratings of every player in each seat (WinMatrix.ratings). The intervals resample words."""
-    by_word: dict[str, list[tuple[str, str, Game]]] = {}
-    for match in matches:
-        for game in match.games:
-            by_word.setdefault(game.target_word, []).append((match.attacker, match.defender, game))
-    if not by_word:
+def ratings(matches: Sequence[Match]) -> dict[tuple[str, Role], Estimate]:
+    """How much better each player is in a seat than the mean of the players rated there, on Elo's scale: 400 points are
+    ten times the odds against the same opponent. Equally good players have the true rating 0, whichever seat the game
+    favours.
+
+    The values are Bradley-Terry ratings (WinMatrix.ratings). Their errors are linearised and summed by word, and the
+    interval is Student's t over words (K.-Y. Liang and S. L. Zeger, 1986; t for few clusters: C. B. Hansen, 2007).
+
+    A seat has no rating with games on fewer than MIN_WORDS words or with games that all ended alike: its interval would
+    not hold. The only player of a seat has none either. `matches` are connected by games (largest_group).
+    """
+    from scipy.special import expit
+
+    games = [(match, game) for match in matches for game in match.games]
+    if not games:
         return {}
-    words = list(by_word.values())
-    values = _rated(words)
-    random = np.random.default_rng(seed)
-    drawn: dict[tuple[str, Role], list[float]] = {seat: [] for seat in values}
-    for _ in range(NUM_RATING_DRAWS):
-        for seat, value in _rated([words[index] for index in random.integers(len(words), size=len(words))]).items():
-            drawn[seat].append(value)
-    intervals = {seat: np.quantile(found, [0.025, 0.975]) for seat, found in drawn.items()}
-    return {seat: Estimate(value, *map(float, intervals[seat])) for seat, value in values.items()}
+    outcomes = WinMatrix()
+    for match, game in games:
+        outcomes.add(match.attacker, match.defender, game.outcome)
+    seats = outcomes.ratings()
+    strengths = np.array(list(seats.values())) / ELO_PER_NAT
+    place = {seat: number for number, seat in enumerate(seats)}
+    row_of = {word: row for row, word in enumerate(dict.fromkeys(game.target_word for _, game in games))}
+    design = np.zeros((len(games), len(seats)))  # times strengths: the logit of what the attacker is expected to score
+    of_word = np.zeros((len(row_of), len(games)))
+    for number, (match, game) in enumerate(games):
+        design[number, place[match.attacker, Role.ATTACKER]] = 1
+        design[number, place[match.defender, Role.DEFENDER]] = -1
+        of_word[row_of[game.target_word], number] = 1
+    scores, expected = np.array([game.outcome.score(Role.ATTACKER) for _, game in games]), expit(design @ strengths)
+    information = design.T * (expected * (1 - expected)) @ design
+    information += PULL * (len(seats) * np.eye(len(seats)) - 1)  # the pull to 0, which holds errors down too
+    covariance = np.linalg.pinv(information, hermitian=True)
+    errors = of_word @ (design * (scores - expected)[:, None]) @ covariance  # [words, seats]
+    num_words = _num_words(of_word @ abs(design))
+    found = {}
+    for role in Role:
+        rated = [
+            number
+            for number, (_, own) in enumerate(seats)
+            if own is role and num_words[number] >= MIN_WORDS and np.ptp(scores[design[:, number] != 0]) > 0
+        ]
+        if len(rated) < 2:
+            continue
+        values = ELO_PER_NAT * (strengths[rated] - strengths[rated].mean())
+        against = np.eye(len(rated)) - 1 / len(rated)  # each of them against their mean
+        error = _error(errors[:, rated] @ against, num_words[rated])
+        of_games = np.sqrt(np.diag(against @ covariance[np.ix_(rated, rated)] @ against))
+        margins = ELO_PER_NAT * _student(num_words[rated]) * np.where(error > SMALLEST_ERROR, error, of_games)
+        for number, value, margin in zip(rated, values, margins, strict=True):
+            found[list(seats)[number]] = Estimate(float(value), float(value - margin), float(value + margin))
+    return found
 
 
-def _rated(words: Iterable[Iterable[tuple[str, str, Game]]]) -> Mapping[tuple[str, Role], float]:
-    matrix = WinMatrix()
-    for games in words:
-        for attacker, defender, game in games:
-            matrix.add(attacker, defender, game.outcome)
-    return matrix.ratings()
+def _num_words(games: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[words, ...] games -> [...] how many words they are worth, fewer than all if some have more games than others:
+    the effective sample size (L. Kish, 1965)."""
+    return games.sum(axis=0) ** 2 / (games**2).sum(axis=0)
+
+
+def _error(by_word: NDArray[np.float64], num_words: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[words, ...] each word's part of a value's error -> [...] the value's standard error."""
+    return np.sqrt(num_words / (num_words - 1) * ((by_word - by_word.mean(axis=0)) ** 2).sum(axis=0))
+
+
+def _student(num_words: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How many standard errors a 95% interval reaches to each side."""
+    from scipy.special import stdtrit
+
+    return np.asarray(stdtrit(num_words - 1, 0.975))
 
 
 def better(matches: Sequence[Match], player: str, other: str, seed: int = 0) -> Comparison:

@@ -106,6 +106,12 @@ def rows_of(page: Any) -> list[str]:
     return [row.inner_text() for row in page.locator(".row").all()]
 
 
+def go_to_first(page: Any) -> None:
+    """The page opens another game."""
+    page.locator("#list").focus()
+    page.keyboard.press("Home")
+
+
 def count_of(page: Any) -> str:
     return page.locator("#count").inner_text()
 
@@ -156,6 +162,16 @@ def test_the_theme_is_the_systems_until_one_is_chosen(browser: Any, reports: Rep
         page.wait_for_selector("html[data-theme=light]")
 
 
+def test_it_opens_a_game_of_the_newest_stage_that_one_side_won(browser: Any, reports: Reports) -> None:
+    newest = [game for game in reports.episodes if game.stage == "eval-spag-2"]
+    decisive = next(
+        game for game in newest if game.verdict.outcome.is_decided and all(turn.text for turn in game.turns)
+    )
+    with opened(browser, reports.small) as page:
+        shows(page, decisive)
+        expect(page.locator(".row[aria-selected=true]")).to_be_in_viewport()
+
+
 def test_each_filter_leaves_the_games_that_it_names(browser: Any, reports: Reports) -> None:
     def number_of(passes: Any) -> str:
         return f"{sum(map(passes, reports.episodes))} of 122 games"
@@ -194,6 +210,7 @@ def test_each_filter_leaves_the_games_that_it_names(browser: Any, reports: Repor
 
 def test_every_game_can_be_come_to_by_keys(browser: Any, reports: Reports) -> None:
     with opened(browser, reports.small) as page:
+        go_to_first(page)
         shows(page, reports.episodes[0])
         page.keyboard.press("j")
         shows(page, reports.episodes[1])
@@ -223,6 +240,7 @@ def test_every_game_can_be_come_to_by_keys(browser: Any, reports: Reports) -> No
 def test_the_chosen_game_stays_chosen_when_the_filter_still_passes_it(browser: Any, reports: Reports) -> None:
     place = next(n for n, game in enumerate(reports.episodes) if game.stage == "spag-2")
     with opened(browser, reports.small) as page:
+        go_to_first(page)
         for _ in range(place):
             page.keyboard.press("j")
         shows(page, reports.episodes[place])

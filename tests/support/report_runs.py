@@ -88,6 +88,27 @@ def make_run(folder: Path, model: Path, words: Path, **changes: Any) -> RunConfi
     return config
 
 
+def make_interrupted_run(folder: Path, model: Path, words: Path, round_games: int = 0) -> RunConfig:
+    """A run with tasks that was killed while it imitated, after four games of the base model in which one said nothing
+    and all of the expert's. With `round_games`: killed later, in the first of two rounds."""
+    config = tiny_run(model, words, evaluation={"games": 6, "base_games": 4, "tasks": ["spag_reasoning"]})
+    make_run_folder(folder, config)
+    base = play(model, "eval-base", 4, scored=True)
+    silent = replace(base[0].turns[0], text="", token_ids=(1,), logprobs=(-0.1,))
+    verdict = Verdict(Outcome.ATTACKER_BREACH, EndReason.EMPTY_REPLY, 1, "the attacker said nothing", 0, None)
+    base[0] = replace(base[0], turns=(silent,), verdict=verdict)
+    write_log(folder, "eval-base", base)
+    write_log(folder, "expert", play(model, "expert", 12, scripted=True))
+    write_matches(folder / "matches.json", [Match.of("base", "base", base)])
+    lines = measurements(num_steps=1)
+    lines = lines[:3] if not round_games else [line for line in lines if line.get("stage") != "spag-1"][:6]
+    write_metrics(folder / "metrics.jsonl", lines)
+    if round_games:
+        write_log(folder, "eval-imitated", play(model, "eval-imitated", 6, scored=True))
+        write_log(folder, "spag-1", play(model, "spag-1", round_games))
+    return config
+
+
 def write_metrics(path: Path, lines: Iterable[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 

@@ -23,11 +23,10 @@ const games = {
     });
     new ResizeObserver(() => this.paint()).observe(byId("list"));
     document.addEventListener("keydown", (event) => this.key(event));
-    await this.filter();
+    await this.filter(this.index.opened);
   },
 
-  filter() {
-    const before = this.listed[this.chosen];
+  filter(before = this.listed[this.chosen]) {
     this.listed = filters.matching();
     const total = this.index.stage.length;
     const some = this.listed.length === total ? "" : `${this.listed.length.toLocaleString("en")} of `;

@@ -18,8 +18,8 @@ from spag_ray.results.report.markup import duration, in_words, joined, paragraph
 from spag_ray.results.report.measurements import Measurements
 from spag_ray.results.report.packing import Packer
 from spag_ray.results.report.transcripts import Transcripts
-from spag_ray.results.standings import score
-from spag_ray.stages import IMITATED, Stage
+from spag_ray.results.standings import MIN_WORDS, score
+from spag_ray.stages import EXPERT, IMITATED, STREAM, Stage
 
 _ENGINES = {"vllm": "vLLM", "transformers": "transformers"}
 
@@ -33,6 +33,11 @@ class Gathered:
     transcripts: Transcripts
     packer: Packer
     made_at: float
+
+    def num_games(self, stage: Stage) -> int:
+        """How many games of a stage were played."""
+        found = self.transcripts.counts.get(str(stage))
+        return 0 if found is None else found.num_games
 
     @property
     def each_game(self) -> dict[str | None, Gathered]:
@@ -53,7 +58,7 @@ def headline(run: Gathered) -> Markup:
     text = [paragraph(_state(run), "state")]
     if config is not None:
         game = run.files.game
-        text += [paragraph(_what(config, game), "lede"), paragraph(_where(config, game), "where")]
+        text += [paragraph(_what(run, config), "lede"), paragraph(_where(config, game), "where")]
     return joined([*text, markup.numbers(_numbers(run))])
 
 
@@ -69,18 +74,39 @@ def _state(run: Gathered) -> str:
     return f"{how.capitalize()}{f': {why}' if why else ''}. Last measured {last}; this page was made {made}."
 
 
-def _what(config: RunConfig, game: GameNames) -> str:
-    model = config.model.rstrip("/").rsplit("/", 1)[-1]
+def _what(run: Gathered, config: RunConfig) -> str:
+    """What the run does, and how much of it has been done."""
+    model, game = config.model.rstrip("/").rsplit("/", 1)[-1], run.files.game
     parts = []
     if config.imitation.enabled:
         scripted = "a scripted expert" if game.has_words else "the game's scripted seats"
         scripted = "the games' scripted players" if config.games else scripted
-        parts.append(f"imitates {scripted if config.imitation.source == 'scripted' else 'given games'}")
-    if (rounds := config.self_play.rounds) > 0:
-        how = "play and training at the same time" if config.schedule == "stream" else "play and training in turns"
-        number = "1 round" if rounds == 1 else f"{rounds} rounds"
-        parts.append(f"plays itself: {number} of {config.self_play.games_per_round} games, {how}")
+        is_scripted = config.imitation.source == "scripted"
+        played = f"{run.num_games(EXPERT):,} of {config.imitation.games:,} games so far" if is_scripted else ""
+        so_far = ", ".join(filter(None, (played, "nothing trained on yet")))
+        undone = "" if str(IMITATED) in run.measured.stages else f" ({so_far})"
+        parts.append(f"imitates {scripted if is_scripted else 'given games'}{undone}")
+    if config.self_play.rounds > 0:
+        is_stream = config.schedule == "stream"
+        how = "play and training at the same time" if is_stream else "play and training in turns"
+        parts.append(f"plays itself: {(_streamed if is_stream else _rounds)(run, config)}, {how}")
     return f"{model}{_seats(config, game)} {', then '.join(parts) or 'is evaluated'}."
+
+
+def _streamed(run: Gathered, config: RunConfig) -> str:
+    return f"{run.num_games(STREAM):,} of {config.self_play.rounds * config.self_play.games_per_round:,} games"
+
+
+def _rounds(run: Gathered, config: RunConfig) -> str:
+    """Done are the rounds that were trained on, or whose games are complete."""
+    planned, games = config.self_play.rounds, config.self_play.games_per_round
+    stages = [Stage.of_round(number) for number in range(1, planned + 1)]
+    done = sum(str(stage) in run.measured.stages or run.num_games(stage) >= games for stage in stages)
+    rounds = "1 round" if planned == 1 else f"{planned} rounds"
+    if begun := run.num_games(stages[done]) if done < planned else 0:
+        part = f"{begun} of {games} games of the {'next' if done else 'first'}"
+        return f"{done} of {rounds}, and {part}" if done else f"{part} of {rounds}"
+    return f"{done or 'none'} of {rounds} of {games} games"
 
 
 def _seats(config: RunConfig, game: GameNames) -> str:
@@ -118,7 +144,12 @@ def _devices(part: EngineConfig | LearnerConfig, count: str, name: str) -> str:
 def _numbers(run: Gathered) -> Iterator[tuple[str, str, str]]:
     """(name, value, remark)."""
     yield "games", in_words(run.transcripts.num_games), ""
-    yield "sampled tokens", in_words(run.transcripts.num_tokens), ""
+    sampled, every = run.transcripts.num_sampled, run.transcripts.num_tokens
+    yield (
+        "sampled tokens",
+        in_words(sampled),
+        f"{in_words(every - sampled)} more are scripted" if every > sampled else "",
+    )
     yield "learner steps", in_words(run.measured.num_steps), ""
     yield "newest version", str(run.measured.newest_version), ""
     pauses = len(run.measured.clock.pauses)
@@ -137,7 +168,10 @@ def _last_score(files: RunFiles) -> Iterator[tuple[str, str, str]]:
         return
     newest, other = max(pairs, key=_place)
     found = score([files.matches], newest, other)
-    yield f"{newest} against {other}", f"{found.value:.2f}", f"{found.low:.2f} to {found.high:.2f}; 0.5 is even"
+    is_known = (found.low, found.high) != (0, 1)
+    few = f"no interval: fewer than {MIN_WORDS} {files.game.scenarios}"
+    between = f"{found.low:.2f} to {found.high:.2f}" if is_known else few
+    yield f"{newest} against {other}", f"{found.value:.2f}", f"{between}; 0.5 is even"
 
 
 def _place(pair: tuple[str, str]) -> tuple[bool, int, int, bool]:

@@ -21,11 +21,13 @@ _TRAP = GameEnd(Outcome.ATTACKER_WINS, EndReason.SAID_WORD)
 
 
 def known_figures(transcripts: Transcripts) -> list[Figure]:
-    """The word's probability by the defender's turn, for a few stages; and how many claims of all scored games were
-    right, by that probability."""
+    """The word's probability by the defender's turn, for a few stages, if defenders had several turns; and how many
+    claims of all scored games were right, by that probability, if there were claims."""
     if not transcripts.known:
         return []
-    return [_by_turn(transcripts), _calibration(pooled(transcripts.known.values()))]
+    tenths = pooled(transcripts.known.values())
+    found = [_by_turn(transcripts)] if any(len(each.turns()) > 1 for each in transcripts.known.values()) else []
+    return found + ([_calibration(tenths)] if any(tenth.claims for tenth in tenths) else [])
 
 
 def _by_turn(transcripts: Transcripts) -> Figure:
@@ -106,7 +108,7 @@ def _calibration(tenths: Sequence[Tenth]) -> Figure:
     return Figure(
         "known-claims",
         "Claims that were right, by the word's probability",
-        summary or "No claims.",
+        summary,
         [bars, expected],
         layout,
         "number: claims",
@@ -140,7 +142,7 @@ def known_tables(transcripts: Transcripts) -> Markup:
         "Turn 1, 2, ...: probability that a guess of the defender at this turn would have been right; mean over games.",
         "note",
     )
-    if known:
+    if any(tenth.claims for tenth in pooled(known.values())):
         text += paragraph(
             "How to read the bars: of claims at a probability of 30 to 40 %, about a third should be right. If bars "
             "are below the dashed line, claims were right less often than the probabilities predict. A few claims "

@@ -113,6 +113,11 @@ class Measurements:
         return self if name is None else replace(self, solved=self.solved_of.get(name, {}))
 
     @property
+    def stages(self) -> set[str]:
+        """The stages that have been trained on, or in part."""
+        return {stage for begins in self.stage_begins.values() for stage in begins}
+
+    @property
     def alarmed(self) -> set[str]:
         """The stages with an alarm."""
         return {line.stage for line in self.collapse.values() if line.is_alarm}

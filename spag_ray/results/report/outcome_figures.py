@@ -9,7 +9,7 @@ from markupsafe import Markup
 from spag_ray.episodes.game_count import GameCount
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.game_names import TABOO_NAMES, GameNames
-from spag_ray.results.ratings import WinMatrix, mean_score
+from spag_ray.results.ratings import WinMatrix, mean_score, wilson_interval
 from spag_ray.results.report.figure import MARK, Figure, as_label, line, numbered
 from spag_ray.results.report.markup import NOTHING, table
 from spag_ray.results.report.transcripts import Payoffs, Transcripts
@@ -26,6 +26,7 @@ COLOURS = {
 FEW_STAGES = 20
 MOST_VERSION_BARS = 100
 MOST_NUMBERED_CELLS = 144
+MOST_CELLS_WITH_INTERVALS = 16
 
 
 def outcome_figures(
@@ -39,7 +40,7 @@ def outcome_figures(
     for stage, count in transcripts.counts.items():
         (held_out if Stage.parse(stage).phase == "evaluation" else trained)[stage] = count
     for name, title, counts in (
-        ("outcomes-trained", "Games that were trained on", trained),
+        ("outcomes-trained", "Games for training", trained),
         ("outcomes-held-out", game.held_out, held_out),
     ):
         if counts:
@@ -148,7 +149,7 @@ def payoff_figure(transcripts: Transcripts, game: GameNames) -> Figure | None:
         "yaxis": {"zeroline": True, "zerolinecolor": "--rule-strong"},
     }
     legend = tuple((game.seat(role), f"--{role}") for role in Role)
-    note = "games that were trained on"
+    note = "games for training"
     return Figure("payoffs", "Mean payoff of each seat", summary, data, layout, note, height=260, legend=legend)
 
 
@@ -173,17 +174,26 @@ def _mean(payoffs: Payoffs | None) -> str:
 
 
 def matrix_figure(name: str, title: str, matrix: WinMatrix, game: GameNames = TABOO_NAMES) -> Figure | None:
-    """The first seat's score by its player (rows) and the player of the second (columns)."""
+    """The first seat's score by its player (rows) and the player of the second (columns); None if no player has met
+    another: tables have how one fares against itself."""
     met = {(row["attacker"], row["defender"]) for row in matrix.as_json()}
-    if not met:
+    if all(attacker == defender for attacker, defender in met):
         return None
     attackers, defenders = (sorted({pair[place] for pair in met}, key=_player_order) for place in (0, 1))
     counts = [[matrix.outcomes(attacker, defender) for defender in defenders] for attacker in attackers]
     games = [[outcomes.total() for outcomes in row] for row in counts]
     scores = [[round(mean_score(each, Role.ATTACKER), 3) if each else None for each in row] for row in counts]
+    between = [
+        [
+            "" if score is None else "{:.2f} to {:.2f}".format(*wilson_interval(score * count, count))
+            for score, count in zip(*row, strict=True)
+        ]
+        for row in zip(scores, games, strict=True)
+    ]
     first, second = map(as_label, game.seats)
     against = "attacks" if game.has_words else f"as {first} against"
-    is_small = len(attackers) * len(defenders) <= MOST_NUMBERED_CELLS
+    num_cells = len(attackers) * len(defenders)
+    written = "%{z:.2f}<br>%{text}" if num_cells <= MOST_CELLS_WITH_INTERVALS else "%{z:.2f}"
     heat = {
         "type": "heatmap",
         "x": [as_label(name) for name in defenders],
@@ -197,8 +207,9 @@ def matrix_figure(name: str, title: str, matrix: WinMatrix, game: GameNames = TA
         "hoverongaps": False,
         "colorscale": [[0, "--defender"], [0.5, "--middle"], [1, "--attacker"]],
         "colorbar": {"thickness": 10, "outlinewidth": 0, "tickvals": [0, 0.5, 1], "len": 0.9},
-        "hovertemplate": "%{y} " + against + " %{x}: %{z:.2f} of %{customdata} games<extra></extra>",
-        **({"texttemplate": "%{z:.2f}"} if is_small else {}),
+        "hovertemplate": "%{y} " + against + " %{x}: %{z:.2f} (95%: %{text}) of %{customdata} games<extra></extra>",
+        "text": between,
+        **({"texttemplate": written} if num_cells <= MOST_NUMBERED_CELLS else {}),
     }
     layout = {
         "xaxis": {"title": {"text": second}, "type": "category", "showgrid": False, "side": "bottom"},

@@ -9,7 +9,8 @@ from spag_ray.results.report.figure import SERIES, Figure, column, line, numbere
 from spag_ray.results.report.measurements import NUM_BINS, Measurements
 from spag_ray.results.report.thinned import Row
 
-PHASE_COLOURS = {"imitation": "--series-2", "self_play": "--series-1", "evaluation": "--series-4", "learned": "--ink"}
+# Games to imitate are not here: nobody sampled their tokens.
+PHASE_COLOURS = {"self_play": "--series-1", "evaluation": "--series-4", "learned": "--ink"}
 PHASE_NAMES = {"self_play": "self-play"}
 
 
@@ -20,7 +21,7 @@ def pace_figures(measured: Measurements) -> list[Figure]:
 
 
 def _throughput(measured: Measurements) -> Figure | None:
-    rates = measured.activity.rates
+    rates = {what: values for what, values in measured.activity.rates.items() if what in PHASE_COLOURS and any(values)}
     if not rates:
         return None
     middles = [(place + 0.5) * measured.activity.bin_s / 60 for place in range(NUM_BINS)]
@@ -39,7 +40,7 @@ def _throughput(measured: Measurements) -> Figure | None:
         "yaxis": {"rangemode": "tozero"},
     }
     most = max((max(values) for what, values in rates.items() if what != "learned"), default=0.0)
-    summary = f"Tokens per second over the time of the run; at most {most:.0f} sampled."
+    summary = f"Tokens per second over the time of the run; {f'at most {most:.0f}' if most else 'none'} sampled."
     legend = tuple((trace["name"], trace["line"]["color"]) for trace in data)
     return Figure("throughput", "Tokens per second", summary, data, layout, legend=legend)
 
@@ -79,7 +80,7 @@ def _syncs(measured: Measurements) -> Figure | None:
         for place, (policy, curve) in enumerate(measured.syncs.items())
     ]
     seconds = [value for trace in data for value in trace["y"] if value is not None]
-    if not seconds:
+    if len(seconds) < 2:
         return None
     versions = [version for trace in data for version in trace["x"]]
     layout = {"xaxis": numbered("version", versions), "yaxis": {"rangemode": "tozero"}}

@@ -18,6 +18,7 @@ from spag_ray.game.turn import Turn
 from spag_ray.results.game_names import TABOO_NAMES, GameNames, NamesByGame
 from spag_ray.results.report.tokens import Aligner
 from spag_ray.results.trained_turns import trained_turns
+from spag_ray.stages import Stage, StageKind
 
 BLOCK_GAMES = 64
 SURPRISE_STEPS_PER_NAT = 20  # log-probabilities are rounded to 1/20 nat
@@ -53,7 +54,8 @@ class Packer:
     """Takes games one by one and passes full blocks to `put`. Only the index and the current block are in memory.
     `games`: the names of each game, of which several are told apart.
 
-    `num_shaded`: turns whose tokens could be located in their text.
+    `num_shaded`: turns whose tokens could be located in their text. The page opens the first game of the newest stage
+    that one side won and in which every turn says something; one of a match only if no stage has such a game.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Packer:
         self._block: list[dict[str, Any]] = []
         self._columns = {name: array("Q") for name in (*_COLUMNS, *(["game"] if self._games else []))}
         self._stages, self._words, self._players = Names(), Names(), Names()
+        self._opened: tuple[tuple[bool, bool, bool, tuple[int, int, bool, str]], int] | None = None
 
     @property
     def num_games(self) -> int:
@@ -91,6 +94,11 @@ class Packer:
             "turns": len(episode.turns),
             "game": list(self._games).index(episode.game) if episode.game in self._games else 0,
         }
+        is_said = len(episode.turns) > 1 and all(turn.text.strip() for turn in episode.turns)
+        of = Stage.parse(stage)
+        worth = (is_said and episode.verdict.outcome.is_decided, is_said, of.kind is not StageKind.MATCH, of.order)
+        if self._opened is None or worth > self._opened[0]:
+            self._opened = worth, self.num_games
         for name, column in self._columns.items():
             column.append(row[name])
         self._block.append(self._game(stage, episode))
@@ -116,6 +124,7 @@ class Packer:
             "words": list(self._words),
             "players": [self._names.policy(player) for player in self._players],
             "blockGames": BLOCK_GAMES,
+            "opened": 0 if self._opened is None else self._opened[1],
             "stepsPerNat": SURPRISE_STEPS_PER_NAT,
             **{name: column.tolist() for name, column in self._columns.items()},
         }
@@ -152,7 +161,7 @@ class Packer:
         located = self._aligner.locate(turn.token_ids, turn.text) if self._aligner is not None else None
         if located is not None and located.thought:
             found["thought"] = located.thought
-        if any(turn.logprobs):  # those of a scripted player are all 0
+        if turn.is_sampled:
             found["mean"] = round(sum(turn.logprobs) / turn.num_tokens, 3)
             if located is not None:
                 self.num_shaded += 1

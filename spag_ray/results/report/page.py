@@ -30,7 +30,7 @@ from spag_ray.results.report.files import read_files
 from spag_ray.results.report.headline import Gathered, headline, notices
 from spag_ray.results.report.known_figures import known_figures, known_tables
 from spag_ray.results.report.markup import NOTHING, chart, heading, in_words, joined, megabytes, page, paragraph
-from spag_ray.results.report.measurements import read_measurements
+from spag_ray.results.report.measurements import Measurements, read_measurements
 from spag_ray.results.report.outcome_figures import (
     matrix_figure,
     outcome_figures,
@@ -153,14 +153,12 @@ def _charts(run: Gathered, draw: Draw) -> dict[str, Markup]:
     return {
         **found,
         "outcomes": (found["outcomes"] or _nothing("No games yet.")) + collapse_table(measured),
-        "learning": draw(step_figures(measured, LEARNING, game)) or _nothing("No learner steps yet."),
+        "learning": draw(step_figures(measured, LEARNING, game)) or _nothing(_no_curves(measured)),
         "standings": found["standings"] or _nothing("No matches yet: they come with the first evaluation."),
         "pace": (draw(pace_figures(measured)) or _nothing("Nothing was measured yet."))
         + draw(step_figures(measured, MISMATCH, game)),
         "pace_text": staleness_text(files.config, measured) + incidents(measured),
-        "evaluation": evaluation_table(files.evaluations)
-        if files.evaluations
-        else _nothing("No tasks were evaluated. To evaluate some, set evaluation.tasks."),
+        "evaluation": evaluation_table(files.evaluations, files.config),
     }
 
 
@@ -208,6 +206,10 @@ def _games_note(run: Gathered) -> Markup:
     if not packer.num_shaded:
         text += paragraph("No tokenizer was found that reproduces these texts: turns are shaded as a whole.", "note")
     return text
+
+
+def _no_curves(measured: Measurements) -> str:
+    return f"Too few learner steps for curves: {measured.num_steps}." if measured.num_steps else "No learner steps yet."
 
 
 def _nothing(text: str) -> Markup:

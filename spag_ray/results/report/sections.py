@@ -17,8 +17,8 @@ from spag_ray.results.ratings import wilson_interval
 from spag_ray.results.report.files import RunFiles
 from spag_ray.results.report.markup import NOTHING, block, facts, folded, paragraph, table
 from spag_ray.results.report.measurements import Measurements
-from spag_ray.results.standings import Estimate, largest_group, ratings
-from spag_ray.stages import order_of
+from spag_ray.results.standings import MIN_WORDS, Estimate, largest_group, ratings
+from spag_ray.stages import Stage, order_of
 
 _BREACHES = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
 
@@ -45,20 +45,29 @@ def rating_table(matches: Sequence[Match], game: GameNames = TABOO_NAMES) -> Mar
         found = ratings(connected)
     except (ImportError, RuntimeError) as error:  # a library is missing, or its fit does not converge
         return paragraph(f"No ratings: {error}.", "missing")
-    if len(found) < 3:
-        return paragraph("No ratings: no player has met another player yet.", "missing")
+    needed = f"games on {MIN_WORDS} {game.scenarios} or more that did not all end alike"
+    if not found:
+        met = any(match.attacker != match.defender for match in connected)
+        why = f"no two players of one seat have {needed}" if met else "no player has met another player yet"
+        return paragraph(f"No ratings: {why}.", "missing")
     names = sorted({name for name, _ in found}, key=order_of)
     rows = [[name, *(_rating(found.get((name, role))) for role in Role)] for name in names]
     left_out = sorted({match.attacker for match in matches} - set(names), key=order_of)
-    caption = f"Ratings (400 points: odds of 10 to 1), 95% interval by {game.scenario}"
+    caption = f"Ratings against the seat's other players (400 points: ten times the odds), 95% over {game.scenarios}"
     text = table(caption, ("player", *game.seats), rows)
     if left_out:
-        text += paragraph(f"Not comparable with these, because no games connect them: {', '.join(left_out)}.", "note")
+        text += paragraph(f"Not rated, because that needs {needed}, with these players: {', '.join(left_out)}.", "note")
     return block(text)
 
 
-def evaluation_table(evaluations: Sequence[Evaluation]) -> Markup:
-    """Tasks by stage, with the paper's numbers in the columns of the metrics that they are compared with."""
+def evaluation_table(evaluations: Sequence[Evaluation], config: RunConfig | None) -> Markup:
+    """Tasks by stage, with the paper's numbers in the columns of the metrics that they are compared with. Without
+    evaluations, the tasks that the run has not come to; nothing if it has none."""
+    if not evaluations:
+        if config is None or not config.evaluation.tasks:
+            return NOTHING
+        named = f"{', '.join(config.evaluation.tasks)} (evaluation.tasks)"
+        return paragraph(f"Not evaluated yet: {named}. Tasks are evaluated at the end of a stage.", "missing")
     stages = list(dict.fromkeys(row.stage for row in evaluations))
     tasks: dict[tuple[str, str], list[Evaluation]] = {}
     for row in evaluations:
@@ -106,6 +115,8 @@ def staleness_text(config: RunConfig | None, measured: Measurements) -> Markup:
     if config is None:
         return NOTHING
     if config.schedule == "rounds":
+        if all(Stage.parse(stage).phase != "self_play" for stage in measured.stages):
+            return NOTHING
         return paragraph(
             "Rounds: the version that played a game was also the one that was trained on it, so no game was stale.",
             "note",

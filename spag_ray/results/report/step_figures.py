@@ -52,7 +52,7 @@ MISMATCH = (
 
 
 def step_figures(measured: Measurements, curves: Sequence[Curve], game: GameNames = TABOO_NAMES) -> list[Figure]:
-    """The `curves` for which the run has data, over the number of the step."""
+    """The `curves` for which the run has more than one step, over the number of the step."""
     return [figure for curve in curves if (figure := _figure(measured, curve, game)) is not None]
 
 
@@ -91,7 +91,7 @@ def _traces(measured: Measurements, curve: Curve, name: str, game: GameNames) ->
     for (policy, phase), steps in measured.steps.items():
         rows = steps.rows()
         values = column(rows, 1 + STEP_FIELDS.index(name))
-        if phase in curve.phases and any(value is not None for value in values):
+        if phase in curve.phases and sum(value is not None for value in values) > 1:
             is_of_role = role in tuple(Role)
             colour = f"--{role}" if is_of_role else SERIES[policies.index(policy) % len(SERIES)]
             seat = [game.seat(Role(role))] if is_of_role else []

@@ -47,12 +47,14 @@ class Payoffs:
 class Transcripts:
     """Counts of all games. `counts`: by stage. `payoffs`: by stage and seat, of games in which the game itself says
     what it pays. `by_version`: games of a stream, by the newest version that played in them. `known`: for stages whose
-    games were scored. `faults`: {log: what is wrong with it}. `of_games`: {game: its counts}, of several."""
+    games were scored. `num_sampled`: tokens of turns that were sampled from weights, not scripted. `faults`: {log: what
+    is wrong with it}. `of_games`: {game: its counts}, of several."""
 
     counts: dict[str, GameCount] = field(default_factory=dict)
     payoffs: dict[str, dict[Role, Payoffs]] = field(default_factory=dict)
     by_version: dict[int, Counter[Outcome]] = field(default_factory=dict)
     known: dict[str, Knowledge] = field(default_factory=dict)
+    num_sampled: int = 0
     faults: dict[str, str] = field(default_factory=dict)
     of_games: dict[str, Transcripts] = field(default_factory=dict)
 
@@ -70,6 +72,7 @@ class Transcripts:
 
     def count(self, stage: str, episode: Episode) -> None:
         self.counts.setdefault(stage, GameCount()).add(episode)
+        self.num_sampled += sum(turn.num_tokens for turn in episode.turns if turn.is_sampled)
         for role, payoff in zip(Role, episode.verdict.payoffs or (), strict=False):
             if payoff is not None:
                 self.payoffs.setdefault(stage, {}).setdefault(role, Payoffs()).add(payoff)

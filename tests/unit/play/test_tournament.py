@@ -141,27 +141,26 @@ def test_names_of_seats_are_no_markup_and_no_column_is_lost() -> None:
 
 
 def test_seats_that_no_games_connect_are_not_rated_beside_each_other() -> None:
-    game = Game("word", Outcome.ATTACKER_WINS, 3)
+    ends = (Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS)
+    games = tuple(Game(word, ends[word < "d"], 3) for word in "abcdef")
     # As attacker b met three defenders, as defender two attackers; nothing tells these five from those four.
-    matches = [Match(seats[0], seats[1], (game,)) for seats in ("ba", "bc", "bd", "ab", "cb")]
+    matches = [Match(seats[0], seats[1], games) for seats in ("ba", "bc", "bd", "ab", "cb")]
     rated = {
         tuple(line.split()[:2]): "[" in line
         for line in table_text(match_tables(matches, "abcd")[1]).splitlines()
         if line.strip()[:2] in ("a ", "b ", "c ", "d ")
     }
-    assert {seat for seat, is_rated in rated.items() if is_rated} == {
-        ("b", "attacker"),
-        *((name, "defender") for name in "acd"),
-    }
+    # With b's defenders there is no other attacker that it could be rated against.
+    assert {seat for seat, is_rated in rated.items() if is_rated} == {(name, "defender") for name in "acd"}
     assert len(rated) == 7, "all have breaches and ties"
-    connected = table_text(match_tables([*matches, Match("b", "b", (game,))], "abcd")[1])
+    connected = table_text(match_tables([*matches, Match("b", "b", games)], "abcd")[1])
     assert all("[" in line for line in connected.splitlines() if line.strip()[:2] in ("a ", "b ", "c ", "d "))
 
 
 def test_a_seat_whose_every_game_was_broken_off_has_a_score_but_none_without_breaches() -> None:
     won, broken = Game("word", Outcome.ATTACKER_WINS, 3), Game("word", Outcome.ATTACKER_BREACH, 1)
     (line,) = comparison_lines([Match("new", "old", (won,)), Match("old", "new", (broken,))], ["old", "new"], None)
-    assert line.startswith("new against old, both seats: 1.00 [1.00, 1.00]; better over 1 words")
+    assert line.startswith("new against old, both seats: 1.00 [0.00, 1.00]; better over 1 words")
 
 
 def test_an_endpoint_reads_what_other_players_read() -> None:

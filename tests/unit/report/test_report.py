@@ -15,6 +15,7 @@ from typing import Any
 
 import msgpack
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -40,10 +41,11 @@ from spag_ray.results.report.page import write_report
 from spag_ray.results.report.sections import largest_group
 from spag_ray.training_data.samples import game_samples
 from tests.support.hostile import example, values
-from tests.support.report_page import page_of
+from tests.support.report_page import Page, page_of
 from tests.support.report_runs import (
     HOSTILE,
     hostile_episode,
+    make_interrupted_run,
     make_run,
     measurements,
     repeated,
@@ -294,6 +296,117 @@ def test_text_stands_out_from_what_is_behind_it(theme: str) -> None:
         assert (high + 0.05) / (low + 0.05) >= 4.5, (text, behind)
 
 
+@pytest.fixture(scope="module")
+def interrupted(tiny_model: Path, words: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Run folders of runs that were killed: while they imitated, and in round 1 of 2."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    make_interrupted_run(folder / "early", tiny_model, words)
+    make_interrupted_run(folder / "later", tiny_model, words, round_games=10)
+    return {path.name: path for path in folder.iterdir()}
+
+
+def test_a_page_counts_the_tokens_that_were_sampled_apart_from_scripted_ones(interrupted: dict[str, Path]) -> None:
+    folder = interrupted["early"]
+    tokens = {log: sum(game.num_tokens for game in read_log(folder / "episodes" / f"{log}.log")) for log in STAGES}
+    page = page_of(folder)
+    assert f"sampled tokens{tokens['expert']} more are scripted{tokens['eval-base']}" in page.text
+    assert "throughput" not in page.unpacked("figures"), "nothing was sampled during the seconds that were measured"
+    later = page_of(interrupted["later"]).unpacked("figures")["throughput"]["data"]
+    assert [trace["name"] for trace in later] == ["sampled: self-play", "learned"]
+
+
+STAGES = ("eval-base", "expert")
+
+
+@pytest.mark.parametrize(
+    ("which", "rounds", "done"),
+    [
+        ("early", {}, "imitates a scripted expert (12 of 12 games so far, nothing trained on yet), then plays itself: "
+         "none of 2 rounds of 24 games, play"),
+        ("later", {}, "imitates a scripted expert, then plays itself: 10 of 24 games of the first of 2 rounds, play"),
+        ("later", {"games_per_round": 10}, "then plays itself: 1 of 2 rounds of 10 games, play"),
+        ("later", {"rounds": 1, "games_per_round": 9}, "then plays itself: 1 of 1 round of 9 games, play"),
+        ("later", {"rounds": 0}, "imitates a scripted expert."),
+    ],
+)  # fmt: skip
+def test_a_page_says_how_much_of_the_plan_ran(
+    interrupted: dict[str, Path], tmp_path: Path, which: str, rounds: dict[str, int], done: str
+) -> None:
+    folder = shutil.copytree(interrupted[which], tmp_path / "run")
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["self_play"] |= rounds
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    assert done in page_of(folder).text
+
+
+def test_of_a_stream_the_page_counts_games(run: Path, tmp_path: Path, tiny_model: Path, words: Path) -> None:
+    config = stream_run(tiny_model, words, 4)
+    make_run_folder(tmp_path / "run", config)
+    write_log(tmp_path / "run", "stream", list(read_log(run / "episodes" / "spag-1.log"))[:7])
+    planned = config.self_play.rounds * config.self_play.games_per_round
+    assert f"plays itself: 7 of {planned} games, play and training at the same time" in page_of(tmp_path / "run").text
+
+
+def test_the_page_of_a_killed_run_shows_no_empty_charts(interrupted: dict[str, Path]) -> None:
+    """No score of one player against itself, no bars without claims, no curve of one point, no staleness of rounds that
+    were not trained on, and tasks are called not yet evaluated, not unset."""
+    early, later = (page_of(interrupted[name]) for name in ("early", "later"))
+    assert set(early.unpacked("figures")) == {"outcomes-trained", "outcomes-held-out", "known-by-turn"}
+    assert set(later.unpacked("figures")) == {"outcomes-trained", "outcomes-held-out", "known-by-turn", "throughput"}
+    assert "Too few learner steps for curves: 1." in later.text
+    for page in (early, later):
+        assert "How to read the bars" not in page.text
+        assert "no game was stale" not in page.text
+        assert "Not evaluated yet: spag_reasoning (evaluation.tasks)" in page.text
+        assert "Games that were trained on" not in page.text
+
+
+def test_without_tasks_the_page_has_no_part_for_them(run: Path) -> None:
+    page = page_of(run)
+    assert "Evaluation" not in page.text.split("Made with")[0]
+    assert "href=#evaluation" not in page.links
+
+
+def test_scores_between_players_have_intervals(run: Path) -> None:
+    games = [Game(f"word{number}", Outcome.win_of(Role.ATTACKER), 2) for number in range(6)]
+    games += [Game(f"word{number}", Outcome.win_of(Role.DEFENDER), 2) for number in range(6)]
+    write_matches(run / "matches.json", [Match("spag-2", "imitated", tuple(games)), Match("spag-2", "spag-2", ())])
+    (cell,) = page_of(run).unpacked("figures")["matrix"]["data"]
+    assert (cell["z"], cell["text"]) == ([[0.5]], [["0.25 to 0.75"]])
+    few = [Match(*seats, tuple(games[:4])) for seats in (("spag-2", "imitated"), ("imitated", "spag-2"))]
+    write_matches(run / "matches.json", few)
+    assert "no interval: fewer than 5 words; 0.5 is even" in page_of(run).text
+
+
+def opened(page: Page) -> tuple[str, str, list[str]]:
+    """(stage, outcome, texts) of the game that a page opens."""
+    index = page.unpacked("index")
+    place = index["opened"]
+    texts = [turn["text"] for turn in page.games()[place]["turns"]]
+    return index["stages"][index["stage"][place]], index["outcomes"][index["outcome"][place]], texts
+
+
+def test_a_page_opens_a_decisive_game_of_the_newest_stage_in_which_both_spoke(
+    run: Path, interrupted: dict[str, Path]
+) -> None:
+    decisive = set(map(str, (Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS)))
+    for folder, newest in ((run, "eval-spag-2"), (interrupted["early"], "expert"), (interrupted["later"], "spag-1")):
+        stage, outcome, texts = opened(page_of(folder))
+        assert stage == newest
+        assert outcome in decisive
+        assert len(texts) > 1
+        assert all(texts)
+    # A match of guests comes last in the list; the run's own stages come first.
+    match = list(read_log(run / "episodes" / "eval-spag-2.log"))
+    write_log(run, "match-spag-2@guest", match)
+    assert opened(page_of(run))[0] == "eval-spag-2"
+    for path in (run / "episodes").glob("*.log"):
+        ties = [each for each in read_log(path) if not each.verdict.outcome.is_decided]
+        path.unlink()
+        write_log(run, path.stem, ties)
+    assert len(opened(page_of(run))[2]) > 1, "none is decisive: one in which something is said"
+
+
 def test_values_of_environment_variables_are_not_on_the_page(run: Path) -> None:
     config = load_config(str(run / "config.yaml"), ["engine.env={HF_TOKEN: hf_secret}", "learner.env={KEY: secret2}"])
     (run / "config.yaml").write_text(to_yaml(config))
@@ -392,6 +505,18 @@ def test_the_headline_is_the_newest_stage_against_the_imitated_one(run: Path, pa
     both = [Match(*seats, games) for one, other in names for seats in ((one, other), (other, one))]
     write_matches(run / "matches.json", [*both, Match("newcomer", "imitated", games)])
     assert said in page_of(run).text
+
+
+def test_without_ratings_the_page_says_what_they_need(run: Path) -> None:
+    names = [(one, other) for one in ("spag-2", "imitated") for other in ("spag-2", "imitated")]
+
+    def met(*words: str) -> str:
+        games = [Game(word, end, 2) for word in words for end in (Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS)]
+        write_matches(run / "matches.json", [Match(*seats, tuple(games)) for seats in names])
+        return page_of(run).text
+
+    assert "No ratings: no two players of one seat have games on 5 words or more that did not all end" in met("a", "b")
+    assert "imitated+0 [-" in met(*"abcde")
 
 
 def test_evaluations_stand_by_task_and_stage_beside_the_papers_numbers(run: Path) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections import Counter
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -103,6 +107,102 @@ def test_ratings_order_players_and_know_how_sure_they_are() -> None:
 
 def rank(name: str) -> float:
     return "abc".index(name)
+
+
+def tournament(
+    draw: random.Random, num_words: int, attack: Sequence[float], defence: Sequence[float], spread: float = 1.0
+) -> list[Match]:
+    """Every player in both seats against every player: two games a word, at odds of exp(attack - defence + what the
+    word adds)."""
+    ease = [draw.gauss(0, spread) for _ in range(num_words) for _ in range(2)]
+    matches = []
+    for one, other in product(range(len(attack)), repeat=2):
+        wins = [draw.random() * (1 + math.exp(defence[other] - attack[one] - each)) < 1 for each in ease]
+        outcomes = [Outcome.ATTACKER_WINS if won else Outcome.DEFENDER_WINS for won in wins]
+        games = (Game(f"word{number // 2}", each, 4) for number, each in enumerate(outcomes))
+        matches.append(Match("abc"[one], "abc"[other], tuple(games)))
+    return matches
+
+
+def coverage(
+    num_words: int, attack: Sequence[float], defence: Sequence[float], num: int = 1000, spread: float = 1.0
+) -> dict[tuple[str, Role], float]:
+    """Each seat's share of `num` tournaments whose interval holds the true rating; {} without ratings."""
+    true = {
+        ("abc"[place], role): 400 / math.log(10) * (strengths[place] - sum(strengths) / len(strengths))
+        for role, strengths in ((Role.ATTACKER, attack), (Role.DEFENDER, defence))
+        for place in range(len(strengths))
+    }
+    draw, held, rated = random.Random(num_words), Counter[tuple[str, Role]](), Counter[tuple[str, Role]]()
+    for _ in range(num):
+        for seat, found in ratings(tournament(draw, num_words, attack, defence, spread)).items():
+            rated[seat] += 1
+            held[seat] += found.low <= true[seat] <= found.high
+    return {seat: held[seat] / rated[seat] for seat in rated}
+
+
+@pytest.mark.parametrize(("num_words", "favour"), [(2, 0.0), (5, 0.0), (5, 1.0), (20, 0.0), (20, 1.0), (80, 0.0)])
+def test_intervals_of_identical_players_hold_zero_in_93_to_97_of_100_matches(num_words: int, favour: float) -> None:
+    """Or there is no rating, as of two words. `favour`: how much the game favours attackers, in logits."""
+    found = coverage(num_words, (favour, favour), (0.0, 0.0))
+    assert (found == {}) == (num_words == 2)
+    assert all(0.93 <= share <= 0.97 for share in found.values()), found
+
+
+@pytest.mark.parametrize("num_words", [5, 20])
+@pytest.mark.parametrize("attack", [(0.0, 0.0, 0.0), (0.8, 0.0, -0.8)], ids=["identical", "different"])
+def test_intervals_of_three_players_hold_their_ratings(num_words: int, attack: tuple[float, ...]) -> None:
+    found = coverage(num_words, attack, [each / 2 for each in attack], num=500, spread=0.0)
+    assert len(found) == 6
+    assert all(share >= 0.925 for share in found.values()), found  # 0.95 less two and a half standard errors
+
+
+@pytest.mark.parametrize("num_words", [2, 5, 20])
+def test_the_score_of_equal_players_is_even_within_its_interval(num_words: int) -> None:
+    draw, num = random.Random(num_words), 500
+    played = (tournament(draw, num_words, (0.5, 0.5), (0.0, 0.0)) for _ in range(num))
+    found = [score([matches], "a", "b") for matches in played]
+    assert sum(each.low <= 0.5 <= each.high for each in found) / num >= 0.925
+    if num_words == 2:
+        assert {(each.low, each.high) for each in found} == {(0, 1)}
+
+
+def test_a_score_that_is_the_same_on_every_word_is_not_certain() -> None:
+    both = [match("new", "old", 1.0, words=WORDS[:10]), match("old", "new", 0.0, words=WORDS[:10])]
+    found = score([both], "new", "old")
+    assert found.value == found.high == 1.0
+    assert 0.7 < found.low < 0.95, "40 wins in a row"
+
+
+def test_a_rating_that_is_the_same_on_every_word_is_not_certain() -> None:
+    games = tuple(Game(word, end, 4) for word in WORDS for end in (Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS))
+    for found in ratings([Match(one, other, games) for one, other in product("ab", repeat=2)]).values():
+        assert found.value == pytest.approx(0, abs=0.1)
+        assert found.high - found.low > 50, "Elo points: 160 games a seat"
+
+
+def test_what_has_no_interval_that_holds_has_no_rating() -> None:
+    """Few words; the only player of its seat; games that all ended alike; many games on few of many words."""
+    names = [(one, other) for one in "ab" for other in "ab"]
+    few = [match(*seats, 0.5, words=WORDS[:4]) for seats in names]
+    assert ratings(few) == {}
+    assert ratings([match("a", "b", 0.5)]) == {}
+    unbeaten = [match(one, other, 1.0 if one == "a" else 0.5) for one, other in names]
+    assert {name for name, _ in ratings(unbeaten)} == {"a", "b"}
+    assert {role for _, role in ratings(unbeaten)} == {Role.DEFENDER}, "of the attackers one has never lost"
+    ties = [Match(*seats, tuple(Game(word, Outcome.TIED, 8) for word in WORDS)) for seats in names]
+    assert ratings(ties) == {}
+    uneven = [match(*seats, 0.5, words=WORDS[:2] * 50 + WORDS) for seats in names]
+    assert ratings(uneven) == {}, "worth fewer than five words"
+
+
+def test_ratings_are_in_each_seat_against_the_players_of_that_seat() -> None:
+    every = [match(one, other, 0.9 if one == "a" else 0.7) for one in "abc" for other in "abc"]
+    found = ratings(every)
+    for role in Role:
+        assert sum(each.value for (_, own), each in found.items() if own is role) == pytest.approx(0, abs=1e-6)
+    assert found["a", Role.ATTACKER].low > 0
+    assert ratings([each for each in every if each.attacker != each.defender]).keys() == found.keys()
 
 
 @pytest.mark.usefixtures("few_draws")
