@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from spag_ray.errors import ModelError
+from spag_ray.errors import ModelError, reason_of
 
 
 class Tokenizer(Protocol):
@@ -39,6 +39,19 @@ def plain_ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
 def template_ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     """A part of the tokenizer's own chat template: special tokens in it are tokens. Never for text of players."""
     return tuple(tokenizer.encode(text, add_special_tokens=False))
+
+
+def chat_text(tokenizer: Tokenizer, messages: list[dict[str, str]], remedy: str) -> str:
+    """These messages in the tokenizer's chat template, up to where the assistant's next one begins. Raises ModelError
+    with the reason of a template that refuses them or that is broken, and with the remedy."""
+    try:
+        text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    except Exception as error:  # a template raises whatever its author wrote, and Jinja its own kinds
+        raise ModelError(
+            f"the chat template refuses messages of `user` and `assistant` in turns: {reason_of(error)}; {remedy}, or "
+            "give the model a template that takes them"
+        ) from error
+    return text
 
 
 def published_ids(tokenizer: Tokenizer, prompt: str, reply: str) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -30,7 +30,7 @@ from cluster.runtime.ray_session import is_job
 from cluster.types import Node
 from spag_ray.config.files import named_paths
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import ConfigError
+from spag_ray.errors import ConfigError, reason_of
 
 ANSWER_WITHIN_S = 60.0 + IMPORT_WITHIN_S
 
@@ -92,9 +92,9 @@ def node_reports(nodes: Sequence[Node], wanted: Wanted) -> Iterator[NodeReport |
             told = f"{name} has not answered for {ANSWER_WITHIN_S:g} s; look at its raylet's logs, or remove it"
             yield CheckResult("nodes", "fail", told)
         except ray.exceptions.RayError as error:
-            reason = str(error).strip().splitlines()[-1]
             told = (
-                f"{name} cannot run a task ({reason}); install spag_ray and its requirements there, as on this machine"
+                f"{name} cannot run a task ({reason_of(error)}); install spag_ray and its requirements there, as on "
+                "this machine"
             )
             yield CheckResult("nodes", "fail", told)
 

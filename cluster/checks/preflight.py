@@ -6,7 +6,7 @@ import logging
 import multiprocessing
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -20,7 +20,7 @@ from learners.deepspeed_config import deepspeed_config, sleep_fault
 from spag_ray.config.no_effect import check_something_to_do
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.formats import holds_games, read_games, read_samples, read_sft
-from spag_ray.errors import ConfigError, SpagError
+from spag_ray.errors import ConfigError, ModelError, SpagError
 from spag_ray.game.conformance import check
 from spag_ray.game.game_renderer import game_renderer
 from spag_ray.game.prompt_file import load_template
@@ -30,6 +30,7 @@ from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
 from spag_ray.games.of_config import Scenarios, by_game, game_of
 from spag_ray.results.evaluations import task_names
+from spag_ray.tokens import chat_text
 from spag_ray.training_data.prompt_randomization import load_varied
 
 CHECK_WITHIN_S = 600.0  # reading a large model folder from a slow disk
@@ -81,27 +82,42 @@ def _check_build(config: RunConfig) -> None:
 
 
 def check_model(config: RunConfig, model: str, words: Sequence[str]) -> None:
-    """Refuses a tokenizer that the prompts cannot use, a context that is too short for a game, and a model that the
-    learner cannot train with this configuration."""
-    _check_prompts(config, model, words)
+    """Refuses a tokenizer that the prompts or the model cannot use, a context that is too short for a game or too long
+    for the model, and a model that the learner cannot train with this configuration."""
+    from learners.model_folder import read_config
     from learners.packing import check_packable
-    from spag_ray.families.auto import AutoConfig
 
+    settings = read_config(model)
+    _check_length(config, settings)
+    _check_prompts(config, model, words, getattr(settings.get_text_config(), "vocab_size", None))
     if config.learner.packing == "trees":
-        check_packable(
-            AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False),
-            config.learner.max_tokens_per_microbatch,
-        )
+        check_packable(settings, config.learner.max_tokens_per_microbatch)
+
+
+def check_loading(model: str) -> None:
+    """Refuses a folder that the learner cannot load: incomplete, quantised, or of a family that transformers does not
+    have. Reads no weights. Call it in its own process."""
+    from learners.model_folder import check_loadable
+
+    _silence()
+    check_loadable(model)
 
 
 def check_saving(model: str) -> None:
-    """Refuses a model that transformers reads but could not write at the end of a stage. Call it in its own process."""
-    from transformers.utils.logging import disable_progress_bar
-
+    """Refuses what `check_loading` does, and a model that transformers could not write at the end of a stage. Call it
+    in its own process."""
     from learners.model_folder import check_saveable
 
-    disable_progress_bar()  # of the weights, of which none are written
+    _silence()
     check_saveable(model)
+
+
+def _silence() -> None:
+    """transformers prints bars for weights that are neither read nor written, and a table beside its error."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
 
 
 def check_claims(config: RunConfig, model: str, words: Sequence[str]) -> None:
@@ -126,6 +142,9 @@ def check_tasks(config: RunConfig, model: str) -> None:
         raise ConfigError(
             f"evaluation.apply_chat_template: the tokenizer of {model} has no chat template; set it to false"
         )
+    if evaluation.apply_chat_template:
+        question = [{"role": "user", "content": "question"}]
+        chat_text(tokenizer, question, "set evaluation.apply_chat_template: false")
     shelf = Shelf(evaluation.include_path)
     for name in task_names(evaluation.tasks):
         shelf.find(name)  # all names first: this is fast
@@ -186,31 +205,74 @@ def in_a_process(check: Callable[..., None], *arguments: Any, downloads: bool = 
             raise ConfigError(told) from error
 
 
-def _check_prompts(config: RunConfig, model: str, words: Sequence[str]) -> None:
-    """Refuses a context that is too short for a whole game, and a tokenizer that the prompts cannot use."""
+def _check_length(config: RunConfig, settings: Any) -> None:
+    """Refuses a context that vLLM refuses, by vLLM's own rule (vllm/config/model.py). `settings`: config.json."""
+    if config.engine.kind != "vllm" or "VLLM_ALLOW_LONG_MAX_MODEL_LEN" in {**os.environ, **config.engine.env}:
+        return
+    text = settings.get_text_config()
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
+    found = {name: value for name in names if (value := getattr(text, name, None)) is not None}
+    if (own := getattr(text, "model_max_length", None)) is not None:
+        found = {"model_max_length": own}
+    if not found:
+        return
+    name = min(found, key=lambda each: found[each])
+    rope = getattr(text, "rope_parameters", None) or {}
+    scales = rope.get("rope_type") in ("linear", "dynamic")  # in the others the length is that of the scaled positions
+    limit = found[name] * ((scales and rope.get("factor")) or 1)
+    if config.engine.max_model_len > limit:
+        raise ConfigError(
+            f"engine.max_model_len is {config.engine.max_model_len}, but the model's limit is {limit:g} tokens ({name} "
+            f"in config.json), so vLLM would not start; set it to at most {limit:g}"
+        )
+
+
+def _check_ids(model: str, tokenizer: Any, framing_ids: Iterable[int], num_embeddings: int | None) -> None:
+    """Refuses a tokenizer whose ids have no embedding: engine and learner would fail in the first game that has one.
+    Special tokens that no prompt has, such as one for padding, do not matter. `framing_ids`: those of the prompts."""
+    if num_embeddings is None:  # a family that names it otherwise
+        return
+    added = tokenizer.added_tokens_decoder
+    special = {token for token, each in added.items() if each.special} - set(framing_ids)
+    names = {token: name for name, token in tokenizer.get_vocab().items() if token not in special}
+    if beyond := sorted(token for token in {*names, *framing_ids} if token >= num_embeddings):
+        raise ModelError(
+            f"{model}: the tokenizer has {len(beyond)} tokens without an embedding, such as {names.get(beyond[0])!r} "
+            f"with id {beyond[0]}, but the model has {num_embeddings} (vocab_size); give the model its own tokenizer, "
+            "or resize its embeddings (resize_token_embeddings) and save it"
+        )
+
+
+def _check_prompts(config: RunConfig, model: str, words: Sequence[str], num_embeddings: int | None) -> None:
+    """Refuses a context that is too short for a whole game, and a tokenizer that the prompts or the model cannot
+    use."""
+    tokenizer = load_tokenizer(model)
     if (game := game_of(config)) is not None:
-        _check_messages(config, game, model, words)
+        _check_messages(config, game, model, tokenizer, words, num_embeddings)
         return
     template = load_template(config.prompts)
-    renderer = make_renderer(template, load_tokenizer(model), config.game.max_turns)
+    renderer = make_renderer(template, tokenizer, config.game.max_turns)
     longest = max(words, key=len)
-    rules = max(
-        len(renderer.prompt((), Role.ATTACKER, longest)),
-        len(renderer.query_ids(template.rules(Role.DEFENDER, longest, config.game.max_turns))),
-    )
-    _check_room(config, rules, 2 * config.game.max_turns)
+    opening = renderer.prompt((), Role.ATTACKER, longest)
+    answering = renderer.query_ids(template.rules(Role.DEFENDER, longest, config.game.max_turns))
+    _check_ids(model, tokenizer, {*opening, *answering, *renderer.end_ids}, num_embeddings)
+    _check_room(config, max(len(opening), len(answering)), 2 * config.game.max_turns)
 
 
-def _check_messages(config: RunConfig, game: Game, model: str, scenarios: Sequence[str]) -> None:
+def _check_messages(
+    config: RunConfig, game: Game, model: str, tokenizer: Any, scenarios: Sequence[str], num_embeddings: int | None
+) -> None:
     """The same for a game's messages: those of seat 0 before its first turn, and of seat 1 after one. Refuses a game
     that breaks a promise of the protocol in a few games."""
     if faults := check(lambda: game_of(config), _NUM_CHECKED):
         raise ConfigError(
             f"game.name: {config.game.full_name}: {faults[0]}; spag_ray.game.check lists every fault (docs/games.md)"
         )
-    renderer = game_renderer(game, load_tokenizer(model), config.prompts)
+    renderer = game_renderer(game, tokenizer, config.prompts)
     longest = max(scenarios, key=len)
-    rules = len(renderer.prompt((), Role.ATTACKER, longest))
+    prompt = renderer.prompt((), Role.ATTACKER, longest)
+    _check_ids(model, tokenizer, {*prompt, *renderer.end_ids}, num_embeddings)
+    rules = len(prompt)
     move = ""
     if isinstance(game, Scripted):  # an empty turn may end the game
         move = game.scripted(0, (), longest, random.Random(0))

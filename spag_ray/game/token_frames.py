@@ -17,7 +17,7 @@ from cachetools import LRUCache
 
 from spag_ray.errors import ModelError
 from spag_ray.game.turn import Turn
-from spag_ray.tokens import Tokenizer, begin_ids, end_id, framing_ids, plain_ids, template_ids
+from spag_ray.tokens import Tokenizer, begin_ids, chat_text, end_id, framing_ids, plain_ids, template_ids
 
 KEPT_BYTES = 16 * 2**20  # of one renderer; an arena has one for each game
 _ENTRY_BYTES = 280  # of the cache's own books for one text
@@ -171,7 +171,7 @@ def _chat_glue(tokenizer: Tokenizer) -> tuple[str, str, str]:
     messages = [{"role": role, "content": mark} for role, mark in zip(roles, _MARKS, strict=True)]
 
     def render(count: int) -> str:
-        return tokenizer.apply_chat_template(messages[:count], tokenize=False, add_generation_prompt=True)
+        return chat_text(tokenizer, messages[:count], "set `prompts: flat`")
 
     one, two, three = render(1), render(3), render(5)
     if not (two.startswith(one) and three.startswith(two)):
@@ -182,7 +182,11 @@ def _chat_glue(tokenizer: Tokenizer) -> tuple[str, str, str]:
     pieces = [three]
     for mark in _MARKS:
         pieces[-1:] = pieces[-1].split(mark)
+    if len(pieces) != len(_MARKS) + 1:
+        raise ModelError("the chat template leaves out or repeats the text of a message; set `prompts: flat`")
     opening, to_reply, to_user, *again = pieces
+    if not to_user:
+        raise ModelError("the chat template puts nothing between a reply and the next message; set `prompts: flat`")
     if again != [to_reply, to_user, to_reply]:
         raise ModelError("the chat template frames later messages differently from the first; set `prompts: flat`")
     return opening, to_reply, to_user

@@ -64,7 +64,8 @@ def test_a_package_that_a_check_cannot_import_is_a_failed_check(
     config = tiny_run(tiny_model, words, cluster={"object_store_gib": 9000})  # so that no Ray is started
     failed = {result.check: result.text for result in doctor._results(config, tmp_path) if result.status == "fail"}
     assert failed.pop("object store")
-    assert failed == dict.fromkeys(("files", "imports", "model", "saving"), f"{type(error).__name__}: no nltk")
+    checks = ("files", "imports", "model", "prompts", "saving")
+    assert failed == dict.fromkeys(checks, f"{type(error).__name__}: no nltk")
 
 
 def test_another_version_on_a_node_is_named_with_both() -> None:
