@@ -7,7 +7,6 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import Any, get_args
 
 from actors.models import inner_linear_layers
@@ -15,6 +14,7 @@ from actors.policy import Completion, Request, Sampling, Score, WakePart
 from actors.vllm_adapters import Adapter, EngineAdapters
 from spag_ray.config.engine import EngineConfig
 from spag_ray.config.parts import Channel
+from spag_ray.config.vllm_arguments import unknown_argument
 from spag_ray.errors import EngineError, WeightSyncError, reason_of
 from spag_ray.host.plain_path import plain_path
 from spag_ray.weights.shared_memory import in_shared_memory
@@ -305,11 +305,8 @@ def _engine_arguments(model: str, config: EngineConfig, seed: int, channel: Chan
             "lora_target_modules": inner_linear_layers(model),
         }
     backend = channel if channel in ("nccl", "ipc") else "shared_memory"
-    known = {field.name for field in fields(vllm.AsyncEngineArgs)}
-    if unknown := sorted(config.vllm.keys() - known):
-        near = get_close_matches(unknown[0], known, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise EngineError(f"engine.vllm.{unknown[0]}: vLLM {vllm.__version__} has no such argument{hint}")
+    if fault := unknown_argument(config.vllm, (field.name for field in fields(vllm.AsyncEngineArgs))):
+        raise EngineError(fault)
     arguments |= config.vllm
     return vllm.AsyncEngineArgs(
         model=model,

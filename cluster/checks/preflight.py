@@ -13,8 +13,9 @@ from typing import Any
 
 from actors.endpoint_policy import Endpoint, check_endpoint
 from actors.lm_eval_tasks import Shelf, harness_environment
-from actors.models import load_tokenizer
+from actors.models import load_tokenizer, resolve_model
 from cluster.checks.imports import imports_checked
+from cluster.planning.plan_checks import check_engine, room_fault
 from cluster.tracking.wandb import check_tracking
 from learners.deepspeed_config import deepspeed_config, sleep_fault
 from spag_ray.config.no_effect import check_something_to_do
@@ -46,7 +47,10 @@ def check_files(config: RunConfig) -> None:
     for opponent in config.league.fixed:
         if opponent.is_served:
             check_endpoint(Endpoint.parse(opponent.model))
+        elif opponent.has_engine:
+            resolve_model(opponent.model)
     _check_build(config)
+    check_engine(config)
     if config.self_play.sft_file:
         read_sft(config.self_play.sft_file)
     if config.imitation.enabled and config.imitation.source != "scripted":
@@ -283,11 +287,5 @@ def _check_messages(
 
 
 def _check_room(config: RunConfig, rules: int, num_turns: int) -> None:
-    per_turn = config.sampling.max_new_tokens + 16
-    needed = rules + num_turns * per_turn
-    if needed > config.engine.max_model_len:
-        raise ConfigError(
-            f"a prompt may leave no room for an answer: the rules take {rules} tokens and {num_turns} "
-            f"turns of sampling.max_new_tokens {config.sampling.max_new_tokens} up to {needed - rules} more, but "
-            f"engine.max_model_len is {config.engine.max_model_len}; raise it to {needed}, or shorten the turns"
-        )
+    if fault := room_fault(config, rules, num_turns):
+        raise ConfigError(fault)
