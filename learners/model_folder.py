@@ -16,7 +16,7 @@ from transformers import GenerationConfig
 from transformers.initialization import no_init_weights
 
 from spag_ray.errors import ModelError, reason_of
-from spag_ray.families.auto import AutoConfig, AutoModelForCausalLM, read_tokenizer
+from spag_ray.families.auto import AutoConfig, AutoModelForCausalLM, needs_own_code, read_tokenizer
 from spag_ray.weights.weight_files import weight_files
 
 # The settings that transformers refuses to save without `do_sample`, and the value of each that it lets through.
@@ -132,12 +132,14 @@ def _read(folder: str, **options: Any) -> Any:
             **options,
         )
     except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
-        raise ModelError(f"{folder}: transformers cannot load this model: {reason_of(error)}") from error
+        remedy = "; copy the model again" if isinstance(error, SafetensorError) else ""
+        raise ModelError(f"{folder}: transformers cannot load this model: {reason_of(error)}{remedy}") from error
     for fault in ("missing_keys", "mismatched_keys", "unexpected_keys"):
         if loading[fault]:
             raise ModelError(
                 f"{folder}: its weights are not those of the {model.config.model_type} model that its config.json "
-                f"describes ({len(loading[fault])} {fault.replace('_', ' ')}, such as {sorted(loading[fault])[0]!s})"
+                f"describes ({len(loading[fault])} {fault.replace('_', ' ')}, such as {sorted(loading[fault])[0]!s}); "
+                "copy both from one model"
             )
     _make_saveable(model.generation_config)
     return model
@@ -150,10 +152,7 @@ def read_config(folder: str) -> Any:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, ImportError) as error:
         if "trust_remote_code" in str(error):
-            raise ModelError(
-                f"{folder}: this model needs code of its own (auto_map in config.json), which is never run; give a "
-                "model of a family that transformers has (docs/models.md)"
-            ) from error
+            raise needs_own_code(folder, "model") from error
         raise ModelError(f"{folder}: transformers cannot read config.json: {reason_of(error)}") from error
 
 

@@ -77,5 +77,5 @@ def reason_of(error: BaseException) -> str:
         if any(line.strip().startswith("Traceback (most recent call last)") for line in lines):
             lines = lines[1 + max(place for place, line in enumerate(lines) if line.startswith((" ", "Traceback"))) :]
     lines = [line for line in lines if not line.strip().startswith("For further information visit")]  # pydantic's
-    told = "; ".join(filter(None, (" ".join(line.split()).rstrip(";") for line in lines)))
+    told = "; ".join(filter(None, (" ".join(line.split()).rstrip(";.") for line in lines)))
     return told or type(error).__name__

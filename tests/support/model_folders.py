@@ -110,7 +110,7 @@ CANNOT_START: dict[str, tuple[Callable[[Path], None], str]] = {
     "bitsandbytes": (quantized(quant_method="bitsandbytes", load_in_4bit=True), r"quantised \(bitsandbytes; "),
     "missing shard": (without_a_shard, r"1 of the \d files .* missing, such as model-00002-of-\S+; copy the model"),
     "pointer": (lambda folder: _write(folder / "model.safetensors", POINTER), r"pointer of Git LFS.*git lfs pull"),
-    "own code": (own_code, r"needs code of its own \(auto_map in config\.json\), which is never run"),
+    "own code": (own_code, r"this model needs code of its own .*, which is never run"),
     "ids without embedding": (more_tokens, r"2 tokens without an embedding, such as 'lagoon' with id 56.*has 56"),
     "long context": (
         lambda folder: change_json(folder / "config.json", max_position_embeddings=128),
@@ -123,10 +123,18 @@ CANNOT_START: dict[str, tuple[Callable[[Path], None], str]] = {
     "adapter alone": (adapter_alone, r"an adapter is no model: merge it into its base"),
     # Others of their kinds:
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), r"has no weights; copy model\.safetensors"),
-    "cut off": (cut_off, r"cannot load this model: .*file not fully covered"),
+    "cut off": (cut_off, r"cannot load this model: .*file not fully covered; copy the model again"),
     "tokenizer is a pointer": (
         lambda folder: _write(folder / "tokenizer.json", POINTER),
         r"tokenizer\.json is a pointer",
+    ),
+    "tokenizer of own code": (
+        lambda folder: change_json(
+            folder / "tokenizer_config.json",
+            tokenizer_class="MyTokenizer",
+            auto_map={"AutoTokenizer": ["tokenization_mine.MyTokenizer", None]},
+        ),
+        r"this tokenizer needs code of its own .*, which is never run",
     ),
     "damaged tokenizer": (lambda folder: _write(folder / "tokenizer.json", "{"), r"the tokenizer cannot be read: "),
     "damaged index": (damaged_index, r"not an index of weights \(TypeError\); copy the model again"),

@@ -50,7 +50,8 @@ def test_what_needs_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "imitation.source data/train_imitation_gpt4.json",
         "words.source words.txt",
     ]
-    own: dict[str, Any] = {"prompts": "mine/prompts.yaml", "words": {"deck": "deck.yaml"}}
+    long = {"engine": {"max_model_len": 4096}}
+    own: dict[str, Any] = {**long, "prompts": "mine/prompts.yaml", "words": {"deck": "deck.yaml"}}
     assert check_plan(parse_config({**own, "learner": {"deepspeed": "/elsewhere/zero.json"}})) == [
         "model smollm2-135m-instruct",
         "prompts mine/prompts.yaml",
