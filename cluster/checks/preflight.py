@@ -36,6 +36,12 @@ from spag_ray.training_data.prompt_randomization import load_varied
 
 CHECK_WITHIN_S = 600.0  # reading a large model folder from a slow disk
 DOWNLOAD_WITHIN_S = 6 * 3600.0  # data sets of many GiB through a slow network
+# The names of a model's longest context in config.json, and positions that it says the scaled length of.
+_LENGTHS = (
+    *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length"),
+    *("max_target_positions", "max_sequence_length", "max_seq_length", "seq_len"),
+)
+_LENGTH_IS_SCALED = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
 _NUM_CHECKED = 20  # games that show the faults of a game, in a moment
 
 
@@ -211,23 +217,24 @@ def in_a_process(check: Callable[..., None], *arguments: Any, downloads: bool = 
 
 def _check_length(config: RunConfig, settings: Any) -> None:
     """Refuses a context that vLLM refuses, by vLLM's own rule (vllm/config/model.py). `settings`: config.json."""
-    if config.engine.kind != "vllm" or "VLLM_ALLOW_LONG_MAX_MODEL_LEN" in {**os.environ, **config.engine.env}:
+    allowed = {**os.environ, **config.engine.env}.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "").lower() in ("1", "true")
+    if config.engine.kind != "vllm" or allowed:
         return
     text = settings.get_text_config()
-    names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
-    found = {name: value for name in names if (value := getattr(text, name, None)) is not None}
-    if (own := getattr(text, "model_max_length", None)) is not None:
-        found = {"model_max_length": own}
+    found = {name: value for name in _LENGTHS if (value := getattr(text, name, None)) is not None}
+    if "model_max_length" in found:
+        found = {"model_max_length": found["model_max_length"]}
     if not found:
         return
     name = min(found, key=lambda each: found[each])
     rope = getattr(text, "rope_parameters", None) or {}
-    scales = rope.get("rope_type") in ("linear", "dynamic")  # in the others the length is that of the scaled positions
-    limit = found[name] * ((scales and rope.get("factor")) or 1)
+    by_layer = [rope, *(each for each in rope.values() if isinstance(each, dict))]
+    factors = [each.get("factor") or 1 for each in by_layer if each.get("rope_type") not in _LENGTH_IS_SCALED]
+    limit = int(found[name] * max(factors, default=1))
     if config.engine.max_model_len > limit:
         raise ConfigError(
-            f"engine.max_model_len is {config.engine.max_model_len}, but the model's limit is {limit:g} tokens ({name} "
-            f"in config.json), so vLLM would not start; set it to at most {limit:g}"
+            f"engine.max_model_len is {config.engine.max_model_len}, but the model's limit is {limit} tokens ({name} "
+            f"in config.json), so vLLM would not start; set it to at most {limit}"
         )
 
 

@@ -35,6 +35,10 @@ def shard(folder: Path, max_shard_size: str = "60KB") -> list[Path]:
     return sorted(folder.glob("model-*.safetensors"))
 
 
+def in_shards(folder: Path) -> None:
+    shard(folder)
+
+
 def without_a_shard(folder: Path) -> None:
     shard(folder)[1].unlink()
 
@@ -72,7 +76,7 @@ def adapter_alone(folder: Path) -> None:
 
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(folder), LoraConfig(target_modules=["q_proj"]))
     shutil.rmtree(folder)
-    model.save_pretrained(folder)
+    model.save_pretrained(str(folder))
 
 
 def template(text: str) -> Callable[[Path], None]:
@@ -166,7 +170,7 @@ CANNOT_START: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 CAN_START: dict[str, Callable[[Path], None]] = {
     "plain": lambda folder: None,
-    "sharded": lambda folder: shard(folder) and None,
+    "sharded": in_shards,
     "beside its shards": beside_its_shards,
     "untied": untied,
     "bfloat16": as_dtype("bfloat16"),

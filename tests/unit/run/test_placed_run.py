@@ -235,3 +235,12 @@ def test_a_path_is_printed_as_it_is_and_not_read_as_markup(text: str) -> None:
     source = (Path(placed_run.__file__).parents[1] / "commands" / "train.py").read_text()
     printing = re.findall(r"console\.print\((?:[^()]|\([^()]*\))*\)", source)
     assert all("markup=False" in call for call in printing if "{" in call)
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\udcff", "a\x1b[31m"])
+def test_a_folder_whose_name_cannot_be_printed_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="characters that cannot be printed; choose another") as caught:
+        check_can_be_made(tmp_path / name)
+    assert str(caught.value).isprintable()
+    for other in ("größe", "x[1]", "a b", "グローセ"):
+        check_can_be_made(tmp_path / other)

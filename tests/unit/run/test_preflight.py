@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -146,3 +147,38 @@ def test_a_model_that_could_not_be_written_after_its_training_is_refused(tiny_mo
     (model / "generation_config.json").write_text('{"length_penalty": 2.0}')
     with pytest.raises(ModelError, match=r"can be read, but not saved.*length_penalty"):
         check_run(config, str(model), ["tiger"], ["apple"], [])
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit"),
+    [
+        ({"max_position_embeddings": 4096}, 4096),
+        ({"max_position_embeddings": 4096, "rope_parameters": {"rope_type": "linear", "factor": 2.0}}, 8192),
+        ({"max_position_embeddings": 4096, "rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, 4096),
+        ({"max_position_embeddings": 4096, "rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, 4096),
+        ({"max_position_embeddings": 4096, "rope_parameters": {"rope_type": "default"}}, 4096),
+        ({"max_position_embeddings": 4096, "model_max_length": 16384}, 16384),
+        ({"n_positions": 1024}, 1024),
+        ({}, None),
+    ],
+)
+def test_a_context_is_as_long_as_vllm_lets_it_be(
+    settings: dict[str, Any], limit: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = SimpleNamespace(**settings)
+    read: Any = SimpleNamespace(get_text_config=lambda: text)
+
+    def check(length: int, **engine: Any) -> None:
+        preflight._check_length(parse_config({"engine": {"max_model_len": length, **engine}}), read)
+
+    check(limit or 10**6)
+    if limit is not None:
+        with pytest.raises(
+            ConfigError, match=rf"max_model_len is {limit + 1}, but the model's limit is {limit} tokens"
+        ):
+            check(limit + 1)
+        check(limit + 1, kind="transformers")
+        check(limit + 1, env={"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"})
+        monkeypatch.setenv("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0")
+        with pytest.raises(ConfigError):
+            check(limit + 1)
