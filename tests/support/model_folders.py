@@ -99,7 +99,10 @@ def as_dtype(name: str) -> Callable[[Path], None]:
 
 def beside_its_shards(folder: Path) -> None:
     """Llama's and Mistral's folders: the same weights again, under the names of their authors' code."""
-    shutil.copy(folder / "model.safetensors", folder / "consolidated.safetensors")
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    save_file({f"original.{name}": weight for name, weight in weights.items()}, folder / "consolidated.safetensors")
     shard(folder)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.tensors import saved_snapshot
 from cluster.planning.model_size import stored_parameters
 from learners.model_folder import StoredWeights
 from spag_ray.errors import ModelError
@@ -24,6 +25,7 @@ def test_the_same_weights_beside_their_shards_are_counted_once(tiny_model: Path,
     assert len(files) > 2
     assert {file.name[:6] for file in files} == {"model-"}
     assert stored_parameters(folder) == before
+    assert saved_snapshot(folder, 1).num_tensors == saved_snapshot(tiny_model, 1).num_tensors
     stored = StoredWeights.of(str(folder))
     assert stored is not None
     assert len(stored) == len(StoredWeights.of(str(tiny_model)) or ())
