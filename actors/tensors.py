@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from spag_ray.errors import ModelError
 from spag_ray.weights.snapshot import LocalSnapshot, TensorSpec, make_bucket, plan_buckets
+from spag_ray.weights.weight_files import weight_files
 
 
 def tensors_of(payload: torch.Tensor, specs: tuple[TensorSpec, ...]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -22,8 +23,9 @@ def tensors_of(payload: torch.Tensor, specs: tuple[TensorSpec, ...]) -> Iterator
 def saved_snapshot(folder: str | Path, version: int, max_bytes: int = 64 * 2**20) -> LocalSnapshot:
     """The weights of a model folder (safetensors) as a version to load. Raises ModelError when there are none."""
     tensors: dict[str, torch.Tensor] = {}
-    for path in sorted(Path(folder).glob("*.safetensors")):
-        tensors |= load_file(path)
+    for path in weight_files(Path(folder)):
+        if path.suffix == ".safetensors":
+            tensors |= load_file(path)
     if not tensors:
         raise ModelError(f"{folder}: no *.safetensors in it, so there is no model to load")
     buckets = []

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spag_ray.errors import EngineError, WeightSyncError
+from spag_ray.errors import EngineError, WeightSyncError, reason_of
 from spag_ray.weights.shared_memory import shared_memory
 from spag_ray.weights.snapshot import Snapshot
 
@@ -120,15 +120,10 @@ class EngineAdapters:
             await self._engine.add_lora(lora)
         except Exception as error:
             raise WeightSyncError(
-                f"engine {self._engine_name} could not load the adapter of version {version}: {last_line(error)}"
+                f"engine {self._engine_name} could not load the adapter of version {version}: {reason_of(error)}"
             ) from error
         return Adapter(lora, version)
 
     async def _remove(self, adapter: Adapter) -> None:
         await adapter.unused.wait()
         await self._engine.remove_lora(adapter.lora.lora_int_id)
-
-
-def last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

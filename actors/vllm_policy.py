@@ -7,17 +7,16 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import Any, get_args
-
-from pydantic import ValidationError
 
 from actors.models import inner_linear_layers
 from actors.policy import Completion, Request, Sampling, Score, WakePart
-from actors.vllm_adapters import Adapter, EngineAdapters, last_line
+from actors.vllm_adapters import Adapter, EngineAdapters
 from spag_ray.config.engine import EngineConfig
 from spag_ray.config.parts import Channel
-from spag_ray.errors import EngineError, WeightSyncError
+from spag_ray.config.vllm_arguments import unknown_argument
+from spag_ray.errors import EngineError, WeightSyncError, reason_of
+from spag_ray.host.plain_path import plain_path
 from spag_ray.weights.shared_memory import in_shared_memory
 from spag_ray.weights.snapshot import Snapshot
 
@@ -70,11 +69,11 @@ class VllmPolicy:
 
         register()
         on_cpu = current_platform.is_cpu()
-        engine_arguments = _engine_arguments(model, config, seed, channel, on_cpu)
         try:
-            engine = AsyncLLM.from_engine_args(engine_arguments)
-        except (ValueError, RuntimeError, OSError) as error:
-            raise EngineError(f"vLLM cannot load {model}: {_reason(error)}") from error
+            with plain_path(model) as plain:  # the folder is not read again after the start
+                engine = AsyncLLM.from_engine_args(_engine_arguments(plain, config, seed, channel, on_cpu))
+        except (ValueError, RuntimeError, OSError, ImportError) as error:
+            raise EngineError(f"vLLM cannot load {model}: {reason_of(error)}") from error
         return cls(engine, name, version, config.max_model_len, on_cpu)
 
     @property
@@ -244,7 +243,7 @@ class VllmPolicy:
         try:
             yield
         except Exception as error:
-            raise WeightSyncError(f"engine {self.name} could not {what}: {last_line(error)}") from error
+            raise WeightSyncError(f"engine {self.name} could not {what}: {reason_of(error)}") from error
 
     async def hold(self, saved: Mapping[str, tuple[str, int]]) -> None:
         """Hold these saved adapters, {name in requests: (folder, version)}, and no other saved ones: at most
@@ -306,11 +305,8 @@ def _engine_arguments(model: str, config: EngineConfig, seed: int, channel: Chan
             "lora_target_modules": inner_linear_layers(model),
         }
     backend = channel if channel in ("nccl", "ipc") else "shared_memory"
-    known = {field.name for field in fields(vllm.AsyncEngineArgs)}
-    if unknown := sorted(config.vllm.keys() - known):
-        near = get_close_matches(unknown[0], known, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise EngineError(f"engine.vllm.{unknown[0]}: vLLM {vllm.__version__} has no such argument{hint}")
+    if fault := unknown_argument(config.vllm, (field.name for field in fields(vllm.AsyncEngineArgs))):
+        raise EngineError(fault)
     arguments |= config.vllm
     return vllm.AsyncEngineArgs(
         model=model,
@@ -329,13 +325,6 @@ def _engine_arguments(model: str, config: EngineConfig, seed: int, channel: Chan
         weight_transfer_config=WeightTransferConfig(backend=backend),
         **arguments,
     )
-
-
-def _reason(error: Exception) -> str:
-    """A refused argument comes as pydantic's error, whose last line is a link."""
-    if isinstance(error, ValidationError):
-        return "; ".join(" ".join(each["msg"].removeprefix("Value error, ").split()) for each in error.errors())
-    return last_line(error)
 
 
 def _sampling_params(sampling: Sampling, room: int) -> Any:

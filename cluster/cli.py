@@ -40,16 +40,10 @@ def train(
     if not (resume and run_dir):
         check_name(settings)
     if dry_run:
-        from cluster.planning.plan import make_plan
-        from cluster.planning.plan_text import plan_lines
-        from spag_ray.config.no_effect import check_something_to_do, values_without_effect
+        from cluster.planning.plan_text import print_plan
 
-        check_something_to_do(settings)
-        for warning in values_without_effect(settings):
-            print(f"warning: {warning}")
-        for line in plan_lines(make_plan(settings)):
-            print(line)
-        print("A plan does not check words and other files; `spag-ray doctor` does.")
+        if not print_plan(settings):
+            raise typer.Exit(2)
         return
     if resume and run_dir is None:
         raise ConfigError("--resume continues the run of a folder; name it with --run-dir")

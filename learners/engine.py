@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from learners.deepspeed_config import deepspeed_config
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.errors import LearnerError, RunFolderError
+from spag_ray.host.plain_path import plain_path
 
 _TAG = "state"
 
@@ -150,7 +151,8 @@ class TrainingEngine:
         Raises LearnerError when they are missing, or written by a group of another shape.
         """
         try:
-            path, extra = self._engine.load_checkpoint(folder, tag=_TAG)
+            with plain_path(folder) as plain:
+                path, extra = self._engine.load_checkpoint(plain, tag=_TAG)
         except (OSError, RuntimeError, AssertionError, KeyError, ValueError) as error:
             raise LearnerError(f"{folder}: DeepSpeed cannot resume from this checkpoint: {error}") from error
         if path is None:

@@ -15,8 +15,9 @@ from torch import Tensor
 from transformers import GenerationConfig
 from transformers.initialization import no_init_weights
 
-from spag_ray.errors import ModelError
-from spag_ray.families.auto import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from spag_ray.errors import ModelError, reason_of
+from spag_ray.families.auto import AutoConfig, AutoModelForCausalLM, needs_own_code, read_tokenizer
+from spag_ray.weights.weight_files import weight_files
 
 # The settings that transformers refuses to save without `do_sample`, and the value of each that it lets through.
 _SAMPLING = {
@@ -38,25 +39,7 @@ def load_model(folder: str, dtype: torch.dtype, attention: str) -> torch.nn.Modu
     """
     if not Path(folder).is_dir():
         raise ModelError(f"{folder}: no such model folder")
-    try:
-        model, loading = AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=dtype,
-            attn_implementation=attention,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ModelError(f"{folder}: transformers cannot load this model: {error}") from error
-    for fault in ("missing_keys", "mismatched_keys", "unexpected_keys"):
-        if loading[fault]:
-            raise ModelError(
-                f"{folder}: its weights are not those of the {model.config.model_type} model that its config.json "
-                f"describes ({len(loading[fault])} {fault.replace('_', ' ')}, such as {sorted(loading[fault])[0]!s})"
-            )
-    _make_saveable(model.generation_config)
-    return model
+    return _read(folder, dtype=dtype, attn_implementation=attention)
 
 
 def load_model_in_parts(
@@ -77,7 +60,7 @@ def load_model_in_parts(
     if stored is None:
         return load_model(folder, dtype, attention)
     try:
-        empty = _without_weights(folder)
+        empty = check_loadable(folder)
         if not stored.are_those_of({name: tuple(each.shape) for name, each in empty.named_parameters()}):
             return load_model(folder, dtype, attention)
         with ExitStack() as stack:
@@ -87,7 +70,7 @@ def load_model_in_parts(
         model.tie_weights()
         model.generation_config = empty.generation_config
     except (OSError, ValueError, RuntimeError) as error:
-        raise ModelError(f"{folder}: transformers cannot load this model: {error}") from error
+        raise ModelError(f"{folder}: transformers cannot load this model: {reason_of(error)}") from error
     for name, parameter in model.named_parameters():
         take_part(parameter, stored[name])
     return model.eval()
@@ -98,21 +81,27 @@ def write_model(model: Any, weights: dict[str, Tensor], tokenizer_of: str, folde
 
     Raises ModelError when transformers refuses to write them, or the disk has no room.
     """
+    tokenizer = read_tokenizer(tokenizer_of)
     try:
         model.save_pretrained(folder, state_dict=weights)
-        AutoTokenizer.from_pretrained(tokenizer_of, local_files_only=True).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
     except (OSError, ValueError, RuntimeError, TypeError, SafetensorError) as error:
-        reason = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
-        raise ModelError(reason) from error
+        raise ModelError(reason_of(error)) from error
+
+
+def check_loadable(folder: str) -> Any:
+    """The model of a folder without its weights, on no device: only the index and the headers of its files are read.
+
+    Raises ModelError as `load_model` does, and for weights that no learner can train.
+    """
+    return _read(folder, device_map="meta")
 
 
 def check_saveable(folder: str) -> None:
     """Writes the model of a folder, without its weights, as a stage's end writes it. Raises ModelError if it cannot be
     written: the stage would be trained in vain."""
-    try:
-        model = _without_weights(folder)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ModelError(f"{folder}: transformers cannot make this model: {error}") from error
+    model = check_loadable(folder)
+    read_tokenizer(folder)
     with tempfile.TemporaryDirectory() as aside:
         try:
             write_model(model, {}, folder, Path(aside))
@@ -123,20 +112,48 @@ def check_saveable(folder: str) -> None:
             ) from error
 
 
-def _without_weights(folder: str) -> Any:
-    """The model of a folder, its weights on no device."""
-    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(config)
-    # As from_pretrained does it: from generation_config.json, or from what config.json says of generation.
-    try:
-        model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
-    except OSError:
-        model.generation_config = GenerationConfig.from_pretrained(
-            folder, config_file_name="config.json", local_files_only=True, _from_model_config=True
+def _read(folder: str, **options: Any) -> Any:
+    """The complete model of a folder. `options` of from_pretrained."""
+    config = read_config(folder)
+    quantized = getattr(config, "quantization_config", None)
+    if quantized is not None:  # transformers would ask for the package that reads them, or load what does not train
+        method = quantized.get("quant_method") if isinstance(quantized, dict) else type(quantized).__name__
+        raise ModelError(
+            f"{folder}: its weights are quantised ({method}; quantization_config in config.json), and a learner trains "
+            "whole ones; give the model that this one was made from, in bfloat16 or float32"
         )
+    try:
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are named below
+            **options,
+        )
+    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
+        remedy = "; copy the model again" if isinstance(error, SafetensorError) else ""
+        raise ModelError(f"{folder}: transformers cannot load this model: {reason_of(error)}{remedy}") from error
+    for fault in ("missing_keys", "mismatched_keys", "unexpected_keys"):
+        if loading[fault]:
+            raise ModelError(
+                f"{folder}: its weights are not those of the {model.config.model_type} model that its config.json "
+                f"describes ({len(loading[fault])} {fault.replace('_', ' ')}, such as {sorted(loading[fault])[0]!s}); "
+                "copy both from one model"
+            )
     _make_saveable(model.generation_config)
     return model
+
+
+def read_config(folder: str) -> Any:
+    """config.json as transformers reads it. Raises ModelError if it cannot, and for a family that needs code of its
+    own."""
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, ImportError) as error:
+        if "trust_remote_code" in str(error):
+            raise needs_own_code(folder, "model") from error
+        raise ModelError(f"{folder}: transformers cannot read config.json: {reason_of(error)}") from error
 
 
 def _make_saveable(generation: GenerationConfig | None) -> None:
@@ -164,7 +181,9 @@ class StoredWeights(Mapping[str, Tensor]):
     def of(cls, folder: str) -> StoredWeights | None:
         """None if the folder has no such files. Raises ModelError for a damaged one."""
         files: dict[str, Any] = {}
-        for path in sorted(Path(folder).glob("*.safetensors")):
+        for path in weight_files(Path(folder)):
+            if path.suffix != ".safetensors":
+                return None
             try:
                 file = safe_open(path, framework="pt")
                 files |= dict.fromkeys(file.keys(), file)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import ValidationError
+
 
 class SpagError(Exception):
     """Base of all errors meant for users. Made from one message, so it survives pickling."""
@@ -57,3 +59,23 @@ class LearnerError(SpagError):
 
 class LearnersLostError(LearnerError):
     """A rank of a learner group died or hangs: the group cannot be used any more."""
+
+
+def reason_of(error: BaseException) -> str:
+    """What another library's error says, in one line: all of it, because neither its first line nor its last has the
+    reason for sure. A traceback in its text is left out, and pydantic's links, which say nothing.
+
+    >>> reason_of(ValueError("the weights do not fit\\n  expected 4, found 5\\n"))
+    'the weights do not fit; expected 4, found 5'
+    >>> reason_of(KeyError())
+    'KeyError'
+    """
+    if isinstance(error, ValidationError):
+        lines = [each["msg"].removeprefix("Value error, ") for each in error.errors()]
+    else:
+        lines = str(error).splitlines()
+        if any(line.strip().startswith("Traceback (most recent call last)") for line in lines):
+            lines = lines[1 + max(place for place, line in enumerate(lines) if line.startswith((" ", "Traceback"))) :]
+    lines = [line for line in lines if not line.strip().startswith("For further information visit")]  # pydantic's
+    told = "; ".join(filter(None, (" ".join(line.split()).rstrip(";.") for line in lines)))
+    return told or type(error).__name__

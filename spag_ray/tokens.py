@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
-from spag_ray.errors import ModelError
+from spag_ray.errors import ModelError, reason_of
 
 
 class Tokenizer(Protocol):
@@ -64,11 +64,18 @@ def template_parts(tokenizer: Tokenizer, text: str) -> list[str | int]:
     return [part for part in found if part != ""]
 
 
-def chat_text(tokenizer: Tokenizer, contents: Sequence[str]) -> str:
-    """The chat template's text of messages, by turns the user's and the assistant's, up to where a reply begins."""
+def chat_text(tokenizer: Tokenizer, contents: Sequence[str], remedy: str = "set `prompts: flat`") -> str:
+    """The chat template's text of messages, by turns the user's and the assistant's, up to where a reply begins. Raises
+    ModelError with the reason of a template that refuses them or that is broken, and with the remedy."""
     roles = ("user", "assistant")
     messages = [{"role": roles[place % 2], "content": content} for place, content in enumerate(contents)]
-    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    try:
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    except Exception as error:  # a template raises whatever its author wrote, and Jinja its own kinds
+        raise ModelError(
+            f"the chat template refuses messages of `user` and `assistant` in turns: {reason_of(error)}; {remedy}, or "
+            "give the model a template that takes them"
+        ) from error
 
 
 def published_ids(tokenizer: Tokenizer, prompt: str, reply: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -109,7 +116,7 @@ def framing_ids(tokenizer: Tokenizer) -> frozenset[int]:
     if getattr(tokenizer, "chat_template", None):
         try:
             written = template_parts(tokenizer, chat_text(tokenizer, ("a", "b", "c")))
-        except Exception:  # a template may raise anything; who needs it says so (ChatFrame)
+        except ModelError:  # who needs it says so (ChatFrame)
             written = []
     marks = {*special, *tokenizer.all_special_ids, *(part for part in written if isinstance(part, int))}
     ends = () if tokenizer.eos_token_id is None else end_ids(tokenizer)

@@ -17,7 +17,7 @@ from cluster.planning.memory import GIB, bucket_bytes, engine_memory, learner_me
 from cluster.planning.model_size import ModelSize
 from cluster.planning.placement import Rooms, Unplaced, actors_of
 from cluster.planning.placement_faults import placement_doubt, placement_fault
-from cluster.planning.plan import snapshot_bytes, version_bytes
+from cluster.planning.plan import make_plan, plan_faults, snapshot_bytes, version_bytes
 from cluster.types import Node, NodeResources
 from spag_ray.config.run import RunConfig
 
@@ -46,6 +46,11 @@ def placement_check(config: RunConfig, nodes: Sequence[NodeResources]) -> CheckR
         return CheckResult("placement", "warn", doubt)
     count = Counter(spec.kind for spec in actors_of(config) for _ in range(spec.count))
     return CheckResult("placement", "pass", f"{count['engine']} engines and {count['learner']} learner ranks fit")
+
+
+def plan_checks(config: RunConfig) -> Iterator[CheckResult]:
+    """What would stop a run on these or any other nodes. Raises ModelError for a model folder that cannot be read."""
+    yield from (CheckResult("plan", "fail", fault) for fault in plan_faults(make_plan(config)))
 
 
 def object_store_checks(config: RunConfig, size: ModelSize, nodes: Sequence[Node]) -> Iterator[CheckResult]:

@@ -20,17 +20,16 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.models import resolve_model
-from cluster.checks.check_results import CheckResult, object_store_checks, placement_check, report_checks
+from cluster.checks.check_results import CheckResult, object_store_checks, placement_check, plan_checks, report_checks
 from cluster.checks.imports import IMPORT_WITHIN_S, environment_of, needs_of
 from cluster.checks.node_report import NodeReport, Wanted, look
 from cluster.planning.model_size import model_size
-from cluster.planning.plan import make_plan, plan_faults
 from cluster.runtime.nodes import ray_nodes
 from cluster.runtime.ray_session import is_job
 from cluster.types import Node
 from spag_ray.config.files import named_paths
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import ConfigError
+from spag_ray.errors import ConfigError, ModelError, reason_of
 
 ANSWER_WITHIN_S = 60.0 + IMPORT_WITHIN_S
 
@@ -53,9 +52,10 @@ def cluster_checks(config: RunConfig, model: str | None, run_dir: Path) -> Itera
     num_cpus, num_gpus = (sum(getattr(node.resources, key) for node in nodes) for key in ("num_cpus", "num_gpus"))
     yield CheckResult("nodes", "pass", f"{len(nodes)} with {num_cpus:g} CPUs and {num_gpus:g} GPUs in total")
     yield placement_check(config, [node.resources for node in nodes])
-    size = model_size(model or config.model, config.model_shape)
-    for fault in plan_faults(make_plan(config)):
-        yield CheckResult("plan", "warn", fault)
+    size = None
+    with contextlib.suppress(ModelError):  # the check of the model says so
+        size = model_size(model or config.model, config.model_shape)
+        yield from plan_checks(config)
     if size is not None:
         yield from object_store_checks(config, size, nodes)
     with _token(run_dir) as token:
@@ -92,9 +92,9 @@ def node_reports(nodes: Sequence[Node], wanted: Wanted) -> Iterator[NodeReport |
             told = f"{name} has not answered for {ANSWER_WITHIN_S:g} s; look at its raylet's logs, or remove it"
             yield CheckResult("nodes", "fail", told)
         except ray.exceptions.RayError as error:
-            reason = str(error).strip().splitlines()[-1]
             told = (
-                f"{name} cannot run a task ({reason}); install spag_ray and its requirements there, as on this machine"
+                f"{name} cannot run a task ({reason_of(error)}); install spag_ray and its requirements there, as on "
+                "this machine"
             )
             yield CheckResult("nodes", "fail", told)
 
@@ -124,8 +124,11 @@ def read_by_actors(config: RunConfig, model: str | None) -> list[str]:
     for key in ("words.source", "words.deck"):
         named.pop(key, None)
     named["model"] = model or config.model
-    models = {key: resolve_model(path) for key, path in named.items() if key.startswith("league.fixed")}
-    return list(dict.fromkeys((named | models).values()))
+    for key, path in named.items():
+        if key.startswith("league.fixed"):
+            with contextlib.suppress(ModelError):  # the check of the files says so
+                named[key] = resolve_model(path)
+    return list(dict.fromkeys(named.values()))
 
 
 @contextlib.contextmanager

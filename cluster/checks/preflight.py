@@ -6,15 +6,16 @@ import logging
 import multiprocessing
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from actors.endpoint_policy import Endpoint, check_endpoint
 from actors.lm_eval_tasks import Shelf, harness_environment
-from actors.models import load_tokenizer
+from actors.models import load_tokenizer, resolve_model
 from cluster.checks.imports import imports_checked
+from cluster.planning.plan_checks import check_engine, room_fault
 from cluster.tracking.wandb import check_tracking
 from learners.deepspeed_config import deepspeed_config, sleep_fault
 from spag_ray.config.no_effect import check_something_to_do
@@ -31,12 +32,18 @@ from spag_ray.game.token_frames import first_difference
 from spag_ray.game.turn import Turn
 from spag_ray.games.of_config import Scenarios, by_game, game_of
 from spag_ray.results.evaluations import task_names
-from spag_ray.tokens import Tokenizer
+from spag_ray.tokens import Tokenizer, chat_text
 from spag_ray.training_data.prompt_randomization import load_varied
 
 CHECK_WITHIN_S = 600.0  # reading a large model folder from a slow disk
 DOWNLOAD_WITHIN_S = 6 * 3600.0  # data sets of many GiB through a slow network
 _TALK = ("Where would you cross it?", "Is it wet, and 3 km long...", "Yes!", 'A "bridge" (by boat)', "and then?")
+# The names of a model's longest context in config.json, and positions that it says the scaled length of.
+_LENGTHS = (
+    *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length"),
+    *("max_target_positions", "max_sequence_length", "max_seq_length", "seq_len"),
+)
+_LENGTH_IS_SCALED = ("su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling")
 _NUM_CHECKED = 20  # games that show the faults of a game, in a moment
 
 
@@ -48,7 +55,10 @@ def check_files(config: RunConfig) -> None:
     for opponent in config.league.fixed:
         if opponent.is_served:
             check_endpoint(Endpoint.parse(opponent.model))
+        elif opponent.has_engine:
+            resolve_model(opponent.model)
     _check_build(config)
+    check_engine(config)
     if config.self_play.sft_file:
         read_sft(config.self_play.sft_file)
     if config.imitation.enabled and config.imitation.source != "scripted":
@@ -84,27 +94,42 @@ def _check_build(config: RunConfig) -> None:
 
 
 def check_model(config: RunConfig, model: str, words: Sequence[str]) -> None:
-    """Refuses a tokenizer that the prompts cannot use, a context that is too short for a game, and a model that the
-    learner cannot train with this configuration."""
-    _check_prompts(config, model, words)
+    """Refuses a tokenizer that the prompts or the model cannot use, a context that is too short for a game or too long
+    for the model, and a model that the learner cannot train with this configuration."""
+    from learners.model_folder import read_config
     from learners.packing import check_packable
-    from spag_ray.families.auto import AutoConfig
 
+    settings = read_config(model)
+    _check_length(config, settings)
+    _check_prompts(config, model, words, getattr(settings.get_text_config(), "vocab_size", None))
     if config.learner.packing == "trees":
-        check_packable(
-            AutoConfig.from_pretrained(model, local_files_only=True, trust_remote_code=False),
-            config.learner.max_tokens_per_microbatch,
-        )
+        check_packable(settings, config.learner.max_tokens_per_microbatch)
+
+
+def check_loading(model: str) -> None:
+    """Refuses a folder that the learner cannot load: incomplete, quantised, or of a family that transformers does not
+    have. Reads no weights. Call it in its own process."""
+    from learners.model_folder import check_loadable
+
+    _silence()
+    check_loadable(model)
 
 
 def check_saving(model: str) -> None:
-    """Refuses a model that transformers reads but could not write at the end of a stage. Call it in its own process."""
-    from transformers.utils.logging import disable_progress_bar
-
+    """Refuses what `check_loading` does, and a model that transformers could not write at the end of a stage. Call it
+    in its own process."""
     from learners.model_folder import check_saveable
 
-    disable_progress_bar()  # of the weights, of which none are written
+    _silence()
     check_saveable(model)
+
+
+def _silence() -> None:
+    """transformers prints bars for weights that are neither read nor written, and a table beside its error."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
 
 
 def check_claims(config: RunConfig, model: str, words: Sequence[str]) -> None:
@@ -137,6 +162,8 @@ def check_tasks(config: RunConfig, model: str) -> None:
         raise ConfigError(
             f"evaluation.apply_chat_template: the tokenizer of {model} has no chat template; set it to false"
         )
+    if evaluation.apply_chat_template:
+        chat_text(tokenizer, ["question"], "set evaluation.apply_chat_template: false")
     shelf = Shelf(evaluation.include_path)
     for name in task_names(evaluation.tasks):
         shelf.find(name)  # all names first: this is fast
@@ -198,14 +225,58 @@ def in_a_process(check: Callable[..., None], *arguments: Any, downloads: bool = 
             raise ConfigError(told) from error
 
 
-def _check_prompts(config: RunConfig, model: str, words: Sequence[str]) -> None:
-    """Refuses a context that is too short for a whole game, and a tokenizer that the prompts cannot use."""
-    if (game := game_of(config)) is not None:
-        _check_messages(config, game, model, words)
+def _check_length(config: RunConfig, settings: Any) -> None:
+    """Refuses a context that vLLM refuses, by vLLM's own rule (vllm/config/model.py). `settings`: config.json."""
+    allowed = {**os.environ, **config.engine.env}.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "").lower() in ("1", "true")
+    if config.engine.kind != "vllm" or allowed:
         return
-    template, tokenizer = load_template(config.prompts), load_tokenizer(model)
+    text = settings.get_text_config()
+    found = {name: value for name in _LENGTHS if (value := getattr(text, name, None)) is not None}
+    if "model_max_length" in found:
+        found = {"model_max_length": found["model_max_length"]}
+    if not found:
+        return
+    name = min(found, key=lambda each: found[each])
+    rope = getattr(text, "rope_parameters", None) or {}
+    by_layer = [rope, *(each for each in rope.values() if isinstance(each, dict))]
+    factors = [each.get("factor") or 1 for each in by_layer if each.get("rope_type") not in _LENGTH_IS_SCALED]
+    limit = int(found[name] * max(factors, default=1))
+    if config.engine.max_model_len > limit:
+        raise ConfigError(
+            f"engine.max_model_len is {config.engine.max_model_len}, but the model's limit is {limit} tokens ({name} "
+            f"in config.json), so vLLM would not start; set it to at most {limit}"
+        )
+
+
+def _check_ids(model: str, tokenizer: Any, framing_ids: Iterable[int], num_embeddings: int | None) -> None:
+    """Refuses a tokenizer whose ids have no embedding: engine and learner would fail in the first game that has one.
+    Special tokens that no prompt has, such as one for padding, do not matter. `framing_ids`: those of the prompts."""
+    if num_embeddings is None:  # a family that names it otherwise
+        return
+    added = tokenizer.added_tokens_decoder
+    special = {token for token, each in added.items() if each.special} - set(framing_ids)
+    names = {token: name for name, token in tokenizer.get_vocab().items() if token not in special}
+    if beyond := sorted(token for token in {*names, *framing_ids} if token >= num_embeddings):
+        raise ModelError(
+            f"{model}: the tokenizer has {len(beyond)} tokens without an embedding, such as {names.get(beyond[0])!r} "
+            f"with id {beyond[0]}, but the model has {num_embeddings} (vocab_size); give the model its own tokenizer, "
+            "or resize its embeddings (resize_token_embeddings) and save it"
+        )
+
+
+def _check_prompts(config: RunConfig, model: str, words: Sequence[str], num_embeddings: int | None) -> None:
+    """Refuses a context that is too short for a whole game, and a tokenizer that the prompts or the model cannot
+    use."""
+    tokenizer = load_tokenizer(model)
+    if (game := game_of(config)) is not None:
+        _check_messages(config, game, model, tokenizer, words, num_embeddings)
+        return
+    template = load_template(config.prompts)
     renderer = make_renderer(template, tokenizer, config.game.max_turns)
     longest = max(words, key=len)
+    answering = renderer.query_ids(template.rules(Role.DEFENDER, longest, config.game.max_turns))
+    opening = renderer.prompt((), Role.ATTACKER, longest)
+    _check_ids(model, tokenizer, {*opening, *answering, *renderer.end_ids}, num_embeddings)
     turns: list[Turn] = []
     for text in _TALK:
         role, said = next_role(len(turns)), [(turn.role, turn.text) for turn in turns]
@@ -213,24 +284,22 @@ def _check_prompts(config: RunConfig, model: str, words: Sequence[str]) -> None:
         prompt, reply = renderer.prompt(turns, role, longest), renderer.reply_ids(text)
         _check_whole(config, tokenizer, renderer, prompt, messages)
         turns.append(Turn(role, text, prompt, reply, (0.0,) * len(reply), "nobody"))
-    rules = max(
-        len(renderer.prompt((), Role.ATTACKER, longest)),
-        len(renderer.query_ids(template.rules(Role.DEFENDER, longest, config.game.max_turns))),
-    )
-    _check_room(config, rules, 2 * config.game.max_turns)
+    _check_room(config, max(len(opening), len(answering)), 2 * config.game.max_turns)
 
 
-def _check_messages(config: RunConfig, game: Game, model: str, scenarios: Sequence[str]) -> None:
+def _check_messages(
+    config: RunConfig, game: Game, model: str, tokenizer: Any, scenarios: Sequence[str], num_embeddings: int | None
+) -> None:
     """The same for a game's messages: those of seat 0 before its first turn, and of seat 1 after one. Refuses a game
     that breaks a promise of the protocol in a few games."""
     if faults := check(lambda: game_of(config), _NUM_CHECKED):
         raise ConfigError(
             f"game.name: {config.game.full_name}: {faults[0]}; spag_ray.game.check lists every fault (docs/games.md)"
         )
-    tokenizer = load_tokenizer(model)
     renderer = game_renderer(game, tokenizer, config.prompts)
     longest = max(scenarios, key=len)
     prompt = renderer.prompt((), Role.ATTACKER, longest)
+    _check_ids(model, tokenizer, {*prompt, *renderer.end_ids}, num_embeddings)
     _check_whole(config, tokenizer, renderer, prompt, game.messages(0, (), longest))
     rules = len(prompt)
     move = ""
@@ -258,11 +327,5 @@ def _check_whole(
 
 
 def _check_room(config: RunConfig, rules: int, num_turns: int) -> None:
-    per_turn = config.sampling.max_new_tokens + 16
-    needed = rules + num_turns * per_turn
-    if needed > config.engine.max_model_len:
-        raise ConfigError(
-            f"a prompt may leave no room for an answer: the rules take {rules} tokens and {num_turns} "
-            f"turns of sampling.max_new_tokens {config.sampling.max_new_tokens} up to {needed - rules} more, but "
-            f"engine.max_model_len is {config.engine.max_model_len}; raise it to {needed}, or shorten the turns"
-        )
+    if fault := room_fault(config, rules, num_turns):
+        raise ConfigError(fault)

@@ -8,7 +8,6 @@ nodes     versions, paths, packages, ...   from each node's own report (node_rep
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from rich.console import Console
@@ -22,6 +21,7 @@ from cluster.checks.node_report import memory_bytes
 from cluster.checks.preflight import (
     check_claims,
     check_files,
+    check_loading,
     check_model,
     check_saving,
     check_tasks,
@@ -32,12 +32,9 @@ from cluster.launch.placed_run import every_words, idle_values, needs_cards
 from cluster.planning.memory import GIB
 from cluster.runtime.ray_session import ray_session
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import SpagError
+from spag_ray.errors import ModelError, SpagError
 from spag_ray.game.decks import load_deck
-from spag_ray.games.of_config import by_game
-
-# A package that is missing, one whose library is, and one that crashes: the check "imports" names it with its remedy.
-_FAULTS = (SpagError, ImportError, OSError, BrokenProcessPool)
+from spag_ray.games.of_config import Scenarios, by_game
 
 
 def run_doctor(config: RunConfig, folder: Path, console: Console) -> bool:
@@ -62,30 +59,19 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
             which = "" if name is None else f"{name}: "
             told = f"{which}{len(own)} to train on, {len(out)} held out; read here and sent to the run"
             yield CheckResult("words", "pass", told)
-    except _FAULTS as error:
+    except Exception as error:
         cards, words, held_out = {}, ["word"], ["word"]
         yield _failed("words", error)
     yield _checked("files", "every file that the configuration names can be read", lambda: check_files(config))
     yield _checked("imports", "what the run needs can be imported here", lambda: check_imports(config))
     told = "the referee accepts the claim of the prompt file, and every word can be guessed"
-    yield _checked("prompts", told, lambda: check_words(config, words, held_out))
+    yield _checked("claims", told, lambda: check_words(config, words, held_out))
     try:
         model = resolve_model(config.model)
-        trained, kept = by_game(config, words).values(), by_game(config, held_out).values()
-        for each, own, out in zip(config.each_game, trained, kept, strict=True):
-            in_a_process(check_model, each, model, [*own, *out])
-            if each.listens:
-                in_a_process(check_claims, each, model, [*own, *cards])
-        yield CheckResult("model", "pass", f"{model}: the tokenizer fits the prompts, and a game fits the context")
-    except _FAULTS as error:
+    except Exception as error:
         yield _failed("model", error)
-    if model is not None:
-        told = "the model's configuration and tokenizer can be written after its training"
-        yield _checked("saving", told, lambda: in_a_process(check_saving, model))
-    if config.evaluation.tasks and model is not None:
-        told = f"{', '.join(config.evaluation.tasks)}: found, with their data sets"
-        downloads = config.evaluation.download
-        yield _checked("tasks", told, lambda: in_a_process(check_tasks, config, model, downloads=downloads))
+    else:
+        yield from _model_results(config, model, words, held_out, list(cards))
     for warning in idle_values(config, words):
         yield CheckResult("settings", "warn", warning)
     store, machine = config.cluster.object_store_gib, memory_bytes() / GIB
@@ -100,16 +86,55 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
         yield CheckResult("ray", "fail", str(error))
 
 
+def _model_results(
+    config: RunConfig, model: str, words: Scenarios, held_out: Scenarios, cards: list[str]
+) -> Iterator[CheckResult]:
+    """The checks that read the model's folder. A fault of the folder that stops several of them is told once."""
+
+    def check_prompts() -> None:
+        trained, kept = by_game(config, words).values(), by_game(config, held_out).values()
+        for each, own, out in zip(config.each_game, trained, kept, strict=True):
+            in_a_process(check_model, each, model, [*own, *out])
+            if each.listens:
+                in_a_process(check_claims, each, model, [*own, *cards])
+
+    checks: dict[str, tuple[str, Callable[[], None]]] = {
+        "model": (f"{model}: complete, and the learner can load it", lambda: in_a_process(check_loading, model)),
+        "prompts": ("the tokenizer fits the prompts and the model, and a game fits the context", check_prompts),
+        "saving": (
+            "the model's configuration and tokenizer can be written after its training",
+            lambda: in_a_process(check_saving, model),
+        ),
+    }
+    if config.evaluation.tasks:
+        checks["tasks"] = (
+            f"{', '.join(config.evaluation.tasks)}: found, with their data sets",
+            lambda: in_a_process(check_tasks, config, model, downloads=config.evaluation.download),
+        )
+    known: set[str] = set()
+    for name, (told, check) in checks.items():
+        try:
+            check()
+        except ModelError as error:
+            if str(error) not in known:
+                yield _failed(name, error)
+            known.add(str(error))
+        except Exception as error:
+            yield _failed(name, error)
+        else:
+            yield CheckResult(name, "pass", told)
+
+
 def _checked(name: str, told: str, check: Callable[[], None]) -> CheckResult:
-    """The result of a check that raises one of _FAULTS."""
     try:
         check()
-    except _FAULTS as error:
+    except Exception as error:
         return _failed(name, error)
     return CheckResult(name, "pass", told)
 
 
 def _failed(name: str, error: Exception) -> CheckResult:
-    """In one line; an error that is not written for users with its kind."""
+    """In one line; an error that is not written for users with its kind. A check that ends by an error that nobody
+    foresaw is one that failed, too: the others go on."""
     kind = "" if isinstance(error, SpagError) else f"{type(error).__name__}: "
     return CheckResult(name, "fail", kind + " ".join(str(error).split()))

@@ -35,4 +35,4 @@ def run_eval(config: RunConfig, out: Path, console: Console) -> None:
     write_evaluations(out, rows)
     for table in evaluation_tables(rows):
         console.print(table)
-    console.print(f"{len(rows)} rows in {out}", soft_wrap=True)
+    console.print(f"{len(rows)} rows in {out}", soft_wrap=True, markup=False)

@@ -40,4 +40,4 @@ def run_learn(config: RunConfig, method: str, data: Path, out: Path, console: Co
         learning = run.learn_only.remote("imitation" if imitating else "self_play", games, sft, str(out))
         watch_run(run, learning, console)
         get(learning)
-    console.print(f"model in {out}")
+    console.print(f"model in {out}", markup=False)

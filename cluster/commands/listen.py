@@ -74,7 +74,7 @@ def run_listen(config: RunConfig, model: str, games: Path, console: Console) -> 
         if begin:
             console.print(f"{begin} of {len(heard)} games")
         scores += _scored(policy, heard[begin : begin + AT_ONCE])
-    console.print(f"{folder}: {len(heard)} games of {games}", soft_wrap=True)
+    console.print(f"{folder}: {len(heard)} games of {games}", soft_wrap=True, markup=False)
     if num_unscorable:
         console.print(
             f"{num_unscorable} games are left out: the tokenizer joins their words to the text beside them in a claim"
@@ -84,7 +84,7 @@ def run_listen(config: RunConfig, model: str, games: Path, console: Console) -> 
         known.add([min(sum(score.logprobs), 0.0) for score in found], game.claim_is_right)
     console.print(_turn_table(known, scores))
     console.print(claim_table(known.tenths()))
-    console.print(_control_line(policy, heard, scores), soft_wrap=True)
+    console.print(_control_line(policy, heard, scores), soft_wrap=True, markup=False)
 
 
 def _games(path: Path, rules: str) -> Iterator[tuple[Mapping[str, Any], str]]:

@@ -76,7 +76,7 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
         for table in match_tables(met, names, its):
             console.print(table)
         for line in comparison_lines(met, names, wanted.against, its):
-            console.print(line, soft_wrap=True)
+            console.print(line, soft_wrap=True, markup=False)
     if lines := read_held_out(run_folder / "metrics.jsonl"):
         console.print(guess_table(lines))
-    console.print(f"matches: {out}   games: {run_folder}/episodes", soft_wrap=True)
+    console.print(f"matches: {out}   games: {run_folder}/episodes", soft_wrap=True, markup=False)

@@ -50,4 +50,6 @@ def run_play(
         games = get(playing)
     write_games(out, games)
     outcomes = Counter(game["outcome"] for game in games)
-    console.print(f"{len(games)} games in {out}: " + ", ".join(f"{n} {name}" for name, n in outcomes.most_common()))
+    console.print(
+        f"{len(games)} games in {out}: " + ", ".join(f"{n} {name}" for name, n in outcomes.most_common()), markup=False
+    )

@@ -27,4 +27,4 @@ def run_reward(
     if sft is not None:
         rows = rows + read_sft(sft)
     write_samples(out, rows)
-    console.print(f"{len(rows)} training rows from {len(games)} games in {out}")
+    console.print(f"{len(rows)} training rows from {len(games)} games in {out}", markup=False)

@@ -24,7 +24,7 @@ def run_runs(address: str, console: Console) -> None:
 
 def _print_all(lines: Sequence[str], address: str, console: Console) -> None:
     for line in lines or [f"no runs at {address}"]:
-        console.print(line, soft_wrap=True)
+        console.print(line, soft_wrap=True, markup=False)
 
 
 def run_stop(run: str, address: str, console: Console) -> None:

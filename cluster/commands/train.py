@@ -43,7 +43,9 @@ def run_training(config: RunConfig, folder: Path, console: Console, resume: bool
         config, former = resumed_config(folder, config)
         for key in former:
             console.print(
-                f"{key} keeps its value from the start of this run; the default has changed since", soft_wrap=True
+                f"{key} keeps its value from the start of this run; the default has changed since",
+                soft_wrap=True,
+                markup=False,
             )
         with held(folder, said_on(console)) as lease:
             log.open(folder)  # not before: the folder may be that of a run that is alive
@@ -54,16 +56,17 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
     """`lease`: of the folder of a run that resumes; None for a new one."""
     prepared = prepare(config, folder, resume=lease is not None)
     for line in _advice(config, prepared):
-        console.print(line, soft_wrap=True)
+        console.print(line, soft_wrap=True, markup=False)
     with ray_session(config.cluster):
         for warning in check_cluster(config, prepared.model, folder):
-            console.print(f"warning: {warning}", soft_wrap=True)
+            console.print(f"warning: {warning}", soft_wrap=True, markup=False)
         folder = make_run_folder(folder, config) if lease is None else lease.folder
         log.open(folder)
-        console.print(f"run folder: {folder}", soft_wrap=True)
+        console.print(f"run folder: {folder}", soft_wrap=True, markup=False)
         console.print(
             f"model: {prepared.model}; {'; '.join(_splits(config, prepared))}",
             soft_wrap=True,
+            markup=False,
         )
         again = f"to continue: spag-ray train {folder}/config.yaml --run-dir {folder} --resume"
         with _said_if_interrupted(again, console), placed_run(config, folder, *prepared, lease=lease) as run:
@@ -84,7 +87,7 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
         own = of_game(results, name)
         console.print(outcome_table(own, its))
         for line in head_to_head_lines(own, its):
-            console.print(line, soft_wrap=True)
+            console.print(line, soft_wrap=True, markup=False)
     if lines := read_held_out(folder / "metrics.jsonl"):
         console.print(guess_table(lines))
     if (folder / EVALUATIONS).exists():
@@ -93,6 +96,7 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
     console.print(
         f"models: {folder}/models   metrics: {folder}/metrics.jsonl   games: {folder}/episodes",
         soft_wrap=True,
+        markup=False,
     )
     report_finished(folder, console)
 
@@ -126,7 +130,7 @@ def _said_if_interrupted(again: str, console: Console) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        console.print(f"interrupted; {again}", soft_wrap=True)
+        console.print(f"interrupted; {again}", soft_wrap=True, markup=False)
         raise
 
 

@@ -17,7 +17,7 @@ def run_words(out: Path, top: int, console: Console) -> None:
     """`spag-ray words`: the `top` most frequent words, one per line."""
     chosen = top_words(top)
     write_words(out, chosen)
-    console.print(f"{len(chosen)} words in {out}")
+    console.print(f"{len(chosen)} words in {out}", markup=False)
 
 
 def run_words_check(deck: str, console: Console) -> bool:

@@ -59,8 +59,8 @@ def submit_job(
                     "env_vars": {STOP_WAIT: str(wait_s)},  # Ray's default is 3
                 },
             )
-    console.print(f"job: {job}   run folder: {run_dir}", soft_wrap=True)
-    console.print(f"stop it: spag-ray stop {run_dir} --address {address}", soft_wrap=True)
+    console.print(f"job: {job}   run folder: {run_dir}", soft_wrap=True, markup=False)
+    console.print(f"stop it: spag-ray stop {run_dir} --address {address}", soft_wrap=True, markup=False)
     if not follow:
         return 0
     with _said_in_one_line(address):
@@ -96,7 +96,7 @@ def stop_job(address: str, run_dir: Path, console: Console) -> None:
             raise ClusterError(f"no job at {address} runs in {run_dir}; see `spag-ray runs --address {address}`")
         for job in running:
             client.stop_job(job.submission_id)
-            console.print(f"asked {job.submission_id} to stop", soft_wrap=True)
+            console.print(f"asked {job.submission_id} to stop", soft_wrap=True, markup=False)
             wait_s = float((job.runtime_env or {}).get("env_vars", {}).get(STOP_WAIT, 0)) + ANSWER_WITHIN_S
             deadline = time.monotonic() + wait_s
             while not client.get_job_status(job.submission_id).is_terminal():
@@ -106,7 +106,9 @@ def stop_job(address: str, run_dir: Path, console: Console) -> None:
                         f"killed it: look at the cluster's head, then at {run_dir}/logs"
                     )
                 time.sleep(0.5)
-    console.print(f"stopped; continue with spag-ray submit ... --run-dir {run_dir} --resume", soft_wrap=True)
+    console.print(
+        f"stopped; continue with spag-ray submit ... --run-dir {run_dir} --resume", soft_wrap=True, markup=False
+    )
 
 
 def jobs_at(address: str) -> list[tuple[str, str, str]]:
@@ -131,13 +133,15 @@ def follow_job(client: Any, job: str, console: Console, ask: Callable[[], bool])
             time.sleep(0.5)
         except KeyboardInterrupt:
             if not ask():
-                console.print(f"{job} continues; see its output with `ray job logs -f {job}`", soft_wrap=True)
+                console.print(
+                    f"{job} continues; see its output with `ray job logs -f {job}`", soft_wrap=True, markup=False
+                )
                 return 0
             wanted.add("STOPPED")
             client.stop_job(job)
     asyncio.run(log.show())
     info = client.get_job_info(job)
-    console.print(f"{job}: {info.status}", soft_wrap=True)
+    console.print(f"{job}: {info.status}", soft_wrap=True, markup=False)
     return info.driver_exit_code if info.driver_exit_code is not None else int(str(info.status) not in wanted)
 
 

@@ -55,7 +55,7 @@ def parcel_of(config: RunConfig, console: Console, is_listed: bool = False) -> I
         for path in left_out(config):
             console.print(f"left out: {path}", soft_wrap=True, markup=False, highlight=False)
         verb = "would send" if is_listed else "sending"
-        console.print(f"{verb} {len(sizes)} files, {total / 2**20:.1f} MiB", soft_wrap=True)
+        console.print(f"{verb} {len(sizes)} files, {total / 2**20:.1f} MiB", soft_wrap=True, markup=False)
         yield folder
 
 

@@ -204,7 +204,7 @@ def _wait_for_the_end(processes: Sequence[psutil.Process], seconds: float = 5.0)
 
 
 def said_on(console: Console) -> Callable[[str], None]:
-    return lambda text: console.print(text, soft_wrap=True)
+    return lambda text: console.print(text, soft_wrap=True, markup=False)
 
 
 def watch_run(
@@ -228,6 +228,7 @@ def watch_run(
             console.print(
                 f"asked to stop: saves a checkpoint if that fits into {stop_within_s:g} s (Ctrl-C ends it at once)",
                 soft_wrap=True,
+                markup=False,
             )
             run.stop_soon.remote(stop_within_s - margin)
         if notice and time.monotonic() - notice[0] > stop_within_s - margin:

@@ -18,6 +18,7 @@ from typing import Any
 from actors.models import BUILT_IN, cache_folder
 from spag_ray.config.parts import ModelShape
 from spag_ray.errors import ModelError
+from spag_ray.weights.weight_files import weight_files
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,8 @@ def read_shape(folder: Path) -> ModelShape | None:
 
 
 def stored_parameters(folder: Path) -> int | None:
-    """The number of parameters in the folder's safetensors files, or None if there are no such files."""
-    files = sorted(folder.glob("*.safetensors"))
+    """The number of parameters in the folder's safetensors files, or None if its weights are in no such files."""
+    files = [file for file in weight_files(folder) if file.suffix == ".safetensors"]
     if not files:
         return None
     tensors: dict[str, Any] = {}

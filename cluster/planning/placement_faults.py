@@ -29,7 +29,7 @@ def placement_fault(config: RunConfig, nodes: Sequence[NodeResources]) -> str | 
     """Why a run on these nodes would wait forever or use its GPUs wrongly, and what to change; None if it fits."""
     actors = actors_of(config)
     return (
-        _shape_fault(config)
+        shape_fault(config)
         or _totals_fault(config, actors, nodes)
         or _unplaced_fault(config, actors, nodes)
         or _sharing_fault(config, Rooms(nodes))
@@ -54,7 +54,8 @@ def placement_doubt(config: RunConfig, nodes: Sequence[NodeResources]) -> str | 
     return None
 
 
-def _shape_fault(config: RunConfig) -> str | None:
+def shape_fault(config: RunConfig) -> str | None:
+    """What is wrong on whatever nodes."""
     engine, learner = config.engine, config.learner
     for key, value in (("engine.num_gpus", engine.num_gpus), ("learner.num_gpus", learner.num_gpus)):
         if value > 1 and value != int(value):

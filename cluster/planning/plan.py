@@ -20,8 +20,9 @@ from cluster.planning.memory import (
     learner_memory,
     num_trained,
 )
-from cluster.planning.model_size import ModelSize, model_size
+from cluster.planning.model_size import ModelSize, kv_heads, model_size
 from cluster.planning.placement import ActorSpec, actors_of, match_actors, num_later_stages, totals
+from spag_ray.config.parts import ModelShape
 from spag_ray.config.run import RunConfig
 
 # Share of a GPU's memory; the rest is for what the estimate leaves out.
@@ -177,16 +178,25 @@ def plan_faults(plan: Plan) -> list[str]:
             "give it more memory, or a larger engine.tensor_parallel_size"
         )
     shape, gpus = plan.size.shape if plan.size else None, config.engine.tensor_parallel_size
-    if shape is not None and shape.num_attention_heads % gpus:
-        faults.append(
-            f"{shape.num_attention_heads} attention heads cannot be split over engine.tensor_parallel_size {gpus}; set "
-            "a divisor of that number"
-        )
+    if shape is not None and (whole := _not_split(shape, gpus)):
+        faults.append(f"{whole} cannot be split over engine.tensor_parallel_size {gpus}; set a divisor of that number")
     if plan.disk is not None and plan.disk.over_budget:
         faults.append(
             f"a checkpoint is larger than checkpoint.max_gib {config.checkpoint.max_gib:g}, which stops a run; raise it"
         )
     return faults
+
+
+def _not_split(shape: ModelShape, gpus: int) -> str | None:
+    """What of a model vLLM cannot divide over so many GPUs."""
+    if shape.num_attention_heads % gpus:
+        return f"{shape.num_attention_heads} attention heads"
+    heads = kv_heads(shape)
+    if max(heads, gpus) % min(heads, gpus):  # fewer than GPUs are copied
+        return f"{heads} key and value heads"
+    if shape.intermediate_size % gpus:
+        return f"an intermediate size of {shape.intermediate_size}"
+    return None
 
 
 def plan_notes(plan: Plan) -> list[str]:

@@ -7,7 +7,22 @@ from collections.abc import Iterator, Sequence
 
 from cluster.planning.memory import GIB, Part, bytes_of
 from cluster.planning.placement import ActorSpec
-from cluster.planning.plan import Plan, plan_notes
+from cluster.planning.plan import Plan, make_plan, plan_faults, plan_notes
+from cluster.planning.plan_checks import check_plan
+from spag_ray.config.no_effect import values_without_effect
+from spag_ray.config.run import RunConfig
+
+
+def print_plan(config: RunConfig) -> bool:
+    """`train --dry-run`; returns whether such a run could start. Raises SpagError for one that has no plan."""
+    unread = check_plan(config)
+    for warning in values_without_effect(config):
+        print(f"warning: {warning}")
+    plan = make_plan(config)
+    for line in plan_lines(plan):
+        print(line)
+    print(f"A plan checks no files; `spag-ray doctor` does. Not checked: {'; '.join(unread)}.")
+    return not plan_faults(plan)
 
 
 def plan_lines(plan: Plan) -> list[str]:
@@ -15,7 +30,9 @@ def plan_lines(plan: Plan) -> list[str]:
     lines = [*_model(plan), "", *_actors(plan), "", *_schedule(plan)]
     if plan.size is not None:
         lines += ["", *_memory(plan), "", *_disk(plan)]
-    return lines + [line for note in plan_notes(plan) for line in ("", *_wrapped(f"note: {note}"))]
+    faults = plan_faults(plan)
+    said = [f"{'cannot start' if note in faults else 'note'}: {note}" for note in plan_notes(plan)]
+    return lines + [line for note in said for line in ("", *_wrapped(note))]
 
 
 def _model(plan: Plan) -> Iterator[str]:

@@ -27,7 +27,7 @@ from spag_ray.config.parts import CheckpointConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.stage_logs import stage_of
 from spag_ray.errors import LeaseLostError, RunFolderError
-from spag_ray.host.whole_files import sync_file, sync_folder, write_atomically
+from spag_ray.host.whole_files import open_as_folder, sync_file, sync_folder, write_atomically
 from spag_ray.results.matches import Match, change_matches
 from spag_ray.stages import Stage, StageKind
 
@@ -117,6 +117,7 @@ class Checkpoints:
             (partial / _STATE).write_text(json.dumps({"format": FORMAT, **asdict(state)}, indent=1), encoding="utf-8")
             sizes = {path.relative_to(partial).as_posix(): path.stat().st_size for path in _files(partial)}
             self._check_budget(sum(sizes.values()))
+            open_as_folder(partial)
             for path in _files(partial):
                 sync_file(path)
             for path in [partial, *(path for path in partial.rglob("*") if path.is_dir())]:

@@ -55,9 +55,12 @@ _MAY_CHANGE: Any = {
 
 
 def check_can_be_made(folder: Path) -> None:
-    """Raises RunFolderError if `folder` exists already or cannot be created. Leaves nothing behind."""
+    """Raises RunFolderError if `folder` exists already, cannot be created or has a name that cannot be printed. Leaves
+    nothing behind."""
     if folder.exists():
         raise RunFolderError(f"{folder}: this run folder exists; choose another with --run-dir, or move it away")
+    if not str(folder).isprintable():  # also half a character: what the shell did not give as UTF-8
+        raise RunFolderError(f"{str(folder)!r} has characters that cannot be printed; choose another with --run-dir")
     parent = next(each for each in folder.absolute().parents if each.exists())
     try:
         with tempfile.TemporaryDirectory(dir=parent):

@@ -146,7 +146,7 @@ def write_dashboard(out: Path, console: Console) -> None:
         out.write_text(as_text(), encoding="utf-8")
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error.strerror}; choose another place") from error
-    console.print(f"dashboard in {out}: in Grafana, Dashboards > New > Import", soft_wrap=True)
+    console.print(f"dashboard in {out}: in Grafana, Dashboards > New > Import", soft_wrap=True, markup=False)
 
 
 def as_text() -> str:

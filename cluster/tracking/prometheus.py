@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 from ray.util import metrics as ray_metrics
 
@@ -21,6 +22,15 @@ def rays(metric: Metric) -> Any:
     if metric.kind == "gauge":
         return ray_metrics.Gauge(metric.name, metric.help, labels)
     return ray_metrics.Histogram(metric.name, metric.help, list(metric.buckets), labels)
+
+
+def in_ascii(text: str) -> str:
+    """A label's value as Ray takes it: only ASCII. Others are written as in an address, so different names stay so.
+
+    >>> in_ascii("größe 1")
+    'gr%C3%B6%C3%9Fe 1'
+    """
+    return "".join(each if each.isascii() else quote(each, errors="surrogateescape") for each in text)
 
 
 class Exporter:
@@ -40,6 +50,7 @@ class Exporter:
         metric, tags = update.metric, {**update.labels, "run": self._run}
         if seat := tags.get("seat"):
             tags["seat"] = self._seats.get(seat, seat)
+        tags = {label: in_ascii(value) for label, value in tags.items()}
         if metric.kind == "gauge":
             self._rays[metric.name].set(update.value, tags)
         elif metric.kind == "histogram":

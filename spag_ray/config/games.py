@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
@@ -80,7 +81,8 @@ def check_game(
         "objective.guess_credit: guess": objective.guess_credit == "guess",
     }
     if asked := next((key for key, value in of_taboo.items() if value), None):
-        raise ValueError(f"game.name: {game.full_name}: {asked} is for the game `taboo`; leave it out")
+        meant = "; or did you mean `taboo`?" if get_close_matches(game.name, ["taboo"]) else ""
+        raise ValueError(f"game.name: {game.full_name}: {asked} is for the game `taboo`; leave it out{meant}")
     if game.payoffs != Payoffs():
         raise ValueError(f"game.name: {game.full_name}: its rulings say what a game pays; leave game.payoffs out")
     if prompts not in STYLES:

@@ -29,9 +29,12 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
     """
     path = find_config(name)
     data = read_settings(path)
+    model = data.get("model")
     for override in overrides:
         _apply_override(data, override)
     keys = [override.partition("=")[0].strip() for override in overrides]
+    if data.get("model") != model and not any(key.partition(".")[0] == "model_shape" for key in keys):
+        data.pop("model_shape", None)  # of the file's model
     return parse_config(data, str(path), keys)
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 # Arguments that this program's own keys set, and arguments whose values it relies on.
@@ -55,3 +59,31 @@ def why_not_passed(name: str, value: Any) -> str | None:
             "their probability; the learner needs tokens sampled from the model: use standard or block"
         )
     return None
+
+
+def unknown_argument(names: Iterable[str], known: Iterable[str] | None = None) -> str | None:
+    """What is wrong with the first of these names that is none of vLLM's arguments; None if all are. `known`: its
+    arguments; without them, those of the vLLM that is installed here, if one is."""
+    known = set(_installed_arguments() if known is None else known)
+    unknown = sorted(set(names) - known) if known else []
+    if not unknown:
+        return None
+    near = get_close_matches(unknown[0], known, 1)
+    hint = f"did you mean {near[0]}?" if near else "leave it out"
+    return f"engine.vllm.{unknown[0]}: the vLLM that is installed has no such argument; {hint}"
+
+
+def _installed_arguments() -> set[str]:
+    """The fields of AsyncEngineArgs, read from its source: importing vLLM takes seconds, and its build for GPUs needs
+    one."""
+    spec = find_spec("vllm")
+    if spec is None or spec.origin is None:
+        return set()
+    try:
+        tree = ast.parse((Path(spec.origin).parent / "engine" / "arg_utils.py").read_text(encoding="utf-8"))
+    except (OSError, SyntaxError):
+        return set()
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    of_engine = [each for each in classes if each.name in ("EngineArgs", "AsyncEngineArgs")]
+    fields = [node.target for each in of_engine for node in each.body if isinstance(node, ast.AnnAssign)]
+    return {field.id for field in fields if isinstance(field, ast.Name)}

@@ -12,6 +12,7 @@ Each may be one JSON list or JSON lines. Every entry is checked; a fault raises 
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ from spag_ray.game.rules import Role, check_history
 from spag_ray.host.whole_files import replaced
 
 MAX_FILE_BYTES = 2**31
+_NUM_NAMED = 20  # rows in a message
+_say = logging.getLogger("spag_ray")
 Row = dict[str, Any]
 
 
@@ -64,8 +67,23 @@ def write_samples(path: str | Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_sft(path: str | Path) -> list[Row]:
-    """SFT data -> [{"query", "target", "type": "sft", "weight": 1.0}, ...]."""
-    return [_sft_row(row, f"{path}: row {number}") for number, row in enumerate(_read_rows(path))]
+    """SFT data -> [{"query", "target", "type": "sft", "weight": 1.0}, ...]. Rows whose answer is empty, of which the
+    published Alpaca file has some, have nothing to learn: they are left out and logged."""
+    rows = list(enumerate(_read_rows(path)))
+    empty = [number for number, row in rows if _is_empty(row.get("output" if "instruction" in row else "target"))]
+    if len(empty) == len(rows):
+        raise InputError(f"{path}: the answer of every row is empty; there is nothing to learn")
+    if empty:
+        named = ", ".join(map(str, empty[:_NUM_NAMED])) + (", ..." if len(empty) > _NUM_NAMED else "")
+        _say.warning(
+            "%s: %d of %d rows are left out, because their answer is empty: %s", path, len(empty), len(rows), named
+        )
+    left_out = set(empty)
+    return [_sft_row(row, f"{path}: row {number}") for number, row in rows if number not in left_out]
+
+
+def _is_empty(answer: Any) -> bool:
+    return isinstance(answer, str) and not answer.strip()
 
 
 def _sample(row: Mapping[str, Any], where: str) -> Row:

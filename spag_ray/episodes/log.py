@@ -117,7 +117,7 @@ class _Unbuffered:
 
     def __init__(self, path: Path) -> None:
         is_new = not path.exists()
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         self._size = os.fstat(self._descriptor).st_size
         if is_new:
             sync_folder(path.parent)

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ from spag_ray.errors import ModelError
 from spag_ray.families.alibi_llama import AlibiLlamaConfig, AlibiLlamaForCausalLM
 from spag_ray.families.auto import AutoModelForCausalLM
 from spag_ray.families.baichuan_tokenizer import convert_sentencepiece
+from spag_ray.host.whole_files import open_as_folder
 
 SHARD_BYTES = 2**30
 NORM_ROWS = 4096  # of the head, normalised at a time
@@ -59,14 +60,15 @@ def convert(source: Path, target: Path) -> Converted:
         raise ModelError(f"{source}: no tokenizer.model in this folder; copy it there")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f"{target.name}."))
+        aside = target.with_name(f"{target.name}.{secrets.token_hex(4)}")
+        aside.mkdir()
     except OSError as error:
         raise ModelError(f"{target} cannot be written: {error.strerror}") from error
     try:
         convert_sentencepiece(source / "tokenizer.model", config, aside)
         files = _write_weights(source, config, aside)
         config.save_pretrained(aside)
-        aside.chmod(0o755)
+        open_as_folder(aside)
         aside.rename(target)
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{target} cannot be written: {error}") from error

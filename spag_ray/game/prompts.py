@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from spag_ray.errors import ConfigError, ModelError
-from spag_ray.game.prompt_file import CLAIMS, PromptTemplate, one_line
+from spag_ray.game.prompt_file import CLAIMS, PromptTemplate
 from spag_ray.game.rules import Role, next_role
 from spag_ray.game.token_frames import ChatFrame, LinesFrame, TokenFrame
 from spag_ray.game.turn import Turn

@@ -280,7 +280,11 @@ def _chat_glue(tokenizer: Tokenizer) -> tuple[str, str, str, str]:
     pieces = [three]
     for mark in _MARKS:
         pieces[-1:] = pieces[-1].split(mark)
+    if len(pieces) != len(_MARKS) + 1:
+        raise ModelError("the chat template leaves out or repeats the text of a message; set `prompts: flat`")
     opening, to_reply, to_user, *again, asked = pieces
+    if not to_user:
+        raise ModelError("the chat template puts nothing between a reply and the next message; set `prompts: flat`")
     if again != [to_reply, to_user] or not to_reply.startswith(asked) or to_reply[len(asked) :].strip():
         raise ModelError("the chat template frames later messages differently from the first; set `prompts: flat`")
     asked = asked.rstrip(" ")  # a space belongs to the first word after it

@@ -14,6 +14,7 @@ import glob
 import logging
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,6 +83,15 @@ def locked(path: Path, within_s: float = LOCK_WITHIN_S) -> Iterator[None]:
 def leftovers(path: Path) -> list[Path]:
     """Partial files of a path whose writers were killed. They are never read, but would add up."""
     return [each for each in path.parent.glob(f".{glob.escape(path.name)}.*.partial") if _is_old(each)]
+
+
+def open_as_folder(folder: Path) -> None:
+    """Whoever may read a new folder may read the files in it. safetensors gives those that it writes to their owner
+    alone, whatever the umask is; the folder has been made by the umask."""
+    mode = stat.S_IMODE(folder.stat().st_mode) & 0o666
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.chmod(mode)
 
 
 def sync_file(path: Path) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from spag_ray.errors import ModelError, RunFolderError
-from spag_ray.host.whole_files import sync_file, sync_folder
+from spag_ray.host.whole_files import open_as_folder, sync_file, sync_folder
 
 CARD = "README.md"
 
@@ -37,6 +37,7 @@ def writing(folder: Path) -> Iterator[Path]:
         yield partial
         if (folder / CARD).is_file():
             shutil.copy2(folder / CARD, partial / CARD)
+        open_as_folder(partial)
         for path in partial.rglob("*"):
             (sync_folder if path.is_dir() else sync_file)(path)
         sync_folder(partial)

@@ -133,5 +133,5 @@ def test_the_entry_point_answers_and_checks_a_configuration(image: Image, tiny_m
     file = image.folder / "tiny.yaml"
     file.write_text(to_yaml(tiny_run(tiny_model, words)))
     said = image.run([program, "doctor", str(file), "-o", "cluster.object_store_gib=1e6"], code=2)  # ends before Ray
-    passed = [["pass", name] for name in ("words", "files", "imports", "model")]
-    assert [line.split()[:2] for line in said.splitlines()[:4]] == passed
+    passed = [["pass", name] for name in ("words", "files", "imports", "claims", "model")]
+    assert [line.split()[:2] for line in said.splitlines()[:5]] == passed

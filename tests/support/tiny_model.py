@@ -91,7 +91,7 @@ def make_tiny_model(
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=1,
-        max_position_embeddings=1024,
+        max_position_embeddings=8192,
         initializer_range=0.3,
         bos_token_id=None,
         eos_token_id=2,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pickle
 
 import pytest
+from pydantic import BaseModel, ValidationError, field_validator
 
 from spag_ray import errors
-from spag_ray.errors import InputError, SpagError
+from spag_ray.errors import InputError, SpagError, reason_of
 from spag_ray.game.rules import Outcome, Role, check_history, next_role
 
 
@@ -70,3 +71,24 @@ def test_every_error_survives_pickling() -> None:
         assert type(copy) is kind
         assert str(copy) == "what, where, remedy"
         assert copy.exit_code == kind.exit_code
+
+
+def test_the_reason_of_another_librarys_error_is_one_line_without_its_links_and_tracebacks() -> None:
+    class Sized(BaseModel):
+        size: int
+
+        @field_validator("size")
+        @classmethod
+        def _check(cls, size: int) -> int:
+            raise ValueError(f"{size} is greater than\n  the limit")
+
+    with pytest.raises(ValidationError) as caught:
+        Sized(size=9)
+    assert reason_of(caught.value) == "9 is greater than the limit"
+    printed = f"the engine failed\n{caught.value}"
+    assert "errors.pydantic.dev" in printed
+    assert "errors.pydantic.dev" not in reason_of(RuntimeError(printed))
+    text = 'Call failed\nTraceback (most recent call last):\n  File "x.py", line 1\n    raise x\nValueError: too\nlong'
+    assert reason_of(RuntimeError(text)) == "ValueError: too; long"
+    assert reason_of(OSError("no file model.safetensors\n\nlook there;\n")) == "no file model.safetensors; look there"
+    assert reason_of(KeyError()) == "KeyError"

@@ -63,6 +63,20 @@ def test_sft_data_is_read_in_each_of_its_shapes(tmp_path: Path) -> None:
     assert all(row["type"] == "sft" and row["weight"] == 1.0 for row in read)
 
 
+def test_rows_with_an_empty_answer_are_left_out_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"instruction": f"Say {number}.", "input": "", "output": str(number)} for number in range(40)]
+    rows[3]["output"] = ""
+    rows[17]["output"] = " \n"
+    rows[39] = {"prompt": "p", "target": ""}
+    read = read_sft(saved(tmp_path / "sft.json", rows))
+    assert [row["target"] for row in read] == [str(number) for number in range(39) if number not in (3, 17)]
+    assert "sft.json: 3 of 40 rows are left out, because their answer is empty: 3, 17, 39" in caplog.text
+    with pytest.raises(InputError, match=r"sft\.json: the answer of every row is empty"):
+        read_sft(saved(tmp_path / "sft.json", [rows[3], rows[17]]))
+    with pytest.raises(InputError, match='row 1: "output" must be a text, found None'):
+        read_sft(saved(tmp_path / "sft.json", [rows[0], {"instruction": "Add."}]))
+
+
 def test_training_rows_carry_the_query_that_the_player_read() -> None:
     def render(history: Any, role: Any, target_word: str, max_turns: int) -> str:
         return f"{len(history)} {role} {target_word} {max_turns}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import shutil
 from pathlib import Path
@@ -14,10 +15,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from learners.engine import _TAG, TrainingEngine
 from learners.learner import Learner
 from learners.model_folder import check_saveable, load_model, load_model_in_parts, write_model
 from spag_ray.config.parts import LearnerConfig
-from spag_ray.errors import ModelError
+from spag_ray.errors import LearnerError, ModelError
 from spag_ray.results.saved_models import is_complete
 
 
@@ -182,3 +184,21 @@ def test_a_stage_keeps_adams_moments_if_it_is_told_to(keep_moments: bool, num_fo
     for method in ("imitation", "self_play", "self_play", "self_play"):
         learner.begin_stage(method, 4, 1e-5, 0.1)
     assert len(forgotten) == num_forgotten
+
+
+def test_a_checkpoint_is_found_in_a_folder_whose_name_is_a_pattern(tmp_path: Path) -> None:
+    """DeepSpeed globs the path that it is given, and finds nothing in x[1]."""
+
+    class Globs:
+        def load_checkpoint(self, folder: str, tag: str) -> tuple[str | None, dict[str, Any]]:
+            found = glob.glob(f"{folder}/{tag}/mp_rank_*_model_states.pt")
+            return (found[0], {"step": 7}) if found else (None, {})
+
+    engine = TrainingEngine.__new__(TrainingEngine)
+    engine._engine = Globs()
+    for name in ("x[1]", "plain"):
+        (tmp_path / name / _TAG).mkdir(parents=True)
+        with pytest.raises(LearnerError, match="no DeepSpeed checkpoint in it"):
+            engine.load(str(tmp_path / name))
+        (tmp_path / name / _TAG / "mp_rank_00_model_states.pt").write_bytes(b"")
+        assert engine.load(str(tmp_path / name)) == {"step": 7}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -182,3 +184,19 @@ def test_a_model_that_is_to_be_replaced_is_no_model_any_more(tmp_path: Path) -> 
     make_incomplete(model)
     assert not is_complete(model)
     assert saved_models(tmp_path) == []
+
+
+@pytest.mark.parametrize(("umask", "expected"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
+def test_whoever_may_read_the_folder_may_read_the_weights(umask: int, expected: int, tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    before = os.umask(umask)
+    try:
+        with writing(tmp_path / "spag-1") as partial:
+            write_files(partial)
+            save_file({"a": torch.zeros(2)}, partial / "model.safetensors")  # safetensors itself makes it 0600
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "spag-1").iterdir()}
+    assert set(modes.values()) == {expected}, modes

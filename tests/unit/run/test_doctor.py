@@ -64,7 +64,8 @@ def test_a_package_that_a_check_cannot_import_is_a_failed_check(
     config = tiny_run(tiny_model, words, cluster={"object_store_gib": 9000})  # so that no Ray is started
     failed = {result.check: result.text for result in doctor._results(config, tmp_path) if result.status == "fail"}
     assert failed.pop("object store")
-    assert failed == dict.fromkeys(("files", "imports", "model", "saving"), f"{type(error).__name__}: no nltk")
+    checks = ("files", "imports", "model", "prompts", "saving")
+    assert failed == dict.fromkeys(checks, f"{type(error).__name__}: no nltk")
 
 
 def test_a_prompt_file_in_german_is_a_failed_check(tiny_model: Path, words: Path, tmp_path: Path) -> None:
@@ -75,8 +76,8 @@ def test_a_prompt_file_in_german_is_a_failed_check(tiny_model: Path, words: Path
     )
     broken = {"cluster": {"object_store_gib": 9000}, "prompts": str(path)}  # no Ray is started
     results = {result.check: result for result in doctor._results(tiny_run(tiny_model, words, **broken), tmp_path)}
-    assert results["prompts"].status == "fail"
-    assert "reads English, so no defender could win; write" in results["prompts"].text
+    assert results["claims"].status == "fail"
+    assert "reads English, so no defender could win; write" in results["claims"].text
     assert results["saving"].status == "pass", "the other checks go on"
 
 

@@ -147,7 +147,7 @@ class RaysMetric:
 
     def _series(self, tags: dict[str, str]) -> tuple[str, ...]:
         assert set(tags) == {"run", *self._metric.labels}
-        assert all(isinstance(value, str) for value in tags.values())
+        assert all(value.isascii() for value in tags.values()), "Ray encodes labels as ASCII"
         return tuple(tags[label] for label in self._metric.labels)
 
 
@@ -198,6 +198,17 @@ def test_another_game_has_its_own_seats_and_nothing_of_taboo(made: dict[str, Ray
     }
     export(exporter, StepLine("spag-1", "policy", StepReport(1, attacker_weight=0.75)))
     assert made["spag_ray_role_weight"].values["policy", "first"] == 0.75
+
+
+def test_names_in_any_script_are_labels_that_ray_takes(made: dict[str, RaysMetric]) -> None:
+    def of_run(name: str) -> Exporter:
+        seats = GameNames("markt", ("Käufer", "卖家"), "scenario", has_words=False)
+        return Exporter(name, lambda metric: made.setdefault(metric.name, RaysMetric(metric)), seats)
+
+    for name in ("größe", "グローセ", "x[1]", "\udcff"):
+        export(of_run(name), GamesLine("self_play", 9, 90, {"attacker win: sold": 2, "defender win: sold": 1}))
+    seats = {series[1] for series in made["spag_ray_games_total"].values}
+    assert len(seats) == 2, "different names stay different"
 
 
 def test_of_a_sum_the_rise_is_counted_also_after_it_fell(exporter: Exporter, made: dict[str, RaysMetric]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import io
 import multiprocessing
+import re
 import subprocess
 import sys
 import time
@@ -14,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from rich.console import Console
 
 from cluster.launch import placed_run
 from cluster.launch.placed_run import training_words, words_of_file
@@ -222,3 +225,22 @@ class TestNoteStop:
         with held(tmp_path) as lease:
             note_stop(lease, "interrupted")
         assert read_files(tmp_path).ended == ("finished", "")
+
+
+@pytest.mark.parametrize("text", ["run folder: runs/x[/y]", "runs/x[red]/a [bold]", "runs/größe [1]"])
+def test_a_path_is_printed_as_it_is_and_not_read_as_markup(text: str) -> None:
+    printed = io.StringIO()
+    placed_run.said_on(Console(file=printed, width=40))(text)
+    assert printed.getvalue() == f"{text}\n"
+    source = (Path(placed_run.__file__).parents[1] / "commands" / "train.py").read_text()
+    printing = re.findall(r"console\.print\((?:[^()]|\([^()]*\))*\)", source)
+    assert all("markup=False" in call for call in printing if "{" in call)
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\udcff", "a\x1b[31m"])
+def test_a_folder_whose_name_cannot_be_printed_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="characters that cannot be printed; choose another") as caught:
+        check_can_be_made(tmp_path / name)
+    assert str(caught.value).isprintable()
+    for other in ("größe", "x[1]", "a b", "グローセ"):
+        check_can_be_made(tmp_path / other)

@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -223,3 +224,38 @@ def test_a_tokenizer_that_joins_a_line_end_to_the_next_line_is_refused_for_lines
     ) as caught:
         check_model(parse_config({**settings, "prompts": "lines"}), str(model), ["tiger"])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit"),
+    [
+        ({"max_position_embeddings": 4096}, 4096),
+        ({"max_position_embeddings": 4096, "rope_parameters": {"rope_type": "linear", "factor": 2.0}}, 8192),
+        ({"max_position_embeddings": 4096, "rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, 4096),
+        ({"max_position_embeddings": 4096, "rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, 4096),
+        ({"max_position_embeddings": 4096, "rope_parameters": {"rope_type": "default"}}, 4096),
+        ({"max_position_embeddings": 4096, "model_max_length": 16384}, 16384),
+        ({"n_positions": 1024}, 1024),
+        ({}, None),
+    ],
+)
+def test_a_context_is_as_long_as_vllm_lets_it_be(
+    settings: dict[str, Any], limit: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = SimpleNamespace(**settings)
+    read: Any = SimpleNamespace(get_text_config=lambda: text)
+
+    def check(length: int, **engine: Any) -> None:
+        preflight._check_length(parse_config({"engine": {"max_model_len": length, **engine}}), read)
+
+    check(limit or 10**6)
+    if limit is not None:
+        with pytest.raises(
+            ConfigError, match=rf"max_model_len is {limit + 1}, but the model's limit is {limit} tokens"
+        ):
+            check(limit + 1)
+        check(limit + 1, kind="transformers")
+        check(limit + 1, env={"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"})
+        monkeypatch.setenv("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0")
+        with pytest.raises(ConfigError):
+            check(limit + 1)

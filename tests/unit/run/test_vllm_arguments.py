@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from actors.vllm_policy import _engine_arguments
+from cluster.checks.preflight import check_files
 from spag_ray.config import vllm_arguments
 from spag_ray.config.engine import EngineConfig
 from spag_ray.config.loading import parse_config
@@ -52,6 +53,18 @@ def test_a_rank_that_vllm_has_no_places_for_gets_the_next_larger_ones(tiny_model
 def test_an_argument_that_vllm_does_not_have_is_named_with_the_nearest(tiny_model: Path) -> None:
     with pytest.raises(EngineError, match=r"engine\.vllm\.quantisation: .* did you mean quantization\?"):
         told(tiny_model, quantisation="fp8")
+
+
+def test_the_arguments_are_known_without_vllm_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    import vllm
+
+    known = {field.name for field in fields(vllm.AsyncEngineArgs)}
+    assert vllm_arguments._installed_arguments() == known
+    check_files(parse_config({"engine": {"vllm": {"quantization": "fp8"}}}))
+    with pytest.raises(ConfigError, match=r"engine\.vllm\.quantisation: .* did you mean quantization\?"):
+        check_files(parse_config({"engine": {"vllm": {"quantisation": "fp8"}}}))
+    monkeypatch.setattr(vllm_arguments, "find_spec", lambda _: None)  # a machine that only submits
+    check_files(parse_config({"engine": {"vllm": {"quantisation": "fp8"}}}))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,86 @@
+"""What `train --dry-run` checks beside the plan: all that needs no file. What needs one is named instead.
+
+unread = check_plan(load_config("llama2_7b_8gpu"))       # ["model Llama-2-7b-hf", "imitation.sft_file alpaca.json"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from cluster.planning.placement_faults import shape_fault
+from spag_ray.config.files import named_paths
+from spag_ray.config.no_effect import check_something_to_do
+from spag_ray.config.run import RunConfig
+from spag_ray.config.shipped import find_config
+from spag_ray.config.vllm_arguments import unknown_argument
+from spag_ray.errors import ConfigError
+from spag_ray.game.prompt_file import load_template
+from spag_ray.games.of_config import game_of
+
+
+def check_plan(config: RunConfig) -> list[str]:
+    """The keys and the paths of what was not checked, because it needs files. Raises ConfigError for a run that would
+    start on no machine."""
+    check_something_to_do(config)
+    check_engine(config)
+    if fault := shape_fault(config):
+        raise ConfigError(fault)
+    unread = list(_unread(config))
+    for each in config.each_game:
+        if each.game.is_own or (each.game.name == "textarena" and find_spec("textarena") is None):
+            unread.append(f"game.name {each.game.full_name}")
+            continue
+        game = game_of(each)
+        if fault := room_fault(each, 0, 2 * (each.game.max_turns if game is None else game.max_turns)):
+            raise ConfigError(fault)
+    return unread
+
+
+def check_engine(config: RunConfig) -> None:
+    """Raises ConfigError for an argument in `engine.vllm` that the vLLM of this machine does not have."""
+    if config.engine.kind == "vllm" and (fault := unknown_argument(config.engine.vllm)):
+        raise ConfigError(fault)
+
+
+def room_fault(config: RunConfig, rules: int, num_turns: int) -> str | None:
+    """Why a whole game does not fit the context, and what to change; None if it fits. `rules`: their tokens, or 0 where
+    no tokenizer is at hand."""
+    per_turn = config.sampling.max_new_tokens + 16
+    needed = rules + num_turns * per_turn
+    if needed <= config.engine.max_model_len:
+        return None
+    turns = f"{num_turns} turns of sampling.max_new_tokens {config.sampling.max_new_tokens}"
+    taken = f"the rules take {rules} tokens and {turns} up to {needed - rules} more" if rules else ""
+    return (
+        f"a prompt may leave no room for an answer: {taken or f'{turns} take {needed} tokens without any rules'}, but "
+        f"engine.max_model_len is {config.engine.max_model_len}; raise it to {needed}, or shorten the turns"
+    )
+
+
+def _unread(config: RunConfig) -> Iterator[str]:
+    """The files and folders that are named. The name of a shipped file has to be one."""
+    named = named_paths(config)
+    if not config.words.are_from_cards:
+        named["words.source"] = config.words.source
+    shipped = {"prompts": (config.prompts, "prompts"), "learner.deepspeed": (config.learner.deepspeed, "deepspeed")}
+    if config.words.are_from_cards or (config.imitation.enabled and config.imitation.source == "scripted"):
+        shipped["words.deck"] = (config.words.deck, "decks")
+    if config.render == "varied":
+        shipped["varied_prompts"] = (config.varied_prompts, "prompts")
+    if not any(each.game.is_taboo for each in config.each_game):
+        shipped = {"learner.deepspeed": shipped["learner.deepspeed"]}
+    for key, (name, folder) in shipped.items():
+        if name is None or key in named:
+            continue
+        if Path(name).suffix or len(Path(name).parts) > 1:  # a path, perhaps of another machine
+            named[key] = name
+            continue
+        try:
+            find_config(name, folder)
+        except ConfigError as error:
+            raise ConfigError(f"{key}: {error}") from error
+        if key == "prompts":
+            load_template(name)
+    yield from (f"{key} {path}" for key, path in named.items() if not key.startswith("game"))

@@ -1,0 +1,76 @@
+"""The files that a model folder's weights are in, as transformers chooses them. No weights are read.
+
+    weight_files(Path("/models/llama-2-7b"))     # [.../model-00001-of-00002.safetensors, ...]
+
+Others beside them are not read, such as `consolidated.safetensors`, which has the same weights again.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from spag_ray.errors import ModelError
+
+_NAMES = ("model.safetensors", "pytorch_model.bin")  # in transformers' order: each whole, or the files of its index
+_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Empty if there are no weights. Raises ModelError for files that the index names and that are missing, and for an
+    index that cannot be read."""
+    for name in _NAMES:
+        if (folder / name).is_file():
+            return [folder / name]
+        if (index := folder / f"{name}.index.json").is_file():
+            return _files_of(index)
+    return []
+
+
+def check_is_whole(folder: Path) -> None:
+    """Raises ModelError for a folder without weights or with a part of them, and for one that has only Git LFS's
+    pointers."""
+    for file in sorted(folder.iterdir()):
+        if (file.suffix in (".json", ".jinja", ".model") or file.name in _NAMES) and _is_pointer(file):
+            raise _not_fetched(file)
+    files = weight_files(folder)
+    if not files:
+        raise ModelError(
+            f"{folder}: this model folder has no weights; copy model.safetensors, or the files that "
+            "model.safetensors.index.json names, to it"
+        )
+    for file in files:
+        if _is_pointer(file):
+            raise _not_fetched(file)
+
+
+def _files_of(index: Path) -> list[Path]:
+    """The shards that an index names."""
+    try:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        files = [index.parent / name for name in sorted(names)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if _is_pointer(index):
+            raise _not_fetched(index) from None
+        raise ModelError(f"{index}: not an index of weights ({type(error).__name__}); copy the model again") from error
+    if missing := [file.name for file in files if not file.is_file()]:
+        raise ModelError(
+            f"{index.parent}: {len(missing)} of the {len(files)} files of its weights are missing, such as "
+            f"{missing[0]}; copy the model again"
+        )
+    return files
+
+
+def _is_pointer(file: Path) -> bool:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(len(_POINTER)) == _POINTER
+    except OSError:
+        return False
+
+
+def _not_fetched(file: Path) -> ModelError:
+    return ModelError(
+        f"{file} is a pointer of Git LFS, not the file itself: the folder was cloned without it; run `git lfs pull` "
+        "there, or copy the model again"
+    )

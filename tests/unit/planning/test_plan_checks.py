@@ -1,0 +1,120 @@
+"""`train --dry-run` refuses what starts on no machine, and names what it does not check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.checks.check_results import plan_checks
+from cluster.planning.plan_checks import check_plan, room_fault
+from cluster.planning.plan_text import print_plan
+from spag_ray.config.loading import load_config, parse_config
+from spag_ray.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "told"),
+    [
+        ("llama2_7b_8gpu", ["engine.tensor_parallel_size=2"], r"engine\.num_gpus is 1; set it to 2"),
+        ("llama2_7b_8gpu", ["learner.num_gpus=1.5"], r"learner\.num_gpus is 1\.5"),
+        ("quickstart", ["engine.vllm={quantisation: fp8}"], r"engine\.vllm\.quantisation: .*did you mean quantization"),
+        ("quickstart", ["prompts=chatt"], r"^prompts: chatt: no such file, and none of the shipped ones \(chat, flat"),
+        ("quickstart", ["words.deck=evryday"], r"^words\.deck: evryday: .*shipped ones \(everyday\)"),
+        ("quickstart", ["learner.deepspeed=zero9"], r"^learner\.deepspeed: zero9: .*zero1"),
+        ("quickstart", ["render=varied", "varied_prompts=varyed"], r"^varied_prompts: varyed: "),
+        ("quickstart", ["sampling.max_new_tokens=4000"], r"8 turns .* take 32128 tokens without any rules, but engine"),
+        ("kuhn", ["sampling.max_new_tokens=4000"], r"4 turns .* take 16064 tokens"),
+        ("kuhn", ["game.name=kuhnn"], r"kuhnn is not known; there are taboo, kuhn"),
+        ("two_games", ["games=[{name: taboo, share: 0.5}, {name: khun, share: 0.5}]"], "khun is not known"),
+        ("quickstart", ["self_play.rounds=0", "imitation.enabled=false"], "nothing to train"),
+    ],
+)
+def test_what_starts_nowhere_is_refused(config: str, changes: list[str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as caught:
+        check_plan(load_config(config, changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_misspelt_taboo_is_told_which_game_was_meant() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean `taboo`\?"):
+        load_config("quickstart", ["game.name=tabu"])
+
+
+def test_what_needs_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert check_plan(load_config("llama2_7b_8gpu")) == [
+        "model /models/Llama-2-7b-hf",
+        "self_play.sft_file data/alpaca_train.json",
+        "imitation.source data/train_imitation_gpt4.json",
+        "words.source words.txt",
+    ]
+    long = {"engine": {"max_model_len": 4096}}
+    own: dict[str, Any] = {**long, "prompts": "mine/prompts.yaml", "words": {"deck": "deck.yaml"}}
+    assert check_plan(parse_config({**own, "learner": {"deepspeed": "/elsewhere/zero.json"}})) == [
+        "model smollm2-135m-instruct",
+        "prompts mine/prompts.yaml",
+        "learner.deepspeed /elsewhere/zero.json",
+        "words.deck deck.yaml",
+    ]
+    game = {"game": {"name": "mine.py:Mine"}, "imitation": {"enabled": False}, "prompts": "lines"}
+    assert check_plan(parse_config(game)) == ["model smollm2-135m-instruct", "game.name mine.py:Mine"]
+
+
+def test_with_its_rules_a_game_needs_more_room() -> None:
+    config = parse_config({"engine": {"max_model_len": 1000}, "sampling": {"max_new_tokens": 84}})
+    assert room_fault(config, 0, 10) is None
+    assert "the rules take 1 tokens and 10 turns of sampling.max_new_tokens 84 up to 1000 more" in str(
+        room_fault(config, 1, 10)
+    )
+
+
+def test_the_shape_of_the_files_model_is_not_that_of_another(capsys: pytest.CaptureFixture[str]) -> None:
+    assert load_config("llama2_7b_8gpu").model_shape is not None
+    assert load_config("llama2_7b_8gpu", ["model=/models/Llama-2-7b-hf"]).model_shape is not None
+    other = load_config("llama2_7b_8gpu", ["model=/nowhere/other"])
+    assert other.model_shape is None
+    assert print_plan(other)
+    assert "the size of /nowhere/other is unknown" in capsys.readouterr().out
+    sizes = "vocab_size: 9, hidden_size: 8, intermediate_size: 8, num_hidden_layers: 1, num_attention_heads: 2"
+    own = load_config("llama2_7b_8gpu", ["model=/nowhere/other", f"model_shape={{{sizes}}}"])
+    assert own.model_shape is not None
+    assert own.model_shape.vocab_size == 9
+
+
+@pytest.mark.parametrize(
+    ("gpus", "told"), [(3, "32 attention heads"), (6, "32 attention heads"), (16, None), (2, None), (1, None)]
+)
+def test_a_plan_that_cannot_start_is_a_failed_check(
+    gpus: int, told: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = load_config("llama2_7b_8gpu", [f"engine.tensor_parallel_size={gpus}", f"engine.num_gpus={gpus}"])
+    found = [(each.check, each.status) for each in plan_checks(config)]
+    assert found == ([("plan", "fail")] if told else [])
+    assert print_plan(config) == (told is None)
+    assert (f"cannot start: {told}" in capsys.readouterr().out) == (told is not None)
+
+
+@pytest.mark.parametrize(
+    ("shape", "gpus", "told"),
+    [
+        ({"num_attention_heads": 12, "num_key_value_heads": 4}, 6, "4 key and value heads"),
+        ({"num_attention_heads": 12, "num_key_value_heads": 4}, 2, None),
+        ({"num_attention_heads": 12, "num_key_value_heads": 1}, 3, None),
+        ({"num_attention_heads": 12, "intermediate_size": 100}, 3, "an intermediate size of 100"),
+    ],
+)
+def test_a_model_that_vllm_cannot_divide_is_a_fault(shape: dict[str, int], gpus: int, told: str | None) -> None:
+    whole = {"vocab_size": 96, "hidden_size": 96, "intermediate_size": 96, "num_hidden_layers": 1, **shape}
+    config = parse_config(
+        {
+            "model": "/nowhere/other",
+            "model_shape": whole,
+            "engine": {"num_gpus": gpus, "tensor_parallel_size": gpus},
+            "learner": {"num_gpus": 1},
+        }
+    )
+    faults = [each.text for each in plan_checks(config)]
+    assert len(faults) == (told is not None)
+    assert all(told is not None and told in fault for fault in faults)

@@ -1,0 +1,59 @@
+"""The files of a model's weights: those that transformers reads, and none beside them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from actors.tensors import saved_snapshot
+from cluster.planning.model_size import stored_parameters
+from learners.model_folder import StoredWeights
+from spag_ray.errors import ModelError
+from spag_ray.weights.weight_files import check_is_whole, weight_files
+from tests.support.model_folders import beside_its_shards, shard
+
+
+def test_the_same_weights_beside_their_shards_are_counted_once(tiny_model: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    before = stored_parameters(folder)
+    beside_its_shards(folder)
+    shutil.copy(tiny_model / "model.safetensors", folder / "adapter_model.safetensors")
+    files = weight_files(folder)
+    assert len(files) > 2
+    assert {file.name[:6] for file in files} == {"model-"}
+    assert stored_parameters(folder) == before
+    assert saved_snapshot(folder, 1).num_tensors == saved_snapshot(tiny_model, 1).num_tensors
+    stored = StoredWeights.of(str(folder))
+    assert stored is not None
+    assert len(stored) == len(StoredWeights.of(str(tiny_model)) or ())
+
+
+def test_one_file_goes_before_an_index_and_safetensors_before_others(tiny_model: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_model, tmp_path / "model")
+    whole = folder / "model.safetensors"
+    kept = whole.read_bytes()
+    shard(folder)
+    whole.write_bytes(kept)
+    (folder / "pytorch_model.bin").write_bytes(b"")
+    assert weight_files(folder) == [whole]
+    whole.unlink()
+    (folder / "model.safetensors.index.json").unlink()
+    assert weight_files(folder) == [folder / "pytorch_model.bin"]
+    assert stored_parameters(folder) is None
+
+
+def test_every_file_that_an_index_names_has_to_be_there(tmp_path: Path) -> None:
+    index = tmp_path / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "one.bin", "b": "two.bin", "c": "one.bin"}}))
+    (tmp_path / "one.bin").write_bytes(b"x")
+    with pytest.raises(ModelError, match=r"1 of the 2 files of its weights are missing, such as two\.bin"):
+        check_is_whole(tmp_path)
+    (tmp_path / "two.bin").write_bytes(b"x")
+    check_is_whole(tmp_path)
+    for text in ("[]", "{}", '{"weight_map": [1]}', '{"weight_map": {"a": 1}}', "{"):
+        index.write_text(text)
+        with pytest.raises(ModelError, match="not an index of weights"):
+            check_is_whole(tmp_path)
