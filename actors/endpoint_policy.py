@@ -20,6 +20,7 @@ from spag_ray.game.game_renderer import checked_messages
 from spag_ray.game.prompt_file import PromptTemplate
 from spag_ray.game.prompts import chat_messages
 from spag_ray.game.protocol import Game, seat_of
+from spag_ray.host.addresses import ask_directly
 from spag_ray.weights.snapshot import Snapshot
 
 MAX_ASKED_AT_ONCE = 64
@@ -45,6 +46,7 @@ def check_endpoint(endpoint: Endpoint, timeout_s: float = 20.0) -> None:
     """Raises ModelError if the server does not answer, refuses the key, or has no such model."""
     from openai import NotFoundError, OpenAI, OpenAIError
 
+    ask_directly(endpoint.url)
     try:
         with OpenAI(base_url=endpoint.url, api_key=_key(), timeout=timeout_s, max_retries=0) as client:
             served = [model.id for model in client.models.list()]
@@ -81,6 +83,7 @@ class EndpointPolicy:
     ) -> None:
         from openai import AsyncOpenAI
 
+        ask_directly(endpoint.url)
         self.name = endpoint.model
         self._endpoint = endpoint
         self._template = template

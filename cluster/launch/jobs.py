@@ -21,6 +21,7 @@ from cluster.launch.parcel import parcel_of
 from cluster.runtime.ray_token import ClusterError, no_token, use_token
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
+from spag_ray.host.addresses import Form, ask_directly, check_address
 
 RUN_DIR = "run_dir"  # the key of a job's metadata that holds its run folder
 NO_AGENT, AGENT_WAIT_S = "No available agent to submit job", 60  # Ray's text while a cluster starts
@@ -79,8 +80,9 @@ def submitted(client: Any, **job: Any) -> str:
             time.sleep(1.0)
 
 
-def list_parcel(config: RunConfig, run_dir: Path, console: Console) -> None:
+def list_parcel(config: RunConfig, address: str, run_dir: Path, console: Console) -> None:
     """Print every file that would be sent to the job. Nothing is sent, and the cluster is not contacted."""
+    check_address(address, Form.JOBS, where="--address")
     check_run_dir(run_dir)
     with parcel_of(config, console, is_listed=True):
         pass
@@ -180,8 +182,8 @@ def job_client(address: str) -> Any:
         def _do_request(self, method: str, endpoint: str, **arguments: Any) -> Any:
             return super()._do_request(method, endpoint, timeout=ANSWER_WITHIN_S, **arguments)
 
-    if not address.startswith(("http://", "https://")):
-        raise ConfigError(f"--address {address}: jobs go to the dashboard's address, for example http://127.0.0.1:8265")
+    check_address(address, Form.JOBS, where="--address")
+    ask_directly(address)
     use_token()
     logging.getLogger("ray.dashboard").setLevel(logging.WARNING)  # it logs every connection that ends
     with _said_in_one_line(address):
