@@ -5,8 +5,8 @@ are the user's. The API returns no token ids, so replies are tokenised with the 
 their log-probabilities are 0: its turns are judged, never trained on. Replies are cut at `max_new_tokens` of these
 tokens, because the server counts its own tokens or ignores the limit.
 
-An answer without a text whose end the player did not choose is no turn: its thoughts have used up `max_new_tokens`, or a
-filter has taken it away. Such a game is a tie, like one whose context is full. A player that has given no text at all
+An answer without a text whose end the player did not choose is no turn: its thoughts have used up `max_new_tokens`, or
+a filter has taken it away. Such a game is a tie, like one whose context is full. A player that has given no text at all
 ends the match.
 """
 

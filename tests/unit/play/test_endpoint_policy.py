@@ -214,15 +214,15 @@ def test_a_player_that_never_answers_ends_the_match(
 
 
 def test_a_thought_in_the_text_that_is_cut_is_no_silence_either(server: Server, loop: Any, tokenizer: Any) -> None:
-    template = load_template("chat").model_copy(update={"thought": "<think>{thought}</think>"})
+    template = load_template("chat").model_copy(update={"thought": "[ {thought} ]"})
     renderer = make_renderer(template, tokenizer, 3)
-    server.says("<think> easy </think> do you like music ?")
+    server.says("[ it is easy ] do you like music ?")
 
     async def asked() -> Any:
         far = EndpointPolicy(server.endpoint, template, renderer.reply_ids)
         player = seat(far, renderer)
         said, _ = await answer(GameTask(0, "river", "m"), [], player, Rules(3))
-        server.is_cut("<think> The word is river")
+        server.is_cut("[ the word is river")
         _, verdict = await answer(GameTask(1, "river", "m"), [], player, Rules(3))
         await far.close()
         return said, verdict

@@ -79,7 +79,9 @@ def test_games_in_which_a_served_player_gave_no_text_are_counted(
 ) -> None:
     """They are ties, so their number has to be said. Of a model of the run, a full context is nobody's silence."""
     whole = game(0, Outcome.DEFENDER_WINS)
-    unsaid = [replace(game(n), turns=whole.turns[:n], verdict=out_of_room(next_role(n), n)) for n in (0, 2, 3)]
+    unsaid = [
+        replace(game(n, Outcome.TIED), turns=whole.turns[:n], verdict=out_of_room(next_role(n), n)) for n in (0, 2, 3)
+    ]
     monkeypatch.setattr(held_out, "play_round", lambda *_: [whole, *unsaid])
     notes: list[str] = []
     config = parse_config({"evaluation": {"games": 4}})
