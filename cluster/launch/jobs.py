@@ -187,7 +187,14 @@ def job_client(address: str) -> Any:
     use_token()
     logging.getLogger("ray.dashboard").setLevel(logging.WARNING)  # it logs every connection that ends
     with _said_in_one_line(address):
-        return BoundedClient(address)
+        try:
+            return BoundedClient(address)
+        except (OSError, LookupError, TypeError, ValueError) as error:  # another server's answer, which Ray cannot read
+            if isinstance(error, ConnectionError):
+                raise
+            raise ConnectionError(
+                f"no dashboard of Ray answers there ({_first_line(error)}); its port is 8265"
+            ) from error
 
 
 @contextlib.contextmanager

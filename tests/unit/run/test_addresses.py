@@ -136,11 +136,27 @@ def test_where_nobody_listens_a_session_says_so_at_once(said: Any) -> None:
             )
 
 
+@pytest.mark.parametrize(("status", "body"), [(200, b"<html>a page</html>"), (200, b"{}"), (200, b"[]"), (500, b"")])
+def test_a_server_that_is_no_dashboard_is_one_line(said: Any, status: int, body: bytes) -> None:
+    class Page(_Jobs):
+        def do_GET(self) -> None:
+            self.answer(status, body)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        error = said("runs", "--address", f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+    assert "no dashboard of Ray answers there" in error
+
+
 class _Jobs(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         version = b'{"version": "1", "ray_version": "2", "ray_commit": "3", "session_name": "s"}'
         body = {"/v1/models": b'{"object": "list", "data": [{"id": "m"}]}', "/api/jobs/": b"[]"}.get(self.path, version)
-        self.send_response(200)
+        self.answer(200, body)
+
+    def answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
