@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from cluster.cli import app, run_guarded
+from cluster.cli import app
+from cluster.guarded import run_guarded
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.episodes.episode import Episode

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from cluster.cli import run_guarded
 from cluster.commands.runs import run_runs
+from cluster.guarded import run_guarded
 from cluster.launch import jobs
 from cluster.launch.jobs import follow_job
 from spag_ray.errors import extra
