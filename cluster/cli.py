@@ -101,6 +101,7 @@ def submit(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list what would be sent, and send nothing")] = False,
 ) -> None:
     """Run `train` as a job of a Ray cluster."""
+    check_address(address, Form.JOBS, where="--address")
     from cluster.commands.submit import run_submit
 
     settings = load_config(config, override or [])
@@ -133,6 +134,7 @@ def attach(
     run: Annotated[str | None, typer.Option(help="the run's name; not needed if there is only one")] = None,
 ) -> None:
     """A Python session with a run: status, episodes, metrics, pause, checkpoint, play."""
+    check_address(address, Form.SESSION, where="attach")
     from cluster.commands.attach import run_attach
 
     run_attach(address, run)

@@ -18,7 +18,7 @@ def run_submit(
     """`spag-ray submit`: returns the job's exit code, or 0 when it is not followed. `dry_run`: list what would be sent,
     and send nothing."""
     if dry_run:
-        list_parcel(config, address, run_dir, console)
+        list_parcel(config, run_dir, console)
         return 0
     return submit_job(config, address, run_dir, resume, follow, console, _ask_to_stop)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cluster.monitor.watch import AttachedSource, FolderSource, watch
-from spag_ray.host.addresses import looks_like_address
+from spag_ray.host.addresses import Form, check_address, looks_like_address
 
 
 def run_watch(target: str, run: str | None, once: bool, console: Console) -> None:
@@ -15,6 +15,7 @@ def run_watch(target: str, run: str | None, once: bool, console: Console) -> Non
     if Path(target).exists() or not looks_like_address(target):
         watch(FolderSource(Path(target)), console, once)
         return
+    check_address(target, Form.SESSION, where="watch")
     from cluster.console import attach, session
 
     with session(target):

@@ -80,9 +80,8 @@ def submitted(client: Any, **job: Any) -> str:
             time.sleep(1.0)
 
 
-def list_parcel(config: RunConfig, address: str, run_dir: Path, console: Console) -> None:
+def list_parcel(config: RunConfig, run_dir: Path, console: Console) -> None:
     """Print every file that would be sent to the job. Nothing is sent, and the cluster is not contacted."""
-    check_address(address, Form.JOBS, where="--address")
     check_run_dir(run_dir)
     with parcel_of(config, console, is_listed=True):
         pass
