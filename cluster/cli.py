@@ -216,13 +216,9 @@ def evaluate(
 ) -> None:
     """Evaluate a model on tasks of lm-evaluation-harness."""
     settings = load_config(config, override or [])
-    given = {"tasks": tuple(tasks.split(",")) if tasks else None, "task_limit": limit, "num_fewshot": num_fewshot}
-    changes = {key: value for key, value in given.items() if value is not None}
-    changes |= {"download": True} if allow_download else {}
-    evaluation = settings.evaluation.model_copy(update=changes)
-    settings = settings.model_copy(update={"model": model or settings.model, "evaluation": evaluation})
-    from cluster.commands.evaluate import run_eval
+    from cluster.commands.evaluate import run_eval, with_tasks
 
+    settings = with_tasks(settings, model, tasks, limit, num_fewshot, allow_download)
     run_eval(settings, out or Path("runs") / f"eval-{datetime.datetime.now():%Y%m%d-%H%M%S}.json", _console())
 
 

@@ -287,7 +287,7 @@ def _check_listening(address: str) -> None:
             return
         except ConnectionRefusedError as error:
             if time.monotonic() > deadline:
-                raise _no_answer(address, error.strerror) from error
+                raise _no_answer(address, error.strerror or str(error)) from error
             time.sleep(0.5)
         except OSError as error:
             raise _no_answer(address, error.strerror or str(error)) from error
