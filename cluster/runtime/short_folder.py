@@ -1,6 +1,6 @@
 """A temporary folder whose path is short enough for sockets, where the user's is not (SLURM makes long ones).
 
-The path of a socket has at most 107 bytes. Below the temporary folder, Ray's sockets need 67 of them, vLLM's and those
+The path of a socket has at most 107 bytes. Below the temporary folder, Ray's sockets need 68 of them, vLLM's and those
 of multiprocessing fewer.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+from pathlib import Path
 
 from cluster.runtime.ray_token import ClusterError
 
@@ -36,8 +37,12 @@ def use_short_folder() -> None:
 
 
 def _fits(folder: str) -> bool:
+    if not 0 < len(os.fsencode(folder)) <= MAX_BYTES:
+        return False
+    path = Path(folder).absolute()
+    there = path if path.exists() else next(each for each in path.parents if each.exists())  # Ray makes the rest
     try:
-        with tempfile.TemporaryDirectory(dir=folder):
-            return 0 < len(os.fsencode(folder)) <= MAX_BYTES
+        with tempfile.TemporaryDirectory(dir=there):
+            return True
     except OSError:
         return False

@@ -38,7 +38,7 @@ with ray_session(ClusterConfig(num_cpus=1, object_store_gib=0.1)):
     [
         {"TMPDIR": "long"},
         {"RAY_TMPDIR": "long"},
-        {"TMPDIR": "/nowhere"},
+        {"TMPDIR": "/proc/nowhere"},
         {"HOME": "/proc"},  # where not even root may write; a container's unknown user has HOME=/
         dict.fromkeys(("http_proxy", "HTTPS_PROXY", "all_proxy", "grpc_proxy"), "http://127.0.0.1:9"),
     ],

@@ -90,7 +90,7 @@ def test_a_game_has_its_id_while_its_models_tokenizer_is_still_read(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From a shared disk that may take longer than a request is answered. The person may speak once it is read."""
-    monkeypatch.setattr(client_limits, "ANSWER_S", 1.0)
+    monkeypatch.setattr(client_limits, "ANSWER_S", 5.0)
     monkeypatch.setattr(visits, "READ_WAIT_S", 0.2)
     is_read = threading.Event()
 
@@ -107,6 +107,8 @@ def test_a_game_has_its_id_while_its_models_tokenizer_is_still_read(
     assert client.get(address).json()["id"] == game["id"]
     refusal = refused(client.post(f"{address}/turns", json={"text": "hint water"}), 429)
     assert refusal == "spag-1 is still read from the disk, so your turn was not taken; send it again in a moment"
+    monkeypatch.setattr(client_limits, "ANSWER_S", 60.0)
+    monkeypatch.setattr(visits, "READ_WAIT_S", 30.0)
     is_read.set()
     assert len(step(client, game, "turns", text="hint water")["turns"]) == 2
 

@@ -57,11 +57,19 @@ def test_a_short_folder_is_kept_and_a_short_one_for_ray_alone_too(
         assert (os.environ["RAY_TMPDIR"], os.environ["TMPDIR"]) == (folder, "/tmp"), "vLLM's sockets are in the latter"
 
 
-@pytest.mark.parametrize("wanted", ["/nowhere", "/proc", "/etc/passwd", ""])
+@pytest.mark.parametrize("wanted", ["/proc/nowhere", "/proc", "/etc/passwd", "/etc/passwd/x", ""])
 def test_a_folder_that_cannot_be_used_is_replaced(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", wanted)
     use_short_folder()
     assert os.environ["TMPDIR"] == "/tmp"
+
+
+def test_a_folder_that_ray_can_make_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="r") as folder:
+        monkeypatch.setenv("RAY_TMPDIR", f"{folder}/a/b")
+        use_short_folder()
+        assert os.environ["RAY_TMPDIR"] == f"{folder}/a/b"
+        assert os.listdir(folder) == []
 
 
 def test_the_bound_is_that_of_rays_longest_socket() -> None:
@@ -72,7 +80,7 @@ def test_the_bound_is_that_of_rays_longest_socket() -> None:
 
 def test_without_any_usable_folder_a_line_says_what_to_set(roomy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(roomy))
-    monkeypatch.setattr(short_folder, "SHORT_FOLDERS", ("/nowhere",))
+    monkeypatch.setattr(short_folder, "SHORT_FOLDERS", ("/proc/nowhere",))
     with pytest.raises(ClusterError, match="set RAY_TMPDIR") as caught:
         use_short_folder()
     assert "\n" not in str(caught.value)
