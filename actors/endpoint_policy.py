@@ -4,11 +4,16 @@ It reads the same rules as every other player, as chat messages: its own turns a
 are the user's. The API returns no token ids, so replies are tokenised with the tokenizer of the opposing policy and
 their log-probabilities are 0: its turns are judged, never trained on. Replies are cut at `max_new_tokens` of these
 tokens, because the server counts its own tokens or ignores the limit.
+
+An answer without a text whose end the player did not choose is no turn: its thoughts have used up `max_new_tokens`, or
+a filter has taken it away. Such a game is a tie, like one whose context is full. A player that has given no text at all
+ends the match.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,8 +25,10 @@ from spag_ray.game.game_renderer import checked_messages
 from spag_ray.game.prompt_file import PromptTemplate
 from spag_ray.game.prompts import chat_messages
 from spag_ray.game.protocol import Game, seat_of
+from spag_ray.host.addresses import ask_directly
 from spag_ray.weights.snapshot import Snapshot
 
+log = logging.getLogger(__name__)
 MAX_ASKED_AT_ONCE = 64
 MAX_CHARACTERS_PER_TOKEN = 64  # cut before tokenising: a reply of gigabytes would block every game
 
@@ -45,6 +52,7 @@ def check_endpoint(endpoint: Endpoint, timeout_s: float = 20.0) -> None:
     """Raises ModelError if the server does not answer, refuses the key, or has no such model."""
     from openai import NotFoundError, OpenAI, OpenAIError
 
+    ask_directly(endpoint.url)
     try:
         with OpenAI(base_url=endpoint.url, api_key=_key(), timeout=timeout_s, max_retries=0) as client:
             served = [model.id for model in client.models.list()]
@@ -81,6 +89,7 @@ class EndpointPolicy:
     ) -> None:
         from openai import AsyncOpenAI
 
+        ask_directly(endpoint.url)
         self.name = endpoint.model
         self._endpoint = endpoint
         self._template = template
@@ -88,6 +97,7 @@ class EndpointPolicy:
         self._encode = encode
         self._client = AsyncOpenAI(base_url=endpoint.url, api_key=_key(), timeout=timeout_s, max_retries=3)
         self._places = asyncio.Semaphore(MAX_ASKED_AT_ONCE)
+        self._has_answered = False
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         return list(await asyncio.gather(*(self._answer(request) for request in requests)))
@@ -98,10 +108,25 @@ class EndpointPolicy:
         async with self._places:
             text, reason = await self._ask(request.view, request)
         limit = request.sampling.max_new_tokens
+        if reason == "context":
+            self._note_cut(request)
+            return Completion(request.request_id, (), (), 0, 0, reason)
+        self._has_answered = True
         tokens = tuple(self._encode(text[: limit * MAX_CHARACTERS_PER_TOKEN]))
         if len(tokens) > limit or len(text) > limit * MAX_CHARACTERS_PER_TOKEN:
             tokens, reason = tokens[:limit], "length"
         return Completion(request.request_id, tokens, (0.0,) * len(tokens), 0, 0, reason)
+
+    def _note_cut(self, request: Request) -> None:
+        """Raises EngineError if there has been no text yet: the turn is asked again, and the match ends after the last
+        try. Once there was one, a cut answer is an answer, because some words take more thought than others."""
+        told = f"sampling.max_new_tokens ({request.sampling.max_new_tokens}) is its budget, thoughts included"
+        if not self._has_answered:
+            raise EngineError(
+                f"{self._endpoint.url}: {self._endpoint.model} has given no text, only answers that were cut: {told}; "
+                "raise it, or switch the model's thinking off"
+            )
+        log.warning("%s: %s gave no text; %s", request.request_id, self._endpoint.model, told)
 
     def _messages(self, view: GameView) -> list[dict[str, str]]:
         if self._game is None:
@@ -129,15 +154,21 @@ class EndpointPolicy:
         return self._said(answer)
 
     def _said(self, answer: Any) -> tuple[str, str]:
-        """(text, finish reason) of an answer whose form is not yet checked."""
+        """(text, finish reason) of an answer whose form is not yet checked; the reason is `context` if the answer was
+        cut before it said anything. null is never what a player says."""
         choice = next(iter(getattr(answer, "choices", None) or ()), None)
         message = getattr(choice, "message", None)
-        text = getattr(message, "content", None) or ""
+        content = getattr(message, "content", None)
+        text = content or ""
         if message is None or not isinstance(text, str):
             raise EngineError(f"{self._endpoint.url}: {self._endpoint.model} gave an answer without a text in it")
         # JSON can carry half of a surrogate pair, which tokenizers reject.
         text = text.strip().encode("utf-8", errors="replace").decode("utf-8")
-        return text, "length" if getattr(choice, "finish_reason", None) == "length" else "stop"
+        reason = getattr(choice, "finish_reason", None)
+        public = text if self._game is not None else self._template.public(text)
+        if not public and (content is None or reason not in ("stop", None)):
+            return "", "context"
+        return text, "length" if reason == "length" else "stop"
 
     async def score(
         self,

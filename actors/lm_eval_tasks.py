@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from spag_ray.config.shipped import config_root
-from spag_ray.errors import ConfigError, InputError
+from spag_ray.errors import ConfigError, InputError, extra
 from spag_ray.results.evaluations import Evaluation
 
 NUMPY_SEED = FEWSHOT_SEED = 1234  # the same as on the harness's command line
@@ -74,8 +74,8 @@ class Shelf:
             from lm_eval.tasks import TaskManager
         except ModuleNotFoundError as error:
             raise ConfigError(
-                f"evaluation.tasks needs lm-evaluation-harness ({error.name} is not installed): pip install "
-                "spag-ray[eval], or leave evaluation.tasks empty"
+                f"evaluation.tasks needs lm-evaluation-harness ({error.name} is not installed): "
+                f"{extra('eval')}; or leave evaluation.tasks empty"
             ) from error
         self._folders = [config_root() / "tasks"]
         if include_path is not None:

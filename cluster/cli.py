@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import datetime
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 
+from cluster.guarded import run_guarded
 from cluster.serve.command import serve
+from spag_ray import __version__
 from spag_ray.config.loading import check_name, load_config
-from spag_ray.errors import ConfigError, SpagError
+from spag_ray.errors import ConfigError
+from spag_ray.host.addresses import Form, check_address
 
 app = typer.Typer(
     add_completion=False,
@@ -23,8 +25,22 @@ app = typer.Typer(
 )
 Overrides = Annotated[list[str] | None, typer.Option("-o", help="override a key: -o self_play.rounds=1")]
 GameName = Annotated[str | None, typer.Option(help="which one, if the configuration has several games")]
-FLOORS = ("spag_ray", "actors", "learners", "cluster")
 RulesName = Literal["strict", "published"]
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        print(f"spag-ray {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="print the version and end")
+    ] = False,
+) -> None:
+    """What comes before a command."""
 
 
 @app.command()
@@ -79,6 +95,7 @@ def submit(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list what would be sent, and send nothing")] = False,
 ) -> None:
     """Run `train` as a job of a Ray cluster."""
+    check_address(address, Form.JOBS, where="--address")
     from cluster.commands.submit import run_submit
 
     settings = load_config(config, override or [])
@@ -111,6 +128,7 @@ def attach(
     run: Annotated[str | None, typer.Option(help="the run's name; not needed if there is only one")] = None,
 ) -> None:
     """A Python session with a run: status, episodes, metrics, pause, checkpoint, play."""
+    check_address(address, Form.SESSION, where="attach")
     from cluster.commands.attach import run_attach
 
     run_attach(address, run)
@@ -151,6 +169,7 @@ def doctor(
     settings = load_config(config, override or [])
     check_name(settings)
     if address is not None:
+        check_address(address, Form.CLUSTER, where="--address")
         settings = settings.model_copy(update={"cluster": settings.cluster.model_copy(update={"address": address})})
     from cluster.commands.doctor import run_doctor
 
@@ -191,13 +210,9 @@ def evaluate(
 ) -> None:
     """Evaluate a model on tasks of lm-evaluation-harness."""
     settings = load_config(config, override or [])
-    given = {"tasks": tuple(tasks.split(",")) if tasks else None, "task_limit": limit, "num_fewshot": num_fewshot}
-    changes = {key: value for key, value in given.items() if value is not None}
-    changes |= {"download": True} if allow_download else {}
-    evaluation = settings.evaluation.model_copy(update=changes)
-    settings = settings.model_copy(update={"model": model or settings.model, "evaluation": evaluation})
-    from cluster.commands.evaluate import run_eval
+    from cluster.commands.evaluate import run_eval, with_tasks
 
+    settings = with_tasks(settings, model, tasks, limit, num_fewshot, allow_download)
     run_eval(settings, out or Path("runs") / f"eval-{datetime.datetime.now():%Y%m%d-%H%M%S}.json", _console())
 
 
@@ -212,7 +227,10 @@ def match(
     against: Annotated[str | None, typer.Option(help="play only this player's matches, in both seats")] = None,
     games: Annotated[int | None, typer.Option(min=1, help="of each pairing (default evaluation.games)")] = None,
     words: Annotated[Path | None, typer.Option(help="words or scenarios, one a line (default: held-out ones)")] = None,
-    out: Annotated[Path | None, typer.Option(help="JSON file; matches in it are kept, not played again")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="JSON file, whose matches are kept (default runs/match-DATE.json, or that of --stages)"),
+    ] = None,
     override: Overrides = None,
 ) -> None:
     """Play every attacker against every defender on held-out words; print the standings with confidence intervals."""
@@ -310,7 +328,7 @@ def export(
     run_dir: Annotated[Path, typer.Argument(help="folder of a run: finished, under way, or ended early")],
     form: Annotated[
         Literal["parquet", "jsonl", "hf"],
-        typer.Option("--format", help="hf: a folder for Hugging Face datasets; parquet and hf need spag-ray[data]"),
+        typer.Option("--format", help="hf: a folder for Hugging Face datasets; parquet and hf need the extra \\[data]"),
     ],
     rows: Annotated[Literal["turns", "games"], typer.Option(help="what a row is")] = "turns",
     stage: Annotated[list[str] | None, typer.Option(help="only this stage's games; may be given again")] = None,
@@ -370,24 +388,3 @@ def _console() -> Console:
 def main() -> None:
     """The console script."""
     sys.exit(run_guarded(app))
-
-
-def run_guarded(command: Callable[..., object]) -> int:
-    """Run the app; a SpagError is one line on stderr and its exit code."""
-    try:
-        command(standalone_mode=True)
-    except SpagError as error:
-        print(f"spag-ray: {' '.join(str(error).split())}", file=sys.stderr)
-        return error.exit_code
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] in FLOORS:
-            raise
-        print(
-            f"spag-ray: {error.name} is not installed, which this command needs: pip install spag-ray[cpu] or "
-            "spag-ray[gpu]; the extra `client` alone attaches, launches, submits, watches, reports and exports",
-            file=sys.stderr,
-        )
-        return 2
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 1
-    return 0

@@ -11,12 +11,14 @@ from __future__ import annotations
 import contextlib
 import html
 import logging
+import socket
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 import ray
 from rich.console import Console
@@ -30,6 +32,7 @@ from cluster.types import Progress
 from spag_ray.config.loading import load_config, parse_config, to_yaml
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import InputError
+from spag_ray.host.addresses import Form, check_address
 from spag_ray.plain_yaml import parse_settings
 
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ _sent: set[Path] | None = (
     None  # the files that were sent to the cluster when this session connected; None: nothing, not even code
 )
 LAUNCH_WITHIN_S = 1800.0  # its checks may convert or copy a model
+_LISTENS_WITHIN_S = 5.0
 _TRIES = 3  # a first connection right after `ray start` may fail
 
 
@@ -241,6 +245,8 @@ def _connect(address: str | None, config: RunConfig | None = None) -> None:
     _sent = None
     if address is None:
         raise ClusterError("name the cluster's address, for example ray://127.0.0.1:10001")
+    check_address(address, Form.SESSION)
+    _check_listening(address)
     use_token()
     with contextlib.ExitStack() as stack:
         environment: dict[str, Any] = {}
@@ -261,10 +267,30 @@ def _connect(address: str | None, config: RunConfig | None = None) -> None:
                     if "timeout" in reason:  # this try took half a minute; another try would not help
                         break
                     time.sleep(number)
-    raise ClusterError(
-        f"{address} does not answer this session: {reason}; is it the client port (10001)? If the cluster "
-        "needs a token: is RAY_AUTH_MODE=token set here, and is the token right?"
+    raise _no_answer(
+        address, reason, "If the cluster needs a token: is RAY_AUTH_MODE=token set here, and is the token right?"
     )
+
+
+def _no_answer(address: str, reason: str, more: str = "Is the cluster up?") -> ClusterError:
+    return ClusterError(f"{address} does not answer this session: {reason}; is it the client port (10001)? {more}")
+
+
+def _check_listening(address: str) -> None:
+    """Raises ClusterError if nobody listens there. Ray itself would try for half a minute. `ray start` returns some
+    seconds before the port of the client is open."""
+    place = urlsplit(address)
+    deadline = time.monotonic() + _LISTENS_WITHIN_S
+    while True:
+        try:
+            socket.create_connection((place.hostname or "", place.port or 0), _LISTENS_WITHIN_S).close()
+            return
+        except ConnectionRefusedError as error:
+            if time.monotonic() > deadline:
+                raise _no_answer(address, error.strerror or str(error)) from error
+            time.sleep(0.5)
+        except OSError as error:
+            raise _no_answer(address, error.strerror or str(error)) from error
 
 
 @contextlib.contextmanager

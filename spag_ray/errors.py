@@ -4,6 +4,19 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
+from spag_ray import __version__
+
+
+def extra(name: str) -> str:
+    """How to install the packages of one of setup.py's extras. No index has this package, so `pip install` needs a
+    checkout or a wheel.
+
+    >>> extra("data").replace(__version__, "VERSION")
+    "pip install -e '.[data]' in a checkout, or 'spag_ray-VERSION-py3-none-any.whl[data]' (docs/install.md)"
+    """
+    wheel = f"spag_ray-{__version__}-py3-none-any.whl"
+    return f"pip install -e '.[{name}]' in a checkout, or '{wheel}[{name}]' (docs/install.md)"
+
 
 class SpagError(Exception):
     """Base of all errors meant for users. Made from one message, so it survives pickling."""

@@ -64,7 +64,7 @@ def environment_of(config: RunConfig) -> dict[str, str]:
 
 def _needs(config: RunConfig, trains: bool, has_engines: bool) -> Iterator[Need]:
     lock = "gpu" if config.engine.num_gpus or config.learner.num_gpus else "cpu"
-    whole = f"install requirements/{lock}.txt, or spag-ray[{lock}], on it"
+    whole = f"install requirements/{lock}.txt, or the wheel with [{lock}], on it"
     if has_engines and config.engine.kind == "vllm":
         yield Need("vllm.v1.engine.async_llm", "engines", whole)
         yield Need("actors.vllm_weights", "engines", whole)
@@ -74,14 +74,14 @@ def _needs(config: RunConfig, trains: bool, has_engines: bool) -> Iterator[Need]
         yield Need("learners.learner", "the learner", whole)
         yield Need("xxhash", "sending weights", whole)
     if trains and config.learner.lora is not None:
-        yield Need("peft", "learner.lora", "install spag-ray[lora] on it")
+        yield Need("peft", "learner.lora", "install peft on it")
     if any(each.game.is_taboo for each in config.each_game):
         yield from (Need(module, "the referee", whole) for module in _REFEREE)
     if any(each.game.name == "textarena" for each in config.each_game):
         yield Need("textarena", "game.name: textarena", "install requirements/textarena.txt on it")
     if trains and config.evaluation.tasks:
-        yield Need("lm_eval.evaluator", "evaluation.tasks", "install spag-ray[eval] on it")
-        yield Need("lm_eval.tasks", "evaluation.tasks", "install spag-ray[eval] on it")
+        yield Need("lm_eval.evaluator", "evaluation.tasks", "install lm-eval on it")
+        yield Need("lm_eval.tasks", "evaluation.tasks", "install lm-eval on it")
     if config.tracking.tensorboard:  # the Run of games without training opens them, too
         yield Need("cluster.tracking.tensorboard", "tracking.tensorboard", f"{whole}, or set it to false")
     if config.tracking.wandb is not None:

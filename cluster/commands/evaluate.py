@@ -18,6 +18,17 @@ from spag_ray.errors import ConfigError
 from spag_ray.results.evaluations import write_evaluations
 
 
+def with_tasks(
+    config: RunConfig, model: str | None, tasks: str | None, limit: int | None, num_fewshot: int | None, downloads: bool
+) -> RunConfig:
+    """The configuration with what the command's options say; None: as it is. `tasks`: names, separated by commas."""
+    given = {"tasks": tuple(tasks.split(",")) if tasks else None, "task_limit": limit, "num_fewshot": num_fewshot}
+    changes = {key: value for key, value in given.items() if value is not None}
+    changes |= {"download": True} if downloads else {}
+    evaluation = config.evaluation.model_copy(update=changes)
+    return config.model_copy(update={"model": model or config.model, "evaluation": evaluation})
+
+
 def run_eval(config: RunConfig, out: Path, console: Console) -> None:
     """`spag-ray eval`: `config.model` on `config.evaluation.tasks`; `out` is a file for the rows."""
     refuse_existing(out)

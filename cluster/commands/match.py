@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +20,6 @@ from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
 from cluster.schedules.tournament import Entrant, check_entrants, entrants_of_run
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import ConfigError
 from spag_ray.game.decks import load_deck
 from spag_ray.games.of_config import by_game
 from spag_ray.results.could_have_known import read_held_out
@@ -40,9 +40,12 @@ class MatchWanted(NamedTuple):
 
 def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     """`spag-ray match`: every attacker against every defender on the held-out words, with ratings and comparisons."""
-    out = wanted.out or (wanted.stages / "matches.json" if wanted.stages else None)
-    if out is None:
-        raise ConfigError("--out: name the file of the matches, for example --out matches.json")
+    usual = (
+        wanted.stages / "matches.json"
+        if wanted.stages
+        else Path("runs") / f"match-{datetime.datetime.now():%Y%m%d-%H%M%S}.json"
+    )
+    out = wanted.out or usual
     entrants = [Entrant.parse(text) for text in wanted.players]
     if wanted.stages is not None:
         entrants = entrants_of_run(wanted.stages, config.model) + entrants

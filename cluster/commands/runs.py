@@ -7,10 +7,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from spag_ray.host.addresses import Form, check_address
+
 
 def run_runs(address: str, console: Console) -> None:
     """`spag-ray runs`: a line for each run; for jobs, with the job, its status and its run folder."""
-    if address.startswith("ray://"):
+    if check_address(address, Form.JOBS, Form.SESSION, where="--address") is Form.SESSION:
         from cluster.console import runs_here, session
 
         with session(address):
@@ -29,7 +31,7 @@ def _print_all(lines: Sequence[str], address: str, console: Console) -> None:
 
 def run_stop(run: str, address: str, console: Console) -> None:
     """`spag-ray stop`: `run` is the run folder of a job; with ray://, the run's name."""
-    if address.startswith("ray://"):
+    if check_address(address, Form.JOBS, Form.SESSION, where="--address") is Form.SESSION:
         from cluster.console import attach, session
 
         with session(address):

@@ -7,13 +7,15 @@ from pathlib import Path
 from rich.console import Console
 
 from cluster.monitor.watch import AttachedSource, FolderSource, watch
+from spag_ray.host.addresses import Form, check_address, looks_like_address
 
 
 def run_watch(target: str, run: str | None, once: bool, console: Console) -> None:
     """`spag-ray watch`: `target` is a run's folder, or ray://HOST:PORT with the run's name in `run`."""
-    if not target.startswith("ray://"):
+    if Path(target).exists() or not looks_like_address(target):
         watch(FolderSource(Path(target)), console, once)
         return
+    check_address(target, Form.SESSION, where="watch")
     from cluster.console import attach, session
 
     with session(target):

@@ -21,6 +21,7 @@ from cluster.launch.parcel import parcel_of
 from cluster.runtime.ray_token import ClusterError, no_token, use_token
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
+from spag_ray.host.addresses import Form, ask_directly, check_address
 
 RUN_DIR = "run_dir"  # the key of a job's metadata that holds its run folder
 NO_AGENT, AGENT_WAIT_S = "No available agent to submit job", 60  # Ray's text while a cluster starts
@@ -184,12 +185,19 @@ def job_client(address: str) -> Any:
         def _do_request(self, method: str, endpoint: str, **arguments: Any) -> Any:
             return super()._do_request(method, endpoint, timeout=ANSWER_WITHIN_S, **arguments)
 
-    if not address.startswith(("http://", "https://")):
-        raise ConfigError(f"--address {address}: jobs go to the dashboard's address, for example http://127.0.0.1:8265")
+    check_address(address, Form.JOBS, where="--address")
+    ask_directly(address)
     use_token()
     logging.getLogger("ray.dashboard").setLevel(logging.WARNING)  # it logs every connection that ends
     with _said_in_one_line(address):
-        return BoundedClient(address)
+        try:
+            return BoundedClient(address)
+        except (OSError, LookupError, TypeError, ValueError) as error:  # another server's answer, which Ray cannot read
+            if isinstance(error, ConnectionError):
+                raise
+            raise ConnectionError(
+                f"no dashboard of Ray answers there ({_first_line(error)}); its port is 8265"
+            ) from error
 
 
 @contextlib.contextmanager

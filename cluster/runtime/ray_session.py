@@ -16,7 +16,8 @@ from typing import Any, overload
 import ray
 
 from cluster.handles import R, Ref
-from cluster.runtime.ray_token import ClusterError, check_answer, no_token
+from cluster.runtime.ray_token import ClusterError, check_answer, no_token, own_token
+from cluster.runtime.short_folder import use_short_folder
 from spag_ray.config.parts import ClusterConfig
 from spag_ray.errors import SpagError
 
@@ -64,6 +65,8 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
         else:
             _stay_on_loopback()
             _check_free(config.metrics_port)
+            own_token()
+            use_short_folder()
             ray.init(
                 address="local",  # a new Ray, even if a cluster runs on this machine
                 num_cpus=config.num_cpus,
@@ -77,10 +80,14 @@ def ray_session(config: ClusterConfig) -> Iterator[None]:
                 _system_config={"process_group_cleanup_enabled": True},  # a killed engine's processes end with it
                 **log_options(config),
             )
-    except (ConnectionError, ValueError, RuntimeError, ray.exceptions.AuthenticationError) as error:
+    except (OSError, ValueError, RuntimeError, ray.exceptions.AuthenticationError) as error:
         where = address or "a local Ray"
         if _is_about_a_token(error):
             raise no_token(where) from error
+        if not address:
+            raise ClusterError(
+                f"a local Ray did not start: {error}; if it is about a folder, set RAY_TMPDIR to one that is writable"
+            ) from error
         raise ClusterError(f"cannot use {where}: {error}; is the cluster up, and the address right?") from error
     except Exception as error:
         if STARTUP_TIMEOUT not in str(error):

@@ -1,13 +1,14 @@
 """Ray's token: whether this process uses one, and whether a cluster takes it.
 
 `ray start --head` uses the token that it finds (RAY_AUTH_TOKEN, the file that RAY_AUTH_TOKEN_PATH names, or
-~/.ray/auth_token, which a local Ray leaves behind) unless RAY_AUTH_MODE is set. So does every command here.
+~/.ray/auth_token) unless RAY_AUTH_MODE is set. So does every command here.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
 
 import grpc
 from ray._private import ray_constants
@@ -39,6 +40,17 @@ def use_token() -> None:
         return
     if AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True):
         authentication_token_setup._enable_token_auth()
+
+
+def own_token() -> None:
+    """Gives a Ray that is started here a token of its own, if there is none to use: Ray would write one into the home
+    folder, where not every user may write (HOME=/ in a container)."""
+    if os.environ.get(authentication_token_setup.AUTH_MODE_ENV_VAR, "token").lower() != "token":
+        return
+    loader = AuthenticationTokenLoader.instance()
+    if not loader.has_token(ignore_auth_mode=True):
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        loader.reset_cache()
 
 
 def check_answer(address: str) -> None:

@@ -9,7 +9,10 @@ from actors.league import Opponents
 from cluster.schedules.playground import Playground
 from cluster.schedules.rounds import play_round
 from cluster.types import Seat
+from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.stage_logs import name_in
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.rules import Role, next_role
 from spag_ray.game.words import Scenario
 from spag_ray.games.of_config import Scenarios, by_game
 from spag_ray.host.folder_lease import FolderLease
@@ -57,11 +60,23 @@ class HeldOutMatches:
             if each.game.is_taboo:  # guesses and traps
                 self._ground.recorder.record(HeldOutLine(name, self._ground.version, held_out_report(own)))
             new.append(Match.of(*stage.seats, own, game))
+        for role, name, seat in zip(Role, stage.seats, (attacker, defender), strict=True):
+            self._warn_of_unsaid(episodes, role, name, stage.seats[role is Role.ATTACKER], seat)
         self.results += new
         self._lease.check(now=True)
         # `match --stages` may add the matches of guests to this file at any time.
         change_matches(self._ground.folder / "matches.json", lambda found: self.results + others(found, self.results))
         return new
+
+    def _warn_of_unsaid(self, episodes: Sequence[Episode], role: Role, name: str, other: str, seat: Seat) -> None:
+        """Ties that a served player's cut answers made (endpoint_policy.py) say nothing about how well it plays."""
+        full = [each for each in episodes if each.verdict.end_reason is EndReason.CONTEXT_FULL]
+        count = sum(next_role(len(each.turns)) is role for each in full)
+        if count and seat.endpoint is not None:
+            self._ground.status.note(
+                f"warning: {name} gave no text in {count} of {len(episodes)} games against {other} as {role}; they are "
+                "ties: raise sampling.max_new_tokens, which its thoughts use up, or switch its thinking off"
+            )
 
     def as_json(self) -> list[dict[str, Any]]:
         return [match.as_json() for match in self.results]

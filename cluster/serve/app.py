@@ -25,12 +25,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from cluster.serve.client_limits import limited
-from cluster.serve.guard import Guard, is_loopback
+from cluster.serve.guard import Guard
 from cluster.serve.kept_games import KeptGames
 from cluster.serve.opponents import BusyError, Opponents
 from cluster.serve.visits import Table, Visit, Visits
 from spag_ray.errors import InputError, SpagError
 from spag_ray.game.protocol import SEATS
+from spag_ray.host.addresses import is_loopback
 
 # {address: (package, file, media type)}; base.js and game.js are also those of the report.
 _FILES = {

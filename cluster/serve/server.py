@@ -25,7 +25,7 @@ from cluster.launch.placed_run import needs_cards, training_words, words_of_file
 from cluster.rollout.game_rules import rules_of
 from cluster.serve.app import make_app
 from cluster.serve.client_limits import Connection
-from cluster.serve.guard import Guard, is_loopback
+from cluster.serve.guard import Guard
 from cluster.serve.kept_games import KeptGames, keeping
 from cluster.serve.opponents import Opponent, Opponents, opponents_of_run
 from cluster.serve.visits import Table, Visits
@@ -35,6 +35,7 @@ from spag_ray.errors import ConfigError, InputError
 from spag_ray.game.decks import load_deck
 from spag_ray.game.prompt_file import load_template
 from spag_ray.games.of_config import game_of
+from spag_ray.host.addresses import is_loopback
 from spag_ray.results.game_names import names_of
 
 

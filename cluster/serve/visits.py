@@ -36,6 +36,7 @@ MAX_VISITS = 500  # the one that was not asked for longest is forgotten
 MAX_PENDING = 32  # games in which a model has something to do
 MAX_PENDING_EACH = 8  # of them those of one visitor
 AWAY_S = 180.0  # no model is asked for a visitor who did not look for so long; a hidden tab looks once a minute
+READ_WAIT_S = 30.0  # how long a turn waits for its model's tokenizer, in an answer that has client_limits.ANSWER_S
 MAX_WORD = 40  # characters
 
 
@@ -134,7 +135,13 @@ class Visits:
 
     async def say(self, visit: Visit, text: str) -> None:
         """The person's turn; the model's follows in the background. Raises InputError and BusyError."""
-        player = await self._opponents.silent(visit.stage)
+        try:
+            async with asyncio.timeout(READ_WAIT_S):
+                player = await self._opponents.silent(visit.stage)
+        except TimeoutError:
+            raise BusyError(
+                f"{visit.stage} is still read from the disk, so your turn was not taken; send it again in a moment"
+            ) from None
         if visit.id not in self._pending:
             self._check_pending(visit.visitor)  # before the turn is made: it would stay without an answer
         visit.game.say(text, player)
@@ -216,11 +223,13 @@ class Visits:
         return visit.game.episode(number, self._opponents.temperature, known)
 
     async def view(self, visit: Visit) -> dict[str, Any]:
-        """The state of a game as the page shows it."""
+        """The state of a game as the page shows it. Waits for nothing that is slow: without the first answer, nobody
+        would know the game's id."""
         game, names = visit.game, self.table.names
         over, to_move = game.verdict is not None, game.to_move
         is_known = over or (self.table.rules.game is None and game.person is Role.ATTACKER)
-        _, aligner = await self._opponents.frame(visit.stage)
+        # Tokens are shown after the look back, for which the tokenizer was read.
+        aligner = None if visit.hindsight is None else (await self._opponents.frame(visit.stage))[1]
         return {
             "id": visit.id,
             "seat": seat_of(game.person),
@@ -259,12 +268,12 @@ class Visits:
             "payoffs": verdict.payoffs,
         }
 
-    def _turn(self, visit: Visit, place: int, aligner: Aligner) -> dict[str, Any]:
+    def _turn(self, visit: Visit, place: int, aligner: Aligner | None) -> dict[str, Any]:
         """`lengths`: characters of each token, `surprise`: minus its log-probability in nats, `thought`: what
         the player wrote before the text for itself alone; after the end."""
         turn = visit.game.turns[place]
         found: dict[str, Any] = {"text": turn.text, "seat": seat_of(turn.role), "finish": turn.finish_reason}
-        if visit.hindsight is None:
+        if visit.hindsight is None or aligner is None:
             return found
         logprobs = visit.hindsight.logprobs[place]
         located = aligner.locate(turn.token_ids, turn.text)

@@ -38,6 +38,10 @@ export RAY_process_group_cleanup_enabled=true
 export RAY_AUTH_MODE=token
 ray get-auth-token --generate >/dev/null
 
+# The path of a socket has at most 107 characters, of which Ray's need 68 below this folder. SLURM's may be longer.
+temporary=${RAY_TMPDIR:-${TMPDIR:-/tmp}}
+((${#temporary} <= 39)) || export RAY_TMPDIR=/tmp TMPDIR=/tmp
+
 # Ray starts on every node, the command runs on the first one, and Ray stops when it has ended.
 # shellcheck disable=SC2016 # expanded by the inner shell
 srun --kill-on-bad-exit=0 ray symmetric-run --address "$address" --min-nodes "$SLURM_JOB_NUM_NODES" \

@@ -5,16 +5,14 @@ config = load_config("configs/quickstart.yaml", overrides=["self_play.rounds=1"]
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Mapping, Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
-from spag_ray.config.engine import KINDS_OF_NUMBER
+from spag_ray.config.faults import first_fault
 from spag_ray.config.run import RunConfig
 from spag_ray.config.shipped import find_config
 from spag_ray.errors import ConfigError
@@ -29,13 +27,13 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
     """
     path = find_config(name)
     data = read_settings(path)
-    model = data.get("model")
-    for override in overrides:
-        _apply_override(data, override)
-    keys = [override.partition("=")[0].strip() for override in overrides]
-    if data.get("model") != model and not any(key.partition(".")[0] == "model_shape" for key in keys):
-        data.pop("model_shape", None)  # of the file's model
-    return parse_config(data, str(path), keys)
+    try:
+        return RunConfig.model_validate(_overridden(data, overrides))
+    except ValidationError as error:
+        key, fault = first_fault(error, RunConfig)
+        blamed = _blamed(data, overrides, (key, fault))
+        where = ", ".join(f"-o {each}" for each in blamed) or str(path)
+        raise ConfigError(f"{where}: {fault}" if blamed == [key] or not key else f"{where}: {key}: {fault}") from error
 
 
 def check_name(config: RunConfig) -> None:
@@ -48,15 +46,13 @@ def check_name(config: RunConfig) -> None:
         )
 
 
-def parse_config(data: Mapping[str, Any], where: str = "config", overridden: Sequence[str] = ()) -> RunConfig:
-    """A mapping -> RunConfig; ConfigError reports the first fault in one line. `overridden`: keys that were given with
-    -o, not in the file."""
+def parse_config(data: Mapping[str, Any], where: str = "config") -> RunConfig:
+    """A mapping -> RunConfig; ConfigError reports the first fault in one line."""
     try:
         return RunConfig.model_validate(data)
     except ValidationError as error:
-        key = _key_of(error.errors()[0])
-        where = f"-o {key}" if key in overridden else where
-        raise ConfigError(f"{where}: {_first_fault(error)}") from error
+        key, fault = first_fault(error, RunConfig)
+        raise ConfigError(f"{where}: {key}: {fault}" if key else f"{where}: {fault}") from error
 
 
 def to_yaml(config: RunConfig) -> str:
@@ -71,6 +67,39 @@ def without_environment(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, **parts}
 
 
+def _blamed(data: Mapping[str, Any], overrides: Sequence[str], fault: tuple[str, str]) -> list[str]:
+    """The keys of the overrides that make this fault; none if it is the file's own."""
+    of_file = _fault_of(data, ())
+    if fault == of_file:
+        return []
+    blamed = []
+    for override in overrides:
+        without = _fault_of(data, [other for other in overrides if other is not override])
+        if without != fault and (without is None or without != of_file):  # else the override mends a fault of the file
+            blamed.append(override)
+    return [each.partition("=")[0].strip() for each in blamed or (() if of_file else overrides)]
+
+
+def _fault_of(data: Mapping[str, Any], overrides: Sequence[str]) -> tuple[str, str] | None:
+    try:
+        RunConfig.model_validate(_overridden(data, overrides))
+    except ValidationError as error:
+        return first_fault(error, RunConfig)
+    except ConfigError as error:  # an override that needs another one
+        return "", str(error)
+    return None
+
+
+def _overridden(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    changed: dict[str, Any] = copy.deepcopy(dict(data))
+    for override in overrides:
+        _apply_override(changed, override)
+    keys = [override.partition("=")[0].strip() for override in overrides]
+    if changed.get("model") != data.get("model") and not any(key.partition(".")[0] == "model_shape" for key in keys):
+        changed.pop("model_shape", None)  # of the file's model
+    return changed
+
+
 def _apply_override(data: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
@@ -83,29 +112,3 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
             raise ConfigError(f"-o {override}: {parent} is a value, not a group of keys")
         data = child
     data[leaf] = value
-
-
-def _first_fault(error: ValidationError) -> str:
-    fault = error.errors()[0]
-    key = _key_of(fault)
-    if fault["type"] == "extra_forbidden":
-        known = list(_known_keys(RunConfig.model_fields))
-        nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
-        same_leaf = [other for other in known if other.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
-        return f"unknown key {key!r}; the nearest known one is {(same_leaf or nearest)[0]!r}"
-    message = fault["msg"].removeprefix("Value error, ")
-    if fault["loc"][1:2] == ("env",):  # its values may be secrets
-        return f"{key}: {message}"
-    return f"{key}: {message} (got {fault['input']!r})" if key else message
-
-
-def _key_of(fault: ErrorDetails) -> str:
-    return ".".join(str(part) for part in fault["loc"] if part not in KINDS_OF_NUMBER)
-
-
-def _known_keys(fields: Mapping[str, FieldInfo], prefix: str = "") -> Iterator[str]:
-    for name, field in fields.items():
-        yield prefix + name
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from _known_keys(kind.model_fields, f"{prefix}{name}.")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from spag_ray.host.addresses import Form, address_fault
 
 RulesName = Literal["strict", "published"]
 
@@ -350,7 +352,9 @@ class TrackingConfig(Part):
 
 
 class ClusterConfig(Part):
-    address: str | None = Field(None, description="a running Ray cluster; if empty, one is started on loopback")
+    address: str | None = Field(
+        None, description="a running Ray cluster, HEAD:6379 or `auto`; if empty, one is started on loopback"
+    )
     num_cpus: int | None = Field(None, ge=1, description="cores of a local Ray (all if empty)")
     object_store_gib: float = Field(1.0, gt=0, description="object store of a local Ray")
     metrics_port: int | None = Field(
@@ -366,3 +370,10 @@ class ClusterConfig(Part):
         1800, gt=0, description="how long a run waits for resources that others hold, before it fails"
     )
     gpu_gib: float = Field(79, gt=0, description="memory of one GPU, for plans; a card of 80 GB has about 79 GiB")
+
+    @field_validator("address")
+    @classmethod
+    def _is_of_ray_itself(cls, address: str | None) -> str | None:
+        if address and (fault := address_fault(address, Form.CLUSTER)):
+            raise ValueError(fault)
+        return address

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spag_ray.config.shipped import find_config
-from spag_ray.errors import InputError
+from spag_ray.errors import InputError, extra
 from spag_ray.game.deck_file import Card, read_deck
 
 TEXTARENA = "textarena"
@@ -119,7 +119,7 @@ def _read_data() -> dict[str, dict[str, list[str]]]:
             return json.loads(path.read_text(encoding="utf-8"))
     raise InputError(
         "words.source: textarena needs the Taboo cards of the Python package textarena, which is missing or has none; "
-        "run `pip install spag-ray[textarena]`, or set words.source: deck"
+        f"{extra('textarena')}; or set words.source: deck"
     )
 
 

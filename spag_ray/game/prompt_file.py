@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from spag_ray.config.faults import first_fault
 from spag_ray.config.shipped import find_config
 from spag_ray.errors import ConfigError
 from spag_ray.game.referee.judge import judge_turn
@@ -90,8 +91,11 @@ def load_template(name: str) -> PromptTemplate:
     path = find_config(name, "prompts")
     try:
         template = PromptTemplate.model_validate(parse_yaml(path.read_text(encoding="utf-8"), str(path)))
-    except (ValidationError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not a prompt template: {error}") from error
+    except ValidationError as error:
+        key, fault = first_fault(error, PromptTemplate)
+        raise ConfigError(f"{path}: not a prompt template: {key + ': ' if key else ''}{fault}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not a prompt template: byte {error.start} is not UTF-8") from error
     for index, wording in enumerate(template.wordings):
         in_rules = "{target_word}" in wording.attacker
         if not in_rules and "{target_word}" not in getattr(template.instructions, "attacker", ""):

@@ -16,6 +16,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from spag_ray.config.faults import first_fault
 from spag_ray.config.shipped import find_config
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ConfigError
@@ -72,8 +73,11 @@ def load_varied(name: str) -> VariedPrompts:
     path = find_config(name, "prompts")
     try:
         prompts = VariedPrompts.model_validate(parse_yaml(path.read_text(encoding="utf-8"), str(path)))
-    except (ValidationError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not a file of varied prompts: {error}") from error
+    except ValidationError as error:
+        key, fault = first_fault(error, VariedPrompts)
+        raise ConfigError(f"{path}: not a file of varied prompts: {key + ': ' if key else ''}{fault}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not a file of varied prompts: byte {error.start} is not UTF-8") from error
     if set(prompts.tasks) != set(Role) or any(set(names) != set(Role) for names in prompts.names):
         raise ConfigError(f"{path}: tasks and every pair of names need an attacker and a defender")
     if "{target_word}" not in prompts.tasks[Role.ATTACKER]:

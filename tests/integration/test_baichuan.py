@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from actors.transformers_policy import TransformersPolicy
-from cluster.cli import app, run_guarded
+from cluster.cli import app
 from cluster.commands.train import run_training
+from cluster.guarded import run_guarded
 from spag_ray.episodes.log import read_log
 from tests.support.baichuan import make_baichuan
 from tests.support.runs import quiet, records_of, steps_of, tiny_run

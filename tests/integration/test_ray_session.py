@@ -9,6 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -29,6 +31,40 @@ with ray_session(ClusterConfig(num_cpus=1, object_store_gib=0.1)):
             [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=ROOT, check=False
         )
     assert done.stdout.split() == ["1", "1.0"], done.stderr
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"TMPDIR": "long"},
+        {"RAY_TMPDIR": "long"},
+        {"TMPDIR": "/proc/nowhere"},
+        {"HOME": "/proc"},  # where not even root may write; a container's unknown user has HOME=/
+        dict.fromkeys(("http_proxy", "HTTPS_PROXY", "all_proxy", "grpc_proxy"), "http://127.0.0.1:9"),
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_local_ray_starts_in_any_environment(changes: dict[str, str], tmp_path: Path) -> None:
+    code = """
+import tempfile
+import ray
+from cluster.runtime.ray_session import ray_session
+from spag_ray.config.parts import ClusterConfig
+
+def folder():
+    return tempfile.gettempdir()
+
+with ray_session(ClusterConfig(num_cpus=1, object_store_gib=0.1)):
+    print(ray.get(ray.remote(folder).remote()))
+"""
+    (tmp_path / ("x" * 80)).mkdir()
+    changes = {name: value.replace("long", str(tmp_path / ("x" * 80))) for name, value in changes.items()}
+    others = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "TMPDIR"))}
+    environment = {**others, "RAY_AUTH_MODE": "token", **changes}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "/tmp\n"
+    assert "Traceback" not in done.stderr
 
 
 def test_an_actor_that_reserved_no_gpu_sees_none() -> None:

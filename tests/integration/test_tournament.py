@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster.cli import app, run_guarded
+from cluster.cli import app
 from cluster.commands.train import run_training
+from cluster.guarded import run_guarded
 from spag_ray.config.loading import parse_config
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import ModelError

@@ -63,9 +63,9 @@ def tied(num_turns: int) -> Verdict:
 
 
 def out_of_room(role: Role, num_turns: int) -> Verdict:
-    """The verdict on a game whose context was full after `num_turns` turns, so that `role` could not reply. No player
-    gains, and the game is not trained on."""
-    reason = f"the context had no room for the {role}'s reply"
+    """The verdict on a game whose context was full after `num_turns` turns, or a served player's budget, so that `role`
+    could not reply. No player gains, and the game is not trained on."""
+    reason = f"there was no room for the {role}'s reply"
     return Verdict(Outcome.TIED, EndReason.CONTEXT_FULL, num_turns, reason, None, None)
 
 

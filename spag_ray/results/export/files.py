@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias, get_type_hints
 
 import yaml
 
-from spag_ray.errors import InputError
+from spag_ray.errors import InputError, extra
 from spag_ray.host.whole_files import leftovers
 from spag_ray.results.export.rows import GameColumns, Row, Rows, TurnColumns, Unit
 
@@ -167,7 +167,5 @@ def _pyarrow() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ModuleNotFoundError as error:
-        raise InputError(
-            "formats parquet and hf need pyarrow: pip install spag-ray[data], or use --format jsonl"
-        ) from error
+        raise InputError(f"formats parquet and hf need pyarrow: {extra('data')}; or use --format jsonl") from error
     return pyarrow

@@ -13,7 +13,8 @@ from torch import Tensor
 
 import spag_ray.families.baichuan
 from actors.models import load_tokenizer, resolve_model
-from cluster.cli import app, run_guarded
+from cluster.cli import app
+from cluster.guarded import run_guarded
 from spag_ray.errors import ModelError
 from spag_ray.families.auto import AutoModelForCausalLM
 from spag_ray.families.baichuan import convert

@@ -40,6 +40,8 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.message: dict[str, Any] | None = None
+        self.finish: str | None = "stop"
+        self.num_asked = 0
         self.asked: list[dict[str, str]] = []  # the messages of the last request
 
     @property
@@ -47,7 +49,11 @@ class Server(ThreadingHTTPServer):
         return Endpoint(f"http://127.0.0.1:{self.server_port}/v1", "talker")
 
     def says(self, text: str) -> None:
-        self.message = {"role": "assistant", "content": text}
+        self.message, self.finish = {"role": "assistant", "content": text}, "stop"
+
+    def is_cut(self, content: str | None = None, finish: str | None = "length", **more: Any) -> None:
+        """From now on, with nothing that is said."""
+        self.message, self.finish = {"role": "assistant", "content": content, **more}, finish
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -57,7 +63,8 @@ class Handler(BaseHTTPRequestHandler):
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         assert request["max_tokens"] == SAMPLING.max_new_tokens
         self.server.asked = request["messages"]
-        choice = {"index": 0, "finish_reason": "stop", "message": self.server.message}
+        self.server.num_asked += 1
+        choice = {"index": 0, "finish_reason": self.server.finish, "message": self.server.message}
         answer = {"id": "1", "object": "chat.completion", "created": 1, "model": "talker", "choices": [choice]}
         body = json.dumps(answer)
         self.send_response(200)
@@ -155,6 +162,74 @@ def test_an_answer_without_a_text_is_a_lost_turn(
     server.message = message
     with pytest.raises(EngineError, match="answer without a text"):
         played(loop, server, tiny_model, tokenizer)
+
+
+THOUGHTS = {"reasoning_content": "The word is river. I should not say river, so"}
+
+
+@pytest.mark.parametrize(
+    ("content", "finish"),
+    [(None, "length"), ("", "length"), (" \n", "length"), (None, "stop"), (None, None), (None, "content_filter"),
+     ("", "content_filter"), (None, "tool_calls")],
+)  # fmt: skip
+def test_an_answer_that_is_cut_before_it_says_anything_is_no_silence(
+    content: str | None, finish: str | None, server: Server, loop: Any, tiny_model: Path, tokenizer: Any
+) -> None:
+    """A server whose model thinks until its budget is used up. It has answered before."""
+    server.says("do you like music ?")
+
+    async def asked() -> list[Any]:
+        template = load_template("chat")
+        far = EndpointPolicy(server.endpoint, template, make_renderer(template, tokenizer, 3).reply_ids)
+        player = seat(far, make_renderer(template, tokenizer, 3))
+        found = [await answer(GameTask(0, "river", "m"), [], player, Rules(3))]
+        server.is_cut(content, finish, **THOUGHTS)
+        found.append(await answer(GameTask(1, "river", "m"), [], player, Rules(3)))
+        await far.close()
+        return found
+
+    (said, over), (nothing, verdict) = loop.run(asked())
+    assert (said, over) == (["do you like music ?"], None)
+    assert (nothing, verdict.outcome, verdict.end_reason) == ([], Outcome.TIED, EndReason.CONTEXT_FULL)
+    assert "no room for the attacker's reply" in verdict.reason
+
+
+def test_a_player_that_says_nothing_of_its_own_accord_breaks_the_rules(
+    server: Server, loop: Any, tiny_model: Path, tokenizer: Any
+) -> None:
+    server.says("")
+    assert played(loop, server, tiny_model, tokenizer).verdict.end_reason is EndReason.EMPTY_REPLY
+
+
+def test_a_player_that_never_answers_ends_the_match(
+    server: Server, loop: Any, tiny_model: Path, tokenizer: Any
+) -> None:
+    server.is_cut(**THOUGHTS)
+    server.num_asked = 0
+    with pytest.raises(EngineError, match="talker has given no text, only answers that were cut") as caught:
+        played(loop, server, tiny_model, tokenizer)
+    assert "sampling.max_new_tokens (24)" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert server.num_asked < 10
+
+
+def test_a_thought_in_the_text_that_is_cut_is_no_silence_either(server: Server, loop: Any, tokenizer: Any) -> None:
+    template = load_template("chat").model_copy(update={"thought": "[ {thought} ]"})
+    renderer = make_renderer(template, tokenizer, 3)
+    server.says("do you like music ?")
+
+    async def asked() -> Any:
+        far = EndpointPolicy(server.endpoint, template, renderer.reply_ids)
+        player = seat(far, renderer)
+        said, _ = await answer(GameTask(0, "river", "m"), [], player, Rules(3))
+        server.is_cut("[ the word is river")
+        _, verdict = await answer(GameTask(1, "river", "m"), [], player, Rules(3))
+        await far.close()
+        return said, verdict
+
+    said, verdict = loop.run(asked())
+    assert said == ["do you like music ?"]
+    assert verdict.end_reason is EndReason.CONTEXT_FULL
 
 
 @pytest.mark.parametrize("rules", ["strict", "published"])

@@ -11,13 +11,17 @@ from typing import Any
 import pytest
 
 from actors.arena import GameTask
+from actors.endpoint_policy import Endpoint
+from actors.policy import Sampling
 from cluster.schedules import held_out
 from cluster.schedules.held_out import HeldOutMatches
 from cluster.schedules.rounds import dealt
 from cluster.tracking.recorder import Recorder
+from cluster.types import Seat
 from spag_ray.config.loading import parse_config
 from spag_ray.episodes.episode import Episode
-from spag_ray.game.rules import Outcome
+from spag_ray.game.referee.judge import out_of_room
+from spag_ray.game.rules import Outcome, next_role
 from spag_ray.game.words import Scenario
 from spag_ray.results.matches import others, read_matches
 from spag_ray.stages import Stage
@@ -68,6 +72,34 @@ def test_each_of_two_games_is_played_with_its_own_scenarios_and_has_its_own_resu
     assert others(read_matches(tmp_path / "matches.json"), [taboo]) == [kuhn]
     (line,) = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert (line["kind"], line["games"]) == ("held_out", 3), "guesses are Taboo's"
+
+
+def test_games_in_which_a_served_player_gave_no_text_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are ties, so their number has to be said. Of a model of the run, a full context is nobody's silence."""
+    whole = game(0, Outcome.DEFENDER_WINS)
+    unsaid = [
+        replace(game(n, Outcome.TIED), turns=whole.turns[:n], verdict=out_of_room(next_role(n), n)) for n in (0, 2, 3)
+    ]
+    monkeypatch.setattr(held_out, "play_round", lambda *_: [whole, *unsaid])
+    notes: list[str] = []
+    config = parse_config({"evaluation": {"games": 4}})
+    status = SimpleNamespace(note=notes.append)
+    ground: Any = SimpleNamespace(config=config, folder=tmp_path, recorder=Recorder(tmp_path), version=1, status=status)
+    lease: Any = SimpleNamespace(check=lambda now: None)
+    near = Seat("pool", "a", Sampling(), "model")
+    far = replace(near, endpoint=Endpoint("http://127.0.0.1:8000/v1", "talker"))
+    for stage, seats, said in (
+        ("a", (far, near), "a gave no text in 2 of 4 games against b as attacker; they are ties"),
+        ("c", (near, far), "b gave no text in 1 of 4 games against c as defender; they are ties"),
+        ("d", (near, near), None),
+    ):
+        notes.clear()
+        HeldOutMatches(ground, lease, ["river"]).play(*seats, Stage.match(stage, "b"))
+        assert len(notes) == (said is not None)
+        assert said is None or notes[0].startswith(f"warning: {said}")
+        assert said is None or "sampling.max_new_tokens" in notes[0]
 
 
 def test_arenas_get_equal_parts_of_every_game() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +13,15 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from cluster.serve import visits
+from actors.models import load_tokenizer
+from cluster.serve import client_limits, visits
 from cluster.serve.kept_games import keeping
 from cluster.serve.opponents import MAX_LOADED, opponents_of_run
 from cluster.serve.person_game import Hindsight
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
-from spag_ray.errors import ConfigError, EngineError, EngineGoneError, RunFolderError, SpagError
+from spag_ray.errors import ConfigError, EngineError, EngineGoneError, ModelError, RunFolderError, SpagError
 from spag_ray.game.rules import Role
 from tests.support.runs import tiny_run
 from tests.support.served import HERE, TOKEN, Server, begun, refused, settled, step
@@ -82,6 +84,46 @@ def test_a_person_who_speaks_while_the_model_is_loaded_is_answered(client: TestC
     game = step(client, game, "turns", text="old and big")
     assert len(game["turns"]) == 2
     assert server.started == ["spag-1"]
+
+
+def test_a_game_has_its_id_while_its_models_tokenizer_is_still_read(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a shared disk that may take longer than a request is answered. The person may speak once it is read."""
+    monkeypatch.setattr(client_limits, "ANSWER_S", 5.0)
+    monkeypatch.setattr(visits, "READ_WAIT_S", 0.2)
+    is_read = threading.Event()
+
+    def load(folder: str) -> Any:
+        assert is_read.wait(30)
+        return load_tokenizer(folder)
+
+    monkeypatch.setattr("cluster.serve.opponents.load_tokenizer", load)
+    asked = client.post("/api/games", json={"seat": 0, "stage": "spag-1", "scenario": "river"})
+    assert asked.status_code == 201, asked.text
+    game = asked.json()
+    assert (game["isLoading"], game["fault"], game["turns"]) == (True, None, [])
+    address = f"/api/games/{game['id']}"
+    assert client.get(address).json()["id"] == game["id"]
+    refusal = refused(client.post(f"{address}/turns", json={"text": "hint water"}), 429)
+    assert refusal == "spag-1 is still read from the disk, so your turn was not taken; send it again in a moment"
+    monkeypatch.setattr(client_limits, "ANSWER_S", 60.0)
+    monkeypatch.setattr(visits, "READ_WAIT_S", 30.0)
+    is_read.set()
+    assert len(step(client, game, "turns", text="hint water")["turns"]) == 2
+
+
+def test_a_tokenizer_that_cannot_be_read_is_a_fault_of_a_game_that_can_be_found(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(folder: str) -> Any:
+        raise ModelError(f"{folder}: no tokenizer")
+
+    monkeypatch.setattr("cluster.serve.opponents.load_tokenizer", load)
+    game = begun(client, 1)
+    assert "no tokenizer" in game["fault"]
+    monkeypatch.undo()
+    assert len(step(client, game, "again")["turns"]) == 1
 
 
 def test_few_models_are_in_memory_at_a_time(client: TestClient, server: Server) -> None:

@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 
-from cluster.cli import app, run_guarded
+from cluster.cli import app
+from cluster.guarded import run_guarded
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.log import read_log
+from spag_ray.errors import extra
 from spag_ray.game.rules import Outcome
 from spag_ray.results.export.files import write_export
 from spag_ray.results.export.rows import Row, Rows, Unit
@@ -253,7 +255,7 @@ def test_without_pyarrow_a_line_says_which_extra_has_it(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     arguments = (str(FOLDERS / "rounds"), "--out", str(tmp_path / "out"))
     assert export(*arguments, "--format", form) == 2
-    assert capsys.readouterr().err.endswith("pip install spag-ray[data], or use --format jsonl\n")
+    assert capsys.readouterr().err.endswith(f"need pyarrow: {extra('data')}; or use --format jsonl\n")
     assert export(*arguments, "--format", "jsonl") == 0
 
 

@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 import spag_ray.results.report
-from cluster.cli import app, run_guarded
+from cluster.cli import app
 from cluster.commands.report import decoder, make_report, report_finished
+from cluster.guarded import run_guarded
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.loading import load_config, parse_config, to_yaml
 from spag_ray.episodes.episode import Episode

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 
-from cluster.cli import app, run_guarded
+from cluster.cli import app
+from cluster.guarded import FLOORS, run_guarded
+from spag_ray import __version__
 from spag_ray.config.run import RunConfig
+from spag_ray.errors import RunFolderError, extra
 from tests.support.tiny_model import TARGETS, make_tiny_model
 
 
@@ -239,7 +245,7 @@ def test_a_run_without_its_extra_or_deck_is_one_line(
     assert "own.yaml:3: 'River'" in run(*of_deck, "-o", "words.deck=own.yaml")
     assert "none of the shipped ones (everyday)" in run(*of_deck, "-o", "words.deck=absent")
     monkeypatch.setattr("spag_ray.game.decks._DATA_FILE", Path("not") / "installed")
-    assert "pip install spag-ray[textarena]" in run(*train(tiny_model, Path("textarena")))
+    assert extra("textarena") in run(*train(tiny_model, Path("textarena")))
 
 
 @pytest.mark.parametrize("arguments", [["words", "--top", "5", "--out", "w"], ["watch", "run", "--once"]])
@@ -256,3 +262,56 @@ def test_what_needs_neither_torch_nor_ray_imports_neither(arguments: list[str], 
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "imported: []" in done.stdout, done.stderr
+
+
+def helps(command: Any, path: str = "spag-ray") -> Iterator[tuple[str, Any]]:
+    yield path, command
+    for name, each in getattr(command, "commands", {}).items():
+        yield from helps(each, f"{path} {name}")
+
+
+EVERY_COMMAND = dict(helps(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("path", EVERY_COMMAND)
+def test_a_help_page_has_every_character_of_its_texts(
+    path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rich takes text in square brackets for markup, and leaves it out, unless a backslash is before it."""
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 1000)
+    command = EVERY_COMMAND[path]
+    assert exit_code(*path.split()[1:], "--help") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    texts = [command.help, *(getattr(each, "help", None) for each in command.params)]
+    texts += [each.get_short_help_str(1000) for each in getattr(command, "commands", {}).values()]
+    for text in filter(None, texts):
+        assert " ".join(text.replace("\\[", "[").split()) in shown, text
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ("--version", "train")])
+def test_the_version_is_printed(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(*arguments) == 0
+    assert capsys.readouterr().out == f"spag-ray {__version__}\n"
+
+
+def test_a_match_without_a_file_has_one_of_its_own_in_runs(
+    run: Any, tiny_model: Path, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.commands.match.make_run_folder", lambda folder, _: refuse(folder))
+    settings = (f"model={tiny_model}", f"words.source={words}", "words.num_held_out=2", "engine.max_model_len=512")
+    players = ("--player", f"a={tiny_model}", "--player", "b=scripted")
+    where = run("match", "quickstart", *players, *(part for each in settings for part in ("-o", each)))
+    assert re.fullmatch(r"spag-ray: runs/match-\d{8}-\d{6}\.json\.run\n", where)
+
+
+def refuse(folder: Path) -> None:
+    raise RunFolderError(str(folder))
+
+
+def test_no_remedy_names_a_package_that_no_index_has() -> None:
+    """`pip install spag-ray[...]` finds nothing; a checkout or a wheel works."""
+    root = Path(__file__).resolve().parents[3]
+    pages = [root / "README.md", *(root / "docs").rglob("*.md"), *(root / "docs").rglob("*.ipynb")]
+    sources = [path for floor in FLOORS for path in (root / floor).rglob("*.py")]
+    named = [path for path in [*pages, *sources] if re.search(r"spag[-_]ray\[", path.read_text(encoding="utf-8"))]
+    assert named == []

@@ -79,6 +79,38 @@ def test_a_fault_in_an_override_names_the_override_not_the_file() -> None:
         load_config("quickstart", ["self_play.rounds=two"])
 
 
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["self_play={rounds: many}"], "-o self_play: self_play.rounds: should be a whole number (got 'many')"),
+        (["game.payoffs.trap=[1]"], "-o game.payoffs.trap: game.payoffs.trap.1: is missing (got [1])"),
+        (["sampling.top_k=50"], "-o sampling.top_k: sampling.top_k / sampling.top_p cut the distribution"),
+        (["seed=3", "sampling.top_p=0.5"], "-o sampling.top_p: sampling.top_k / sampling.top_p cut"),
+        (["evaluation.against=[base, base]"], "-o evaluation.against: evaluation: against names an opponent twice"),
+        (["game.breach=x", "seed=2"], "-o game.breach: game.breach"),
+        (
+            ["schedule=stream", "self_play.games_per_round=160", "learner.reference=engine"],
+            "-o schedule, -o learner.reference: learner.reference: engine takes",
+        ),
+    ],
+)
+def test_a_fault_that_overrides_make_blames_them_and_not_the_shipped_file(overrides: list[str], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config("quickstart", overrides)
+    assert str(caught.value).startswith(said)
+    assert "quickstart.yaml" not in str(caught.value)
+
+
+def test_a_fault_of_the_file_blames_the_file_whatever_is_overridden(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("self_play: {rounds: many}\nsampling: {top_k: 5}\n")
+    for overrides in ([], ["seed=3"], ["sampling={}"]):
+        with pytest.raises(ConfigError, match=r"^\S*own\.yaml: self_play\.rounds: should be a whole number"):
+            load_config(str(path), overrides)
+    with pytest.raises(ConfigError, match=r"^\S*own\.yaml: sampling\.top_k"):
+        load_config(str(path), ["self_play.rounds=2"])
+
+
 @given(st.text(alphabet=st.characters(codec="utf-8"), max_size=60))
 def test_any_text_as_a_config_file_is_a_config_or_a_config_error(text: str) -> None:
     try:

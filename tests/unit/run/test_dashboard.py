@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import ray
 
-from cluster.cli import app, run_guarded
+from cluster.cli import app
+from cluster.guarded import run_guarded
 from cluster.runtime.ray_session import ClusterError, ray_session
 from cluster.tracking.grafana import dashboard
 from cluster.tracking.metric_registry import METRICS

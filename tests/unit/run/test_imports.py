@@ -34,7 +34,7 @@ def test_a_missing_dependency_of_the_referee_is_named_with_the_node_and_the_reme
     (line,) = import_faults(REFEREE, "node-2")
     assert line == (
         "nltk cannot be imported on node-2 (ModuleNotFoundError: No module named 'nltk'); it is needed by the "
-        "referee, through textblob: install requirements/cpu.txt, or spag-ray[cpu], on it"
+        "referee, through textblob: install requirements/cpu.txt, or the wheel with [cpu], on it"
     )
 
 

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from cluster.cli import run_guarded
 from cluster.commands.runs import run_runs
+from cluster.guarded import run_guarded
 from cluster.launch import jobs
 from cluster.launch.jobs import follow_job
+from spag_ray.errors import extra
 
 
 class Client:
@@ -61,7 +62,7 @@ def test_a_light_installation_says_what_is_missing(capsys: pytest.CaptureFixture
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
     assert run_guarded(train) == 2
-    assert "pip install spag-ray[cpu]" in capsys.readouterr().err
+    assert extra("cpu") in capsys.readouterr().err
 
     def wrong(standalone_mode: bool) -> None:
         raise ModuleNotFoundError("No module named 'cluster.nowhere'", name="cluster.nowhere")

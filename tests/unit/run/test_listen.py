@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from actors.models import load_tokenizer
-from cluster.cli import app, run_guarded
+from cluster.cli import app
+from cluster.guarded import run_guarded
 from spag_ray.episodes.formats import write_games
 from spag_ray.game.prompt_file import load_template
 from spag_ray.game.prompts import make_renderer

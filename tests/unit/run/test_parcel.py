@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cluster.cli import app, run_guarded
+from cluster.cli import app
+from cluster.guarded import run_guarded
 from cluster.launch.parcel import PACKAGES, named_files, parcel_of
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.config.run import RunConfig

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PICTURE = {
     "cluster": """
                             cli
-                            commands
+                            commands  guarded
                             serve
                             console
                             launch

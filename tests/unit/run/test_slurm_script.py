@@ -31,10 +31,10 @@ def job(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def started(job: Path) -> subprocess.Popen[str]:
+def started(job: Path, **changes: str) -> subprocess.Popen[str]:
     slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-20000]", "SLURM_JOB_NUM_NODES": "20000"}
     command = ["bash", str(SCRIPT), "a.yaml", str(job / "run"), "-o", "seed=1"]
-    environment = {**os.environ, **slurm, "JOB": str(job), "PATH": f"{job}:{os.environ['PATH']}"}
+    environment = {**os.environ, **slurm, "JOB": str(job), "PATH": f"{job}:{os.environ['PATH']}", **changes}
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
@@ -53,6 +53,13 @@ def test_a_job_that_finishes_is_not_queued_again_and_its_nodes_use_a_token(job: 
     for variable in ('RAY_AUTH_MODE="token"', 'RAY_py_gcs_connect_timeout_s="300"'):
         assert f"declare -x {variable}" in exported
     assert not (job / "asked").exists()
+
+
+@pytest.mark.parametrize(("wanted", "used"), [("/scratch/" + "7" * 80, "/tmp"), ("/scratch/7", "/scratch/7")])
+def test_a_temporary_folder_whose_path_is_too_long_for_sockets_is_replaced(job: Path, wanted: str, used: str) -> None:
+    (job / "short").touch()
+    said, _ = started(job, TMPDIR=wanted).communicate(timeout=30)
+    assert f'declare -x TMPDIR="{used}"' in (job / "environment").read_text(), said
 
 
 def test_a_job_that_gets_a_notice_stops_its_run_and_is_queued_again(job: Path) -> None:

@@ -17,7 +17,9 @@ import pytest
 import typer.main
 
 from cluster.cli import app
+from spag_ray import __version__
 from spag_ray.config.loading import to_yaml
+from spag_ray.errors import extra as remedy
 from tests.support.bare_environment import of_extra, python_with
 from tests.support.old_run_folders import placed
 from tests.support.runs import tiny_run
@@ -107,8 +109,15 @@ def test_the_wheel_holds_every_file_of_the_packages_and_every_config(wheel: Path
     assert extra == set()
 
 
+@pytest.mark.parametrize("name", ["cpu", "gpu", "client", "data", "eval", "textarena"])
+def test_a_remedy_names_the_wheel_and_an_extra_that_it_has(wheel: Path, name: str) -> None:
+    assert f"'{wheel.name}[{name}]'" in remedy(name)
+    assert required(wheel, name)
+
+
 def test_every_command_has_help_without_torch(installed: Installed) -> None:
     assert "quickstart" in installed.run("--help")
+    assert installed.run("--version") == f"spag-ray {__version__}\n"
     program = installed.program.with_name("every-help")
     names = list(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
     assert len(names) > 17

@@ -1,0 +1,85 @@
+"""What pydantic finds wrong with settings, in the words of somebody who writes YAML."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from spag_ray.config.engine import KINDS_OF_NUMBER
+from spag_ray.config.parts import Part
+
+_GROUP = "should be a group of keys"
+# By pydantic's type of an error. `{}` are filled with what pydantic says about it.
+_WORDS = {
+    "missing": "is missing",
+    "bool_type": "should be true or false",
+    "bool_parsing": "should be true or false",
+    "int_type": "should be a whole number",
+    "int_parsing": "should be a whole number",
+    "int_parsing_size": "should be a smaller whole number",
+    "int_from_float": "should be a whole number",
+    "float_type": "should be a number",
+    "float_parsing": "should be a number",
+    "finite_number": "should be a finite number",
+    "string_type": "should be text",
+    "list_type": "should be a list, such as [a, b]",
+    "tuple_type": "should be a list, such as [a, b]",
+    "too_short": "should have at least {min_length} entries, not {actual_length}",
+    "too_long": "should have at most {max_length} entries, not {actual_length}",
+    "string_too_short": "should have at least {min_length} character{s}",
+    "string_too_long": "should have at most {max_length} characters",
+    "string_pattern_mismatch": "should match the pattern {pattern}",
+    "dict_type": _GROUP,
+    "model_type": _GROUP,
+}
+_MAX_GOT = 200  # characters of a value that is repeated
+
+
+def first_fault(error: ValidationError, model: type[BaseModel]) -> tuple[str, str]:
+    """(key, what is wrong with it) of the first fault, in one line; an empty key for the whole. `model`: of the
+    settings, whose keys are suggested for one that is unknown."""
+    fault = error.errors()[0]
+    key = ".".join(str(part) for part in fault["loc"] if part not in KINDS_OF_NUMBER)
+    if fault["type"] == "extra_forbidden":
+        known = list(_known_keys(model.model_fields))
+        nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+        same_leaf = [other for other in known if other.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
+        return "", f"unknown key {key!r}; the nearest known one is {(same_leaf or nearest)[0]!r}"
+    message = " ".join(_in_words(fault).split())
+    is_secret = fault["loc"][1:2] == ("env",)  # values of environment variables
+    is_group = isinstance(fault["input"], Mapping) and fault["type"] in ("value_error", "assertion_error")
+    if not key or is_secret or is_group:
+        return key, message
+    got = repr(fault["input"])
+    return key, f"{message} (got {got if len(got) <= _MAX_GOT else got[:_MAX_GOT] + '...'})"
+
+
+def _in_words(fault: ErrorDetails) -> str:
+    kind, context = fault["type"], fault.get("ctx") or {}
+    if kind == "model_type" and (keys := _keys_of(str(context.get("class_name")))):
+        return f"{_GROUP} ({', '.join(keys[:4])}{', ...' * (len(keys) > 4)})"
+    if kind in _WORDS:
+        return _WORDS[kind].format(**context, s="s" * (context.get("min_length") != 1))
+    for start in ("Value error, ", "Assertion failed, ", "Input "):
+        if fault["msg"].startswith(start):
+            return fault["msg"].removeprefix(start)
+    return fault["msg"]
+
+
+def _keys_of(name: str, of: type[BaseModel] = Part) -> list[str]:
+    """The keys of the part of a configuration that a class of this name is."""
+    if of.__name__ == name:
+        return list(of.model_fields)
+    return next((keys for each in of.__subclasses__() if (keys := _keys_of(name, each))), [])
+
+
+def _known_keys(fields: Mapping[str, FieldInfo], prefix: str = "") -> Iterator[str]:
+    for name, field in fields.items():
+        yield prefix + name
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from _known_keys(kind.model_fields, f"{prefix}{name}.")
