@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from actors.arena import Player, Rules, TaskSource, play_all, play_game
@@ -12,20 +12,19 @@ from spag_ray.episodes.episode import Episode
 
 
 class Loop:
-    """One event loop for the whole session, because an engine belongs to the loop it was made in. It has a thread of
-    its own, because a browser's loop runs in the main thread from the first test of a page to the session's end."""
+    """One event loop for the whole session, because an engine belongs to the loop it was made in."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        """In this thread; in another one while a browser's loop runs in this, from the first test of a page on."""
+        if asyncio._get_running_loop() is None:
+            return self._loop.run_until_complete(coroutine)
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(self._loop.run_until_complete, coroutine).result()
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
         self._loop.close()
 
 
