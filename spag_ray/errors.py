@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pydantic import ValidationError
-
 from spag_ray import __version__
 
 
@@ -83,6 +81,8 @@ def reason_of(error: BaseException) -> str:
     >>> reason_of(KeyError())
     'KeyError'
     """
+    from pydantic import ValidationError  # not at the top: checks of a bare machine import this module
+
     if isinstance(error, ValidationError):
         lines = [each["msg"].removeprefix("Value error, ") for each in error.errors()]
     else:

@@ -109,7 +109,7 @@ def test_textarena_cards_hold_single_words_and_clues_that_can_be_said() -> None:
 
 def test_without_textarena_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"pip install spag-ray\[textarena\]"):
+    with pytest.raises(InputError, match=r"pip install -e .\.\[textarena\].*\.whl\[textarena\]"):
         taboo_cards()
 
 

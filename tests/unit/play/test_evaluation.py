@@ -260,7 +260,7 @@ def test_an_unknown_task_is_named_with_the_nearest_known_one_and_one_of_the_hub_
 def test_without_the_harness_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("lm_eval", "lm_eval.tasks"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ConfigError, match=r"pip install spag-ray\[eval\]"):
+    with pytest.raises(ConfigError, match=r"pip install -e .\.\[eval\].*\.whl\[eval\]"):
         Shelf(None)
 
 

@@ -67,7 +67,7 @@ def test_scenarios_are_held_out_unless_the_game_has_no_others(run: Path) -> None
     page = page_of(run)
     assert "Held-out scenarios: % of games" in page.text
     assert "attacker v defender" in page.text, "the names of the data, if the game cannot be asked"
-    assert "up to" not in page.text[: page.text.index("Games that were")]
+    assert "up to" not in page.text[: page.text.index("Games for training")]
     assert "gone:Game" in page.text
 
 

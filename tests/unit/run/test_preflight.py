@@ -17,6 +17,7 @@ from spag_ray.config.loading import parse_config
 from spag_ray.errors import ConfigError, ModelError
 from spag_ray.game.words import top_words
 from spag_ray.games.kuhn import KuhnPoker
+from tests.support.model_folders import change_json
 
 
 def prompts(folder: Path) -> str:
@@ -217,6 +218,7 @@ def test_a_tokenizer_that_joins_a_line_end_to_the_next_line_is_refused_for_lines
     model = tmp_path / "model"
     shutil.copytree(tiny_model, model)
     PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="</s>").save_pretrained(model)
+    change_json(model / "config.json", vocab_size=raw.get_vocab_size())
     settings: dict[str, Any] = {"engine": {"max_model_len": 8192}, "learner": {"packing": "none"}}
     check_model(parse_config({**settings, "prompts": "flat"}), str(model), ["tiger"])
     with pytest.raises(
