@@ -155,7 +155,7 @@ class Recovery:
             return state
         self._publisher.wake_learners()
         if found is not None:
-            self._status.set_status(f"resuming from {state.stage or 'the beginning'}")
+            self._status.set_status(f"resuming from {found[0].name}")
             for policy in self._policies:
                 policy.load_state(found[0], str(STREAM) if state.parts else None)
             version = self._policies[0].version
