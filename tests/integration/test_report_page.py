@@ -169,6 +169,7 @@ def test_it_opens_a_game_of_the_newest_stage_that_one_side_won(browser: Any, rep
     )
     with opened(browser, reports.small) as page:
         shows(page, decisive)
+        page.locator("#list").scroll_into_view_if_needed()
         expect(page.locator(".row[aria-selected=true]")).to_be_in_viewport()
 
 
