@@ -72,7 +72,7 @@ def load_tokenizer(folder: str) -> Any:
     from spag_ray.families.auto import read_tokenizer
 
     tokenizer = read_tokenizer(folder)
-    tokenizer.generation_end_ids = _generation_end_ids(Path(folder))
+    tokenizer.generation_end_ids = tuple(id for id in _generation_end_ids(Path(folder)) if 0 <= id < len(tokenizer))
     return tokenizer
 
 
@@ -88,7 +88,7 @@ def _generation_end_ids(folder: Path) -> tuple[int, ...]:
     except (OSError, ValueError, AttributeError) as error:
         raise ModelError(f"{file}: cannot be read as JSON: {error}; copy the file again") from error
     ends = named if isinstance(named, list) else [named]
-    return tuple(token for token in ends if isinstance(token, int))
+    return tuple(token for token in ends if isinstance(token, int) and not isinstance(token, bool))
 
 
 def cache_folder() -> Path:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -131,9 +132,11 @@ def _read(folder: str, **options: Any) -> Any:
             ignore_mismatched_sizes=True,  # they are named below
             **options,
         )
-    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
-        remedy = "; copy the model again" if isinstance(error, SafetensorError) else ""
-        raise ModelError(f"{folder}: transformers cannot load this model: {reason_of(error)}{remedy}") from error
+    except Exception as error:  # transformers' checks of config.json raise kinds of their own
+        is_pickle = isinstance(error, UnpicklingError)  # torch advises to run what may be in it
+        reason = "pytorch_model.bin is not what torch saves" if is_pickle else reason_of(error)
+        remedy = "; copy the model again" if is_pickle or isinstance(error, SafetensorError) else ""
+        raise ModelError(f"{folder}: transformers cannot load this model: {reason}{remedy}") from error
     for fault in ("missing_keys", "mismatched_keys", "unexpected_keys"):
         if loading[fault]:
             raise ModelError(
@@ -150,7 +153,7 @@ def read_config(folder: str) -> Any:
     own."""
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, ImportError) as error:
+    except Exception as error:  # transformers' checks of config.json raise kinds of their own
         if "trust_remote_code" in str(error):
             raise needs_own_code(folder, "model") from error
         raise ModelError(f"{folder}: transformers cannot read config.json: {reason_of(error)}") from error

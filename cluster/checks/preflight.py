@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import pickle
 import random
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -21,10 +22,10 @@ from learners.deepspeed_config import deepspeed_config, sleep_fault
 from spag_ray.config.no_effect import check_something_to_do
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.formats import holds_games, read_games, read_samples, read_sft
-from spag_ray.errors import ConfigError, ModelError, SpagError
+from spag_ray.errors import ConfigError, ModelError, SpagError, reason_of
 from spag_ray.game.conformance import check
 from spag_ray.game.game_renderer import game_renderer
-from spag_ray.game.prompt_file import check_guesses, load_template
+from spag_ray.game.prompt_file import check_guesses, load_template, one_line
 from spag_ray.game.prompts import Renderer, chat_messages, make_renderer
 from spag_ray.game.protocol import Game, Message, Scripted
 from spag_ray.game.rules import Role, next_role
@@ -32,7 +33,7 @@ from spag_ray.game.token_frames import first_difference
 from spag_ray.game.turn import Turn
 from spag_ray.games.of_config import Scenarios, by_game, game_of
 from spag_ray.results.evaluations import task_names
-from spag_ray.tokens import Tokenizer, chat_text
+from spag_ray.tokens import Tokenizer, chat_text, holds_a_mark
 from spag_ray.training_data.prompt_randomization import load_varied
 
 CHECK_WITHIN_S = 600.0  # reading a large model folder from a slow disk
@@ -207,7 +208,7 @@ def in_a_process(check: Callable[..., None], *arguments: Any, downloads: bool = 
     Raises ConfigError if it takes longer than CHECK_WITHIN_S; if it `downloads` data sets, DOWNLOAD_WITHIN_S."""
     within_s = DOWNLOAD_WITHIN_S if downloads else CHECK_WITHIN_S
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        checking = pool.submit(check, *arguments)
+        checking = pool.submit(_told, check, *arguments)
         try:
             checking.result(within_s)
         except (TimeoutError, KeyboardInterrupt) as error:
@@ -225,10 +226,22 @@ def in_a_process(check: Callable[..., None], *arguments: Any, downloads: bool = 
             raise ConfigError(told) from error
 
 
+def _told(check: Callable[..., None], *arguments: Any) -> None:
+    """Calls a check; an error that cannot be sent to another process is sent as its name and text."""
+    try:
+        check(*arguments)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            raise RuntimeError(f"{type(error).__name__}: {reason_of(error)}") from None
+        raise
+
+
 def _check_length(config: RunConfig, settings: Any) -> None:
     """Refuses a context that vLLM refuses, by vLLM's own rule (vllm/config/model.py). `settings`: config.json."""
-    allowed = {**os.environ, **config.engine.env}.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "").lower() in ("1", "true")
-    if config.engine.kind != "vllm" or allowed:
+    allowed = {**os.environ, **config.engine.env}.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "").strip().lower()
+    if config.engine.kind != "vllm" or allowed in ("1", "true") or "hf_overrides" in config.engine.vllm:
         return
     text = settings.get_text_config()
     found = {name: value for name in _LENGTHS if (value := getattr(text, name, None)) is not None}
@@ -306,9 +319,10 @@ def _check_messages(
     if isinstance(game, Scripted):  # an empty turn may end the game
         move = game.scripted(0, (), longest, random.Random(0))
     if game.rule((move,), longest) is None:
+        heard = one_line(move) if config.prompts == "lines" else move
         opening = Turn(Role.ATTACKER, move, (), (), (), "nobody")
         prompt = renderer.prompt((opening,), Role.DEFENDER, longest)
-        _check_whole(config, tokenizer, renderer, prompt, game.messages(1, (move,), longest))
+        _check_whole(config, tokenizer, renderer, prompt, game.messages(1, (heard,), longest))
         rules = max(rules, len(prompt))
     _check_room(config, rules, 2 * game.max_turns)
 
@@ -316,13 +330,16 @@ def _check_messages(
 def _check_whole(
     config: RunConfig, tokenizer: Tokenizer, renderer: Renderer, prompt: Sequence[int], messages: Sequence[Message]
 ) -> None:
-    """Refuses a tokenizer to which a game in pieces is other tokens than its text."""
+    """Refuses a tokenizer to which a game in pieces is other tokens than its text. A mark that the text names, as rules
+    of thoughts do, is split in the pieces and not in the whole: that is no fault."""
+    if any(holds_a_mark(tokenizer, message["content"]) for message in messages):
+        return
     whole = renderer.whole_ids(messages)
     if renderer.joins_texts and tuple(prompt) != whole:
         raise ModelError(
             f"prompts: {config.prompts}: the tokenizer cuts a game's text in another way than its pieces, near "
             f"{first_difference(tokenizer, prompt, whole)!r}, so a game would not have the tokens that its text has; "
-            "set `prompts: flat`, which is one text, or use another model"
+            f"{'set `prompts: flat`, which is one text, or ' if config.game.is_taboo else ''}use another model"
         )
 
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import unicodedata
 from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
@@ -59,7 +60,8 @@ def check_can_be_made(folder: Path) -> None:
     nothing behind."""
     if folder.exists():
         raise RunFolderError(f"{folder}: this run folder exists; choose another with --run-dir, or move it away")
-    if not str(folder).isprintable():  # also half a character: what the shell did not give as UTF-8
+    # A control character, or half a character: what the shell did not give as UTF-8.
+    if any(unicodedata.category(each) in ("Cc", "Cs") for each in str(folder)):
         raise RunFolderError(f"{str(folder)!r} has characters that cannot be printed; choose another with --run-dir")
     parent = next(each for each in folder.absolute().parents if each.exists())
     try:

@@ -40,8 +40,8 @@ def _fits(folder: str) -> bool:
     if not 0 < len(os.fsencode(folder)) <= MAX_BYTES:
         return False
     path = Path(folder).absolute()
-    there = path if path.exists() else next(each for each in path.parents if each.exists())  # Ray makes the rest
-    try:
+    try:  # Ray makes what is not there
+        there = next(each for each in (path, *path.parents) if each.exists())
         with tempfile.TemporaryDirectory(dir=there):
             return True
     except OSError:

@@ -50,7 +50,7 @@ def first_fault(error: ValidationError, model: type[BaseModel]) -> tuple[str, st
         same_leaf = [other for other in known if other.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
         return "", f"unknown key {key!r}; the nearest known one is {(same_leaf or nearest)[0]!r}"
     message = " ".join(_in_words(fault).split())
-    is_secret = fault["loc"][1:2] == ("env",)  # values of environment variables
+    is_secret = fault["loc"][1:2] == ("env",) or "'env'" in repr(fault["input"])  # values of environment variables
     is_group = isinstance(fault["input"], Mapping) and fault["type"] in ("value_error", "assertion_error")
     if not key or is_secret or is_group:
         return key, message

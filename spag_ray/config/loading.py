@@ -109,6 +109,6 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
     for parent in parents:
         child = data.setdefault(parent, {})
         if not isinstance(child, dict):
-            raise ConfigError(f"-o {override}: {parent} is a value, not a group of keys")
+            raise ConfigError(f"-o {key.strip()}: {parent} is a value, not a group of keys")  # values may be secrets
         data = child
     data[leaf] = value

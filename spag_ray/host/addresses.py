@@ -79,7 +79,9 @@ def ask_directly(url: str) -> None:
         return
     for name in ("no_proxy", "NO_PROXY"):
         others = os.environ.get(name) or os.environ.get(name.swapcase()) or ""
-        if host not in others.split(","):
+        if others.strip() == "*":  # asks no proxy for anything
+            os.environ[name] = "*"
+        elif host not in others.split(","):
             os.environ[name] = f"{others},{host}".lstrip(",")
 
 

@@ -81,6 +81,8 @@ def score(
     value = float(np.mean([_mean_score(tally.sum(axis=0)) for tally in tallies]))
     if len(tallies) == 1:
         return Estimate(value, *_score_interval(tallies[0]))
+    if any(_num_words(tally[..., 1].sum(axis=1)) < MIN_WORDS for tally in tallies):
+        return Estimate(value, 0.0, 1.0)
     random = np.random.default_rng(seed)
     # [seed, draw]: the score for each draw of words of each seed. Draws of seeds then select from these.
     by_seed = np.stack([_redrawn(tally, random) for tally in tallies])
@@ -100,7 +102,7 @@ def _score_interval(tally: NDArray[np.float64]) -> tuple[float, float]:
     if num_words < MIN_WORDS:
         return 0.0, 1.0
     error = float(_error(((tally[..., 0] - means * tally[..., 1]) / games).mean(axis=1), num_words))
-    independent = share * (1 - share) / error**2 if error > SMALLEST_ERROR and 0 < share < 1 else float(games.sum())
+    independent = share * (1 - share) / error**2 if error > SMALLEST_ERROR and 0 < share < 1 else float(num_words)
     normal = NormalDist().inv_cdf(0.975)  # the errors to each side that wilson_interval takes, instead of Student's
     trials = independent * (normal / float(_student(num_words))) ** 2
     return wilson_interval(share * trials, trials)

@@ -13,6 +13,10 @@ from pathlib import Path
 from spag_ray.errors import ModelError
 
 _NAMES = ("model.safetensors", "pytorch_model.bin")  # in transformers' order: each whole, or the files of its index
+_READ = (  # beside the weights
+    *("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja"),
+)
 _POINTER = b"version https://git-lfs.github.com/spec/"
 
 
@@ -30,9 +34,9 @@ def weight_files(folder: Path) -> list[Path]:
 def check_is_whole(folder: Path) -> None:
     """Raises ModelError for a folder without weights or with a part of them, and for one that has only Git LFS's
     pointers."""
-    for file in sorted(folder.iterdir()):
-        if (file.suffix in (".json", ".jinja", ".model") or file.name in _NAMES) and _is_pointer(file):
-            raise _not_fetched(file)
+    for name in _READ if (folder / "tokenizer.json").is_file() else (*_READ, "tokenizer.model"):
+        if _is_pointer(folder / name):
+            raise _not_fetched(folder / name)
     files = weight_files(folder)
     if not files:
         raise ModelError(

@@ -165,13 +165,23 @@ def _is_said(tokens: list[_Token], first: int, last: int, written: frozenset[str
         return _is_spelled(tokens, first, last)
     fragments = [token.letters for token in tokens[first : last + 1]]
     between = "".join(token.before for token in tokens[first + 1 : last + 1])
-    if not _PARTING.search(between) and not ("." in between and all(map(is_whole_word, fragments))):
+    if not _PARTING.search(between) and not _is_a_stop(between, fragments):
         is_whole = first == 0 or bool(_PARTING.search(tokens[first].before))
         if is_whole and (following is None or _PARTING.search(following.before)):
             return True
     if not is_latin or any(sum(map(str.isalpha, each)) < 2 for each in fragments):
         return False  # of words in other scripts it is not known whether they are whole
     return not all(map(is_whole_word, fragments))
+
+
+def _is_a_stop(between: str, fragments: list[str]) -> bool:
+    """Whether what stands between whole words ends a sentence, as in "my car. Pet it" or "let it be...ad nauseam". One
+    letter may be of any word, and after one stop, so may what no dictionary has."""
+
+    def is_whole(piece: str) -> bool:
+        return len(piece) > 1 and (is_word(piece) or (len(piece) == 2 and ".." in between and is_whole_word(piece)))
+
+    return "." in between and set(between) <= {".", " "} and all(map(is_whole, fragments))
 
 
 def _is_look_alike(letters: str) -> bool:

@@ -155,6 +155,12 @@ def test_letters_that_are_marks_tell_words_apart(word: str, text: str) -> None:
     assert find_word(text, fold(text), word) is None
 
 
+@pytest.mark.parametrize("said", ["c.at", "ca.t", "c*.at"])
+def test_a_stop_hides_no_word(said: str) -> None:
+    text = f"It is a {said}"
+    assert find_word(text, fold(text), "cat") == (8, len(text))
+
+
 def test_no_two_words_of_the_50_000_are_fragments_of_a_third() -> None:
     words = top_words(50_000)
     known = set(words) | STOP_WORDS

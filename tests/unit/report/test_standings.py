@@ -171,7 +171,7 @@ def test_a_score_that_is_the_same_on_every_word_is_not_certain() -> None:
     both = [match("new", "old", 1.0, words=WORDS[:10]), match("old", "new", 0.0, words=WORDS[:10])]
     found = score([both], "new", "old")
     assert found.value == found.high == 1.0
-    assert 0.7 < found.low < 0.95, "40 wins in a row"
+    assert 0.6 < found.low < 0.95, "40 wins in a row, on 10 words"
 
 
 def test_a_rating_that_is_the_same_on_every_word_is_not_certain() -> None:
