@@ -25,7 +25,7 @@ from spag_ray.errors import ConfigError
 
 MAX_BYTES = 100 * 2**20
 PACKAGES = ("spag_ray", "actors", "learners", "cluster")
-NOT_SENT = Path("cluster/gpu_check")
+_SERVE = Path("cluster/serve")
 
 
 @contextlib.contextmanager
@@ -60,8 +60,8 @@ def parcel_of(config: RunConfig, console: Console, is_listed: bool = False) -> I
 
 
 def package_files() -> list[tuple[Path, Path]]:
-    """(file here, its path in the job) for the packages and configs/, without files that .gitignore names, and without
-    the checks of GPUs, which start runs of their own."""
+    """(file here, its path in the job) for the packages and configs/, without files that .gitignore names and those
+    that no job uses."""
     found = []
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
@@ -72,7 +72,15 @@ def package_files() -> list[tuple[Path, Path]]:
     configs = root.parent / "configs"
     if configs.is_dir():  # in a checkout; an installed package has them in spag_ray/
         found += [(configs / path, Path("configs") / path) for path in _contents(configs).files]
-    return [(file, sent) for file, sent in found if not sent.is_relative_to(NOT_SENT)]
+    return [(file, sent) for file, sent in found if is_sent(sent)]
+
+
+def is_sent(file: Path) -> bool:
+    """Whether a job may use this file: not the checks of GPUs, which start runs of their own, nor the server of games,
+    of which the command line imports one module."""
+    if file.is_relative_to(_SERVE):
+        return file.name in ("__init__.py", "command.py")
+    return not file.is_relative_to("cluster/gpu_check")
 
 
 def named_files(config: RunConfig) -> list[tuple[Path, Path]]:

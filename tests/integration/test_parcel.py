@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cluster.launch.parcel import NOT_SENT, PACKAGES, parcel_of
+from cluster.launch.parcel import PACKAGES, is_sent, parcel_of
 from tests.support.runs import tiny_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +23,7 @@ def test_what_a_job_is_sent_is_enough_to_run_from(tmp_path: Path) -> None:
         shutil.copytree(folder, kept)
     tracked = subprocess.run(["git", "ls-files", *PACKAGES, "configs"], cwd=ROOT, capture_output=True, text=True)
     sent = {path.relative_to(kept).as_posix() for path in kept.rglob("*") if path.is_file()}
-    assert {name for name in tracked.stdout.split() if not Path(name).is_relative_to(NOT_SENT)} <= sent
+    assert {name for name in tracked.stdout.split() if is_sent(Path(name))} <= sent
     assert not {name for name in sent if name.endswith(".pyc")}
     code = "import cluster.commands.train, cluster.cli, learners.learner; print(cluster.__file__)"
     done = subprocess.run([sys.executable, "-c", code], cwd=kept, capture_output=True, text=True, timeout=120)
