@@ -10,7 +10,7 @@ first and then words within each.
 >>> new = [Match("new", "old", tuple(easy)), Match("old", "new", tuple(hard))]
 >>> found = score([new], "new", "old")
 >>> found.value, round(found.low, 2), round(found.high, 2)
-(0.75, 0.59, 0.86)
+(0.75, 0.52, 0.89)
 >>> better(new, "new", "old").p_value < 0.001
 True
 """
