@@ -16,15 +16,16 @@ class Loop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._thread = ThreadPoolExecutor(1)  # one for all calls: a model's process ends with its thread
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """In this thread; in another one while a browser's loop runs in this, from the first test of a page on."""
         if asyncio._get_running_loop() is None:
             return self._loop.run_until_complete(coroutine)
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(self._loop.run_until_complete, coroutine).result()
+        return self._thread.submit(self._loop.run_until_complete, coroutine).result()
 
     def close(self) -> None:
+        self._thread.shutdown()
         self._loop.close()
 
 
