@@ -69,15 +69,18 @@ def without_environment(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _blamed(data: Mapping[str, Any], overrides: Sequence[str], fault: tuple[str, str]) -> list[str]:
     """The keys of the overrides that make this fault; none if it is the file's own."""
+    keys = [override.partition("=")[0].strip() for override in overrides]
+    if named := [key for key in keys if f"{fault[0]}.".startswith(f"{key}.")]:
+        return named[-1:]  # it is the last one that counts
     of_file = _fault_of(data, ())
     if fault == of_file:
         return []
     blamed = []
-    for override in overrides:
+    for key, override in zip(keys, overrides, strict=True):
         without = _fault_of(data, [other for other in overrides if other is not override])
         if without != fault and (without is None or without != of_file):  # else the override mends a fault of the file
-            blamed.append(override)
-    return [each.partition("=")[0].strip() for each in blamed or (() if of_file else overrides)]
+            blamed.append(key)
+    return blamed or ([] if of_file else keys)
 
 
 def _fault_of(data: Mapping[str, Any], overrides: Sequence[str]) -> tuple[str, str] | None:

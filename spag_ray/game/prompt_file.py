@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from spag_ray.config.faults import first_fault
 from spag_ray.config.shipped import find_config
 from spag_ray.errors import ConfigError
+from spag_ray.game.referee.guess import says_claim
 from spag_ray.game.referee.judge import judge_turn
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.plain_yaml import parse_yaml
@@ -110,7 +111,6 @@ def load_template(name: str) -> PromptTemplate:
 
 
 CLAIMS = "I know the word"  # every referee takes a reply with this text for a claim
-_TOLD = {"strict": CLAIMS, "published": f"{CLAIMS}! It"}  # what a claim begins with, to each referee
 
 
 def check_guesses(prompts: str, words: Iterable[str], rules: str) -> None:
@@ -133,7 +133,8 @@ def check_guesses(prompts: str, words: Iterable[str], rules: str) -> None:
         )
     for index, wording in enumerate(template.wordings):
         text = f"{wording.defender} {template.instruction(Role.DEFENDER, '', 1)}"
-        if _TOLD[rules].casefold() not in one_line(text).casefold():
+        is_told = f"{CLAIMS}! It".casefold() in one_line(text).casefold() if rules == "published" else says_claim(text)
+        if not is_told:
             raise ConfigError(
                 f"{told}: wording {index} tells the defender no claim that the {rules} referee accepts (it reads "
                 f"English), so it could not win; {remedy}"

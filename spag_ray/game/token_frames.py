@@ -28,6 +28,7 @@ from spag_ray.tokens import (
     check_marks_are_split,
     end_ids,
     framing_ids,
+    holds_a_mark,
     plain_ids,
     template_ids,
     template_parts,
@@ -178,6 +179,8 @@ class ChatFrame(TokenFrame):
         return ids
 
     def _check_whole(self) -> None:
+        if any(holds_a_mark(self.tokenizer, text) for text in _SAMPLES):  # the pieces split it, the whole does not
+            return
         whole = self.whole_ids([{"content": text} for text in _SAMPLES])
         pieces = self._joined(*self._opening, _SAMPLES[0], *self._to_reply)
         for reply, heard in zip(_SAMPLES[1::2], _SAMPLES[2::2], strict=True):

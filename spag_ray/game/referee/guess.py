@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from spag_ray.game.referee.candidates import Candidate, collect
+from spag_ray.game.referee.folding import fold
 from spag_ray.game.referee.phrases import FILLER, LEAD, TALK_GOES_ON
 from spag_ray.game.referee.ruling import FoldedText
 from spag_ray.game.referee.skeleton import without_accents
@@ -78,6 +79,11 @@ def find_claim(folded: FoldedText) -> re.Match[str] | None:
         if not _NOT_MEANT.search(clause) and not _QUOTED.search(before):
             return match
     return None
+
+
+def says_claim(text: str) -> bool:
+    """Whether the words of a claim are in a text, whatever they mean there."""
+    return _CLAIM.search(fold(text).text) is not None
 
 
 def names_word(folded: FoldedText, claim: re.Match[str], word: str) -> Guess:

@@ -9,10 +9,11 @@ from markupsafe import Markup
 from spag_ray.episodes.game_count import GameCount
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.game_names import TABOO_NAMES, GameNames
-from spag_ray.results.ratings import WinMatrix, mean_score, wilson_interval
+from spag_ray.results.ratings import WinMatrix, mean_score
 from spag_ray.results.report.figure import MARK, Figure, as_label, line, numbered
 from spag_ray.results.report.markup import NOTHING, table
 from spag_ray.results.report.transcripts import Payoffs, Transcripts
+from spag_ray.results.standings import Estimate
 from spag_ray.stages import Stage, StageKind, order_of
 
 # In the order of the bars: outcomes that are good for the attacker on the left, for the defender on the right.
@@ -173,9 +174,11 @@ def _mean(payoffs: Payoffs | None) -> str:
     return "-" if payoffs is None else f"{payoffs.mean:+.3f} ± {payoffs.margin:.3f}"
 
 
-def matrix_figure(name: str, title: str, matrix: WinMatrix, game: GameNames = TABOO_NAMES) -> Figure | None:
+def matrix_figure(
+    name: str, title: str, matrix: WinMatrix, estimates: Mapping[tuple[str, str], Estimate], game: GameNames
+) -> Figure | None:
     """The first seat's score by its player (rows) and the player of the second (columns); None if no player has met
-    another: tables have how one fares against itself."""
+    another: tables have how one fares against itself. `estimates`: the scores with their intervals, as far as known."""
     met = {(row["attacker"], row["defender"]) for row in matrix.as_json()}
     if all(attacker == defender for attacker, defender in met):
         return None
@@ -185,15 +188,16 @@ def matrix_figure(name: str, title: str, matrix: WinMatrix, game: GameNames = TA
     scores = [[round(mean_score(each, Role.ATTACKER), 3) if each else None for each in row] for row in counts]
     between = [
         [
-            "" if score is None else "{:.2f} to {:.2f}".format(*wilson_interval(score * count, count))
-            for score, count in zip(*row, strict=True)
+            f"{found.low:.2f} to {found.high:.2f}" if (found := estimates.get((attacker, defender))) else ""
+            for defender in defenders
         ]
-        for row in zip(scores, games, strict=True)
+        for attacker in attackers
     ]
     first, second = map(as_label, game.seats)
     against = "attacks" if game.has_words else f"as {first} against"
     num_cells = len(attackers) * len(defenders)
-    written = "%{z:.2f}<br>%{text}" if num_cells <= MOST_CELLS_WITH_INTERVALS else "%{z:.2f}"
+    written = "%{z:.2f}<br>%{text}" if estimates and num_cells <= MOST_CELLS_WITH_INTERVALS else "%{z:.2f}"
+    within = " (95%: %{text})" if estimates else ""
     heat = {
         "type": "heatmap",
         "x": [as_label(name) for name in defenders],
@@ -207,7 +211,7 @@ def matrix_figure(name: str, title: str, matrix: WinMatrix, game: GameNames = TA
         "hoverongaps": False,
         "colorscale": [[0, "--defender"], [0.5, "--middle"], [1, "--attacker"]],
         "colorbar": {"thickness": 10, "outlinewidth": 0, "tickvals": [0, 0.5, 1], "len": 0.9},
-        "hovertemplate": "%{y} " + against + " %{x}: %{z:.2f} (95%: %{text}) of %{customdata} games<extra></extra>",
+        "hovertemplate": "%{y} " + against + " %{x}: %{z:.2f}" + within + " of %{customdata} games<extra></extra>",
         "text": between,
         **({"texttemplate": written} if num_cells <= MOST_NUMBERED_CELLS else {}),
     }

@@ -52,6 +52,7 @@ from spag_ray.results.report.solved_figures import solved_figures, solved_table
 from spag_ray.results.report.step_figures import LEARNING, MISMATCH, step_figures
 from spag_ray.results.report.tokens import Aligner, Decode
 from spag_ray.results.report.transcripts import read_transcripts
+from spag_ray.results.standings import score
 
 MAX_GAMES = 20_000  # on one page
 Draw: TypeAlias = Callable[[Sequence[Figure | None]], Markup]  # figures -> their placeholders
@@ -141,7 +142,7 @@ def _charts(run: Gathered, draw: Draw) -> dict[str, Markup]:
     """{section: its HTML}. A section without data says so; one that no game has is empty."""
     files, measured, game = run.files, run.measured, run.files.game
     league_title = f"The league: {game.seat(Role.ATTACKER)}'s score, by version"
-    league = draw([matrix_figure("league", league_title, files.league, game)])
+    league = draw([matrix_figure("league", league_title, files.league, {}, game)])
     if len(run.each_game) == 1:
         found = _of_game(run, draw, league)
     else:
@@ -170,7 +171,9 @@ def _of_game(run: Gathered, draw: Draw, league: Markup) -> dict[str, Markup]:
         for each in match.games:
             matrix.add(match.attacker, match.defender, each.outcome)
     met_title = f"{game.title(Role.ATTACKER)}'s score against each {game.seat(Role.DEFENDER)}"
-    met = draw([matrix_figure("matrix", met_title, matrix, game)])
+    pairs = dict.fromkeys((match.attacker, match.defender) for match in files.matches if match.games)
+    estimates = {pair: score([files.matches], *pair, roles=(Role.ATTACKER,)) for pair in pairs}
+    met = draw([matrix_figure("matrix", met_title, matrix, estimates, game)])
     ranks = rating_table(files.matches, game) if files.matches else NOTHING
     ended = [*outcome_figures(run.transcripts, measured.alarmed, game), payoff_figure(run.transcripts, game)]
     return {

@@ -373,7 +373,7 @@ def test_scores_between_players_have_intervals(run: Path) -> None:
     games += [Game(f"word{number}", Outcome.win_of(Role.DEFENDER), 2) for number in range(6)]
     write_matches(run / "matches.json", [Match("spag-2", "imitated", tuple(games)), Match("spag-2", "spag-2", ())])
     (cell,) = page_of(run).unpacked("figures")["matrix"]["data"]
-    assert (cell["z"], cell["text"]) == ([[0.5]], [["0.25 to 0.75"]])
+    assert (cell["z"], cell["text"]) == ([[0.5]], [["0.14 to 0.86"]]), "six words, not twelve games"
     few = [Match(*seats, tuple(games[:4])) for seats in (("spag-2", "imitated"), ("imitated", "spag-2"))]
     write_matches(run / "matches.json", few)
     assert "no interval: fewer than 5 words; 0.5 is even" in page_of(run).text

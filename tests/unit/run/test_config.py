@@ -101,6 +101,13 @@ def test_a_fault_that_overrides_make_blames_them_and_not_the_shipped_file(overri
     assert "quickstart.yaml" not in str(caught.value)
 
 
+def test_a_fault_of_an_override_is_not_blamed_on_a_file_that_has_another(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text("self_play: {rounds: many}\n")
+    with pytest.raises(ConfigError, match=r"^-o self_play\.rounds: should be a whole number \(got 'few'\)"):
+        load_config(str(path), ["self_play.rounds=few", "self_play.rounds=few"])
+
+
 def test_a_fault_of_the_file_blames_the_file_whatever_is_overridden(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     path.write_text("self_play: {rounds: many}\nsampling: {top_k: 5}\n")

@@ -77,6 +77,13 @@ def german(folder: Path, defender: str, claim: str = "I know the word! It is `{w
     return str(folder / "german.yaml")
 
 
+def test_a_prompt_file_may_tell_any_claim_that_the_strict_referee_accepts(tmp_path: Path) -> None:
+    prompts = german(tmp_path, "Say: I now know the word! It is `X`!", "I now know the word! It is `{word}`!")
+    check_words(parse_config({"prompts": prompts}), ["river"], [])
+    with pytest.raises(ConfigError, match="is no guess to the published referee"):
+        check_words(parse_config({"prompts": prompts, "game": {"rules": "published"}}), ["river"], [])
+
+
 @pytest.mark.parametrize("rules", ["strict", "published"])
 @pytest.mark.parametrize(
     ("defender", "claim", "fault"),
