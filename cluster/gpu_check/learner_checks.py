@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from cluster.gpu_check.check import GIB, SHAPES, Finding, Told, random_model, seconds, synchronize
 
 MODULES = ("torch", "transformers", "safetensors")
-LEARNER = (*MODULES, "deepspeed", "pydantic", "msgpack")
+LEARNER = (*MODULES, "deepspeed", "accelerate", "pydantic", "msgpack")
 LENGTHS = (40, 300, 1024, 2048, 4096, 8192)
 MOST_ERROR = 0.02  # relative to a norm, in bfloat16
 TOKENS = 4096  # per micro-batch

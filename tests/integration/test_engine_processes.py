@@ -47,8 +47,8 @@ def test_a_killed_engine_takes_its_core_with_it_within_five_seconds(tiny_model: 
             r"max seq len \(1024\).*; raise engine.kv_cache_gib, or lower engine.max_model_len; the whole trace",
         ),
         (
-            {"max_model_len": 4096},
-            r"max_model_len \(4096\) is greater than the derived .*; lower engine.max_model_len; the",
+            {"max_model_len": 16384},
+            r"max_model_len \(16384\) is greater than the derived .*; lower engine.max_model_len; the",
         ),
     ],
 )

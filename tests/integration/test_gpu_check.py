@@ -41,8 +41,9 @@ def test_the_engines_check_passes(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_learners_half_is_seen_where_nothing_else_is_installed(tmp_path: Path) -> None:
-    """Torch, transformers, safetensors and DeepSpeed: the learner's checks run, the others say what they need."""
-    python = python_with(("torch", "transformers", "safetensors", "deepspeed"), tmp_path / "bare")
+    """Torch, transformers, safetensors, accelerate and DeepSpeed: the learner's checks run, the others say what they
+    need."""
+    python = python_with(("torch", "transformers", "safetensors", "accelerate", "deepspeed"), tmp_path / "bare")
     only = "learner ZeRO-3,learner asleep,export,engine,run ipc"
     command = [str(python), "-m", "benchmarks.gpu_check", "--device", "cpu", "--shape", "tiny", "--only", only]
     ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
