@@ -49,7 +49,7 @@ from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
 from spag_ray.training_data.listened_turns import count_leading, spread
 from spag_ray.training_data.rewards import decayed_shares
-from spag_ray.training_data.samples import GameSample, TurnSample
+from spag_ray.training_data.samples import GameSample, Sample
 from spag_ray.training_data.shares import Batch
 
 # As long as the published prompt (about 300 tokens); the shipped prompts are a third of it.
@@ -120,17 +120,17 @@ def games_of(style: str, num_games: int, model: str, deciding: bool = False) -> 
             turns.append(Turn(role, text, renderer.prompt(turns, role, word), said, (0.0,) * len(said), "benchmark"))
         claim = renderer.claim(word)
         listening = tuple(
-            TurnSample(turn.prompt_ids + claim.opening_ids, claim.word_ids, 1.0)
+            Sample(turn.prompt_ids + claim.opening_ids, claim.word_ids, 1.0)
             for turn in turns
             if turn.role is Role.DEFENDER
         )
         won = [turn for turn in turns if turn.role is winner]
         shares = decayed_shares(len(won), 0.8)
         samples = tuple(
-            TurnSample(turn.prompt_ids, turn.token_ids, share) for turn, share in zip(won, shares, strict=True)
+            Sample(turn.prompt_ids, turn.token_ids, share) for turn, share in zip(won, shares, strict=True)
         )
         if deciding and winner is Role.ATTACKER:
-            samples += (TurnSample(turns[-1].prompt_ids, turns[-1].token_ids, -1.0),)
+            samples += (Sample(turns[-1].prompt_ids, turns[-1].token_ids, -1.0),)
         games.append(GameSample(f"{style}/{number}", winner, 1.0, samples, listening))
     return games
 

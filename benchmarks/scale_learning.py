@@ -29,7 +29,7 @@ from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import ClusterConfig, LearnerConfig
 from spag_ray.episodes.wire import decode, encode
 from spag_ray.game.rules import Role
-from spag_ray.training_data.samples import GameSample, TurnSample
+from spag_ray.training_data.samples import GameSample, Sample
 from spag_ray.training_data.shares import Batch
 from spag_ray.weights.snapshot import Bucket, checksum
 
@@ -53,7 +53,7 @@ class SimulatedLearner:
     def step(self, batch: Batch, temperature: float, at_start: bool) -> Any:
         return len(batch.items)
 
-    def score(self, turns: list[TurnSample], temperature: float, stand_in: TurnSample | None) -> Any:
+    def score(self, turns: list[Sample], temperature: float, stand_in: Sample | None) -> Any:
         return [tuple(float(token) for token in turn.target_ids) for turn in turns]
 
     def bucket(self, index: int) -> Bucket | None:
@@ -62,7 +62,7 @@ class SimulatedLearner:
         self._staging[:] = index % 256
         return Bucket(index, (), self._staging, checksum(self._staging))
 
-    def score_here(self, turn: TurnSample) -> list[float]:
+    def score_here(self, turn: Sample) -> list[float]:
         return [0.0] * len(turn.target_ids)
 
 
@@ -110,7 +110,7 @@ def example_games(count: int) -> list[GameSample]:
     games = []
     for number in range(count):
         turns = tuple(
-            TurnSample(turn.prompt_ids, turn.token_ids, 0.5, turn.logprobs, role=turn.role)
+            Sample(turn.prompt_ids, turn.token_ids, 0.5, turn.logprobs, role=turn.role)
             for turn in decode(data).turns
         )
         games.append(GameSample(str(number), Role.ATTACKER, 1.0, turns))

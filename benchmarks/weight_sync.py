@@ -41,7 +41,7 @@ from spag_ray.config.parts import ClusterConfig, LearnerConfig, SyncConfig
 from spag_ray.game.rules import Role
 from spag_ray.results.lines import SyncLine
 from spag_ray.results.metric_lines import MetricLines
-from spag_ray.training_data.samples import GameSample, TurnSample
+from spag_ray.training_data.samples import GameSample, Sample
 
 
 def memcpy_rate(num_bytes: int = 2**28) -> float:
@@ -59,7 +59,7 @@ def memcpy_rate(num_bytes: int = 2**28) -> float:
 def time_sync(model: str, num_engines: int, repeats: int, sync: SyncConfig) -> dict[str, Any]:
     """Seconds of each sync, and the bytes sent to one engine."""
     prompt = tuple(load_tokenizer(model).encode("What flows from a lake to the sea?"))
-    turn = TurnSample(prompt, (11, 12, 13), 1.0, (-1.0, -1.0, -1.0), (-1.0, -1.0, -1.0), role=Role.ATTACKER)
+    turn = Sample(prompt, (11, 12, 13), 1.0, (-1.0, -1.0, -1.0), (-1.0, -1.0, -1.0), role=Role.ATTACKER)
     games = [GameSample("e/0", Role.ATTACKER, 1.0, (turn,))]
     with ray_session(ClusterConfig(num_cpus=4, object_store_gib=1.0)), tempfile.TemporaryDirectory() as folder:
         actor = ray.remote(EngineActor)

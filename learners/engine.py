@@ -17,15 +17,17 @@ import math
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import deepspeed
+import numpy as np
 import torch
 from deepspeed.runtime.config import DeepSpeedConfigError
 from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum
 from deepspeed.runtime.zero.partition_parameters import DeepSpeedTensorOverride, PartitionedParamStatus
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from learners.deepspeed_config import deepspeed_config
@@ -245,21 +247,14 @@ def _part_of(parameter: Any, whole: Tensor, world: World) -> Tensor:
     return nn.functional.pad(part, (0, num_here - len(part)))
 
 
-def sum_over_ranks(values: list[float]) -> list[float]:
-    """Each value summed over the learner group."""
-    return _reduced(values, torch.distributed.ReduceOp.SUM)
-
-
-def max_over_ranks(values: list[float]) -> list[float]:
-    """Each value's maximum over the learner group."""
-    return _reduced(values, torch.distributed.ReduceOp.MAX)
-
-
-def _reduced(values: list[float], operation: torch.distributed.ReduceOp) -> list[float]:
-    tensor = torch.tensor(values, dtype=torch.float64)
-    if torch.distributed.get_world_size() > 1:
-        torch.distributed.all_reduce(tensor, op=operation)
-    return tensor.tolist()
+def gathered_over_ranks(values: Sequence[float]) -> NDArray[np.float64]:
+    """[ranks, values]: those of every rank of the learner group."""
+    own = torch.tensor(values, dtype=torch.float64)
+    found = [own]
+    if (size := torch.distributed.get_world_size()) > 1:
+        found = [torch.empty_like(own) for _ in range(size)]
+        torch.distributed.all_gather(found, own)
+    return torch.stack(found).numpy()
 
 
 def _find_ninja() -> None:

@@ -6,7 +6,7 @@ are in the cache) and computed again in the backward pass. No tensor of the voca
 passes. The host knows the rows of all targets in advance, so it never waits for a GPU.
 
     head = TargetHead.install(model)
-    with head.asked_for(rows, target_ids, temperature):
+    with head.asked_for(Targets.of(rows, target_ids, num_rows), temperature):
         logprobs = model(..., logits_to_keep=nodes).logits[0]         # [targets], with gradient
     head.entropies                                                    # [targets], without
 """
@@ -28,9 +28,9 @@ GPU_SOFTMAX_BYTES = 64 * 2**20
 MATMUL_ROWS = 256
 
 
-class _Targets(NamedTuple):
-    """The targets of a call, sorted by row. `rows`, `ids` [K] on the model's device; `places` [K]: the index of each
-    requested target after sorting; `counts` [n + 1], on the host: how many targets precede each row."""
+class Targets(NamedTuple):
+    """The targets of a call, sorted by row. `rows`, `ids` [K]; `places` [K]: the index of each requested target after
+    sorting; `counts` [n + 1]: how many targets precede each row, always on the host."""
 
     rows: Tensor
     ids: Tensor
@@ -38,11 +38,11 @@ class _Targets(NamedTuple):
     counts: list[int]
 
     @classmethod
-    def of(cls, rows: Tensor, ids: Tensor, num_rows: int, device: torch.device) -> _Targets:
-        """rows, ids: [K] on the host."""
+    def of(cls, rows: Tensor, ids: Tensor, num_rows: int) -> Targets:
+        """rows, ids: [K] on the host, as are the results. The head needs them on the model's device."""
         rows, order = rows.sort(stable=True)
         counts = torch.searchsorted(rows, torch.arange(num_rows + 1))
-        return cls(rows.to(device), ids[order].to(device), order.argsort().to(device), counts.tolist())
+        return cls(rows, ids[order], order.argsort(), counts.tolist())
 
     def within(self, start: int, end: int) -> slice:
         """The targets in rows [start, end)."""
@@ -54,7 +54,7 @@ class TargetHead:
 
     def __init__(self, layer: nn.Linear) -> None:
         self._layer = layer
-        self._asked: tuple[Tensor, Tensor, float | Tensor, bool] | None = None
+        self._asked: tuple[Targets, float | Tensor, bool] | None = None
         self._logits = layer.forward
         self.entropies: Tensor | None = None
 
@@ -68,12 +68,10 @@ class TargetHead:
         return head
 
     @contextlib.contextmanager
-    def asked_for(
-        self, rows: Tensor, targets: Tensor, temperature: float | Tensor, with_entropies: bool = True
-    ) -> Iterator[None]:
-        """In this block, the layer's output for hidden states [1, n, d] is [1, K]: the log-probability of targets[k] in
-        row rows[k] (both on the host), at `temperature`, one for all rows or [n]."""
-        self._asked = (rows, targets, temperature, with_entropies)
+    def asked_for(self, targets: Targets, temperature: float | Tensor, with_entropies: bool = True) -> Iterator[None]:
+        """In this block, the layer's output for hidden states [1, n, d] is [1, K]: the log-probability of each target
+        in its row, at `temperature`, one for all rows or [n] in float32 (float64 of float64 models)."""
+        self._asked = (targets, temperature, with_entropies)
         try:
             yield
         finally:
@@ -82,11 +80,8 @@ class TargetHead:
     def forward(self, hidden: Tensor) -> Tensor:
         if self._asked is None:
             return self._logits(hidden)
-        rows, ids, temperature, with_entropies = self._asked
-        layer, device = self._layer, hidden.device
-        if isinstance(temperature, Tensor):
-            temperature = temperature.to(device, _at_least_float32(hidden.dtype))
-        targets = _Targets.of(rows, ids, hidden.shape[1], device)
+        targets, temperature, with_entropies = self._asked
+        layer = self._layer
         logprobs, entropies = _TargetLogprobs.apply(
             hidden[0], layer.weight, layer.bias, targets, temperature, with_entropies
         )
@@ -107,7 +102,7 @@ class _TargetLogprobs(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        targets: _Targets,
+        targets: Targets,
         temperature: float | Tensor,
         with_entropies: bool,
     ) -> tuple[Tensor, Tensor]:

@@ -1,9 +1,9 @@
 """One rank of the learner group.
 
     learner = Learner(model, LearnerConfig(), ObjectiveConfig(), World())
-    learner.begin_stage("self_play", num_steps=12, learning_rate=2e-6)
+    learner.begin_stage(StageSpec("self_play", num_steps=12, learning_rate=2e-6, kl_coeff=0.2))
     scores = learner.score(turns, temperature=1.0)               # [L] of each turn
-    report = learner.step(Batch(games), temperature=1.0)
+    report = learner.step(Batch(games))
     for index in range(learner.num_buckets):
         learner.bucket(index)                                    # weights as bytes, valid until the next
 
@@ -13,48 +13,42 @@ same order.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from learners.attention import TREE, check_compiles
-from learners.batch import BatchLoss, BatchMaxima, BatchSums, Method
 from learners.deepspeed_config import deepspeed_config, loads_in_parts
-from learners.engine import Partition, TrainingEngine, World, max_over_ranks, sum_over_ranks
+from learners.engine import Partition, TrainingEngine, World, gathered_over_ranks
 from learners.export import Exporter, whole_weights
 from learners.forward import MicroBatch, token_logprobs, token_logprobs_and_entropies
 from learners.head import TargetHead
 from learners.learning_rate import learning_rate_at
 from learners.model_folder import StoredWeights, load_model, load_model_in_parts, write_model
-from learners.packing import TokenSample, check_packable, pack
+from learners.packing import check_packable, pack
 from learners.padding import pad
 from learners.stage_start import StageStart
+from learners.step_sums import StepSums, step_report
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import Channel, LearnerConfig
 from spag_ray.errors import LearnerError
-from spag_ray.game.rules import Role
 from spag_ray.host.memory import keep_freed_memory, release_freed_memory
 from spag_ray.results.lines import StepReport
 from spag_ray.results.saved_models import writing
-from spag_ray.training_data.samples import TurnSample
+from spag_ray.training_data.samples import Sample
 from spag_ray.training_data.shares import Batch, check_turns
+from spag_ray.training_data.stage_spec import StageSpec
+from spag_ray.training_data.terms import Rows
 from spag_ray.weights.snapshot import Bucket
 
-
-@dataclass
-class _Stage:
-    method: Method
-    num_steps: int
-    learning_rate: float
-    kl_coeff: float
-    step: int = field(default=0)
-    listening_coeff: float = 0.0  # checkpoints of earlier versions have none
+_NO_SCORES = np.zeros(0, np.float32)
 
 
 class Learner:
@@ -95,7 +89,8 @@ class Learner:
 
             self._published = Exporter(self._engine, adapter_weights(module), dtype, config.bucket_bytes)
         self._stage_start = StageStart(self._engine)
-        self._stage = _Stage("self_play", 1, 0.0, objective.kl_coeff)
+        self._spec = StageSpec("self_play", 1, 0.0, objective.kl_coeff)
+        self._num_steps_done = 0
         self._is_asleep = False
         self._sender: Any = None
 
@@ -120,18 +115,16 @@ class Learner:
 
         return adapter_config(self._engine.inner_module)
 
-    def begin_stage(
-        self, method: Method, num_steps: int, learning_rate: float, kl_coeff: float, listening_coeff: float = 0.0
-    ) -> None:
-        """A stage is a training run of its own: fresh Adam moments, a fresh warm-up and cosine over `num_steps`. With
+    def begin_stage(self, spec: StageSpec) -> None:
+        """A stage is a training run of its own: fresh Adam moments, a fresh warm-up and cosine over its steps. With
         learner.keep_moments, it keeps the moments of the stage before."""
         if not self._config.keep_moments:
             self._engine.forget_moments()
-        self._stage = _Stage(method, num_steps, learning_rate, kl_coeff, listening_coeff=listening_coeff)
+        self._spec, self._num_steps_done = spec, 0
 
-    def continue_stage(self, num_steps: int) -> None:
-        """Change the stage's total number of steps, up or down."""
-        self._stage.num_steps = num_steps
+    def continue_stage(self, spec: StageSpec) -> None:
+        """The stage goes on, perhaps with another number of steps in all."""
+        self._spec = spec
 
     def keep_reference(self) -> None:
         """Make the current weights those of `score_reference`."""
@@ -154,14 +147,14 @@ class Learner:
             self._stage_start.take()
         return is_known
 
-    def check(self, turns: Sequence[TurnSample]) -> None:
+    def check(self, turns: Sequence[Sample]) -> None:
         """Raises LearnerError for tokens beyond the vocabulary."""
         check_turns(turns, self.vocabulary_size)
 
     @torch.no_grad()
     def score(
-        self, turns: Sequence[TurnSample], temperature: float = 1.0, stand_in: TurnSample | None = None
-    ) -> list[tuple[float, ...]]:
+        self, turns: Sequence[Sample], temperature: float = 1.0, stand_in: Sample | None = None
+    ) -> list[NDArray[np.float32]]:
         """Log-probabilities [L] of the tokens of each of this rank's turns under the current weights. Every rank runs
         the same number of forward passes; one without turns runs them on `stand_in`.
 
@@ -169,123 +162,80 @@ class Learner:
         """
         self.check(turns)
         micro_batches, num_micro_steps = self._micro_batches(turns, stand_in)
-        scores: list[tuple[float, ...]] = [()] * len(turns)
+        scores = [_NO_SCORES] * len(turns)
         self._engine.module.eval()
         for micro_step in range(num_micro_steps):
             micro_batch = micro_batches[min(micro_step, len(micro_batches) - 1)]
             logprobs = token_logprobs(self._engine.module, micro_batch, temperature)
             if micro_step < len(micro_batches) and turns:
-                for index, values in zip(micro_batch.sample_indices, logprobs, strict=True):
-                    scores[index] = tuple(values.float().tolist())
+                found = np.split(logprobs.float().cpu().numpy(), np.cumsum(micro_batch.lengths)[:-1])
+                for index, values in zip(micro_batch.sample_indices, found, strict=True):
+                    scores[index] = values
         self._engine.module.train()
         release_freed_memory()
         return scores
 
     def score_reference(
-        self, turns: Sequence[TurnSample], temperature: float = 1.0, stand_in: TurnSample | None = None
-    ) -> list[tuple[float, ...]]:
+        self, turns: Sequence[Sample], temperature: float = 1.0, stand_in: Sample | None = None
+    ) -> list[NDArray[np.float32]]:
         """`score` under the weights of `keep_reference` or `load_reference`."""
         with self._stage_start.in_place():
             return self.score(turns, temperature, stand_in)
 
     @torch.no_grad()
-    def score_here(self, turn: TurnSample) -> list[float]:
+    def score_here(self, turn: Sample) -> list[float]:
         """Log-probabilities [L] of one turn at temperature 1, computed whole on every rank."""
         self.check([turn])
         (micro_batch,), _ = self._micro_batches([turn], None)
         self._engine.module.eval()
-        (logprobs,) = token_logprobs(self._engine.module, micro_batch, 1.0)
+        logprobs = token_logprobs(self._engine.module, micro_batch, 1.0)
         self._engine.module.train()
-        return [float(value) for value in logprobs]
+        return logprobs.tolist()
 
-    def step(self, batch: Batch, temperature: float = 1.0, at_start: bool = False) -> StepReport:
+    def step(self, batch: Batch, at_start: bool = False) -> StepReport:
         """One optimiser step on the global batch, of which `batch` is this rank's share. If the loss or gradient is not
         finite, the weights do not change and the report has `skipped`. With `at_start`, turns need no old
-        log-probabilities: the current weights' are used. `temperature` applies to the games' turns. Tokens that were
-        not sampled (SFT rows, the words of listened turns, unsaid words) are trained at 1; claims have their own
-        temperature.
+        log-probabilities: the current weights' are used.
 
-        Raises LearnerError when the batch is empty.
+        Nothing waits for a GPU before the sums of the whole batch are read. Raises LearnerError when the batch is
+        empty.
         """
         began = time.perf_counter()
         assert batch.whole is not None or self._world.size == 1, "a rank of several takes its share of a batch"
-        items = batch.items
-        if not items and batch.stand_in is None:
+        rows = Rows.of(batch, self._objective, self._spec)
+        if not rows.samples and batch.stand_in is None:
             raise LearnerError("an optimiser step needs a batch with games or SFT rows")
-        micro_batches, num_micro_steps = self._micro_batches([item.turn for item in items], batch.stand_in)
-        temperatures = [item.temperature(temperature) for item in items]
-        stage = self._stage
-        batch_loss = BatchLoss(batch, stage.method, self._objective, stage.kl_coeff, at_start, stage.listening_coeff)
-        sums, maxima = batch_loss.sums, batch_loss.maxima
+        micro_batches, num_micro_steps = self._micro_batches(rows.samples, batch.stand_in)
+        sums = StepSums(self._objective, self._spec, at_start)
+        compute_began = time.perf_counter()
         for micro_step in range(num_micro_steps):
-            compute_began = time.perf_counter()
             micro_batch = micro_batches[min(micro_step, len(micro_batches) - 1)]
-            # A rank without items computes a placeholder, at any temperature.
-            at = [temperatures[index] for index in micro_batch.sample_indices] if items else temperature
+            # A rank without samples computes a placeholder, at any temperature.
+            at = rows.temperatures[list(micro_batch.sample_indices)].tolist() if rows.samples else 1.0
             logprobs, entropies = token_logprobs_and_entropies(self._engine.module, micro_batch, at)
-            if micro_step < len(micro_batches) and items:
-                chosen = [items[index] for index in micro_batch.sample_indices]
-                loss = batch_loss.of(chosen, logprobs, entropies)
-                if not bool(torch.isfinite(loss)):  # gradient clipping would hide it
-                    loss = torch.cat(logprobs).sum() * math.nan
-                sums.unique_tokens += micro_batch.num_tokens
-                sums.flat_tokens += micro_batch.num_flat_tokens
+            if micro_step < len(micro_batches) and rows.samples:
+                loss = sums.loss(logprobs, entropies, rows, micro_batch)
             else:
-                loss = torch.cat(logprobs).sum() * 0.0
+                loss = logprobs.sum() * 0.0
             self._engine.backward(loss, last=micro_step == num_micro_steps - 1)
-            maxima.compute_s += time.perf_counter() - compute_began
+        own = sums.read()
+        own.maxima["compute_s"] = time.perf_counter() - compute_began
         learning_rate = learning_rate_at(
-            self._stage.step, self._stage.num_steps, self._stage.learning_rate, self._config.warmup_share
+            self._num_steps_done, self._spec.num_steps, self._spec.learning_rate, self._config.warmup_share
         )
         gradient_norm = self._engine.step(learning_rate)
-        self._stage.step += 1
-        sums = BatchSums(*sum_over_ranks(list(astuple(sums))))
-        maxima = BatchMaxima(*max_over_ranks(list(astuple(maxima))))
-        return self._report(batch, sums, maxima, gradient_norm, learning_rate, time.perf_counter() - began)
-
-    def _report(
-        self,
-        batch: Batch,
-        sums: BatchSums,
-        maxima: BatchMaxima,
-        gradient_norm: float | None,
-        learning_rate: float,
-        seconds: float,
-    ) -> StepReport:
-        turns = max(sums.turns, 1.0)
-        sampled = max(sums.sampled_turns, 1.0)
-        return StepReport(
-            step=self._stage.step,
-            loss=sums.policy + sums.kl + sums.sft + sums.listening + sums.claiming + sums.unsaid,
-            policy_loss=sums.policy,
-            kl_loss=sums.kl,
-            sft_loss=sums.sft,
-            listening_loss=sums.listening if self._stage.listening_coeff else None,
-            listening_nats=sums.listened_nats / sums.listened_tokens if sums.listened_tokens else None,
-            claiming_loss=sums.claiming if self._objective.claiming_coeff else None,
-            unsaid_loss=sums.unsaid if self._objective.unsaid_coeff else None,
-            num_listened=batch.counts.num_listened if self._stage.listening_coeff else None,
-            gradient_norm=math.nan if gradient_norm is None else gradient_norm,
+        self._num_steps_done += 1
+        over_ranks = own.over_ranks(gathered_over_ranks)
+        seconds = time.perf_counter() - began
+        return step_report(
+            over_ranks,
+            batch.counts,
+            self._objective,
+            self._spec,
+            step=self._num_steps_done,
+            gradient_norm=gradient_norm,
             learning_rate=learning_rate,
-            kl=sums.divergence / turns,
-            clip_fraction=sums.clip_fraction / turns,
-            ratio_mean=sums.ratio / turns,
-            ratio_max=maxima.ratio,
-            mismatch_mean=sums.mismatch / sampled,
-            gap_mean=sums.gap / sampled,
-            gap_max=maxima.gap,
-            gap_k3=sums.gap_k3 / sampled,
-            entropy=sums.entropy / sums.turns if sums.turns else math.nan,
-            attacker_weight=batch.counts.role_weights[Role.ATTACKER],
-            defender_weight=batch.counts.role_weights[Role.DEFENDER],
-            num_target_tokens=int(sums.target_tokens),
-            num_unique_tokens=int(sums.unique_tokens),
-            num_flat_tokens=int(sums.flat_tokens),
-            unique_share=sums.unique_tokens / max(sums.flat_tokens, 1.0),
-            tokens_per_s=sums.unique_tokens / seconds,
             seconds=seconds,
-            compute_s=maxima.compute_s,
-            skipped=gradient_norm is None,
         )
 
     def save_model(self, folder: str, adapter_alone: bool = False) -> None:
@@ -341,22 +291,27 @@ class Learner:
     def save_state(self, folder: str) -> None:
         """Write weights, optimiser, the stage's progress and the adapters of its start, to resume from. A collective
         call; every rank writes its part."""
-        self._engine.save(folder, {"stage": asdict(self._stage), "num_ranks": self._world.size})
+        stage = {**asdict(self._spec), "step": self._num_steps_done}
+        self._engine.save(folder, {"stage": stage, "num_ranks": self._world.size})
         if self._config.lora is not None and self._stage_start.is_held:
             self._stage_start.save(self._reference_file(folder))
 
-    def load_state(self, folder: str) -> None:
-        """The inverse of `save_state`. Raises LearnerError when the group has another number of ranks."""
+    def load_state(self, folder: str) -> StageSpec:
+        """The inverse of `save_state`; returns the stage that had begun (without its name and temperature, if an
+        earlier version saved it). Raises LearnerError when the group has another number of ranks."""
         extra = self._engine.load(folder)
         if extra["num_ranks"] != self._world.size:
             raise LearnerError(
                 f"{folder}: this checkpoint has {extra['num_ranks']} learner ranks, but the group has "
                 f"{self._world.size}; set learner.num_ranks: {extra['num_ranks']}"
             )
-        self._stage = _Stage(**extra["stage"])
+        stage = dict(extra["stage"])
+        self._num_steps_done = stage.pop("step")
+        self._spec = StageSpec(**stage)
         self._stage_start.forget()
         if self._reference_file(folder).exists():
             self._stage_start.load(self._reference_file(folder))
+        return self._spec
 
     def _reference_file(self, folder: str) -> Path:
         return Path(folder) / f"stage-start-{self._world.rank}.safetensors"
@@ -373,16 +328,15 @@ class Learner:
             self._engine.reload()
         self._is_asleep = False
 
-    def _micro_batches(self, turns: Sequence[TurnSample], stand_in: TurnSample | None) -> tuple[list[MicroBatch], int]:
+    def _micro_batches(self, turns: Sequence[Sample], stand_in: Sample | None) -> tuple[list[MicroBatch], int]:
         """This rank's micro-batches, and the number of forward passes of every rank. A rank without turns gets one
         micro-batch of `stand_in`, to take part in collective calls."""
         if not turns:
             assert stand_in is not None, "a rank without turns needs one to take part"
             turns = [stand_in]
-        samples = [TokenSample(turn.prompt_ids, turn.target_ids) for turn in turns]
         budget = self._config.max_tokens_per_microbatch
-        cut: list[MicroBatch] = [*(pack if self._config.packing == "trees" else pad)(samples, budget)]
-        return cut, int(max_over_ranks([len(cut)])[0])
+        cut: list[MicroBatch] = [*(pack if self._config.packing == "trees" else pad)(turns, budget)]
+        return cut, int(gathered_over_ranks([len(cut)]).max())
 
 
 def _load(folder: str, config: LearnerConfig, world: World) -> torch.nn.Module:

@@ -1,18 +1,25 @@
-"""The losses of SPAG (arXiv 2404.10642), as pure functions of log-probabilities.
+"""The losses of SPAG (arXiv 2404.10642), as functions of the log-probabilities of all trained tokens at once.
 
-Two families. `published_*` are the losses of the paper's public code, on one mean log-probability per
-sample. `spag_*` is the paper's objective without that code's artefacts, token by token under four policies:
+`batch_loss` is what trains: one masked expression over the tokens of a micro-batch, with sums over the tokens of each
+text. `spag_loss` and the `published_*` losses are the same functions for callers with lists or logits.
 
-    mu      sampled the tokens (the engine, at the sampling temperature)   theta   the learner now
-    old     the learner at the round's start                               ref     frozen at the stage's start
+The objective `spag` is the paper's without its code's artefacts, token by token under four policies:
 
-Every loss is a sum of pieces that are already divided by the counts of the global batch (`num_*`), so a
-learner runs the pieces of one micro-batch backward at a time and adds gradients. Only theta has a gradient.
+    sampler  sampled the tokens (the engine, at the sampling temperature)   theta  the learner now
+    old      the learner at the round's start                               ref    frozen at the stage's start
+
+`published` and imitation are the losses of the paper's public code, on one mean log-probability per text.
+
+Each text's weight in a term (spag_ray/training_data/terms.py) holds the counts of the global batch, so a learner runs
+one micro-batch backward at a time and adds gradients. Only theta has a gradient. Nothing here reads a value on the
+host, so a GPU is never waited for.
+
+A new term: its formula in `batch_loss`, its weight in terms.py, its key in the configuration, its line in StepReport.
 
     >>> logprobs = [-1.0, -2.0]
-    >>> turn = TurnLogprobs(theta=logprobs, old=logprobs, ref=logprobs, mu=logprobs, advantage=1.0)
-    >>> game = GameLogprobs(role="attacker", weight=2.0, turns=(turn,))
-    >>> spag_loss([game], sft=[], kl_coeff=0.2, sft_coeff=0.5, clip_range=0.2, mismatch_cap=2.0).loss.item()
+    >>> turn = {"theta": logprobs, "old": logprobs, "ref": logprobs, "mu": logprobs, "advantage": 1.0}
+    >>> games = [{"role": "attacker", "weight": 2.0, "turns": [turn]}]
+    >>> spag_loss(games, sft=[], kl_coeff=0.2, sft_coeff=0.5, clip_range=0.2, mismatch_cap=2.0).loss.item()
     -2.0
 """
 
@@ -20,76 +27,235 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-LengthNorm = Literal["mean", "constant"]
-KlWeighting = Literal["none", "ratio"]
+from learners.published_losses import (
+    MAX_LOG_RATIO,
+    at_least_float32,
+    bounded_ratio,
+    mean_logprobs,
+    published_imitation_loss,
+    published_imitation_terms,
+    published_offline_po_loss,
+    published_offline_po_terms,
+)
+from spag_ray.config.objective import ObjectiveConfig
+from spag_ray.training_data.stage_spec import StageSpec
+from spag_ray.training_data.terms import KINDS, TERMS
+
+__all__ = [
+    "batch_loss",
+    "mean_logprobs",
+    "published_imitation_loss",
+    "published_imitation_terms",
+    "published_offline_po_loss",
+    "published_offline_po_terms",
+    "spag_loss",
+]
+
 Logprobs: TypeAlias = Tensor | Sequence[float]
-IGNORED_LABEL = -100
-# exp of a larger log-ratio is no useful signal, and float32 overflows at 88: beyond this its gradient is zero.
-MAX_LOG_RATIO = 20.0
 MIN_ASKED = 1e-6  # below it, the gradient of log(1 - q) is zero
 MAX_SAID = 0.999  # above it, the gradient of log(1 - p) is zero
+DECIDING, BETWEEN, WORD = 1, 2, 3  # the parts of a claim: "I know the word", "! It is", the word
+
+# What `batch_loss` sums over the texts beside the terms. All but the first are of turns, one addend per turn: means
+# over its tokens of the entropy, k3 of ref and theta, the share on the clipped branch, exp(theta - old); and of sampled
+# turns alone exp(old - sampler), not capped, and |old - sampler| and its k3, engine against learner.
+STATISTICS = (
+    "listened_nats",
+    "entropy",
+    "divergence",
+    "clip_fraction",
+    "ratio",
+    "mismatch",
+    "gap",
+    "gap_k3",
+)
+MAXIMA = ("ratio_max", "gap_max")
 
 
 @dataclass(frozen=True)
-class TurnLogprobs:
-    """One trained turn: [len] log-probabilities of its tokens under four policies, and its advantage A_t.
+class TrainedTokens:
+    """The M trained tokens of a micro-batch's S texts, one text after the other, on one device.
 
-    Lists become float64 tensors. Raises ValueError when the four differ in length or are empty.
+    lengths [S] int64, the tokens of each text; texts [M] int64, the text of each token. kinds [S] int64, places in
+    KINDS; advantages [S]; weights [terms, S] in the order of TERMS. logprobs [3, M]: under sampler, old and ref;
+    is_known [3, S] bool: whether a text has them (the old of a text that has none are those of theta, the others those
+    of old). parts [M] int64: of a claim, else 0. held: the kinds among these texts, known to the host.
     """
 
-    theta: Logprobs
-    old: Logprobs
-    ref: Logprobs
-    mu: Logprobs
-    advantage: float
+    lengths: Tensor
+    texts: Tensor
+    kinds: Tensor
+    advantages: Tensor
+    weights: Tensor
+    logprobs: Tensor
+    is_known: Tensor
+    parts: Tensor
+    held: frozenset[str]
 
-    def __post_init__(self) -> None:
-        for name in ("theta", "old", "ref", "mu"):
-            object.__setattr__(self, name, _as_tensor(getattr(self, name)))
-        lengths = {len(values) for values in (self.theta, self.old, self.ref, self.mu)}
-        if len(lengths) != 1 or 0 in lengths:
-            raise ValueError(f"theta, old, ref, mu of a turn need one length > 0, got {sorted(lengths)}")
+    def of_kind(self, kind: str) -> Tensor:
+        """[M] bool: the tokens of texts of this kind."""
+        return (self.kinds == KINDS.index(kind))[self.texts]
+
+    def total(self, values: Tensor) -> Tensor:
+        """[M] or [M, n] -> [S] or [S, n]: the sum over each text's tokens."""
+        return torch.segment_reduce(values, "sum", lengths=self.lengths, unsafe=True)  # `unsafe`: no checks on the host
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The same for the mean."""
+        return self.total(values) / (self.lengths if values.ndim == 1 else self.lengths[:, None])
 
 
 @dataclass(frozen=True)
-class GameLogprobs:
-    """The trained turns of one decided game and the weight of the role that played them."""
+class BatchLoss:
+    """A micro-batch's share of the loss of its global batch: `total`, 0-d, the sum of `terms` [terms]. Without
+    gradient: `statistics` and `maxima`, in the order of their names above; the maxima are 0 without (sampled) turns."""
 
-    role: str
-    weight: float
-    turns: tuple[TurnLogprobs, ...]
+    total: Tensor
+    terms: Tensor
+    statistics: Tensor
+    maxima: Tensor
 
 
-@dataclass(frozen=True)
-class TurnStats:
-    """Statistics of a turn, for metrics: 0-d tensors without gradient.
+def batch_loss(
+    theta: Tensor, entropies: Tensor, tokens: TrainedTokens, objective: ObjectiveConfig, spec: StageSpec
+) -> BatchLoss:
+    """theta [M]: log-probabilities of the tokens under the current weights (bfloat16 is computed in float32);
+    entropies [M] of their distributions, in nats.
 
-    `clip_fraction`: share of tokens on the clipped branch; `ratio_*`: exp(theta - old); `kl`: k3 of ref and theta;
-    `mismatch_mean`: exp(old - mu), not capped; `gap_*`: |old - mu| and its k3, engine against learner.
+        spag, of a turn of n tokens with advantage A:
+            w_i = min(exp(old_i - sampler_i), cap)      r_i = exp(theta_i - old_i)      d_i = ref_i - theta_i
+            policy = (1/n) sum_i -w_i min(r_i A, clip(r_i) A)        kl = k3 = (1/n) sum_i exp(d_i) - 1 - d_i
+        listening, sft: mean(-theta)
+        claiming: -p log q - (1 - p) log(1 - q) + form;  q = exp(sum(deciding)), p = exp(sum(word)) without gradient,
+            form = mean(-between). At the minimum q = p: the model claims as often as it would be right.
+        unsaid: -log(1 - p), p = exp(sum(theta)). Over a turn's places: minus the log-probability that it says the word
+            nowhere.
+
+    With `kl_weighting: ratio`, k3 is (1/n) sum_i r_i (exp(d_i) - 1 - d_i), as in DeepSeek-V3.2 (arXiv 2512.02556,
+    equation 7). This is unbiased for tokens that old sampled; the plain sum is unbiased for tokens of theta. Where a
+    token of old has become improbable to theta, exp(d) explodes and r exp(d) does not. Its gradient is r_i (theta_i -
+    ref_i). With `length_norm: constant`, n is constant_length, which does not favour short turns.
+
+    A loss that is not finite has a gradient that is not finite either, or gradient clipping would hide it.
     """
+    theta = at_least_float32(theta)
+    weights = dict(zip(TERMS, tokens.weights, strict=True))
+    terms, statistics = dict.fromkeys(TERMS, theta.new_zeros(())), dict.fromkeys(STATISTICS, theta.new_zeros(()))
+    maxima = theta.new_zeros(len(MAXIMA))
 
-    clip_fraction: Tensor
-    ratio_mean: Tensor
-    ratio_max: Tensor
-    kl: Tensor
-    mismatch_mean: Tensor
-    gap_mean: Tensor
-    gap_max: Tensor
-    gap_k3: Tensor
+    def own(kind: str) -> Tensor:
+        """theta for the tokens of this kind, 0 for others: each formula sees its own alone."""
+        return torch.where(tokens.of_kind(kind), theta, 0.0)
+
+    if "turn" in tokens.held:
+        turns = _Turns.of(own("turn"), tokens)
+        statistics["entropy"] = (entropies * turns.share).sum()
+        if spec.trains_tokens(objective):
+            policy, k3, maxima = _spag(turns, tokens, objective, statistics)
+            terms["policy"], terms["kl"] = (weights["policy"] * policy).sum(), (weights["kl"] * k3).sum()
+        else:
+            terms["policy"] = _published(turns, tokens, weights["policy"], objective, spec)
+    for term in ("listening", "sft"):
+        if term in tokens.held:
+            terms[term] = (weights[term] * -tokens.mean(own(term))).sum()
+    if "listening" in tokens.held:
+        statistics["listened_nats"] = -own("listening").detach().sum()
+    if "claiming" in tokens.held:
+        terms["claiming"] = (weights["claiming"] * _claiming(own("claiming"), tokens)).sum()
+    if "unsaid" in tokens.held:
+        said = tokens.total(own("unsaid")).exp().clamp(max=MAX_SAID)
+        terms["unsaid"] = -(weights["unsaid"] * torch.log1p(-said)).sum()
+    of_terms = torch.stack(list(terms.values()))
+    total = of_terms.sum()
+    total = total * torch.where(torch.isfinite(total.detach()), 1.0, torch.nan)
+    return BatchLoss(total, of_terms, torch.stack(list(statistics.values())), maxima)
 
 
-@dataclass(frozen=True)
-class TurnTerms:
-    """`policy` and `k3` of one turn (0-d, before weights and counts) and its statistics."""
+class _Turns(NamedTuple):
+    """The turns among the tokens under their four policies, [M] each, 0 for tokens of other texts. `share` [M]: one by
+    the length of the token's turn; `sampled` [M]: the same of sampled turns alone."""
 
-    policy: Tensor
-    k3: Tensor
-    stats: TurnStats
+    theta: Tensor
+    old: Tensor
+    ref: Tensor
+    sampler: Tensor
+    share: Tensor
+    sampled: Tensor
+
+    @classmethod
+    def of(cls, theta: Tensor, tokens: TrainedTokens) -> _Turns:
+        is_turn = tokens.of_kind("turn")
+        has_sampler, has_old, has_ref = tokens.is_known[:, tokens.texts] & is_turn
+        sampler, old, ref = tokens.logprobs.to(theta.dtype)
+        old = torch.where(has_old, old, theta.detach())
+        share = is_turn / tokens.lengths[tokens.texts].to(theta.dtype)
+        return cls(
+            theta,
+            old,
+            torch.where(has_ref, ref, old),
+            torch.where(has_sampler, sampler, old),
+            share,
+            share * has_sampler,
+        )
+
+
+def _spag(
+    turns: _Turns, tokens: TrainedTokens, objective: ObjectiveConfig, statistics: dict[str, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(policy [S], k3 [S], maxima), see `batch_loss`. Fills in the statistics."""
+    ratio, mismatch = bounded_ratio(turns.theta, turns.old), bounded_ratio(turns.old, turns.sampler)
+    advantages = tokens.advantages[tokens.texts]
+    unclipped = ratio * advantages
+    clipped = ratio.clamp(1 - objective.clip_range, 1 + objective.clip_range) * advantages
+    distance = (turns.ref - turns.theta).clamp(max=MAX_LOG_RATIO)
+    divergence = torch.expm1(distance) - distance
+    if objective.kl_weighting == "ratio":  # multiplied out, so that exp(d), which may overflow, is not computed
+        divergence = bounded_ratio(turns.ref, turns.old) - ratio * (1 + turns.ref - turns.theta)
+    surrogate = mismatch.clamp(max=objective.mismatch_cap) * torch.minimum(unclipped, clipped)
+    constant = objective.constant_length if objective.length_norm == "constant" else None
+    policy, k3 = tokens.total(torch.stack([-surrogate, divergence], 1)).unbind(1)
+    length = constant or tokens.lengths
+    with torch.no_grad():
+        gap = turns.old - turns.sampler
+        values = {
+            "divergence": divergence * turns.share,
+            "clip_fraction": (clipped < unclipped) * turns.share,
+            "ratio": ratio * turns.share,
+            "mismatch": mismatch * turns.sampled,
+            "gap": gap.abs() * turns.sampled,
+            "gap_k3": (torch.expm1(gap.clamp(max=MAX_LOG_RATIO)) - gap) * turns.sampled,
+        }
+        statistics |= dict(zip(values, torch.stack(list(values.values())).sum(1), strict=True))
+        maxima = torch.stack([ratio * (turns.share > 0), gap.abs() * (turns.sampled > 0)]).amax(1)
+    return policy / length, k3 / length, maxima
+
+
+def _claiming(theta: Tensor, tokens: TrainedTokens) -> Tensor:
+    """[S], see `batch_loss`."""
+    is_part = torch.stack([tokens.parts == part for part in (DECIDING, BETWEEN, WORD)], dim=1).to(theta.dtype)
+    log_claims, between, word = tokens.total(theta[:, None] * is_part).unbind(1)
+    right = word.detach().exp()
+    log_asks = torch.log(-torch.expm1(log_claims.clamp(max=-MIN_ASKED)))
+    form = -between / tokens.total(is_part[:, 1]).clamp(min=1.0)
+    return -right * log_claims - (1 - right) * log_asks + form
+
+
+def _published(
+    turns: _Turns, tokens: TrainedTokens, weights: Tensor, objective: ObjectiveConfig, spec: StageSpec
+) -> Tensor:
+    """The published loss of turns, 0-d; the weights hold the number of samples."""
+    m, m0 = tokens.mean(torch.stack([turns.theta, turns.old], 1)).unbind(1)
+    if spec.method == "imitation":
+        return published_imitation_terms(m, m0, weights, spec.kl_coeff, num_samples=1).sum()
+    is_sft, clip_range = torch.zeros_like(weights), objective.clip_range
+    return published_offline_po_terms(
+        m, m0, tokens.advantages, weights, is_sft, spec.kl_coeff, 0.0, clip_range, num_game_samples=1, num_sft_samples=1
+    ).sum()
 
 
 @dataclass(frozen=True)
@@ -102,263 +268,65 @@ class SpagLoss:
     sft_term: Tensor
 
 
-def spag_turn_terms(
-    theta: Tensor,
-    old: Tensor,
-    ref: Tensor,
-    mu: Tensor,
-    advantage: float,
-    clip_range: float,
-    mismatch_cap: float,
-    length_norm: LengthNorm = "mean",
-    constant_length: int | None = None,
-    kl_weighting: KlWeighting = "none",
-) -> TurnTerms:
-    """The clipped policy term and the k3 divergence of one turn.
-
-        w_i = min(exp(old_i - mu_i), cap)      r_i = exp(theta_i - old_i)      d_i = ref_i - theta_i
-        policy = (1/n) sum_i -w_i min(r_i A, clip(r_i) A)        k3 = (1/n) sum_i exp(d_i) - 1 - d_i
-
-    With `kl_weighting: ratio`, k3 is (1/n) sum_i r_i (exp(d_i) - 1 - d_i), as in DeepSeek-V3.2 (arXiv 2512.02556,
-    equation 7). This is unbiased for tokens that old sampled; the plain sum is unbiased for tokens of theta. Where a
-    token of old has become improbable to theta, exp(d) explodes and r exp(d) does not. Its gradient is r_i (theta_i -
-    ref_i).
-
-    n is the number of tokens (`mean`) or `constant_length` (`constant`, which does not favour short turns).
-    theta, old, ref, mu: [len]; bfloat16 is computed in float32. Raises ValueError for `constant` without a
-    length.
-    """
-    theta = _at_least_float32(theta)
-    old, ref, mu = (_at_least_float32(values.detach()) for values in (old, ref, mu))
-    num_tokens = _divisor(theta, length_norm, constant_length)
-    mismatch = _ratio(old, mu)
-    ratio = _ratio(theta, old)
-    unclipped = ratio * advantage
-    clipped = ratio.clamp(1 - clip_range, 1 + clip_range) * advantage
-    distance = (ref - theta).clamp(max=MAX_LOG_RATIO)
-    divergence = torch.expm1(distance) - distance
-    if kl_weighting == "ratio":  # multiplied out, so that exp(d), which may overflow, is not computed
-        divergence = _ratio(ref, old) - ratio * (1 + ref - theta)
-    gap = old - mu
-    stats = TurnStats(
-        clip_fraction=(clipped < unclipped).to(theta.dtype).mean(),
-        ratio_mean=ratio.detach().mean(),
-        ratio_max=ratio.detach().max(),
-        kl=divergence.detach().mean(),
-        mismatch_mean=mismatch.mean(),
-        gap_mean=gap.abs().mean(),
-        gap_max=gap.abs().max(),
-        gap_k3=(torch.expm1(gap.clamp(max=MAX_LOG_RATIO)) - gap).mean(),
-    )
-    policy = -(mismatch.clamp(max=mismatch_cap) * torch.minimum(unclipped, clipped)).sum() / num_tokens
-    return TurnTerms(policy=policy, k3=divergence.sum() / num_tokens, stats=stats)
-
-
-def spag_game_pieces(
-    terms: TurnTerms, weight: float, num_turns: int, num_games: int, kl_coeff: float
-) -> tuple[Tensor, Tensor]:
-    """One turn's share of the global loss: (policy, divergence), both 0-d.
-
-    weight/N * policy and weight/N * kl_coeff/T_g * k3, with N = `num_games` decided games of the global batch
-    and T_g = `num_turns` learned turns of this turn's game.
-    """
-    share = weight / num_games
-    return share * terms.policy, share * kl_coeff / num_turns * terms.k3
-
-
-def sft_piece(theta: Tensor, num_rows: int, sft_coeff: float) -> Tensor:
-    """One SFT row's share of the global loss: sft_coeff/M * mean(-theta), M = `num_rows` of the batch."""
-    return -sft_coeff / num_rows * _at_least_float32(theta).mean()
-
-
-def unsaid_piece(theta: Tensor, num_turns: int, num_games: int, unsaid_coeff: float) -> Tensor:
-    """One place's share of the global loss: -unsaid_coeff/(K T_g) * log(1 - p), p = exp(sum(theta)).
-
-    theta [len] of the word's tokens at a place of an attacker's turn, K = `num_games` of the batch with such turns,
-    T_g = `num_turns` of this game. Over a turn's places: minus the log-probability that it says the word nowhere.
-    """
-    said = _at_least_float32(theta).sum().exp().clamp(max=MAX_SAID)
-    return -unsaid_coeff / (num_games * num_turns) * torch.log1p(-said)
-
-
-def listening_piece(theta: Tensor, num_positions: int, num_games: int, listening_coeff: float) -> Tensor:
-    """One listened turn's share of the global loss: listening_coeff/(K T_g) * mean(-theta).
-
-    theta [len] of the word's tokens, K = `num_games` listened games of the batch, T_g = `num_positions` of this game.
-    """
-    return -listening_coeff / (num_games * num_positions) * _at_least_float32(theta).mean()
-
-
-def claiming_piece(
-    deciding: Tensor, rest: Tensor, word: Tensor, num_positions: int, num_games: int, claiming_coeff: float
-) -> Tensor:
-    """One listened turn's share of the global loss: claiming_coeff/(K T_g) * (cross-entropy of q with p + form).
-
-        -p log q - (1 - p) log(1 - q),      q = exp(sum(deciding)), p = exp(sum(word)), without gradient
-        form = mean(-rest)
-
-    deciding [D], rest [R], word [W]: log-probabilities of the tokens that make a reply a claim ("I know the word"), of
-    those between them and the word ("! It is"; may be empty), and of the word. At the minimum q = p: the model claims
-    as often as it would be right. K = `num_games` of the batch with listened turns of either kind, T_g =
-    `num_positions` of this game.
-    """
-    right = _at_least_float32(word.detach()).sum().exp()
-    log_claims = _at_least_float32(deciding).sum()
-    log_asks = torch.log(-torch.expm1(log_claims.clamp(max=-MIN_ASKED)))
-    loss = -right * log_claims - (1 - right) * log_asks
-    if len(rest):
-        loss = loss - _at_least_float32(rest).mean()
-    return claiming_coeff / (num_games * num_positions) * loss
-
-
 def spag_loss(
-    games: Sequence[GameLogprobs | Mapping[str, Any]],
+    games: Sequence[Mapping[str, Any]],
     sft: Sequence[Logprobs],
     kl_coeff: float,
     sft_coeff: float,
     clip_range: float,
     mismatch_cap: float,
-    length_norm: LengthNorm = "mean",
-    constant_length: int | None = None,
+    **options: Any,
 ) -> SpagLoss:
-    """The objective `spag` of a whole batch: the sum of all its pieces.
+    """The objective `spag` of a whole batch, as `batch_loss` computes it:
 
         L = (1/N) sum_g weight_g [ sum_t policy_t + kl_coeff/T_g sum_t k3_t ] + sft_coeff/M sum mean(-theta)
 
-    `games` are GameLogprobs or mappings with the same keys; `sft` holds theta [len] of each row. No games, or
-    no rows, give 0 for their terms.
+    `games`: mappings with `weight` and `turns`; each turn has [n] log-probabilities `theta`, `old`, `ref` and `mu` (of
+    the sampler) and its `advantage`. `sft`: theta [n] of each row. Lists become float64 tensors. No games, or no rows,
+    give 0 for their terms. `options`: length_norm, constant_length, kl_weighting of ObjectiveConfig.
+
+    Raises ValueError for options that ObjectiveConfig refuses, and for a turn whose four lists differ in length or are
+    empty.
     """
-    policy_pieces: list[Tensor] = []
-    kl_pieces: list[Tensor] = []
-    for game in map(_as_game, games):
-        for turn in game.turns:
-            terms = spag_turn_terms(
-                turn.theta, turn.old, turn.ref, turn.mu, turn.advantage,
-                clip_range, mismatch_cap, length_norm, constant_length,
-            )  # fmt: skip
-            policy, divergence = spag_game_pieces(terms, game.weight, len(game.turns), len(games), kl_coeff)
-            policy_pieces.append(policy)
-            kl_pieces.append(divergence)
-    sft_pieces = [sft_piece(_as_tensor(row), len(sft), sft_coeff) for row in sft]
-    policy_term, kl_term, sft_term = _total(policy_pieces), _total(kl_pieces), _total(sft_pieces)
-    return SpagLoss(policy_term + kl_term + sft_term, policy_term, kl_term, sft_term)
-
-
-def published_imitation_terms(
-    mean_logprobs: Tensor,
-    reference_mean_logprobs: Tensor,
-    weights: Tensor,
-    kl_coeff: float,
-    num_samples: int | None = None,
-) -> Tensor:
-    """The published imitation loss of each sample; all inputs and the result are [samples].
-
-        weight * ( -m + kl_coeff * exp(m) * (m - m0) ) / num_samples
-
-    `num_samples` is that of the global batch (counted here if None).
-    """
-    m, m0 = mean_logprobs, reference_mean_logprobs.detach()
-    return weights * (-m + kl_coeff * m.exp() * (m - m0)) / (num_samples or len(m))
-
-
-def published_offline_po_terms(
-    mean_logprobs: Tensor,
-    reference_mean_logprobs: Tensor,
-    rewards: Tensor,
-    weights: Tensor,
-    sft_mask: Tensor,
-    kl_coeff: float,
-    sft_coeff: float,
-    clip_range: float,
-    num_game_samples: int | None = None,
-    num_sft_samples: int | None = None,
-) -> Tensor:
-    """The published offline policy-optimisation loss of each sample; all inputs and the result are [samples].
-
-        A = reward - kl_coeff * (m - m0)      r = exp(m - m0)
-        game sample:  -weight * min(A r, A clip(r)) / num_game_samples
-        SFT sample:   -weight * sft_coeff * m / num_sft_samples               (sft_mask is 1 there)
-
-    Each kind is divided by its number of samples in the global batch (counted here if None), not by its
-    summed weight. The gradient flows through A too: at r = 1 it is reward - kl_coeff.
-    """
-    m, m0 = mean_logprobs, reference_mean_logprobs.detach()
-    is_sft = sft_mask.to(torch.bool)
-    num_sft = num_sft_samples or max(int(is_sft.sum()), 1)
-    num_game = num_game_samples or max(int((~is_sft).sum()), 1)
-    advantage = rewards - kl_coeff * (m - m0)
-    ratio = _ratio(m, m0)
-    surrogate = torch.minimum(advantage * ratio, advantage * ratio.clamp(1 - clip_range, 1 + clip_range))
-    return -weights * torch.where(is_sft, sft_coeff * m / num_sft, surrogate / num_game)
-
-
-def published_imitation_loss(
-    logits: Tensor, reference_logits: Tensor, labels: Tensor, weights: Tensor, kl_coeff: float
-) -> Tensor:
-    """The published imitation loss: logits [batch, tokens, vocabulary], unshifted labels [batch, tokens]."""
-    m, m0 = mean_logprobs(logits, labels), mean_logprobs(reference_logits, labels)
-    return published_imitation_terms(m, m0, weights, kl_coeff).sum()
-
-
-def published_offline_po_loss(
-    logits: Tensor,
-    reference_logits: Tensor,
-    labels: Tensor,
-    rewards: Tensor,
-    weights: Tensor,
-    sft_mask: Tensor,
-    kl_coeff: float,
-    sft_coeff: float,
-    clip_range: float,
-) -> Tensor:
-    """The published offline loss: logits [batch, tokens, vocabulary], unshifted labels [batch, tokens].
-
-    rewards, weights, sft_mask: [batch].
-    """
-    m, m0 = mean_logprobs(logits, labels), mean_logprobs(reference_logits, labels)
-    terms = published_offline_po_terms(m, m0, rewards, weights, sft_mask, kl_coeff, sft_coeff, clip_range)
-    return terms.sum()
-
-
-def mean_logprobs(logits: Tensor, labels: Tensor) -> Tensor:
-    """m [batch]: the mean log-probability of each row's trained labels.
-
-    logits [batch, tokens, vocabulary]: position t predicts labels[t + 1]; labels are -100 where untrained.
-    """
-    targets = labels[:, 1:]
-    trained = targets != IGNORED_LABEL
-    logprobs = _at_least_float32(logits[:, :-1]).log_softmax(-1)
-    chosen = logprobs.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)
-    return chosen.masked_fill(~trained, 0.0).sum(-1) / trained.sum(-1)
-
-
-def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """exp(numerator - denominator), finite: infinity times the zero gradient of a clipped branch is NaN."""
-    return (numerator - denominator).clamp(max=MAX_LOG_RATIO).exp()
-
-
-def _divisor(theta: Tensor, length_norm: LengthNorm, constant_length: int | None) -> int:
-    if length_norm == "mean":
-        return len(theta)
-    if length_norm != "constant" or not constant_length:
-        raise ValueError(f"length_norm is `mean`, or `constant` with constant_length; got {length_norm!r}")
-    return constant_length
-
-
-def _at_least_float32(values: Tensor) -> Tensor:
-    return values if values.dtype == torch.float64 else values.float()
+    objective = ObjectiveConfig(clip_range=clip_range, mismatch_cap=mismatch_cap, sft_coeff=sft_coeff, **options)
+    turns = [(turn, game["weight"] / len(games), len(game["turns"])) for game in games for turn in game["turns"]]
+    zero = torch.zeros((), dtype=torch.float64)
+    if not turns and not sft:
+        return SpagLoss(zero, zero, zero, zero)
+    thetas, columns = [], []
+    for turn, _, _ in turns:
+        theta, *others = (_as_tensor(turn[name]) for name in ("theta", "mu", "old", "ref"))
+        if {len(each) for each in others} != {len(theta)} or not len(theta):
+            raise ValueError("theta, old, ref, mu of a turn need one length > 0")
+        thetas.append(theta)
+        columns.append(torch.stack([each.detach().to(theta) for each in others]))
+    rows = [_as_tensor(row) for row in sft]
+    theta = torch.cat([*thetas, *rows])
+    lengths = torch.tensor([len(each) for each in (*thetas, *rows)])
+    num_turns, num_texts = len(turns), len(turns) + len(rows)
+    weights = torch.zeros(len(TERMS), num_texts, dtype=theta.dtype)
+    names = list(TERMS)
+    for place, (_, weight, turns_of_game) in enumerate(turns):
+        weights[names.index("policy"), place] = weight
+        weights[names.index("kl"), place] = weight * kl_coeff / turns_of_game
+    weights[names.index("sft"), num_turns:] = sft_coeff / max(1, len(rows))
+    is_turn = torch.arange(num_texts) < num_turns
+    tokens = TrainedTokens(
+        lengths=lengths,
+        texts=torch.repeat_interleave(lengths),
+        kinds=torch.where(is_turn, KINDS.index("turn"), KINDS.index("sft")),
+        advantages=torch.tensor([*(turn["advantage"] for turn, _, _ in turns), *(1.0 for _ in rows)]).to(theta),
+        weights=weights,
+        logprobs=torch.cat([*columns, *(row.detach().expand(3, -1) for row in rows)], dim=1),
+        is_known=is_turn.expand(3, -1),
+        parts=torch.zeros(len(theta), dtype=torch.int64),
+        held=frozenset(["turn"] * bool(turns) + ["sft"] * bool(rows)),
+    )
+    spec = StageSpec("self_play", 1, 0.0, kl_coeff)
+    found = batch_loss(theta, torch.zeros_like(theta), tokens, objective, spec)
+    terms = dict(zip(TERMS, found.terms.unbind(), strict=True))
+    return SpagLoss(found.total, terms["policy"], terms["kl"], terms["sft"])
 
 
 def _as_tensor(values: Logprobs) -> Tensor:
     return values if isinstance(values, Tensor) else torch.tensor(values, dtype=torch.float64)
-
-
-def _as_game(game: GameLogprobs | Mapping[str, Any]) -> GameLogprobs:
-    if isinstance(game, GameLogprobs):
-        return game
-    turns = tuple(TurnLogprobs(**turn) for turn in game["turns"])
-    return GameLogprobs(role=game["role"], weight=game["weight"], turns=turns)
-
-
-def _total(pieces: list[Tensor]) -> Tensor:
-    return torch.stack(pieces).sum() if pieces else torch.zeros((), dtype=torch.float64)

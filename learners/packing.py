@@ -5,12 +5,12 @@ distinct prefix once, in depth-first order; a token attends to its ancestors and
 its depth. A sample's last token predicts nothing, so it is not read. Log-probabilities and gradients equal those
 of the samples one at a time (a test checks it to 1e-9).
 
-    >>> samples = [TokenSample([1, 2], [3]), TokenSample([1, 2, 3, 4], [5, 6]), TokenSample([9], [1])]
+    >>> samples = [Sample([1, 2], [3]), Sample([1, 2, 3, 4], [5, 6]), Sample([9], [1])]
     >>> (tree,) = pack(samples, max_tokens=16)
     >>> tree.token_ids.tolist(), tree.positions.tolist(), tree.parents.tolist()
     ([1, 2, 3, 4, 5, 9], [0, 1, 2, 3, 4, 0], [-1, 0, 1, 2, 3, -1])
-    >>> tree.num_tokens, tree.num_flat_tokens, [nodes.tolist() for nodes in tree.predictors]
-    (6, 8, [[1], [3, 4], [5]])
+    >>> tree.num_tokens, tree.num_flat_tokens, tree.predictors.tolist(), tree.lengths
+    (6, 8, [1, 3, 4, 5], (1, 2, 1))
 """
 
 from __future__ import annotations
@@ -19,39 +19,21 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
 
 from spag_ray.errors import LearnerError
+from spag_ray.training_data.samples import Sample
 
+Array: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 ALIBI_MODEL_TYPES = frozenset({"bloom", "mpt"})
 RESCALED_LOGITS = ("logit_scale", "logits_scaling", "final_logit_softcapping", "lm_head_multiplier")
 MASKED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
-
-
-@dataclass(frozen=True)
-class TokenSample:
-    """Token ids of a prompt and its target. Raises LearnerError when either is empty."""
-
-    prompt_ids: Sequence[int]
-    target_ids: Sequence[int]
-
-    def __post_init__(self) -> None:
-        if not len(self.prompt_ids):
-            raise LearnerError("a sample's prompt is empty: nothing predicts its first token; start it with BOS")
-        if not len(self.target_ids):
-            raise LearnerError("a sample has no target tokens: it trains nothing; leave it out")
-
-    @property
-    def token_ids(self) -> tuple[int, ...]:
-        return (*self.prompt_ids, *self.target_ids)
-
-    @property
-    def read_ids(self) -> tuple[int, ...]:
-        """The ids that a model has to read to predict every target: all but the last."""
-        return self.token_ids[:-1]
 
 
 @dataclass(frozen=True)
@@ -60,8 +42,8 @@ class TokenTree:
 
     token_ids, positions, parents, subtree_ends: [T] int64; position = depth, parent = -1 at a root, and the
     descendants of node i (itself included) are the nodes i .. subtree_ends[i] - 1.
-    sample_indices: which of the packed samples these are. For each of them, in that order:
-    targets: [len target] its target token ids; predictors: [len target] the nodes whose logits predict them.
+    sample_indices: which of the packed samples these are. Their M target tokens in that order, `lengths` of each:
+    targets: [M] int64 token ids; predictors: [M] int64, the nodes whose logits predict them.
     num_flat_tokens: tokens read of these samples one by one; num_tokens / num_flat_tokens is what packing saves.
     """
 
@@ -70,8 +52,9 @@ class TokenTree:
     parents: Tensor
     subtree_ends: Tensor
     sample_indices: tuple[int, ...]
-    predictors: tuple[Tensor, ...]
-    targets: tuple[Tensor, ...]
+    lengths: tuple[int, ...]
+    predictors: Tensor
+    targets: Tensor
     num_flat_tokens: int
 
     @property
@@ -79,15 +62,17 @@ class TokenTree:
         return len(self.token_ids)
 
 
-def pack(samples: Sequence[TokenSample], max_tokens: int) -> list[TokenTree]:
+def pack(samples: Sequence[Sample], max_tokens: int) -> list[TokenTree]:
     """Trees of at most `max_tokens` distinct tokens that hold every sample once, cut where least is shared.
 
     Sorted by their ids, samples of one game and seat are neighbours; a prefix shared with any earlier sample is shared
-    with the neighbour. Raises LearnerError for a sample longer than `max_tokens`.
+    with the neighbour. Raises LearnerError for a sample longer than `max_tokens`, or without a prompt.
     """
-    ids = [sample.read_ids for sample in samples]
-    check_lengths([len(sample.token_ids) for sample in samples], max_tokens)
-    order = sorted(range(len(ids)), key=ids.__getitem__)
+    check_lengths(samples, max_tokens)
+    # A sample's last token predicts nothing, so it is not read.
+    ids = [np.concatenate([sample.prompt_ids, sample.target_ids[:-1]]) for sample in samples]
+    as_bytes = [each.astype(">i4").tobytes() for each in ids]  # they sort as the ids do
+    order = sorted(range(len(ids)), key=as_bytes.__getitem__)
     shared = [0, *(_shared_prefix(ids[left], ids[right]) for left, right in pairwise(order))]
     bins = _cheapest_bins([len(ids[index]) for index in order], shared, max_tokens)
     return [_build_tree(samples, ids, order[start:end], shared[start:end]) for start, end in bins]
@@ -103,19 +88,22 @@ def check_packable(config: PreTrainedConfig, max_tokens: int) -> None:
         )
 
 
-def check_lengths(lengths: Sequence[int], max_tokens: int) -> None:
-    """Raises LearnerError for a sample of more than `max_tokens` tokens."""
-    for index, length in enumerate(lengths):
-        if length > max_tokens:
+def check_lengths(samples: Sequence[Sample], max_tokens: int) -> None:
+    """Raises LearnerError for a sample of more than `max_tokens` tokens, or without a prompt."""
+    for index, sample in enumerate(samples):
+        if not len(sample.prompt_ids):
+            raise LearnerError("a sample's prompt is empty: nothing predicts its first token; start it with BOS")
+        if sample.num_tokens > max_tokens:
             raise LearnerError(
-                f"sample {index} has {length} tokens, a micro-batch holds {max_tokens}: raise "
-                f"learner.max_tokens_per_microbatch to at least {length}, or let turns be shorter"
+                f"sample {index} has {sample.num_tokens} tokens, a micro-batch holds {max_tokens}: raise "
+                f"learner.max_tokens_per_microbatch to at least {sample.num_tokens}, or let turns be shorter"
             )
 
 
-def _shared_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((index for index, (a, b) in pairs if a != b), min(len(left), len(right)))
+def _shared_prefix(left: Array, right: Array) -> int:
+    shorter = min(len(left), len(right))
+    differs = left[:shorter] != right[:shorter]
+    return int(differs.argmax()) if differs.any() else shorter
 
 
 def _cheapest_bins(lengths: Sequence[int], shared: Sequence[int], max_tokens: int) -> list[tuple[int, int]]:
@@ -148,44 +136,41 @@ def _cheapest_bins(lengths: Sequence[int], shared: Sequence[int], max_tokens: in
 
 
 def _build_tree(
-    samples: Sequence[TokenSample],
-    ids: Sequence[tuple[int, ...]],
-    order: Sequence[int],
-    shared: Sequence[int],
+    samples: Sequence[Sample], ids: Sequence[Array], order: Sequence[int], shared: Sequence[int]
 ) -> TokenTree:
-    token_ids: list[int] = []
-    positions: list[int] = []
-    parents: list[int] = []
-    path: list[int] = []  # nodes of the sample added last, root first
-    predictors, targets = [], []
+    token_ids, positions, parents, predictors = [], [], [], []
+    ends = np.zeros(sum(len(ids[index]) for index in order), np.int64)
+    num_nodes = 0
+    path = np.zeros(0, np.int64)  # nodes of the sample added last, root first
     for rank, index in enumerate(order):
-        tokens, sample = ids[index], samples[index]
+        tokens = ids[index]
         kept = shared[rank] if rank else 0
-        path = path[:kept] + list(range(len(token_ids), len(token_ids) + len(tokens) - kept))
-        token_ids += tokens[kept:]
-        positions += range(kept, len(tokens))
-        parents += [path[depth - 1] if depth else -1 for depth in range(kept, len(tokens))]
-        predictors.append(torch.tensor(path[len(sample.prompt_ids) - 1 :]))
-        targets.append(torch.tensor(list(sample.target_ids)))
+        ends[path[kept:]] = num_nodes  # nothing more comes below them
+        new = np.arange(num_nodes, num_nodes + len(tokens) - kept)
+        above = path[kept - 1] if kept else -1
+        path = np.concatenate([path[:kept], new])
+        num_nodes += len(new)
+        token_ids.append(tokens[kept:])
+        positions.append(np.arange(kept, len(tokens)))
+        parents.append(np.concatenate([[above], new])[: len(new)])
+        predictors.append(path[len(samples[index].prompt_ids) - 1 :])
+    ends[path] = num_nodes
     return TokenTree(
-        token_ids=torch.tensor(token_ids),
-        positions=torch.tensor(positions),
-        parents=torch.tensor(parents),
-        subtree_ends=torch.tensor(_subtree_ends(parents)),
+        token_ids=joined(token_ids),
+        positions=joined(positions),
+        parents=joined(parents),
+        subtree_ends=torch.from_numpy(ends[:num_nodes]),
         sample_indices=tuple(order),
-        predictors=tuple(predictors),
-        targets=tuple(targets),
+        lengths=tuple(len(each) for each in predictors),
+        predictors=joined(predictors),
+        targets=joined([samples[index].target_ids for index in order]),
         num_flat_tokens=sum(len(ids[index]) for index in order),
     )
 
 
-def _subtree_ends(parents: Sequence[int]) -> list[int]:
-    """Depth-first order: a node ends where its last child ends, and children come after it."""
-    ends = [node + 1 for node in range(len(parents))]
-    for node in range(len(parents) - 1, -1, -1):
-        if parents[node] >= 0:
-            ends[parents[node]] = max(ends[parents[node]], ends[node])
-    return ends
+def joined(parts: Sequence[Any]) -> Tensor:
+    """Arrays of integers, one after the other, as int64."""
+    return torch.from_numpy(np.concatenate(parts).astype(np.int64))
 
 
 def _unpackable_trait(config: PreTrainedConfig, max_tokens: int) -> str | None:

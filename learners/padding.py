@@ -1,8 +1,7 @@
 """Samples -> padded rows, one sample a row: what `packing: none` runs, for models that cannot read a tree.
 
->>> from learners.packing import TokenSample
->>> (rows,) = pad([TokenSample([1, 2], [3]), TokenSample([4], [5])], max_tokens=8)
->>> rows.token_ids.tolist(), rows.lengths, rows.sample_indices
+>>> (rows,) = pad([Sample([1, 2], [3]), Sample([4], [5])], max_tokens=8)
+>>> rows.token_ids.tolist(), rows.row_lengths, rows.sample_indices
 ([[4, 5, 0], [1, 2, 3]], (2, 3), (1, 0))
 """
 
@@ -11,24 +10,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from learners.packing import TokenSample, check_lengths
+from learners.packing import check_lengths, joined
+from spag_ray.training_data.samples import Sample
 
 
 @dataclass(frozen=True)
 class PaddedRows:
-    """One micro-batch: token_ids [rows, longest], padded with 0 on the right; `lengths` without the padding.
+    """One micro-batch: token_ids [rows, longest], padded with 0 on the right; `row_lengths` without the padding.
 
-    sample_indices, predictors, targets: as in packing.TokenTree, by row; predictors are positions in the row.
+    sample_indices, lengths, targets: as in packing.TokenTree, by row. owners, predictors: [M], the row of each target
+    and the position in it that predicts the target.
     """
 
     token_ids: Tensor
-    lengths: tuple[int, ...]
+    row_lengths: tuple[int, ...]
     sample_indices: tuple[int, ...]
-    predictors: tuple[Tensor, ...]
-    targets: tuple[Tensor, ...]
+    lengths: tuple[int, ...]
+    owners: Tensor
+    predictors: Tensor
+    targets: Tensor
 
     @property
     def num_tokens(self) -> int:
@@ -37,43 +41,43 @@ class PaddedRows:
 
     @property
     def num_flat_tokens(self) -> int:
-        return sum(self.lengths)
+        return sum(self.row_lengths)
 
     @property
     def mask(self) -> Tensor:
         """[rows, longest] int64: 1 at tokens, 0 at padding."""
         columns = torch.arange(self.token_ids.shape[1])
-        return (columns[None, :] < torch.tensor(self.lengths)[:, None]).long()
+        return (columns[None, :] < torch.tensor(self.row_lengths)[:, None]).long()
 
 
-def pad(samples: Sequence[TokenSample], max_tokens: int) -> list[PaddedRows]:
+def pad(samples: Sequence[Sample], max_tokens: int) -> list[PaddedRows]:
     """Rows of similar length together, at most `max_tokens` with their padding.
 
-    Raises LearnerError for a sample longer than `max_tokens`.
+    Raises LearnerError for a sample longer than `max_tokens`, or without a prompt.
     """
-    check_lengths([len(sample.token_ids) for sample in samples], max_tokens)
-    order = sorted(range(len(samples)), key=lambda index: (len(samples[index].token_ids), index))
+    check_lengths(samples, max_tokens)
+    order = sorted(range(len(samples)), key=lambda index: (samples[index].num_tokens, index))
     groups: list[list[int]] = []
     for index in order:
-        length = len(samples[index].token_ids)
-        if not groups or (len(groups[-1]) + 1) * length > max_tokens:
+        if not groups or (len(groups[-1]) + 1) * samples[index].num_tokens > max_tokens:
             groups.append([])
         groups[-1].append(index)
     return [_rows(samples, group) for group in groups]
 
 
-def _rows(samples: Sequence[TokenSample], group: Sequence[int]) -> PaddedRows:
+def _rows(samples: Sequence[Sample], group: Sequence[int]) -> PaddedRows:
     rows = [samples[index] for index in group]
-    lengths = tuple(len(row.token_ids) for row in rows)
-    token_ids = torch.zeros(len(rows), max(lengths), dtype=torch.int64)
-    for row, sample in enumerate(rows):
-        token_ids[row, : lengths[row]] = torch.tensor(sample.token_ids)
+    row_lengths = tuple(row.num_tokens for row in rows)
+    token_ids = np.zeros((len(rows), max(row_lengths)), np.int64)
+    for of_row, row in zip(token_ids, rows, strict=True):
+        of_row[: row.num_tokens] = np.concatenate([row.prompt_ids, row.target_ids])
+    lengths = tuple(len(row.target_ids) for row in rows)
     return PaddedRows(
-        token_ids=token_ids,
-        lengths=lengths,
+        token_ids=torch.from_numpy(token_ids),
+        row_lengths=row_lengths,
         sample_indices=tuple(group),
-        predictors=tuple(
-            torch.arange(len(row.prompt_ids) - 1, length - 1) for row, length in zip(rows, lengths, strict=True)
-        ),
-        targets=tuple(torch.tensor(row.target_ids) for row in rows),
+        lengths=lengths,
+        owners=torch.from_numpy(np.repeat(np.arange(len(rows)), lengths)),
+        predictors=joined([np.arange(len(row.prompt_ids) - 1, row.num_tokens - 1) for row in rows]),
+        targets=joined([row.target_ids for row in rows]),
     )

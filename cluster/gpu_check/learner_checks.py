@@ -275,12 +275,12 @@ def _rank(told: Told, **options: Any) -> tuple[Any, Any]:
 
 def _batch(told: Told) -> Any:
     from spag_ray.game.rules import Role
-    from spag_ray.training_data.samples import GameSample, TurnSample
+    from spag_ray.training_data.samples import GameSample, Sample
     from spag_ray.training_data.shares import Batch
 
     games = []
     for number, samples in enumerate(games_of(16 if told.on_gpu else 2, SHAPES[told.shape]["vocab_size"])):
-        turns = tuple(TurnSample(each.prompt_ids, each.target_ids, 1.0) for each in samples)
+        turns = tuple(Sample(each.prompt_ids, each.target_ids, 1.0) for each in samples)
         games.append(GameSample(str(number), Role.ATTACKER, 1.0, turns))
     return Batch(tuple(games), ())
 

@@ -17,7 +17,7 @@ from cluster.runtime.ray_session import redirect_output, set_environment
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import Channel, LearnerConfig
 from spag_ray.results.lines import StepReport
-from spag_ray.training_data.samples import TurnSample
+from spag_ray.training_data.samples import Sample
 from spag_ray.training_data.shares import Batch
 
 
@@ -95,18 +95,18 @@ class LearnerActor:
         return self._learner.load_reference(folder)
 
     def score(
-        self, turns: Sequence[TurnSample], temperature: float, stand_in: TurnSample | None
+        self, turns: Sequence[Sample], temperature: float, stand_in: Sample | None
     ) -> list[tuple[float, ...]]:
         return self._learner.score(turns, temperature, stand_in)
 
     def score_reference(
-        self, turns: Sequence[TurnSample], temperature: float, stand_in: TurnSample | None
+        self, turns: Sequence[Sample], temperature: float, stand_in: Sample | None
     ) -> list[tuple[float, ...]]:
         return self._learner.score_reference(turns, temperature, stand_in)
 
     def probe(self, prompt_ids: tuple[int, ...], target_ids: tuple[int, ...]) -> list[float]:
         # Every rank scores it: a pass is collective, and each rank's share must not be empty.
-        turn = TurnSample(prompt_ids, target_ids, 1.0)
+        turn = Sample(prompt_ids, target_ids, 1.0)
         return self._learner.score_here(turn)
 
     def step(self, batch: Batch, temperature: float, at_start: bool) -> StepReport:
@@ -180,12 +180,12 @@ class LearnerHandle(ActorHandle, Protocol):
 
     @remote_method
     def score(
-        self, turns: Sequence[TurnSample], temperature: float, stand_in: TurnSample | None
+        self, turns: Sequence[Sample], temperature: float, stand_in: Sample | None
     ) -> list[tuple[float, ...]]: ...
 
     @remote_method
     def score_reference(
-        self, turns: Sequence[TurnSample], temperature: float, stand_in: TurnSample | None
+        self, turns: Sequence[Sample], temperature: float, stand_in: Sample | None
     ) -> list[tuple[float, ...]]: ...
 
     @remote_method

@@ -23,7 +23,7 @@ from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import Channel, LearnerConfig
 from spag_ray.errors import LearnerError, LearnersLostError
 from spag_ray.results.lines import StepReport
-from spag_ray.training_data.samples import GameSample, TurnSample
+from spag_ray.training_data.samples import GameSample, Sample
 from spag_ray.training_data.shares import Batch, check_turns, shares_of
 from spag_ray.weights.snapshot import Bucket
 
@@ -107,7 +107,7 @@ class LearnerGroup:
         """Make a saved model's weights the reference; False if they are not available and the current ones are used."""
         return all(self._all(lambda rank: rank.load_reference.remote(folder)))
 
-    def check(self, turns: Sequence[TurnSample]) -> None:
+    def check(self, turns: Sequence[Sample]) -> None:
         """Raises LearnerError, before any step, for samples that the model cannot be trained on."""
         check_turns(turns, self._vocabulary_size)
 
@@ -125,17 +125,17 @@ class LearnerGroup:
             self._scores(games, lambda rank, turns, other: rank.score_reference.remote(turns, temperature, other))
         )
         return [
-            replace(game, turns=tuple(replace(turn, reference_logprobs=next(scored)) for turn in game.turns))
+            replace(game, turns=tuple(replace(turn, ref_logprobs=next(scored)) for turn in game.turns))
             for game in games
         ]
 
     def _scores(
         self,
         games: Sequence[GameSample],
-        score: Callable[[LearnerHandle, Sequence[TurnSample], TurnSample | None], Ref[list[tuple[float, ...]]]],
+        score: Callable[[LearnerHandle, Sequence[Sample], Sample | None], Ref[list[tuple[float, ...]]]],
     ) -> list[tuple[float, ...]]:
         """The scores of every turn, in order."""
-        turns = [TurnSample(turn.prompt_ids, turn.target_ids, 0.0) for game in games for turn in game.turns]
+        turns = [Sample(turn.prompt_ids, turn.target_ids, 0.0) for game in games for turn in game.turns]
         if not turns:
             return []
         shares = shares_of([turn.num_tokens for turn in turns], len(self._ranks))
@@ -150,7 +150,7 @@ class LearnerGroup:
         return scores
 
     def step(
-        self, games: Sequence[GameSample], sft: Sequence[TurnSample], temperature: float, at_start: bool = False
+        self, games: Sequence[GameSample], sft: Sequence[Sample], temperature: float, at_start: bool = False
     ) -> StepReport:
         """One optimiser step; returns the StepReport of rank 0. `at_start`: turns without old log-probabilities take
         those of the current weights."""

@@ -376,7 +376,7 @@ class LearningPolicy:
             return games  # nothing is compared with the previous weights
         if self._config.learner.reference != "recompute" and training_stage.method == "self_play":
             return [
-                replace(game, turns=tuple(replace(turn, old_logprobs=turn.behaviour_logprobs) for turn in game.turns))
+                replace(game, turns=tuple(replace(turn, old_logprobs=turn.sampler_logprobs) for turn in game.turns))
                 for game in games
             ]
         is_part = training_stage.part and self._reference_of == training_stage.stage

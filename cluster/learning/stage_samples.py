@@ -20,7 +20,7 @@ from spag_ray.training_data.listened_turns import WhenToClaim, listened_turns, w
 from spag_ray.training_data.prompt_randomization import load_varied, rerendered
 from spag_ray.training_data.replay import episode_from_game, published_samples, sft_games, sft_samples
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
-from spag_ray.training_data.samples import GameSample, TurnSample, game_samples
+from spag_ray.training_data.samples import GameSample, Sample, game_samples
 from spag_ray.training_data.unsaid_words import heard_words, merged, unsaid_words, with_unsaid_words
 
 
@@ -37,7 +37,7 @@ class StageSamples:
         self._learning = learning
         self._recorder = recorder
 
-    def sft(self) -> list[TurnSample]:
+    def sft(self) -> list[Sample]:
         """The rows that are trained on in self-play stages; none without `self_play.sft_file`."""
         path = self._config.self_play.sft_file
         return sft_samples(read_sft(path), self._renderer) if path else []
@@ -77,7 +77,7 @@ class StageSamples:
         stage: Stage,
         episodes: Sequence[Episode],
         what: str,
-        sft: Sequence[TurnSample],
+        sft: Sequence[Sample],
         baselines: Mapping[str, RoleBaselines] | None = None,
         windows: Mapping[str, RoleWindow] | None = None,
     ) -> TrainingStage:

@@ -11,7 +11,7 @@ import numpy as np
 
 from spag_ray.errors import RunFolderError
 from spag_ray.stages import Stage
-from spag_ray.training_data.samples import GameSample, TurnSample
+from spag_ray.training_data.samples import GameSample, Sample
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class TrainingStage:
     stage: Stage
     method: str
     games: Sequence[GameSample]
-    sft: Sequence[TurnSample]
+    sft: Sequence[Sample]
     batch_games: int
     learning_rate: float
     kl_coeff: float

@@ -72,7 +72,7 @@ from spag_ray.results.evaluations import Evaluation
 from spag_ray.results.game_names import names_by_game, names_of_all, write_names
 from spag_ray.results.matches import Match
 from spag_ray.stages import LEARN, PLAY
-from spag_ray.training_data.samples import GameSample, TurnSample
+from spag_ray.training_data.samples import GameSample, Sample
 
 LOOK_EVERY_S = 2.0  # at the load of engines, and at nodes that are drained
 
@@ -237,7 +237,7 @@ class Run:
             tournament = Tournament(self._config, self._matches, self._engines, self._seating, self._status)
             return tournament.play(entrants, against)
 
-    def learn_only(self, method: str, games: Sequence[GameSample], sft: Sequence[TurnSample], out: str) -> None:
+    def learn_only(self, method: str, games: Sequence[GameSample], sft: Sequence[Sample], out: str) -> None:
         """One pass over samples from a file; the model is written to `out`."""
         with self._ending():
             config = self._config

@@ -43,7 +43,7 @@ from spag_ray.errors import LearnersLostError, StopRequestedError
 from spag_ray.results.matches import Match
 from spag_ray.stages import BASE, IMITATED, STREAM, Stage
 from spag_ray.training_data.listened_turns import count_leading
-from spag_ray.training_data.samples import TurnSample
+from spag_ray.training_data.samples import Sample
 
 MAX_UNDECIDED = 5  # versions of a stream in a row without a decided game
 
@@ -173,7 +173,7 @@ def imitate(run: Training, state: RunState) -> RunState:
     return state
 
 
-def spag_round(run: Training, number: int, state: RunState, sft: list[TurnSample], averages: RoleAverages) -> RunState:
+def spag_round(run: Training, number: int, state: RunState, sft: list[Sample], averages: RoleAverages) -> RunState:
     """Self-play with the newest weights, then one training pass over the decided games."""
     stage = Stage.of_round(number)
     episodes = run.self_play(stage)
@@ -184,7 +184,7 @@ def spag_round(run: Training, number: int, state: RunState, sft: list[TurnSample
     return state
 
 
-def stream_rounds(run: Training, state: RunState, sft: list[TurnSample], averages: RoleAverages) -> RunState:
+def stream_rounds(run: Training, state: RunState, sft: list[Sample], averages: RoleAverages) -> RunState:
     """All rounds, while play continues: a new version of the weights for every `games_per_version` games."""
     config = run.config
     per_version = config.stream.games_per_version

@@ -17,7 +17,7 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Role, Verdict, next_role
 from spag_ray.training_data.rewards import decayed_shares
-from spag_ray.training_data.samples import GameSample, TurnSample, game_samples
+from spag_ray.training_data.samples import GameSample, Sample, game_samples
 
 
 def imitation_samples(
@@ -38,7 +38,7 @@ def imitation_samples(
     for episode in episodes:
         shares = imitated_turns(episode.verdict, learn_from, objective.decay, claims)
         turns = tuple(
-            TurnSample(turn.prompt_ids, turn.token_ids, shares[index], role=turn.role)
+            Sample(turn.prompt_ids, turn.token_ids, shares[index], role=turn.role)
             for index, turn in enumerate(episode.turns)
             if index in shares and turn.token_ids
         )

@@ -20,9 +20,9 @@ from spag_ray.config.parts import ListeningTurns
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.prompts import Claim
 from spag_ray.game.rules import Role, Verdict, next_role
-from spag_ray.training_data.samples import Claiming, GameSample, TurnSample
+from spag_ray.training_data.samples import Claiming, GameSample, Sample
 
-Heard = Mapping[str, tuple[TurnSample, ...]]
+Heard = Mapping[str, tuple[Sample, ...]]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def listened_turns(
             read, learned = (), word.opening_ids + word.word_ids
             claiming = Claiming(word.num_deciding, len(word.opening_ids), when.temperature, when.share)
         positions = [
-            TurnSample(turn.prompt_ids + read, learned, 1.0, role=Role.DEFENDER, claiming=claiming) for turn in own
+            Sample(turn.prompt_ids + read, learned, 1.0, role=Role.DEFENDER, claiming=claiming) for turn in own
         ]
         fitting = [position for position in positions if position.num_tokens <= max_tokens]
         if fitting:

@@ -11,7 +11,7 @@ from spag_ray.game.referee.judge import judge
 from spag_ray.game.rules import Role, check_history
 from spag_ray.game.turn import Turn
 from spag_ray.tokens import Tokenizer, published_ids
-from spag_ray.training_data.samples import GameSample, TurnSample
+from spag_ray.training_data.samples import GameSample, Sample
 
 PUBLISHED_MAX_TOKENS = 2048
 
@@ -41,21 +41,17 @@ def episode_from_game(game: Mapping[str, Any], number: int, stage: str, renderer
     return Episode(f"{stage}/{number:06d}", number, stage, word, max_turns, rules, 1.0, tuple(turns), verdict)
 
 
-def sft_samples(rows: Sequence[Mapping[str, Any]], renderer: Renderer) -> list[TurnSample]:
+def sft_samples(rows: Sequence[Mapping[str, Any]], renderer: Renderer) -> list[Sample]:
     """SFT rows ({"query", "target"}) in the prompts' style."""
-    return [
-        TurnSample(renderer.query_ids(row["query"]), renderer.answer_ids(row["target"].strip()), 1.0) for row in rows
-    ]
+    return [Sample(renderer.query_ids(row["query"]), renderer.answer_ids(row["target"].strip()), 1.0) for row in rows]
 
 
-def sft_games(rows: Sequence[TurnSample]) -> list[GameSample]:
+def sft_games(rows: Sequence[Sample]) -> list[GameSample]:
     """SFT rows as imitation samples, each of weight 1."""
     return [GameSample(f"sft-{number:06d}", Role.ATTACKER, 1.0, (row,)) for number, row in enumerate(rows)]
 
 
-def published_samples(
-    rows: Sequence[Mapping[str, Any]], tokenizer: Tokenizer
-) -> tuple[list[GameSample], list[TurnSample]]:
+def published_samples(rows: Sequence[Mapping[str, Any]], tokenizer: Tokenizer) -> tuple[list[GameSample], list[Sample]]:
     """Training rows of the published format -> (game samples of one turn each, SFT samples), tokenised as published
     (`published_ids`) and cut from the left at 2048 tokens."""
     games, sft = [], []
@@ -64,9 +60,9 @@ def published_samples(
         prompt = prompt[-max(PUBLISHED_MAX_TOKENS - len(target), 1) :]
         target = target[-(PUBLISHED_MAX_TOKENS - 1) :]
         if row.get("type") == "sft":
-            sft.append(TurnSample(prompt, target, 1.0))
+            sft.append(Sample(prompt, target, 1.0))
             continue
         role = Role(row["role"])
-        turn = TurnSample(prompt, target, float(row["reward"]), role=role)
+        turn = Sample(prompt, target, float(row["reward"]), role=role)
         games.append(GameSample(f"row-{index:06d}", role, float(row["weight"]), (turn,)))
     return games, sft

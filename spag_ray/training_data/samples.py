@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import Payoffs
@@ -28,6 +32,11 @@ from spag_ray.training_data.rewards import (
 )
 
 PAPERS = Payoffs()
+# What is stored: arrays. What a caller may give: any sequence of numbers.
+Ids: TypeAlias = NDArray[np.int32] | Sequence[int]
+Logprobs: TypeAlias = NDArray[np.float32] | Sequence[float]
+_LOGPROBS = ("sampler_logprobs", "old_logprobs", "ref_logprobs")
+_DTYPES: dict[str, Any] = {"prompt_ids": np.int32, "target_ids": np.int32, **dict.fromkeys(_LOGPROBS, np.float32)}
 
 
 @dataclass(frozen=True)
@@ -42,36 +51,48 @@ class Claiming:
     share: float = 1.0
 
 
-@dataclass(frozen=True)
-class TurnSample:
-    """One turn to train on: `prompt_ids` [P], `target_ids` [L] and `advantage`, the turn's decayed share of the
-    game's reward. `role` is the speaker's (None for SFT rows).
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One text to train on, in arrays; sequences of numbers are converted. `role` is the speaker's (None for SFT rows).
 
-    `behaviour_logprobs` [L]: under the policy that sampled the tokens; None if they were not sampled (imitation, files,
-    re-rendered prompts). `old_logprobs` [L]: under the learner's weights when it took the games, filled in by
-    `Learner.score`. `reference_logprobs` [L]: under its weights at the stage's start, filled in by
-    `Learner.score_reference` (None if the learner took the games with those weights). `claiming`: set for listened
-    turns that train when to claim (listened_turns.py).
+    `prompt_ids` [P], `target_ids` [L]: int32 token ids; the targets are trained. `advantage`: the turn's decayed share
+    of the game's reward. `claiming`: set for listened turns that train when to claim (listened_turns.py).
+
+    Log-probabilities [L] float32 of the targets under policies of earlier: `sampler_logprobs` under the one that
+    sampled them (None if they were not sampled: imitation, files, re-rendered prompts); `old_logprobs` under the
+    learner's weights when it took the games, filled in by `Learner.score`; `ref_logprobs` under its weights at the
+    stage's start, filled in by `Learner.score_reference` (None if the learner took the games with those weights).
     """
 
-    prompt_ids: tuple[int, ...]
-    target_ids: tuple[int, ...]
-    advantage: float
-    behaviour_logprobs: tuple[float, ...] | None = None
-    old_logprobs: tuple[float, ...] | None = None
-    reference_logprobs: tuple[float, ...] | None = None
+    prompt_ids: Ids
+    target_ids: Ids
+    advantage: float = 1.0
+    sampler_logprobs: Logprobs | None = None
+    old_logprobs: Logprobs | None = None
+    ref_logprobs: Logprobs | None = None
     role: Role | None = None
     claiming: Claiming | None = None
 
     def __post_init__(self) -> None:
-        if not self.target_ids:
+        for name, dtype in _DTYPES.items():
+            if (values := getattr(self, name)) is not None:
+                object.__setattr__(self, name, np.asarray(values, dtype))
+        if not len(self.target_ids):
             raise InputError("a sample has no target token: there is nothing to learn from it")
         if not math.isfinite(self.advantage):
             raise InputError(f"a sample's reward is {self.advantage}, which is not a finite number")
+        for name in _LOGPROBS:
+            if (values := getattr(self, name)) is not None and len(values) != len(self.target_ids):
+                raise InputError(f"a sample has {len(self.target_ids)} target tokens and {len(values)} {name}")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sample):
+            return NotImplemented
+        return all(np.array_equal(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that a learner reads for this turn if no prefix is shared."""
+        """Tokens that a learner reads for this sample if no prefix is shared."""
         return len(self.prompt_ids) + len(self.target_ids)
 
 
@@ -84,9 +105,9 @@ class GameSample:
     episode_id: str
     role: Role | None
     weight: float
-    turns: tuple[TurnSample, ...] = field(default_factory=tuple)
-    listening: tuple[TurnSample, ...] = ()
-    unsaid: tuple[tuple[TurnSample, ...], ...] = ()
+    turns: tuple[Sample, ...] = field(default_factory=tuple)
+    listening: tuple[Sample, ...] = ()
+    unsaid: tuple[tuple[Sample, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.weight):
@@ -147,7 +168,7 @@ def game_samples(
         learned = advantages(episode.verdict, objective, payoffs, expected)
         weight = 1.0 if outcome.winner is None else weights[outcome.winner]
         turns = tuple(
-            TurnSample(turn.prompt_ids, turn.token_ids, advantage, turn.logprobs if sampled else None, role=turn.role)
+            Sample(turn.prompt_ids, turn.token_ids, advantage, turn.logprobs if sampled else None, role=turn.role)
             for turn, advantage in ((episode.turns[index], learned[index]) for index in sorted(learned))
             if turn.token_ids and (learning is None or turn.policy in learning)
         )

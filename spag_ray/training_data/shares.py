@@ -14,13 +14,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+
+import numpy as np
 
 from spag_ray.errors import LearnerError
 from spag_ray.game.rules import Role
-from spag_ray.training_data.samples import GameSample, TurnSample
-
-Kind = Literal["turn", "sft", "listening", "unsaid"]
+from spag_ray.training_data.samples import GameSample, Sample
 
 
 @dataclass(frozen=True)
@@ -30,16 +29,15 @@ class Batch:
     takes part in collective calls."""
 
     games: tuple[GameSample, ...]
-    sft: tuple[TurnSample, ...] = ()
+    sft: tuple[Sample, ...] = ()
     whole: BatchCounts | None = None
-    stand_in: TurnSample | None = None
+    stand_in: Sample | None = None
 
     def shares(self, num_ranks: int) -> list[Batch]:
         """This global batch, divided over the ranks."""
         games = shares_of([game.num_tokens for game in self.games], num_ranks)
         rows = shares_of([row.num_tokens for row in self.sft], num_ranks)
-        items = self.items
-        first = items[0].turn if items else None
+        first = next(iter(self.samples), None)
         return [
             Batch(
                 tuple(self.games[index] for index in own_games),
@@ -56,38 +54,14 @@ class Batch:
         return self.whole or BatchCounts.of(self)
 
     @property
-    def items(self) -> list[Item]:
-        """Everything that is trained on, games first."""
-        turns = [Item(turn, game.weight, len(game.turns)) for game in self.games for turn in game.turns]
-        words = [
-            Item(word, num_turns=len(game.listening), kind="listening")
-            for game in self.games
-            for word in game.listening
+    def samples(self) -> list[Sample]:
+        """Everything that is trained on: turns, listened turns, places of unsaid words, SFT rows."""
+        return [
+            *(turn for game in self.games for turn in game.turns),
+            *(position for game in self.games for position in game.listening),
+            *(place for game in self.games for turn in game.unsaid for place in turn),
+            *self.sft,
         ]
-        places = [
-            Item(place, num_turns=sum(turn[0].role is place.role for turn in game.unsaid), kind="unsaid")
-            for game in self.games
-            for turn in game.unsaid
-            for place in turn
-        ]
-        return turns + words + places + [Item(row, kind="sft") for row in self.sft]
-
-
-@dataclass(frozen=True)
-class Item:
-    """One of a game's `num_turns` trained turns, an SFT row, one of a game's `num_turns` listened turns, or a place in
-    one of a seat's `num_turns` turns where a word must not be said."""
-
-    turn: TurnSample
-    weight: float = 1.0
-    num_turns: int = 1
-    kind: Kind = "turn"
-
-    def temperature(self, of_turns: float) -> float:
-        """Temperature of the softmax in training: that of play for sampled turns and for claims, else 1."""
-        if self.turn.claiming is not None:
-            return self.turn.claiming.temperature
-        return of_turns if self.kind == "turn" else 1.0
 
 
 @dataclass(frozen=True)
@@ -133,11 +107,11 @@ def shares_of(sizes: Sequence[int], num_ranks: int) -> list[list[int]]:
     return [sorted(share) for share in shares]
 
 
-def check_turns(turns: Sequence[TurnSample], vocabulary_size: int) -> None:
+def check_turns(turns: Sequence[Sample], vocabulary_size: int) -> None:
     """Raises LearnerError for a token that the model's vocabulary does not have."""
     for index, turn in enumerate(turns):
-        largest = max(max(turn.prompt_ids, default=0), max(turn.target_ids))
-        smallest = min(min(turn.prompt_ids, default=0), min(turn.target_ids))
+        ids = np.concatenate([turn.prompt_ids, turn.target_ids])
+        smallest, largest = int(ids.min()), int(ids.max())
         if largest >= vocabulary_size or smallest < 0:
             raise LearnerError(
                 f"sample {index} has token id {largest if smallest >= 0 else smallest}, the model's vocabulary has "

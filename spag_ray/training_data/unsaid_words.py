@@ -26,11 +26,11 @@ from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
 from spag_ray.game.words import STOP_WORDS
 from spag_ray.training_data.listened_turns import defended
-from spag_ray.training_data.samples import GameSample, TurnSample
+from spag_ray.training_data.samples import GameSample, Sample
 
 _WORD = re.compile(r"[a-z]{2,}")
 
-Places = Mapping[str, tuple[tuple[TurnSample, ...], ...]]
+Places = Mapping[str, tuple[tuple[Sample, ...], ...]]
 
 
 def unsaid_words(
@@ -54,12 +54,12 @@ def unsaid_words(
     return found
 
 
-def _places(turn: Turn, word: Spoken) -> Iterator[TurnSample]:
+def _places(turn: Turn, word: Spoken) -> Iterator[Sample]:
     for place in range(len(turn.token_ids)):
         for ids in word.later if place else word.start:
             rest = turn.token_ids[place:]
             if len(ids) == 1 or rest[:1] != ids[:1] or rest[: len(ids)] == ids:
-                yield TurnSample(turn.prompt_ids + turn.token_ids[:place], ids, 1.0, role=Role.ATTACKER)
+                yield Sample(turn.prompt_ids + turn.token_ids[:place], ids, 1.0, role=Role.ATTACKER)
 
 
 def heard_words(
@@ -87,7 +87,7 @@ def heard_words(
             said = " ".join(earlier.text for earlier in episode.turns[:index]).lower()
             claims = filter(None, (_claim(claim, word) for word in sorted({*_WORD.findall(said)} - STOP_WORDS)))
             places = (
-                TurnSample(turn.prompt_ids + each.opening_ids, each.named_ids, 1.0, role=Role.DEFENDER)
+                Sample(turn.prompt_ids + each.opening_ids, each.named_ids, 1.0, role=Role.DEFENDER)
                 for each in claims
                 if target.word_ids[: len(each.named_ids)] != each.named_ids
             )

@@ -30,7 +30,7 @@ from learners.learner import Learner
 from spag_ray.training_data.shares import Batch, shares_of
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import LearnerConfig
-from spag_ray.training_data.samples import GameSample, TurnSample
+from spag_ray.training_data.samples import GameSample, Sample
 from spag_ray.game.rules import Role
 from spag_ray.weights.snapshot import checksum
 
@@ -46,15 +46,15 @@ def game(number):
     prompt, turns = (1, 40, 5, 6, 7, 2, 1, 39, 8 + number), []
     for turn in range(1 + number % 3):
         target = (9 + turn, 10 + number, 11, 2)
-        turns.append(TurnSample(prompt, target, 0.3 + 0.1 * turn, (-3.0, -3.5, -2.0, -1.0)))
+        turns.append(Sample(prompt, target, 0.3 + 0.1 * turn, (-3.0, -3.5, -2.0, -1.0)))
         prompt = prompt + target + (1, 20 + turn, 2)
-    words = [TurnSample(turn.prompt_ids + (41, 42), (50 + number, 12, 2)[number % 2:], 1.0) for turn in turns]
-    unsaid = tuple((TurnSample(turn.prompt_ids, (45,), 1.0),) for turn in turns)
+    words = [Sample(turn.prompt_ids + (41, 42), (50 + number, 12, 2)[number % 2:], 1.0) for turn in turns]
+    unsaid = tuple((Sample(turn.prompt_ids, (45,), 1.0),) for turn in turns)
     return GameSample(str(number), role, 0.5 + number / 4, tuple(turns), tuple(words[number // 3:]), unsaid)
 
 games = [game(number) for number in range(6)]
 games.append(replace(games[2], episode_id="tie", role=None, turns=()))
-sft = [TurnSample((1, 30, 31, 2), (32, 33, 2), 1.0)]
+sft = [Sample((1, 30, 31, 2), (32, 33, 2), 1.0)]
 
 def scored(games):
     turns = [turn for one in games for turn in one.turns]

@@ -18,7 +18,7 @@ from benchmarks.scale_learning import (
 )
 from cluster.learning.learner_group import LearnerGroup, runs
 from spag_ray.errors import LearnerError, LearnersLostError
-from spag_ray.training_data.samples import TurnSample
+from spag_ray.training_data.samples import Sample
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -76,7 +76,7 @@ def test_samples_that_the_model_cannot_read_are_refused_before_any_is_sent(
     group, calls = three
     calls.clear()
     with pytest.raises(LearnerError, match="sample 0 has token id"):
-        group.check([TurnSample((1,), (2**31,), 1.0)])
+        group.check([Sample((1,), (2**31,), 1.0)])
     assert not calls
 
 

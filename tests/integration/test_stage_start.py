@@ -18,7 +18,7 @@ from learners.learning_rate import learning_rate_at
 from spag_ray.config.run import RunConfig
 from spag_ray.game.rules import Role
 from spag_ray.stages import Stage
-from spag_ray.training_data.samples import GameSample, TurnSample
+from spag_ray.training_data.samples import GameSample, Sample
 from tests.support.runs import steps_of, tiny_run
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -73,7 +73,7 @@ def games(advantage: float) -> list[GameSample]:
     made = []
     for number in range(3):
         turns = tuple(
-            TurnSample((1, 40, 5, 6 + turn, 2, 1, 39), (9 + number, 10 + turn, 11, 2), advantage, (-3.0,) * 4)
+            Sample((1, 40, 5, 6 + turn, 2, 1, 39), (9 + number, 10 + turn, 11, 2), advantage, (-3.0,) * 4)
             for turn in range(1 + number)
         )
         made.append(GameSample(f"g/{number}", Role.ATTACKER, 1.0, turns))
@@ -147,7 +147,7 @@ def is_those_of(model: Path, stream: Stream) -> None:
         with torch.no_grad():
             logprobs = (loaded(ids).logits[0, len(turn.prompt_ids) - 1 : -1].float() / TEMPERATURE).log_softmax(-1)
         expected = logprobs[torch.arange(len(turn.target_ids)), torch.tensor(turn.target_ids)].tolist()
-        assert turn.reference_logprobs == pytest.approx(expected, abs=tolerance)
+        assert turn.ref_logprobs == pytest.approx(expected, abs=tolerance)
 
 
 def test_a_stream_that_is_resumed_with_more_rounds_follows_the_longer_schedule(stream: Stream) -> None:

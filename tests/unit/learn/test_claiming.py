@@ -19,7 +19,7 @@ from spag_ray.game.decks import load_deck
 from spag_ray.game.prompts import Claim
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.training_data.listened_turns import WhenToClaim, is_for_claiming, listened_turns
-from spag_ray.training_data.samples import Claiming, GameSample, TurnSample
+from spag_ray.training_data.samples import Claiming, GameSample, Sample
 from spag_ray.training_data.shares import Batch
 from tests.support.episodes import game
 from tests.support.tree_model import check_same_in_a_tree, make_tree_model
@@ -31,9 +31,9 @@ def test_words_for_claiming_teach_the_claims_beginning_and_the_others_the_word()
     ((position, _),) = listened_turns(
         [game(0, Outcome.TIED)], claim, "all", 100, when=WhenToClaim(0.999, 0.5, 0.25)
     ).values()
-    assert position == TurnSample((1, 2), (7, 8, 9, 10), 1.0, role=Role.DEFENDER, claiming=Claiming(1, 2, 0.5, 0.25))
+    assert position == Sample((1, 2), (7, 8, 9, 10), 1.0, role=Role.DEFENDER, claiming=Claiming(1, 2, 0.5, 0.25))
     ((plain, _),) = listened_turns([game(0, Outcome.TIED)], claim, "all", 100, when=WhenToClaim(1e-6)).values()
-    assert plain == TurnSample((1, 2, 7, 8), (9, 10), 1.0, role=Role.DEFENDER)
+    assert plain == Sample((1, 2, 7, 8), (9, 10), 1.0, role=Role.DEFENDER)
 
 
 def test_without_a_weight_words_for_claiming_teach_nothing() -> None:
@@ -52,8 +52,8 @@ def claim(word: str) -> Claim:
     return Claim((7, 8), (9, 10), 1)
 
 
-def at(length: int) -> TurnSample:
-    return TurnSample(tuple(range(1, length + 1)), (7, 8, 9), 1.0, claiming=Claiming(1, 2))
+def at(length: int) -> Sample:
+    return Sample(tuple(range(1, length + 1)), (7, 8, 9), 1.0, claiming=Claiming(1, 2))
 
 
 def total(batch: Batch, thetas: dict[int, list[float]], method: Method, name: str) -> tuple[float, Any]:
@@ -71,7 +71,7 @@ def test_the_figure_computed_by_hand_is_added_to_either_objective(name: str, met
     figures and of q = 1/4, e^-3, p = 1/2; game C is of a word that is learned, with 2 nats a token."""
     first = GameSample("a", None, 1.0, (), (at(2),))
     second = GameSample("b", None, 3.0, (), (at(2), at(3)))
-    third = GameSample("c", None, 1.0, (), (TurnSample((1,), (9, 9), 1.0),))
+    third = GameSample("c", None, 1.0, (), (Sample((1,), (9, 9), 1.0),))
     thetas = {2: [math.log(1 / 8), -1.0, math.log(1 / 4)], 3: [math.log(1 / 4), -3.0, math.log(1 / 2)]}
     found, sums = total(Batch((first, second, third)), thetas | {1: [-1.0, -3.0]}, method, name)
     a = -math.log(1 / 8) / 4 - math.log(7 / 8) * 3 / 4 + 1
@@ -129,9 +129,9 @@ def test_a_claim_that_is_all_but_certain_is_unlearned_and_one_that_is_certain_gi
 
 
 def test_claims_in_trees_are_as_one_at_a_time() -> None:
-    own = TurnSample(tuple(range(1, 21)), (30, 31, 32), 1.0)
+    own = Sample(tuple(range(1, 21)), (30, 31, 32), 1.0)
     words = tuple(
-        TurnSample(own.prompt_ids[:cut], (40, 41, 50, 51), 1.0, role=Role.DEFENDER, claiming=Claiming(1, 2, 0.5))
+        Sample(own.prompt_ids[:cut], (40, 41, 50, 51), 1.0, role=Role.DEFENDER, claiming=Claiming(1, 2, 0.5))
         for cut in (8, 20)
     )
     batch = Batch((GameSample("g", Role.DEFENDER, 1.0, (own,), words),))

@@ -32,7 +32,7 @@ def test_ties_breaches_and_losers_are_left_out_whatever_self_play_learns() -> No
     games = imitation_samples(PLAYED, objective, "winners")
     assert roles(games) == [["a", "a"], ["d", "d"], ["a", "a"]]
     assert [each.weight for each in games] == [0.75, 1.5, 0.75]
-    assert all(turn.behaviour_logprobs is None for each in games for turn in each.turns)
+    assert all(turn.sampler_logprobs is None for each in games for turn in each.turns)
 
 
 def test_no_baseline_of_self_play_is_subtracted_from_what_is_imitated() -> None:

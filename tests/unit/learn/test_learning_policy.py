@@ -25,7 +25,7 @@ from spag_ray.game.rules import Role
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.results.lines import SyncReport
 from spag_ray.stages import Stage
-from spag_ray.training_data.samples import GameSample, TurnSample
+from spag_ray.training_data.samples import GameSample, Sample
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class FakeLearners:
         self.scored: list[str] = []
         self.steps: list[list[GameSample]] = []
 
-    def check(self, turns: list[TurnSample]) -> None:
+    def check(self, turns: list[Sample]) -> None:
         assert turns
 
     def score_games(self, games: list[GameSample], temperature: float) -> list[GameSample]:
@@ -55,7 +55,7 @@ class FakeLearners:
     def begin_stage(self, method: str, num_steps: int, learning_rate: float, *_: float) -> None:
         assert num_steps > 0
 
-    def step(self, games: list[GameSample], sft: list[TurnSample], temperature: float, at_start: bool) -> Report:
+    def step(self, games: list[GameSample], sft: list[Sample], temperature: float, at_start: bool) -> Report:
         assert at_start == (not self.steps)
         self.steps.append(games)
         bad = len(self.steps) in self.bad
@@ -63,7 +63,7 @@ class FakeLearners:
 
 
 def games(count: int) -> list[GameSample]:
-    turn = TurnSample((1,), (2,), 1.0, behaviour_logprobs=(-1.0,), role=Role.ATTACKER)
+    turn = Sample((1,), (2,), 1.0, sampler_logprobs=(-1.0,), role=Role.ATTACKER)
     return [GameSample(f"e/{number}", Role.ATTACKER, 1.0, (turn,)) for number in range(count)]
 
 
@@ -170,9 +170,9 @@ def test_the_schedule_follows_the_steps_that_a_stream_has_now_and_the_reference_
             return True
 
         def score_reference(self, games: list[GameSample], temperature: float) -> list[GameSample]:
-            return [replace(each, turns=(replace(each.turns[0], reference_logprobs=(-7.0,)),)) for each in games]
+            return [replace(each, turns=(replace(each.turns[0], ref_logprobs=(-7.0,)),)) for each in games]
 
-        def step(self, games: list[GameSample], sft: list[TurnSample], temperature: float, at_start: bool) -> Report:
+        def step(self, games: list[GameSample], sft: list[Sample], temperature: float, at_start: bool) -> Report:
             self.steps.append(games)
             return Report(len(self.steps), 0.5, False)
 
@@ -188,7 +188,7 @@ def test_the_schedule_follows_the_steps_that_a_stream_has_now_and_the_reference_
         training_stage = TrainingStage(Stage.parse(stage), "self_play", games(count), [], 2, 1e-6, 0.2, part=part)
         training_stage = replace(training_stage, part_of="stream", stage_steps=num_steps, after=began_with)
         policy.learn(training_stage, lambda *_: None)
-        return fake.steps[-1][0].turns[0].reference_logprobs if fake.steps else None
+        return fake.steps[-1][0].turns[0].ref_logprobs if fake.steps else None
 
     assert learn("spag-1", 0, 8, count=0) is None, "no game was decided, and the start is kept all the same"
     assert learn("spag-1", 1, 8) == (-7.0,)
@@ -215,9 +215,9 @@ class WithReference(FakeLearners):
         return True
 
     def score_reference(self, games: list[GameSample], temperature: float) -> list[GameSample]:
-        return [replace(each, turns=(replace(each.turns[0], reference_logprobs=(-7.0,)),)) for each in games]
+        return [replace(each, turns=(replace(each.turns[0], ref_logprobs=(-7.0,)),)) for each in games]
 
-    def step(self, games: list[GameSample], sft: list[TurnSample], temperature: float, at_start: bool) -> Report:
+    def step(self, games: list[GameSample], sft: list[Sample], temperature: float, at_start: bool) -> Report:
         self.steps.append(games)
         return Report(len(self.steps), 0.5, False)
 
@@ -236,12 +236,12 @@ def test_the_kl_term_compares_with_the_model_that_self_play_started_with(imitate
 
     learn("imitated", "imitation")
     assert fake.loaded == []
-    assert fake.steps[-1][0].turns[0].reference_logprobs is None, "imitation compares with its own start"
+    assert fake.steps[-1][0].turns[0].ref_logprobs is None, "imitation compares with its own start"
     learn("spag-1")
     learn("spag-2")
     start = str(tmp_path / "models" / "imitated") if imitates else "/base"
     assert fake.loaded == [start], "once"
-    assert [game.turns[0].reference_logprobs for batch in fake.steps[2:] for game in batch] == [(-7.0,)] * 8
+    assert [game.turns[0].ref_logprobs for batch in fake.steps[2:] for game in batch] == [(-7.0,)] * 8
     assert fake.steps[2][0].turns[0].old_logprobs is None
     assert fake.steps[3][0].turns[0].old_logprobs == (-9.0,)
     policy.load_state(tmp_path, None)
@@ -269,13 +269,13 @@ def test_a_stage_that_resumes_computes_the_reference_of_the_start_again(tmp_path
     policy.learn(stage, lambda *_: None)
     assert len(fake.steps) == 3
     resumed = [game for batch in fake.steps[1:] for game in batch]
-    assert [game.turns[0].reference_logprobs for game in resumed] == [(-7.0,)] * 4
+    assert [game.turns[0].ref_logprobs for game in resumed] == [(-7.0,)] * 4
     assert [game.turns[0].old_logprobs for game in resumed] == [(-9.0,)] * 4
 
 
 def mixed(num_won: int, num_tied: int) -> list[GameSample]:
     """Games that the attacker won, and ties; all are listened to."""
-    word = TurnSample((1, 3), (4,), 1.0, role=Role.DEFENDER)
+    word = Sample((1, 3), (4,), 1.0, role=Role.DEFENDER)
     tied = [GameSample(f"t/{number}", None, 1.0, (), (word,)) for number in range(num_tied)]
     return [*(replace(each, listening=(word,)) for each in games(num_won)), *tied]
 

@@ -18,7 +18,7 @@ from spag_ray.errors import ModelError
 from spag_ray.game.prompts import Claim
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.training_data.listened_turns import count_leading, listened_turns, spread, with_listening
-from spag_ray.training_data.samples import GameSample, TurnSample, game_samples, turns_of
+from spag_ray.training_data.samples import GameSample, Sample, game_samples, turns_of
 from spag_ray.training_data.shares import Batch
 from tests.support.episodes import game
 from tests.support.tree_model import check_same_in_a_tree, make_tree_model
@@ -47,7 +47,7 @@ def heard(*episodes: Episode, **options: Any) -> dict[str, list[int]]:
 
 def test_a_defender_listens_after_its_own_prompt_and_only_the_word_is_learned() -> None:
     (positions,) = listened_turns([game(0, Outcome.TIED, 2)], claim, "all", 100).values()
-    assert positions == (TurnSample((1, 2, 7, 8), (9, 10), 1.0, role=Role.DEFENDER),)
+    assert positions == (Sample((1, 2, 7, 8), (9, 10), 1.0, role=Role.DEFENDER),)
 
 
 @pytest.mark.parametrize("outcome", list(Outcome))
@@ -110,7 +110,7 @@ def test_of_two_policies_the_defender_alone_listens() -> None:
 
 
 def test_games_that_are_only_listened_to_ride_along_evenly_and_make_no_more_steps() -> None:
-    word = TurnSample((1,), (2,), 1.0)
+    word = Sample((1,), (2,), 1.0)
     won = [GameSample(f"w{number}", Role.ATTACKER, 1.0, (word,)) for number in range(5)]
     tied = [GameSample(f"t{number}", None, 1.0, (), (word,)) for number in range(7)]
     batches = spread([*won, *tied], 2, 3)
@@ -148,8 +148,8 @@ def test_the_figure_computed_by_hand_is_added_to_either_objective(name: str, met
 
 def test_means_are_over_tokens_then_turns_then_games() -> None:
     """Game A has one position of 2 nats; game B two, of 4 and of (1 + 5 + 6) / 3 = 4: (2 + 4) / 2 = 3, not 10 / 3."""
-    first = GameSample("a", None, 1.0, (), (TurnSample((1,), (9,), 1.0),))
-    second = GameSample("b", None, 3.0, (), (TurnSample((1, 2), (9,), 1.0), TurnSample((1, 2, 3), (9, 9, 9), 1.0)))
+    first = GameSample("a", None, 1.0, (), (Sample((1,), (9,), 1.0),))
+    second = GameSample("b", None, 3.0, (), (Sample((1, 2), (9,), 1.0), Sample((1, 2, 3), (9, 9, 9), 1.0)))
     thetas = {1: [-2.0], 2: [-4.0], 3: [-1.0, -5.0, -6.0]}
     found, _ = total(Batch((first, second)), thetas, "self_play", "spag", 0.5)
     assert found == pytest.approx(0.5 * 3.0, abs=1e-12)
@@ -161,8 +161,8 @@ def test_means_are_over_tokens_then_turns_then_games() -> None:
 
 
 def test_listened_turns_in_trees_are_as_one_at_a_time_and_their_prompts_cost_nothing(tree_model: Any) -> None:
-    own = TurnSample(tuple(range(1, 21)), (30, 31, 32), 1.0)
-    words = tuple(TurnSample((*own.prompt_ids[:cut], 40, 41), (50, 51), 1.0) for cut in (8, 14, 20))
+    own = Sample(tuple(range(1, 21)), (30, 31, 32), 1.0)
+    words = tuple(Sample((*own.prompt_ids[:cut], 40, 41), (50, 51), 1.0) for cut in (8, 14, 20))
     batch = Batch((GameSample("g", Role.DEFENDER, 1.0, (own,), words),))
     tree, together = check_same_in_a_tree(tree_model, batch, ObjectiveConfig(), listening_coeff=0.7)
     assert tree.num_tokens == own.num_tokens - 1 + 3 * 3, "leaves, whose last token is not read"

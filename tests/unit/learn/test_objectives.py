@@ -27,7 +27,7 @@ from learners.objectives import (
 )
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.game.rules import Outcome, Role
-from spag_ray.training_data.samples import GameSample, TurnSample, game_samples
+from spag_ray.training_data.samples import GameSample, Sample, game_samples
 from spag_ray.training_data.shares import Batch
 from tests.support.episodes import game as played_game
 
@@ -269,7 +269,7 @@ def test_the_gradient_of_the_weighted_divergence_is_the_ratio_times_the_distance
 
 
 def test_a_batch_weights_its_divergence_as_its_objective_says() -> None:
-    turn = TurnSample((1,), (2,), 1.0, (-0.5,), (-0.5,), role=Role.ATTACKER)
+    turn = Sample((1,), (2,), 1.0, (-0.5,), (-0.5,), role=Role.ATTACKER)
     batch = Batch((GameSample("one", Role.ATTACKER, 1.0, (turn,)),))
 
     def divergence(weighting: KlWeighting) -> float:
@@ -301,9 +301,9 @@ def test_a_report_has_the_sums_of_each_figure_over_the_turns_by_all_settings_of_
     objective = ObjectiveConfig(
         clip_range=0.1, mismatch_cap=1.2, length_norm="constant", constant_length=4, sft_coeff=0.7, unsaid_coeff=0.4
     )
-    sampled = TurnSample((1,), (2, 3), 0.4, (-1.0, -3.0), (-1.5, -2.0), (-1.2, -2.5), Role.ATTACKER)
-    other = TurnSample((1,), (2,), 0.6, None, (-0.5,), None, Role.ATTACKER)
-    place, row = TurnSample((1,), (9,), 1.0, role=Role.ATTACKER), TurnSample((1,), (4, 5), 1.0)
+    sampled = Sample((1,), (2, 3), 0.4, (-1.0, -3.0), (-1.5, -2.0), (-1.2, -2.5), Role.ATTACKER)
+    other = Sample((1,), (2,), 0.6, None, (-0.5,), None, Role.ATTACKER)
+    place, row = Sample((1,), (9,), 1.0, role=Role.ATTACKER), Sample((1,), (4, 5), 1.0)
     games = [GameSample("a", Role.ATTACKER, 1.5, (sampled, other), unsaid=((place,),))]
     games += [GameSample("b", Role.ATTACKER, 1.5, (other,))] * 2
     batch = Batch(tuple(games), (row, row))
@@ -312,8 +312,8 @@ def test_a_report_has_the_sums_of_each_figure_over_the_turns_by_all_settings_of_
     total = loss.of(batch.items, thetas, [float64([1.0, 3.0]), float64([0.5]), *[float64([9.0])] * 5])
 
     one = spag_turn_terms(
-        thetas[0], float64(sampled.old_logprobs), float64(sampled.reference_logprobs),
-        float64(sampled.behaviour_logprobs), 0.4, 0.1, 1.2, "constant", 4,
+        thetas[0], float64(sampled.old_logprobs), float64(sampled.ref_logprobs),
+        float64(sampled.sampler_logprobs), 0.4, 0.1, 1.2, "constant", 4,
     )  # fmt: skip
     same = float64([-0.5])
     two = spag_turn_terms(float64([-0.4]), same, same, same, 0.6, 0.1, 1.2, "constant", 4)
@@ -338,8 +338,8 @@ def test_a_batch_of_the_published_objective_is_divided_by_its_turns_and_compares
     kl_coeff: float,
 ) -> None:
     turns = (
-        TurnSample((1,), (2, 3), 0.4, None, (-1.5, -2.0), role=Role.ATTACKER),
-        TurnSample((1,), (2,), 0.6, None, (-0.5,), role=Role.ATTACKER),
+        Sample((1,), (2, 3), 0.4, None, (-1.5, -2.0), role=Role.ATTACKER),
+        Sample((1,), (2,), 0.6, None, (-0.5,), role=Role.ATTACKER),
     )
     batch = Batch((GameSample("a", Role.ATTACKER, 1.5, turns), GameSample("b", Role.ATTACKER, 1.5, turns[1:])))
     thetas = [float64([-1.0, -2.2]), float64([-0.45]), float64([-0.45])]
@@ -355,7 +355,7 @@ def test_a_batch_that_is_imitated_needs_the_log_probabilities_of_the_start_only_
     kl_coeff: float,
 ) -> None:
     old = (-1.5, -2.0) if kl_coeff else None
-    batch = Batch((GameSample("a", Role.ATTACKER, 1.5, (TurnSample((1,), (2, 3), 1.0, None, old),)),))
+    batch = Batch((GameSample("a", Role.ATTACKER, 1.5, (Sample((1,), (2, 3), 1.0, None, old),)),))
     loss = BatchLoss(batch, "imitation", ObjectiveConfig(), kl_coeff)
     found = loss.of(batch.items, [float64([-1.0, -2.2])], [torch.zeros(2)]).item()
     assert found == pytest.approx(1.5 * (1.6 + kl_coeff * math.exp(-1.6) * 0.15))

@@ -18,7 +18,7 @@ from spag_ray.game.referee.judge import out_of_room
 from spag_ray.game.rules import Outcome, Role, Verdict, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
-from spag_ray.training_data.samples import GameSample, TurnSample, game_samples, turns_of
+from spag_ray.training_data.samples import GameSample, Sample, game_samples, turns_of
 
 
 def game(number: int, outcome: Outcome, num_turns: int = 4, decided_by: int | None = None) -> Episode:
@@ -114,20 +114,20 @@ def test_a_seat_of_its_own_learns_its_turns_of_all_games_with_equal_weight() -> 
     assert {sample.weight for sample in own} == {1.0}
     assert all(turn.role is Role.DEFENDER for sample in own for turn in sample.turns)
     assert [sum(turn.advantage for turn in sample.turns) > 0 for sample in own] == [False, True, False]
-    instruction = GameSample("sft-0", Role.ATTACKER, 1.0, (TurnSample((1,), (2,), 1.0),))
+    instruction = GameSample("sft-0", Role.ATTACKER, 1.0, (Sample((1,), (2,), 1.0),))
     assert turns_of([instruction], Role.DEFENDER) == [instruction]
     only_winners = turns_of(game_samples(WON, ObjectiveConfig()), Role.DEFENDER)
     assert [sample.episode_id for sample in only_winners] == ["s/1"]
 
 
 def test_rewards_and_weights_that_are_not_finite_are_refused() -> None:
-    turn = TurnSample((1,), (2,), 1.0)
+    turn = Sample((1,), (2,), 1.0)
     with pytest.raises(InputError, match="not a finite number"):
-        TurnSample((1,), (2,), math.nan)
+        Sample((1,), (2,), math.nan)
     with pytest.raises(InputError, match="its weight is inf"):
         GameSample("g", Role.ATTACKER, math.inf, (turn,))
     with pytest.raises(InputError, match="no target token"):
-        TurnSample((1,), (), 1.0)
+        Sample((1,), (), 1.0)
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,15 @@ from learners.batch import BatchLoss
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.errors import LearnerError
 from spag_ray.game.rules import Role
-from spag_ray.training_data.samples import Claiming, GameSample, TurnSample
+from spag_ray.training_data.samples import Claiming, GameSample, Sample
 from spag_ray.training_data.shares import Batch, BatchCounts, check_turns, shares_of
 
 
-def turn(number: int, length: int = 4, role: Role | None = None) -> TurnSample:
+def turn(number: int, length: int = 4, role: Role | None = None) -> Sample:
     """Token ids that no other turn has."""
     draw = random.Random(number)
     ids = tuple(draw.randrange(1000, 40000) for _ in range(40 + length))
-    return TurnSample(ids[:40], ids[40:], 0.5, (-1.0,) * length, (-1.5,) * length, role=role)
+    return Sample(ids[:40], ids[40:], 0.5, (-1.0,) * length, (-1.5,) * length, role=role)
 
 
 def game(number: int) -> GameSample:
@@ -101,7 +101,7 @@ def test_a_rank_without_items_gets_a_stand_in_and_an_empty_batch_has_none() -> N
 
 def test_a_batch_counts_each_kind_of_game_and_each_turn_of_a_seat() -> None:
     """Two games that the attacker won, one of them for claiming; then a game and a tie that are only listened to."""
-    word, claims = TurnSample((1,), (2,), 1.0), TurnSample((1,), (2, 3), 1.0, claiming=Claiming(1, 1, 0.5))
+    word, claims = Sample((1,), (2,), 1.0), Sample((1,), (2, 3), 1.0, claiming=Claiming(1, 1, 0.5))
     unsaid = tuple((turn(number, 1, role),) * 2 for number, role in enumerate((*Role, Role.ATTACKER)))
     games = (
         GameSample("a", Role.ATTACKER, 0.5, (turn(1), turn(2)), (word,), unsaid),
@@ -137,11 +137,11 @@ def test_a_batch_counts_each_kind_of_game_and_each_turn_of_a_seat() -> None:
 
 def test_tokens_beyond_the_vocabulary_are_refused() -> None:
     with pytest.raises(LearnerError, match="sample 1 has token id 900, the model's vocabulary has 64"):
-        check_turns([TurnSample((1,), (2,), 1.0), TurnSample((1, 2), (900,), 1.0)], vocabulary_size=64)
-    check_turns([TurnSample((0, 63), (63, 0), 1.0), TurnSample((), (1,), 1.0)], vocabulary_size=64)
+        check_turns([Sample((1,), (2,), 1.0), Sample((1, 2), (900,), 1.0)], vocabulary_size=64)
+    check_turns([Sample((0, 63), (63, 0), 1.0), Sample((), (1,), 1.0)], vocabulary_size=64)
     for prompt_ids, target_ids, wrong in (((64,), (1,), 64), ((1,), (64,), 64), ((-1,), (1,), -1), ((1,), (-2,), -2)):
         with pytest.raises(LearnerError, match=f"sample 0 has token id {wrong}, "):
-            check_turns([TurnSample(prompt_ids, target_ids, 1.0)], vocabulary_size=64)
+            check_turns([Sample(prompt_ids, target_ids, 1.0)], vocabulary_size=64)
 
 
 def test_planning_needs_no_torch() -> None:

@@ -180,7 +180,7 @@ def test_games_that_were_sampled_greedily_are_learned_at_a_temperature_of_one(tm
 
 def test_log_probabilities_of_prompts_as_they_were_played_alone_are_used(tmp_path: Path) -> None:
     stage = samples(tmp_path).self_play(Stage.of_round(1), GAMES, "round 1", [], None)
-    assert stage.games[0].turns[0].behaviour_logprobs == (-0.5, -0.5)
+    assert stage.games[0].turns[0].sampler_logprobs == (-0.5, -0.5)
 
 
 def test_rows_of_instructions_are_mixed_with_imitated_games_in_an_order_of_the_seed(tmp_path: Path) -> None:

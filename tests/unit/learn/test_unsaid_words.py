@@ -16,7 +16,7 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ModelError
 from spag_ray.game.prompts import Claim, Spoken
 from spag_ray.game.rules import Outcome, Role
-from spag_ray.training_data.samples import GameSample, TurnSample, game_samples, turns_of
+from spag_ray.training_data.samples import GameSample, Sample, game_samples, turns_of
 from spag_ray.training_data.shares import Batch
 from spag_ray.training_data.unsaid_words import heard_words, merged, unsaid_words, with_unsaid_words
 from tests.support.episodes import game
@@ -132,7 +132,7 @@ def test_both_seats_places_are_merged_and_of_two_policies_each_has_its_own() -> 
     both = merged(of_attacker, of_defender)
     assert [turn[0].role for turn in both[episode.episode_id]] == [Role.ATTACKER, Role.DEFENDER]
     assert merged(of_defender, {}) == of_defender
-    turns = tuple(TurnSample((1,), (2,), 1.0, role=role) for role in Role)
+    turns = tuple(Sample((1,), (2,), 1.0, role=role) for role in Role)
     games = with_unsaid_words([GameSample(episode.episode_id, None, 1.0, turns)], both)
     assert [turns_of(games, role)[0].unsaid for role in Role] == [
         of_attacker[episode.episode_id],
@@ -148,15 +148,15 @@ def total(batch: Batch, thetas: dict[int, list[float]], method: Method, name: st
     return loss.of(batch.items, logprobs, [torch.zeros(2)] * len(logprobs)).item(), loss.sums
 
 
-def at(length: int) -> TurnSample:
-    return TurnSample(tuple(range(1, length + 1)), (9,), 1.0, role=Role.ATTACKER)
+def at(length: int) -> Sample:
+    return Sample(tuple(range(1, length + 1)), (9,), 1.0, role=Role.ATTACKER)
 
 
 @pytest.mark.parametrize("name", ["spag", "published"])
 @pytest.mark.parametrize("method", ["imitation", "self_play"])
 def test_the_figure_computed_by_hand_is_added_to_either_objective(name: str, method: Method) -> None:
     """Game A has one turn with places of p = 1/2 and 1/4; game B two turns, of p = 1/2 and of 1/4, its weight 3."""
-    own = TurnSample((1,), (9, 9), 1.0)
+    own = Sample((1,), (9, 9), 1.0)
     first = GameSample("a", Role.ATTACKER, 1.0, (own,), (), ((at(2), at(3)),))
     second = GameSample("b", Role.ATTACKER, 3.0, (own,), (), ((at(2),), (at(3),)))
     thetas = {1: [-0.5, -0.25], 2: [math.log(0.5)], 3: [math.log(0.5), math.log(0.5)]}
@@ -170,7 +170,7 @@ def test_the_figure_computed_by_hand_is_added_to_either_objective(name: str, met
 
 def test_each_seats_places_have_means_of_their_own() -> None:
     """Two games with a turn of the attacker each (p = 1/2), one of them with two turns of the defender, too (1/4)."""
-    own, heard_word = TurnSample((1,), (9, 9), 1.0), replace(at(3), role=Role.DEFENDER)
+    own, heard_word = Sample((1,), (9, 9), 1.0), replace(at(3), role=Role.DEFENDER)
     first = GameSample("a", Role.ATTACKER, 1.0, (own,), (), ((at(2),), (heard_word,), (heard_word,)))
     second = GameSample("b", Role.ATTACKER, 1.0, (own,), (), ((at(2),),))
     thetas = {1: [-0.5, -0.25], 2: [math.log(0.5)], 3: [math.log(0.25)]}
@@ -188,8 +188,8 @@ def test_a_word_that_is_certain_gives_a_finite_loss_and_no_gradient() -> None:
 
 
 def test_places_in_trees_are_as_one_at_a_time_and_one_token_words_cost_no_token(tree_model: Any) -> None:
-    own = TurnSample(tuple(range(1, 21)), (30, 31, 32), 1.0, role=Role.ATTACKER)
-    places = tuple(TurnSample((*own.prompt_ids, *own.target_ids[:cut]), (50,), 1.0) for cut in range(3))
+    own = Sample(tuple(range(1, 21)), (30, 31, 32), 1.0, role=Role.ATTACKER)
+    places = tuple(Sample((*own.prompt_ids, *own.target_ids[:cut]), (50,), 1.0) for cut in range(3))
     batch = Batch((GameSample("g", Role.ATTACKER, 1.0, (own,), (), (places,)),))
     tree, _ = check_same_in_a_tree(tree_model, batch, ObjectiveConfig(unsaid_coeff=0.7))
     assert tree.num_tokens == own.num_tokens - 1

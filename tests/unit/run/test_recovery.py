@@ -18,7 +18,7 @@ from spag_ray.errors import RunFolderError, StopRequestedError
 from spag_ray.game.rules import Role
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.stages import Stage
-from spag_ray.training_data.samples import GameSample, TurnSample
+from spag_ray.training_data.samples import GameSample, Sample
 
 
 def recovery_of(tmp_path: Path, **checkpoint: Any) -> tuple[Recovery, RunControl, list[str]]:
@@ -107,7 +107,7 @@ def test_a_stream_comes_to_where_it_is_saved_anyway(tmp_path: Path) -> None:
 
 def test_what_was_scored_at_the_start_comes_back_to_the_same_turns(tmp_path: Path) -> None:
     def game(number: int, *logprobs: tuple[float, ...] | None) -> GameSample:
-        turns = tuple(TurnSample((1,), (2, 3), 1.0, old_logprobs=each) for each in logprobs)
+        turns = tuple(Sample((1,), (2, 3), 1.0, old_logprobs=each) for each in logprobs)
         return GameSample(f"g/{number}", Role.ATTACKER, 1.0, turns)
 
     games = [game(0, None), game(1, (-0.1, -2.5), (-1 / 3, -0.7)), game(2, (-4.0, -0.0))]

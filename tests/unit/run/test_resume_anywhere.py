@@ -96,7 +96,7 @@ class Learners:
         return _scored(games, old_logprobs=(score(self.weights),))
 
     def score_reference(self, games: list[GameSample], temperature: float) -> list[GameSample]:
-        return _scored(games, reference_logprobs=(score(self.reference),))
+        return _scored(games, ref_logprobs=(score(self.reference),))
 
     def step(self, games: list[GameSample], sft: object, temperature: float, at_start: bool) -> Any:
         self._fate.point()

@@ -1,0 +1,143 @@
+"""The loss of an optimiser step, summed over its micro-batches, and the report of the step.
+
+The sums stay on the device until the last micro-batch has been computed, and are read once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from learners.batch import trained_tokens
+from learners.forward import MicroBatch
+from learners.objectives import MAXIMA, STATISTICS, batch_loss
+from learners.published_losses import at_least_float32
+from spag_ray.config.objective import ObjectiveConfig
+from spag_ray.game.rules import Role
+from spag_ray.results.lines import StepReport
+from spag_ray.training_data.shares import BatchCounts
+from spag_ray.training_data.stage_spec import StageSpec
+from spag_ray.training_data.terms import KINDS, TERMS, Rows
+
+_ON_DEVICE = (*TERMS, *STATISTICS)
+_COUNTS = ("turns", "sampled_turns", "listened_tokens", "target_tokens", "unique_tokens", "flat_tokens")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """By name: sums (loss terms; statistics, one addend per turn; counts) and the largest values."""
+
+    sums: dict[str, float]
+    maxima: dict[str, float]
+
+    def over_ranks(self, gathered: Callable[[Sequence[float]], NDArray[np.float64]]) -> Figures:
+        """Those of all ranks, by one collective call."""
+        found = gathered([*self.sums.values(), *self.maxima.values()])
+        sums, maxima = np.split(found, [len(self.sums)], axis=1)
+        return Figures(
+            dict(zip(self.sums, sums.sum(0).tolist(), strict=True)),
+            dict(zip(self.maxima, maxima.max(0).tolist(), strict=True)),
+        )
+
+
+class StepSums:
+    """With `at_start` the weights are those with which the games were taken, so turns need no old log-probabilities."""
+
+    def __init__(self, objective: ObjectiveConfig, spec: StageSpec, at_start: bool = False) -> None:
+        self._objective = objective
+        self._spec = spec
+        compares = spec.method == "self_play" or spec.kl_coeff > 0
+        self._needs_old = compares and not at_start
+        self._sums: Tensor | None = None
+        self._maxima: Tensor | None = None
+        self._counts = dict.fromkeys(_COUNTS, 0.0)
+
+    def loss(self, logprobs: Tensor, entropies: Tensor, rows: Rows, micro_batch: MicroBatch) -> Tensor:
+        """This micro-batch's share of the batch's loss, 0-d; logprobs, entropies: [M] under the current weights."""
+        theta = at_least_float32(logprobs)
+        indices = list(micro_batch.sample_indices)
+        tokens = trained_tokens(rows, indices, theta.dtype, theta.device, self._needs_old)
+        found = batch_loss(theta, entropies, tokens, self._objective, self._spec)
+        sums = torch.cat([found.terms.detach(), found.statistics])
+        self._sums = sums if self._sums is None else self._sums + sums
+        self._maxima = found.maxima if self._maxima is None else torch.maximum(self._maxima, found.maxima)
+        self._count(rows, indices, micro_batch)
+        return found.total
+
+    def _count(self, rows: Rows, indices: list[int], micro_batch: MicroBatch) -> None:
+        kinds, lengths = rows.kinds[indices], np.array(micro_batch.lengths)
+        is_turn = kinds == KINDS.index("turn")
+        is_sampled = np.array([rows.samples[index].sampler_logprobs is not None for index in indices])
+        counts = {
+            "turns": is_turn.sum(),
+            "sampled_turns": (is_turn & is_sampled).sum() * self._spec.trains_tokens(self._objective),
+            "listened_tokens": lengths[kinds == KINDS.index("listening")].sum(),
+            "target_tokens": lengths[kinds != KINDS.index("unsaid")].sum(),
+            "unique_tokens": micro_batch.num_tokens,
+            "flat_tokens": micro_batch.num_flat_tokens,
+        }
+        for name, count in counts.items():
+            self._counts[name] += float(count)
+
+    def read(self) -> Figures:
+        """What this rank summed; the host waits for its device once."""
+        values = [0.0] * (len(_ON_DEVICE) + len(MAXIMA))
+        if self._sums is not None and self._maxima is not None:
+            values = torch.cat([self._sums, self._maxima]).tolist()
+        sums = dict(zip(_ON_DEVICE, values, strict=False)) | self._counts
+        return Figures(sums, dict(zip(MAXIMA, values[len(_ON_DEVICE) :], strict=True)))
+
+
+def step_report(
+    figures: Figures,
+    counts: BatchCounts,
+    objective: ObjectiveConfig,
+    spec: StageSpec,
+    *,
+    step: int,
+    gradient_norm: float | None,
+    learning_rate: float,
+    seconds: float,
+) -> StepReport:
+    """The report of a step from the figures of all ranks. gradient_norm: None if the step was skipped."""
+    sums, maxima = figures.sums, figures.maxima
+    turns, sampled = max(sums["turns"], 1.0), max(sums["sampled_turns"], 1.0)
+    losses = {f"{term}_loss": sums[term] if _is_on(term, objective, spec) else None for term in TERMS}
+    return StepReport(
+        step=step,
+        loss=sum(sums[term] for term in TERMS),
+        listening_nats=sums["listened_nats"] / sums["listened_tokens"] if sums["listened_tokens"] else None,
+        num_listened=counts.num_listened if spec.listening_coeff else None,
+        gradient_norm=math.nan if gradient_norm is None else gradient_norm,
+        learning_rate=learning_rate,
+        kl=sums["divergence"] / turns,
+        clip_fraction=sums["clip_fraction"] / turns,
+        ratio_mean=sums["ratio"] / turns,
+        mismatch_mean=sums["mismatch"] / sampled,
+        gap_mean=sums["gap"] / sampled,
+        gap_k3=sums["gap_k3"] / sampled,
+        entropy=sums["entropy"] / sums["turns"] if sums["turns"] else math.nan,
+        attacker_weight=counts.role_weights[Role.ATTACKER],
+        defender_weight=counts.role_weights[Role.DEFENDER],
+        num_target_tokens=int(sums["target_tokens"]),
+        num_unique_tokens=int(sums["unique_tokens"]),
+        num_flat_tokens=int(sums["flat_tokens"]),
+        unique_share=sums["unique_tokens"] / max(sums["flat_tokens"], 1.0),
+        tokens_per_s=sums["unique_tokens"] / seconds,
+        seconds=seconds,
+        skipped=gradient_norm is None,
+        **losses,
+        **maxima,
+    )
+
+
+def _is_on(term: str, objective: ObjectiveConfig, spec: StageSpec) -> bool:
+    """Whether a term has a line: always, or if its coefficient is not 0, which a stage or the objective has."""
+    key = f"{term}_coeff"
+    return term in ("policy", "kl", "sft") or bool(getattr(spec if hasattr(spec, key) else objective, key))

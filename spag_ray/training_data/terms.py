@@ -1,0 +1,91 @@
+"""Which sample trains which term of the loss, and with which weight.
+
+A sample has a kind, and each term is of samples of one kind. A sample's weight in a term holds the term's coefficient
+and the counts of the global batch, so the terms of all micro-batches and ranks add up to one loss. With the numbers
+
+    N  games with trained turns        T  trained turns of this game, K  games with listened or unsaid turns of a kind
+    M  SFT rows                        P  positions of this game's kind (for unsaid words: turns of this seat)
+
+it is, for an objective of `name: spag`:
+
+    policy     weight / N                        claiming   claiming_coeff share / (K P)
+    kl         weight / N * kl_coeff / T         unsaid     unsaid_coeff / (K P)
+    listening  listening_coeff / (K P)           sft        sft_coeff / M
+
+The published losses and imitation are divided by the trained turns of all games, and hold their divergence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spag_ray.config.objective import ObjectiveConfig
+from spag_ray.training_data.samples import GameSample, Sample
+from spag_ray.training_data.shares import Batch
+from spag_ray.training_data.stage_spec import StageSpec
+
+KINDS = ("turn", "listening", "claiming", "unsaid", "sft")
+# Each term and the kind of the samples that train it.
+TERMS = {
+    "policy": "turn",
+    "kl": "turn",
+    "listening": "listening",
+    "claiming": "claiming",
+    "unsaid": "unsaid",
+    "sft": "sft",
+}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The S samples of a rank's share, and what the loss has to know of each: `kinds` [S] int64 (a place in KINDS),
+    `weights` [terms, S] float64 (in the order of TERMS), `temperatures` [S] float64 of the softmax."""
+
+    samples: list[Sample]
+    kinds: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    temperatures: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, batch: Batch, objective: ObjectiveConfig, spec: StageSpec) -> Rows:
+        """The rows of a global batch or of a rank's share, in the order of `batch.samples`."""
+        counts = batch.counts
+        is_spag = spec.trains_tokens(objective)
+        found: list[tuple[str, dict[str, float], float]] = []
+
+        def turns(game: GameSample) -> None:
+            for _ in game.turns:
+                weight = game.weight / (counts.num_decided if is_spag else counts.num_turns)
+                kl = weight * spec.kl_coeff / len(game.turns) if is_spag else 0.0
+                found.append(("turn", {"policy": weight, "kl": kl}, spec.temperature))
+
+        def listening(game: GameSample) -> None:
+            num_positions = len(game.listening)
+            for claiming in (position.claiming for position in game.listening):
+                if claiming is None:
+                    weight = spec.listening_coeff / (counts.num_listened * num_positions)
+                    found.append(("listening", {"listening": weight}, 1.0))
+                else:
+                    weight = objective.claiming_coeff * claiming.share / (counts.num_heard * num_positions)
+                    found.append(("claiming", {"claiming": weight}, claiming.temperature))
+
+        def unsaid(game: GameSample) -> None:
+            for places in game.unsaid:
+                role = places[0].role
+                num_turns = sum(turn[0].role is role for turn in game.unsaid)
+                weight = objective.unsaid_coeff / (counts.num_unsaid[role] * num_turns)
+                found.extend(("unsaid", {"unsaid": weight}, 1.0) for _ in places)
+
+        for collect in (turns, listening, unsaid):
+            for game in batch.games:
+                collect(game)
+        found.extend(("sft", {"sft": objective.sft_coeff / counts.num_rows}, 1.0) for _ in batch.sft)
+        return cls(
+            batch.samples,
+            np.array([KINDS.index(kind) for kind, _, _ in found], np.int64),
+            np.array([[weights.get(term, 0.0) for _, weights, _ in found] for term in TERMS]),
+            np.array([temperature for _, _, temperature in found]),
+        )
