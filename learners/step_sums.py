@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -108,7 +109,7 @@ def step_report(
     """The report of a step from the figures of all ranks. gradient_norm: None if the step was skipped."""
     sums, maxima = figures.sums, figures.maxima
     turns, sampled = max(sums["turns"], 1.0), max(sums["sampled_turns"], 1.0)
-    losses = {f"{term}_loss": sums[term] if _is_on(term, objective, spec) else None for term in TERMS}
+    losses: dict[str, Any] = {f"{term}_loss": sums[term] if _is_on(term, objective, spec) else None for term in TERMS}
     return StepReport(
         step=step,
         loss=sum(sums[term] for term in TERMS),

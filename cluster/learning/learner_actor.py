@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,9 +15,6 @@ from cluster.learning.direct_channel import EngineClient, SendReport
 from cluster.runtime.ray_session import redirect_output, set_environment
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import Channel, LearnerConfig
-from spag_ray.results.lines import StepReport
-from spag_ray.training_data.samples import Sample
-from spag_ray.training_data.shares import Batch
 
 
 @dataclass(frozen=True)
@@ -80,37 +76,10 @@ class LearnerActor:
         learner = self._learner
         return Loaded(learner.num_buckets, learner.num_tensors, learner.adapter, learner.vocabulary_size)
 
-    def begin_stage(
-        self, method: str, num_steps: int, learning_rate: float, kl_coeff: float, listening_coeff: float
-    ) -> None:
-        self._learner.begin_stage(method, num_steps, learning_rate, kl_coeff, listening_coeff)
-
-    def continue_stage(self, num_steps: int) -> None:
-        self._learner.continue_stage(num_steps)
-
-    def keep_reference(self) -> None:
-        self._learner.keep_reference()
-
-    def load_reference(self, folder: str) -> bool:
-        return self._learner.load_reference(folder)
-
-    def score(
-        self, turns: Sequence[Sample], temperature: float, stand_in: Sample | None
-    ) -> list[tuple[float, ...]]:
-        return self._learner.score(turns, temperature, stand_in)
-
-    def score_reference(
-        self, turns: Sequence[Sample], temperature: float, stand_in: Sample | None
-    ) -> list[tuple[float, ...]]:
-        return self._learner.score_reference(turns, temperature, stand_in)
-
-    def probe(self, prompt_ids: tuple[int, ...], target_ids: tuple[int, ...]) -> list[float]:
-        # Every rank scores it: a pass is collective, and each rank's share must not be empty.
-        turn = Sample(prompt_ids, target_ids, 1.0)
-        return self._learner.score_here(turn)
-
-    def step(self, batch: Batch, temperature: float, at_start: bool) -> StepReport:
-        return self._learner.step(batch, temperature, at_start)
+    def call(self, name: str, *arguments: Any) -> Any:
+        """A method of this rank's Learner. All ranks are called alike and in the same order: with ZeRO-3 even reading a
+        weight is collective."""
+        return getattr(self._learner, name)(*arguments)
 
     def buckets(self, begin: int, end: int) -> Any:
         """Buckets [begin, end) of rank 0, to be called with as many `num_returns`. Ray stores each before the next one
@@ -123,15 +92,6 @@ class LearnerActor:
         for index in range(self._learner.num_buckets):
             self._learner.bucket(index)
 
-    def save_model(self, folder: str, adapter_alone: bool) -> None:
-        self._learner.save_model(folder, adapter_alone)
-
-    def save_state(self, folder: str) -> None:
-        self._learner.save_state(folder)
-
-    def load_state(self, folder: str) -> None:
-        self._learner.load_state(folder)
-
     def open_channel(self, channel: Channel, client: EngineClient, address: str) -> None:
         self._client = client
         client.abort = self._learner.abort_sending
@@ -142,12 +102,6 @@ class LearnerActor:
         self._client.version = version
         is_sent = self._learner.send()
         return SendReport(self._client.lost, self._learner.num_bytes, is_sent)
-
-    def sleep(self, keep_weights: bool) -> None:
-        self._learner.sleep(keep_weights)
-
-    def wake(self) -> None:
-        self._learner.wake()
 
 
 class LearnerHandle(ActorHandle, Protocol):
@@ -165,34 +119,7 @@ class LearnerHandle(ActorHandle, Protocol):
     ) -> Loaded: ...
 
     @remote_method
-    def begin_stage(
-        self, method: str, num_steps: int, learning_rate: float, kl_coeff: float, listening_coeff: float
-    ) -> None: ...
-
-    @remote_method
-    def continue_stage(self, num_steps: int) -> None: ...
-
-    @remote_method
-    def keep_reference(self) -> None: ...
-
-    @remote_method
-    def load_reference(self, folder: str) -> bool: ...
-
-    @remote_method
-    def score(
-        self, turns: Sequence[Sample], temperature: float, stand_in: Sample | None
-    ) -> list[tuple[float, ...]]: ...
-
-    @remote_method
-    def score_reference(
-        self, turns: Sequence[Sample], temperature: float, stand_in: Sample | None
-    ) -> list[tuple[float, ...]]: ...
-
-    @remote_method
-    def probe(self, prompt_ids: tuple[int, ...], target_ids: tuple[int, ...]) -> list[float]: ...
-
-    @remote_method
-    def step(self, batch: Batch, temperature: float, at_start: bool) -> StepReport: ...
+    def call(self, name: str, *arguments: Any) -> Any: ...
 
     @remote_method
     def buckets(self, begin: int, end: int) -> Any: ...
@@ -201,22 +128,7 @@ class LearnerHandle(ActorHandle, Protocol):
     def gather_buckets(self) -> None: ...
 
     @remote_method
-    def save_model(self, folder: str, adapter_alone: bool) -> None: ...
-
-    @remote_method
-    def save_state(self, folder: str) -> None: ...
-
-    @remote_method
-    def load_state(self, folder: str) -> None: ...
-
-    @remote_method
     def open_channel(self, channel: Channel, client: EngineClient, address: str) -> None: ...
 
     @remote_method
     def send(self, version: int) -> SendReport: ...
-
-    @remote_method
-    def sleep(self, keep_weights: bool) -> None: ...
-
-    @remote_method
-    def wake(self) -> None: ...

@@ -7,10 +7,11 @@ sample is sent to one rank only, and a version of the weights takes at most four
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
+import numpy as np
 import ray
+from numpy.typing import NDArray
 
 from cluster.handles import R, Ref
 from cluster.learning.direct_channel import EngineClient, SendReport
@@ -23,8 +24,9 @@ from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import Channel, LearnerConfig
 from spag_ray.errors import LearnerError, LearnersLostError
 from spag_ray.results.lines import StepReport
-from spag_ray.training_data.samples import GameSample, Sample
+from spag_ray.training_data.samples import GameSample, Sample, with_column
 from spag_ray.training_data.shares import Batch, check_turns, shares_of
+from spag_ray.training_data.stage_spec import StageSpec
 from spag_ray.weights.snapshot import Bucket
 
 
@@ -62,7 +64,7 @@ class LearnerGroup:
         self.nodes: frozenset[str] = frozenset()  # the ids of those that ranks are on
         try:
             self._reservation.wait_for(self._names, self._ranks, config.num_cpus, config.num_gpus)
-            nodes = self._all(lambda rank: rank.node.remote())
+            nodes = self._get([rank.node.remote() for rank in self._ranks])
             self.nodes = frozenset(nodes)
             (master,) = self._get([self._ranks[0].meeting_place.remote()])
             ranks = [Place(index, config.num_ranks, master) for index in range(config.num_ranks)]
@@ -88,24 +90,22 @@ class LearnerGroup:
         self._get(ended)
 
     def _ready(self) -> list[Ref[None]]:
-        return self._ask(lambda rank: rank.__ray_ready__.remote())
+        return [rank.__ray_ready__.remote() for rank in self._ranks]
 
-    def begin_stage(
-        self, method: str, num_steps: int, learning_rate: float, kl_coeff: float, listening_coeff: float = 0.0
-    ) -> None:
-        self._all(lambda rank: rank.begin_stage.remote(method, num_steps, learning_rate, kl_coeff, listening_coeff))
+    def begin_stage(self, spec: StageSpec) -> None:
+        self._all("begin_stage", spec)
 
-    def continue_stage(self, num_steps: int) -> None:
-        """Set the stage's total number of steps, in place of the number given at its start."""
-        self._all(lambda rank: rank.continue_stage.remote(num_steps))
+    def continue_stage(self, spec: StageSpec) -> None:
+        """A part or a rest of the stage that began, which may have another number of steps in all now."""
+        self._all("continue_stage", spec)
 
     def keep_reference(self) -> None:
         """Make the current weights the reference."""
-        self._all(lambda rank: rank.keep_reference.remote())
+        self._all("keep_reference")
 
     def load_reference(self, folder: str) -> bool:
         """Make a saved model's weights the reference; False if they are not available and the current ones are used."""
-        return all(self._all(lambda rank: rank.load_reference.remote(folder)))
+        return all(self._all("load_reference", folder))
 
     def check(self, turns: Sequence[Sample]) -> None:
         """Raises LearnerError, before any step, for samples that the model cannot be trained on."""
@@ -113,50 +113,33 @@ class LearnerGroup:
 
     def score_games(self, games: Sequence[GameSample], temperature: float) -> list[GameSample]:
         """The games, with their turns' log-probabilities under the current weights as the old ones."""
-        scored = iter(self._scores(games, lambda rank, turns, other: rank.score.remote(turns, temperature, other)))
-        return [
-            replace(game, turns=tuple(replace(turn, old_logprobs=next(scored)) for turn in game.turns))
-            for game in games
-        ]
+        return with_column(games, "old_logprobs", self._scores(games, "score", temperature))
 
     def score_reference(self, games: Sequence[GameSample], temperature: float) -> list[GameSample]:
         """The games, with their turns' log-probabilities under the reference."""
-        scored = iter(
-            self._scores(games, lambda rank, turns, other: rank.score_reference.remote(turns, temperature, other))
-        )
-        return [
-            replace(game, turns=tuple(replace(turn, ref_logprobs=next(scored)) for turn in game.turns))
-            for game in games
-        ]
+        return with_column(games, "ref_logprobs", self._scores(games, "score_reference", temperature))
 
-    def _scores(
-        self,
-        games: Sequence[GameSample],
-        score: Callable[[LearnerHandle, Sequence[Sample], Sample | None], Ref[list[tuple[float, ...]]]],
-    ) -> list[tuple[float, ...]]:
-        """The scores of every turn, in order."""
-        turns = [Sample(turn.prompt_ids, turn.target_ids, 0.0) for game in games for turn in game.turns]
+    def _scores(self, games: Sequence[GameSample], method: str, temperature: float) -> list[NDArray[np.float32]]:
+        """The scores [L] of every turn, in order."""
+        turns = [Sample(turn.prompt_ids, turn.target_ids) for game in games for turn in game.turns]
         if not turns:
             return []
         shares = shares_of([turn.num_tokens for turn in turns], len(self._ranks))
         refs = [
-            score(rank, [turns[index] for index in share], None if share else turns[0])
+            rank.call.remote(method, [turns[index] for index in share], temperature, None if share else turns[0])
             for rank, share in zip(self._ranks, shares, strict=True)
         ]
-        scores: list[tuple[float, ...]] = [()] * len(turns)
+        scores: dict[int, NDArray[np.float32]] = {}
         for share, found in zip(shares, self._get(refs), strict=True):
-            for index, logprobs in zip(share, found, strict=True):
-                scores[index] = logprobs
-        return scores
+            scores |= dict(zip(share, found, strict=True))
+        return [scores[index] for index in range(len(turns))]
 
-    def step(
-        self, games: Sequence[GameSample], sft: Sequence[Sample], temperature: float, at_start: bool = False
-    ) -> StepReport:
+    def step(self, games: Sequence[GameSample], sft: Sequence[Sample], at_start: bool = False) -> StepReport:
         """One optimiser step; returns the StepReport of rank 0. `at_start`: turns without old log-probabilities take
         those of the current weights."""
         shares = Batch(tuple(games), tuple(sft)).shares(len(self._ranks))
-        steps = [rank.step.remote(own, temperature, at_start) for rank, own in zip(self._ranks, shares, strict=True)]
-        return self._get(steps)[0]
+        steps = [rank.call.remote("step", own, at_start) for rank, own in zip(self._ranks, shares, strict=True)]
+        return cast(StepReport, self._get(steps)[0])
 
     def bucket_refs(self) -> list[Ref[Bucket]]:
         """The current weights, one object-store reference per bucket.
@@ -174,11 +157,12 @@ class LearnerGroup:
         return refs
 
     def probe_ref(self, prompt_ids: tuple[int, ...], target_ids: tuple[int, ...]) -> Ref[list[float]]:
-        """Reference to the log-probabilities [L] of a turn under the current weights, computed as engines do."""
-        return self._ask(lambda rank: rank.probe.remote(prompt_ids, target_ids))[0]
+        """Reference to the log-probabilities [L] of a turn under the current weights, computed as engines do. Every
+        rank scores the whole turn, because each one's share must not be empty."""
+        return self._ask("score_here", Sample(prompt_ids, target_ids))[0]
 
     def save_model(self, folder: str, adapter_alone: bool = False) -> None:
-        self._all(lambda rank: rank.save_model.remote(folder, adapter_alone))
+        self._all("save_model", folder, adapter_alone)
 
     def open_channel(
         self, channel: Channel, engines: Sequence[Engine], workers_per_engine: int, in_flight: bool, timeout_s: float
@@ -186,37 +170,38 @@ class LearnerGroup:
         """Connect the ranks with these engines; call it again when the engines have changed."""
         client = EngineClient(engines, workers_per_engine, in_flight, timeout_s)
         (address,) = self._get([self._ranks[0].meeting_place.remote()])
-        self._all(lambda rank: rank.open_channel.remote(channel, client, address))
+        self._get([rank.open_channel.remote(channel, client, address) for rank in self._ranks])
 
     def send(self, version: int) -> SendReport:
         """Send the current weights, as `version`, to the engines of the open channel; returns rank 0's report."""
-        return self._all(lambda rank: rank.send.remote(version))[0]
+        return self._get([rank.send.remote(version) for rank in self._ranks])[0]
 
     def save_state(self, folder: str) -> None:
         """Save all that is needed to resume from here; each rank writes its part."""
-        self._all(lambda rank: rank.save_state.remote(folder))
+        self._all("save_state", folder)
 
-    def load_state(self, folder: str) -> None:
-        self._all(lambda rank: rank.load_state.remote(folder))
+    def load_state(self, folder: str) -> StageSpec:
+        """Load what `save_state` saved; returns the stage that had begun."""
+        return cast(StageSpec, self._all("load_state", folder)[0])
 
     def sleep(self, keep_weights: bool = False) -> None:
         """Offload everything while engines play on the same devices (placement: colocated), or all but the weights."""
-        self._all(lambda rank: rank.sleep.remote(keep_weights))
+        self._all("sleep", keep_weights)
 
     def wake(self) -> None:
-        self._all(lambda rank: rank.wake.remote())
+        self._all("wake")
 
     def close(self) -> None:
         for name, rank in zip(self._names, self._ranks, strict=True):
             ray.kill(rank)
             self._reservation.leave(name)
 
-    def _all(self, call: Callable[[LearnerHandle], Ref[R]]) -> list[R]:
-        return self._get(self._ask(call))
+    def _all(self, method: str, *arguments: Any) -> list[Any]:
+        return self._get(self._ask(method, *arguments))
 
-    def _ask(self, call: Callable[[LearnerHandle], Ref[R]]) -> list[Ref[R]]:
-        """Call every rank, always: with ZeRO-3 even reading a weight is collective."""
-        return [call(rank) for rank in self._ranks]
+    def _ask(self, method: str, *arguments: Any) -> list[Ref[Any]]:
+        """Call a method of every rank's Learner."""
+        return [rank.call.remote(method, *arguments) for rank in self._ranks]
 
     def _get(self, refs: Sequence[Ref[R]]) -> list[R]:
         try:

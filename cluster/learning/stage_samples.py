@@ -21,6 +21,7 @@ from spag_ray.training_data.prompt_randomization import load_varied, rerendered
 from spag_ray.training_data.replay import episode_from_game, published_samples, sft_games, sft_samples
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
 from spag_ray.training_data.samples import GameSample, Sample, game_samples
+from spag_ray.training_data.stage_spec import StageSpec
 from spag_ray.training_data.unsaid_words import heard_words, merged, unsaid_words, with_unsaid_words
 
 
@@ -60,17 +61,9 @@ class StageSamples:
         if config.sft_file:
             games += sft_games(sft_samples(read_sft(config.sft_file), self._renderer))
             random.Random(self._config.seed).shuffle(games)
-        return TrainingStage(
-            IMITATED,
-            "imitation",
-            games,
-            [],
-            config.batch_games,
-            config.learning_rate,
-            config.kl_coeff,
-            1.0,
-            self._config.imitation_listening_coeff,
-        )
+        coeff = self._config.imitation_listening_coeff
+        spec = StageSpec("imitation", 0, config.learning_rate, config.kl_coeff, coeff)
+        return TrainingStage(IMITATED, spec, games, [], config.batch_games)
 
     def self_play(
         self,
@@ -104,17 +97,15 @@ class StageSamples:
         # The published code trains on the plain softmax at any sampling temperature; `spag` trains at that temperature.
         temperature = config.sampling.temperature
         tempered = config.objective.name == "spag" and temperature > 0
-        return TrainingStage(
-            stage,
+        spec = StageSpec(
             "self_play",
-            games,
-            sft,
-            config.self_play.batch_games,
+            0,
             config.self_play.learning_rate_of(stage.round),
             config.self_play.kl_coeff_of(stage.round, config.objective.kl_coeff),
-            temperature if tempered else 1.0,
             config.objective.listening_coeff,
+            temperature if tempered else 1.0,
         )
+        return TrainingStage(stage, spec, games, sft, config.self_play.batch_games)
 
     def _of_expert(self, played: Sequence[Episode]) -> list[GameSample]:
         def own(game: RunConfig, episodes: Sequence[Episode]) -> list[GameSample]:

@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spag_ray.errors import RunFolderError
 from spag_ray.stages import Stage
-from spag_ray.training_data.samples import GameSample, Sample
+from spag_ray.training_data.samples import GameSample, Sample, with_column
+from spag_ray.training_data.stage_spec import StageSpec
 
 
 @dataclass(frozen=True)
 class TrainingStage:
-    """What one stage trains on, and how: one pass over `games` in the given order, `batch_games` per step. Games with
-    only listening turns are spread over these steps."""
+    """What one stage trains on: one pass over `games` in the given order, `batch_games` per step, and `sft` rows. Games
+    with only listening turns are spread over these steps. `one_pass`: the rows are too, each taken once; otherwise
+    every step takes the next `self_play.sft_rows_per_step` of endless passes. Of a stream: `part`, how many parts of
+    this stage were trained on before this one, and `after`, the stage whose weights this one started with (None: the
+    run's base model)."""
 
     stage: Stage
-    method: str
+    spec: StageSpec
     games: Sequence[GameSample]
     sft: Sequence[Sample]
     batch_games: int
-    learning_rate: float
-    kl_coeff: float
-    temperature: float = 1.0
-    listening_coeff: float = 0.0
-    # For a stream, which comes in parts: its name, the steps of all parts, how many parts of this stage were trained on
-    # before this one, and the stage whose weights this stage started with (None: the run's base model).
-    part_of: str | None = None
-    stage_steps: int | None = None
+    one_pass: bool = False
     part: int = 0
     after: Stage | None = None
 
@@ -50,8 +48,8 @@ class StageProgress:
     def save(self, folder: Path) -> None:
         """stage.json, and the log-probabilities of all turns in one array, with the length of each (0: none yet)."""
         turns = [turn for game in self.games for turn in game.turns]
-        logprobs = [turn.old_logprobs or () for turn in turns]
-        values = np.fromiter((value for each in logprobs for value in each), np.float64)
+        logprobs = [() if turn.old_logprobs is None else turn.old_logprobs for turn in turns]
+        values = np.concatenate([np.zeros(0, np.float32), *logprobs])
         np.savez(folder / "references.npz", values=values, lengths=np.array([len(each) for each in logprobs], np.int64))
         found = {"stage": self.stage, "num_steps_done": self.num_steps_done}
         (folder / "stage.json").write_text(json.dumps(found), encoding="utf-8")
@@ -63,7 +61,7 @@ class Saved:
 
     stage: str
     num_steps_done: int
-    logprobs: list[tuple[float, ...]]
+    logprobs: list[NDArray[np.float32]]
 
     def of(self, games: Sequence[GameSample]) -> StageProgress:
         """Raises RunFolderError when these are not the games it was saved with."""
@@ -72,8 +70,8 @@ class Saved:
                 f"{self.stage} was being trained on {len(self.logprobs)} turns, but its log now has others: the log "
                 "was changed or damaged; remove the newest folder of checkpoints/ to train the stage from its beginning"
             )
-        logprobs = iter(self.logprobs)
-        return StageProgress(self.stage, [_with(game, logprobs) for game in games], self.num_steps_done)
+        scores = (each if len(each) else None for each in self.logprobs)
+        return StageProgress(self.stage, with_column(games, "old_logprobs", scores), self.num_steps_done)
 
 
 def saved_in(folder: Path) -> Saved | None:
@@ -85,9 +83,4 @@ def saved_in(folder: Path) -> Saved | None:
         lengths = arrays["lengths"]
         parts = np.split(arrays["values"], np.cumsum(lengths)[:-1]) if len(lengths) else []
     found = json.loads(path.read_text(encoding="utf-8"))
-    return Saved(found["stage"], found["num_steps_done"], [tuple(part.tolist()) for part in parts])
-
-
-def _with(game: GameSample, logprobs: Iterator[tuple[float, ...]]) -> GameSample:
-    turns = tuple(replace(turn, old_logprobs=next(logprobs) or None) for turn in game.turns)
-    return replace(game, turns=turns)
+    return Saved(found["stage"], found["num_steps_done"], [part.astype(np.float32) for part in parts])

@@ -87,7 +87,7 @@ class Recovery:
         """Save a stage every `checkpoint.every_s` seconds, and before a stop if time is left. A stream is saved only
         between its versions, so with enough time left it first finishes this one. Raises StopRequestedError."""
         control = self._control
-        if stage.part_of is not None:
+        if stage.spec.is_part:
             if not self.time_to_save():
                 control.check_stop()
             return
@@ -102,7 +102,9 @@ class Recovery:
 
     def _save_in_stage(self, stage: TrainingStage) -> None:
         """Save if requested, if due, or if the run is to stop and time is left."""
-        num_done = sum(policy.stage_progress.num_steps_done for policy in self._policies if policy.stage_progress)
+        num_done = sum(
+            policy.training.stage_progress.num_steps_done for policy in self._policies if policy.training.stage_progress
+        )
         if self._config.checkpoint.enabled and num_done and (self.is_due or self.time_to_save()):
             # Words and league as at the stage's start: when resumed, the stage starts there and gets the same games.
             # The league has drawn opponents for it since the last checkpoint.

@@ -73,6 +73,7 @@ from spag_ray.results.game_names import names_by_game, names_of_all, write_names
 from spag_ray.results.matches import Match
 from spag_ray.stages import LEARN, PLAY
 from spag_ray.training_data.samples import GameSample, Sample
+from spag_ray.training_data.stage_spec import Method, StageSpec
 
 LOOK_EVERY_S = 2.0  # at the load of engines, and at nodes that are drained
 
@@ -237,7 +238,7 @@ class Run:
             tournament = Tournament(self._config, self._matches, self._engines, self._seating, self._status)
             return tournament.play(entrants, against)
 
-    def learn_only(self, method: str, games: Sequence[GameSample], sft: Sequence[Sample], out: str) -> None:
+    def learn_only(self, method: Method, games: Sequence[GameSample], sft: Sequence[Sample], out: str) -> None:
         """One pass over samples from a file; the model is written to `out`."""
         with self._ending():
             config = self._config
@@ -249,8 +250,8 @@ class Run:
             imitating = method == "imitation"
             part = config.imitation if imitating else config.self_play
             kl_coeff = config.imitation.kl_coeff if imitating else config.objective.kl_coeff
-            stage = TrainingStage(LEARN, method, games, sft, part.batch_games, part.learning_rate, kl_coeff)
-            self._trainer.learn(stage)
+            spec = StageSpec(method, 0, part.learning_rate, kl_coeff)
+            self._trainer.learn(TrainingStage(LEARN, spec, games, sft, part.batch_games, one_pass=True))
             policy.save_to(Path(out))
 
     def evaluate_only(self, model: str, stage: str) -> list[Evaluation]:

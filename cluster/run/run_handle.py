@@ -11,6 +11,7 @@ from cluster.types import Progress
 from spag_ray.results.evaluations import Evaluation
 from spag_ray.results.matches import Match
 from spag_ray.training_data.samples import GameSample, Sample
+from spag_ray.training_data.stage_spec import Method
 
 # The Run's threads beside those that train: for what answers at once, and for what a session may have to wait for.
 CONTROL, SESSIONS = "control", "sessions"
@@ -33,7 +34,7 @@ class RunHandle(ActorHandle, Protocol):
     def match_only(self, entrants: Sequence[Entrant], against: str | None, played: Sequence[Match]) -> list[Match]: ...
 
     @remote_method
-    def learn_only(self, method: str, games: Sequence[GameSample], sft: Sequence[Sample], out: str) -> None: ...
+    def learn_only(self, method: Method, games: Sequence[GameSample], sft: Sequence[Sample], out: str) -> None: ...
 
     @remote_method
     def evaluate_only(self, model: str, stage: str) -> list[Evaluation]: ...

@@ -207,11 +207,11 @@ def stream_rounds(run: Training, state: RunState, sft: list[Sample], averages: R
             num_undecided = 0 if learned.games else num_undecided + 1
             if num_undecided == MAX_UNDECIDED:
                 raise nothing_to_learn(f"{MAX_UNDECIDED} versions in a row", MAX_UNDECIDED * per_version)
+            steps = num_parts * steps_per_version
             learned = replace(
                 learned,
                 batch_games=max(1, -(-count_leading(learned.games) // steps_per_version)),
-                part_of=str(STREAM),
-                stage_steps=num_parts * steps_per_version,
+                spec=replace(learned.spec, num_steps=steps, name=str(STREAM), is_part=True),
                 part=place - 1,
                 after=Stage.parse(state.stage) if state.stage else None,
             )

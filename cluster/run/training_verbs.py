@@ -155,7 +155,7 @@ class Trainer:
         for policy in self._policies:
             policy.learn(stage, show)
         for policy in self._policies:
-            policy.stage_progress = None
+            policy.training.stage_progress = None
         # A model of this stage is from an attempt that was abandoned. It is marked before the stage's checkpoint is
         # written, so that a resume from that checkpoint does not take it for the checkpoint's own.
         self._control.lease.check(now=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from spag_ray.episodes.episode import Episode
@@ -44,6 +46,20 @@ def episode_from_game(game: Mapping[str, Any], number: int, stage: str, renderer
 def sft_samples(rows: Sequence[Mapping[str, Any]], renderer: Renderer) -> list[Sample]:
     """SFT rows ({"query", "target"}) in the prompts' style."""
     return [Sample(renderer.query_ids(row["query"]), renderer.answer_ids(row["target"].strip()), 1.0) for row in rows]
+
+
+def next_rows(num_rows: int, taken: int, count: int, seed: int) -> list[int]:
+    """The rows that come after the first `taken` of endless passes over `num_rows`, each in an order of its own."""
+    found: list[int] = []
+    while len(found) < count:
+        number, place = divmod(taken + len(found), num_rows)
+        found += _shuffled(num_rows, f"{seed}/{number}")[place : place + count - len(found)]
+    return found
+
+
+@lru_cache(maxsize=4)
+def _shuffled(num_rows: int, seed: str) -> list[int]:
+    return random.Random(seed).sample(range(num_rows), num_rows)
 
 
 def sft_games(rows: Sequence[Sample]) -> list[GameSample]:

@@ -8,7 +8,7 @@ Made where a batch is put together (cluster/learning/stage_samples.py), read by 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
@@ -76,7 +76,10 @@ class Sample:
     def __post_init__(self) -> None:
         for name, dtype in _DTYPES.items():
             if (values := getattr(self, name)) is not None:
-                object.__setattr__(self, name, np.asarray(values, dtype))
+                try:
+                    object.__setattr__(self, name, np.asarray(values, dtype))
+                except OverflowError as error:  # of a token id
+                    raise InputError(f"a sample's {name}: {error}") from error
         if not len(self.target_ids):
             raise InputError("a sample has no target token: there is nothing to learn from it")
         if not math.isfinite(self.advantage):
@@ -124,6 +127,17 @@ class GameSample:
     def num_tokens(self) -> int:
         """Tokens that a learner reads for this game if no prefix is shared; `unsaid` adds none to its turns' own."""
         return sum(sample.num_tokens for sample in (*self.turns, *self.listening))
+
+
+def with_column(games: Sequence[GameSample], name: str, values: Iterable[Logprobs | None]) -> list[GameSample]:
+    """The games, with the log-probabilities `name` of their turns, one after the other."""
+    of_turns = iter(values)
+
+    def filled(turn: Sample) -> Sample:
+        column: dict[str, Any] = {name: next(of_turns)}
+        return replace(turn, **column)
+
+    return [replace(game, turns=tuple(map(filled, game.turns))) for game in games]
 
 
 def game_samples(

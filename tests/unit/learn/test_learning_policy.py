@@ -24,8 +24,11 @@ from spag_ray.errors import LearnerError
 from spag_ray.game.rules import Role
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.results.lines import SyncReport
-from spag_ray.stages import Stage
+from spag_ray.stages import IMITATED, LEARN, Stage
 from spag_ray.training_data.samples import GameSample, Sample
+from spag_ray.training_data.stage_spec import Method, StageSpec
+
+SPEC = StageSpec("self_play", 0, 1e-6, 0.2)
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class FakeLearners:
         self.bad = bad
         self.scored: list[str] = []
         self.steps: list[list[GameSample]] = []
+        self.rows: list[list[int]] = []
 
     def check(self, turns: list[Sample]) -> None:
         assert turns
@@ -52,12 +56,17 @@ class FakeLearners:
             replace(game, turns=tuple(replace(turn, old_logprobs=(-9.0,)) for turn in game.turns)) for game in games
         ]
 
-    def begin_stage(self, method: str, num_steps: int, learning_rate: float, *_: float) -> None:
-        assert num_steps > 0
+    def begin_stage(self, spec: StageSpec) -> None:
+        assert spec.num_steps > 0
+        self.begun = spec
 
-    def step(self, games: list[GameSample], sft: list[Sample], temperature: float, at_start: bool) -> Report:
+    def continue_stage(self, spec: StageSpec) -> None:
+        self.begun = spec
+
+    def step(self, games: list[GameSample], sft: list[Sample], at_start: bool) -> Report:
         assert at_start == (not self.steps)
         self.steps.append(games)
+        self.rows.append([int(row.target_ids[0]) for row in sft])
         bad = len(self.steps) in self.bad
         return Report(len(self.steps), math.nan if bad else 0.5, bad)
 
@@ -68,12 +77,13 @@ def games(count: int) -> list[GameSample]:
 
 
 def learned(
-    tmp_path: Path, bad: set[int], config: RunConfig | None = None, method: str = "self_play", kl_coeff: float = 0.2
+    tmp_path: Path, bad: set[int], config: RunConfig | None = None, method: Method = "self_play", kl_coeff: float = 0.2
 ) -> FakeLearners:
     policy = LearningPolicy("policy", tuple(Role), config or RunConfig(), tmp_path, "model", Recorder(tmp_path))
     fake: Any = FakeLearners(bad)
     policy.learners = fake
-    policy.learn(TrainingStage(Stage.of_round(1), method, games(12), [], 2, 1e-6, kl_coeff), lambda *_: None)
+    stage = TrainingStage(Stage.of_round(1), StageSpec(method, 0, 1e-6, kl_coeff), games(12), [], 2)
+    policy.learn(stage, lambda *_: None)
     return fake
 
 
@@ -106,13 +116,13 @@ def test_a_version_whose_channel_broke_goes_through_the_object_store(
 
     assert policy.engines == [stays]
     assert policy.version == 1
-    assert policy._report == SyncReport(1, 2.5, 1, 100, broken_channels=1)
+    assert policy._published is not None
+    assert policy._published.report == SyncReport(1, 2.5, 1, 100, broken_channels=1)
     assert policy.catch_up(comes)
     assert policy.engines == [stays, comes]
     assert handed_out == [(channel, [stays, leaves]), (None, [stays]), (None, [comes])]
     policy.export()
-    assert policy._exported is not None, "the next version tries it again"
-    assert policy._exported.direct is channel, "the next version tries it again"
+    assert policy._published.exported.direct is channel, "the next version tries it again"
 
 
 def test_a_skipped_step_is_written_down_with_its_episodes_and_the_run_goes_on(tmp_path: Path) -> None:
@@ -134,7 +144,7 @@ def test_the_first_steps_games_are_not_scored_because_the_learner_is_its_own_ref
     fake = learned(tmp_path, bad=set())
     assert fake.scored == [f"e/{number}" for number in range(2, 12)]
     assert fake.steps[0][0].turns[0].old_logprobs is None
-    assert fake.steps[1][0].turns[0].old_logprobs == (-9.0,)
+    assert fake.steps[1][0].turns[0].old_logprobs == [-9.0]
 
 
 def test_imitation_without_a_kl_term_scores_nothing_and_self_play_still_does(tmp_path: Path) -> None:
@@ -146,7 +156,7 @@ def test_with_reference_engine_nothing_is_scored_in_self_play_and_imitation_stil
     config = parse_config({"learner": {"reference": "engine"}})
     fake = learned(tmp_path, bad=set(), config=config)
     assert fake.scored == []
-    assert fake.steps[0][0].turns[0].old_logprobs == (-1.0,)
+    assert fake.steps[0][0].turns[0].old_logprobs == [-1.0]
     assert len(learned(tmp_path, bad=set(), config=config, method="imitation").scored) == 10
 
 
@@ -156,11 +166,13 @@ def test_the_schedule_follows_the_steps_that_a_stream_has_now_and_the_reference_
     told: list[Any] = []
 
     class Watched(FakeLearners):
-        def begin_stage(self, method: str, num_steps: int, learning_rate: float, *_: float) -> None:
-            told.append(f"begin, {num_steps} steps")
+        def begin_stage(self, spec: StageSpec) -> None:
+            told.append(f"begin, {spec.num_steps} steps")
+            self.begun = spec
 
-        def continue_stage(self, num_steps: int) -> None:
-            told.append(f"continue, {num_steps} steps")
+        def continue_stage(self, spec: StageSpec) -> None:
+            told.append(f"continue, {spec.num_steps} steps")
+            self.begun = spec
 
         def keep_reference(self) -> None:
             told.append("keep")
@@ -172,11 +184,12 @@ def test_the_schedule_follows_the_steps_that_a_stream_has_now_and_the_reference_
         def score_reference(self, games: list[GameSample], temperature: float) -> list[GameSample]:
             return [replace(each, turns=(replace(each.turns[0], ref_logprobs=(-7.0,)),)) for each in games]
 
-        def step(self, games: list[GameSample], sft: list[Sample], temperature: float, at_start: bool) -> Report:
+        def step(self, games: list[GameSample], sft: list[Sample], at_start: bool) -> Report:
             self.steps.append(games)
             return Report(len(self.steps), 0.5, False)
 
-        def load_state(self, folder: str) -> None: ...
+        def load_state(self, folder: str) -> StageSpec:
+            return StageSpec("self_play", 8, 1e-6, 0.2, name="stream", is_part=True)
 
     config = parse_config({"schedule": "stream", "self_play": {"games_per_round": 160}})
     policy = LearningPolicy("policy", tuple(Role), config, tmp_path, "/base", Recorder(tmp_path))
@@ -185,8 +198,8 @@ def test_the_schedule_follows_the_steps_that_a_stream_has_now_and_the_reference_
 
     def learn(stage: str, part: int, num_steps: int, after: str = "", count: int = 2) -> Any:
         began_with = Stage.parse(after) if after else None
-        training_stage = TrainingStage(Stage.parse(stage), "self_play", games(count), [], 2, 1e-6, 0.2, part=part)
-        training_stage = replace(training_stage, part_of="stream", stage_steps=num_steps, after=began_with)
+        spec = StageSpec("self_play", num_steps, 1e-6, 0.2, name="stream", is_part=True)
+        training_stage = TrainingStage(Stage.parse(stage), spec, games(count), [], 2, part=part, after=began_with)
         policy.learn(training_stage, lambda *_: None)
         return fake.steps[-1][0].turns[0].ref_logprobs if fake.steps else None
 
@@ -194,13 +207,93 @@ def test_the_schedule_follows_the_steps_that_a_stream_has_now_and_the_reference_
     assert learn("spag-1", 1, 8) == (-7.0,)
     assert learn("spag-2", 0, 8, "spag-1") is None, "the weights of the start are those of now"
     policy.load_state(tmp_path, "stream")
-    assert learn("spag-2", 1, 12, "spag-1") == (-7.0,) == learn("spag-2", 2, 12, "spag-1")
+    assert learn("spag-2", 1, 12, "spag-1") == [-7.0] == learn("spag-2", 2, 12, "spag-1")
     policy.load_state(tmp_path, "stream")
     learn("spag-1", 2, 12)
     assert told == [
         *("keep", "begin, 8 steps", "keep", "load spag-1", "continue, 12 steps"),
         *("load base", "continue, 12 steps"),
     ]  # fmt: skip
+
+
+def sft_rows(count: int) -> list[Sample]:
+    return [Sample((1,), (number,)) for number in range(count)]
+
+
+class Resumed(FakeLearners):
+    def save_state(self, folder: str) -> None:
+        Path(folder).mkdir(parents=True)
+
+    def load_state(self, folder: str) -> StageSpec:
+        return self.begun
+
+    def step(self, games: list[GameSample], sft: list[Sample], at_start: bool) -> Report:
+        self.rows.append([int(row.target_ids[0]) for row in sft])
+        return Report(len(self.rows), 0.5, False)
+
+
+def test_instruction_rows_go_on_from_round_to_round_and_after_a_resume_in_shuffled_passes(tmp_path: Path) -> None:
+    config = parse_config({"self_play": {"sft_rows_per_step": 5}})
+
+    def rounds(numbers: list[int], at: Path, resumed_from: Path | None = None) -> list[list[int]]:
+        policy = LearningPolicy("policy", tuple(Role), config, at, "model", Recorder(at))
+        fake: Any = Resumed(set())
+        fake.begun = SPEC
+        policy.learners = fake
+        if resumed_from:
+            policy.load_state(resumed_from, None)
+        for number in numbers:
+            policy.learn(TrainingStage(Stage.of_round(number), SPEC, games(6), sft_rows(20), 2), lambda *_: None)
+            policy.save_state(at / f"after-{number}")
+        return cast(list[list[int]], fake.rows)
+
+    for name in ("whole", "first"):
+        (tmp_path / name).mkdir()
+    whole = rounds([1, 2, 3], tmp_path / "whole")
+    rows = [row for step in whole for row in step]
+    passes = [rows[start : start + 20] for start in range(0, 40, 20)]
+    assert [sorted(each) for each in passes] == [list(range(20))] * 2, "9 steps of 5 rows: two passes and a quarter"
+    assert passes[0] != passes[1]
+    assert list(range(20)) not in passes
+    assert rounds([1], tmp_path / "first") == whole[:3]
+    assert rounds([2, 3], tmp_path / "first", tmp_path / "first" / "after-1") == whole[3:]
+
+
+@pytest.mark.parametrize("num_games", [7, 0])
+def test_learning_from_a_file_takes_every_instruction_row_once(num_games: int, tmp_path: Path) -> None:
+    policy = LearningPolicy("policy", tuple(Role), RunConfig(), tmp_path, "model", Recorder(tmp_path))
+    fake: Any = Resumed(set())
+    policy.learners = fake
+    policy.learn(TrainingStage(LEARN, SPEC, games(num_games), sft_rows(30), 2, one_pass=True), lambda *_: None)
+    assert len(fake.rows) == 4
+    assert sorted(row for step in fake.rows for row in step) == list(range(30))
+    assert max(map(len, fake.rows)) <= 8
+
+
+def test_a_seat_that_first_learns_after_a_resume_begins_the_stream_then(tmp_path: Path) -> None:
+    """Before, it had learned nothing but imitation: the checkpoint's learners are in that stage."""
+    told: list[tuple[str, str]] = []
+
+    class Watched(Resumed):
+        def begin_stage(self, spec: StageSpec) -> None:
+            told.append(("begin", spec.method))
+            self.begun = spec
+
+        def continue_stage(self, spec: StageSpec) -> None:
+            told.append(("continue", spec.method))
+
+    policy = LearningPolicy("defender", (Role.DEFENDER,), RunConfig(), tmp_path, "model", Recorder(tmp_path))
+    fake: Any = Watched(set())
+    policy.learners = fake
+    own = [replace(each, turns=(replace(each.turns[0], role=Role.DEFENDER),)) for each in games(2)]
+    spec = replace(SPEC, num_steps=9, name="stream", is_part=True)
+    policy.learn(TrainingStage(IMITATED, replace(SPEC, method="imitation"), own, [], 2), lambda *_: None)
+    policy.learn(TrainingStage(Stage.of_round(1), spec, [], [], 2), lambda *_: None)
+    policy.save_state(tmp_path / "version-1")
+    policy.load_state(tmp_path / "version-1", "stream")
+    policy.learn(TrainingStage(Stage.of_round(1), spec, own, [], 2, part=1), lambda *_: None)
+    policy.learn(TrainingStage(Stage.of_round(1), spec, own, [], 2, part=2), lambda *_: None)
+    assert told == [("begin", "imitation"), ("begin", "self_play")]
 
 
 class WithReference(FakeLearners):
@@ -217,11 +310,12 @@ class WithReference(FakeLearners):
     def score_reference(self, games: list[GameSample], temperature: float) -> list[GameSample]:
         return [replace(each, turns=(replace(each.turns[0], ref_logprobs=(-7.0,)),)) for each in games]
 
-    def step(self, games: list[GameSample], sft: list[Sample], temperature: float, at_start: bool) -> Report:
+    def step(self, games: list[GameSample], sft: list[Sample], at_start: bool) -> Report:
         self.steps.append(games)
         return Report(len(self.steps), 0.5, False)
 
-    def load_state(self, folder: str) -> None: ...
+    def load_state(self, folder: str) -> StageSpec:
+        return self.begun
 
 
 @pytest.mark.parametrize("imitates", [True, False])
@@ -231,8 +325,9 @@ def test_the_kl_term_compares_with_the_model_that_self_play_started_with(imitate
     fake: Any = WithReference()
     policy.learners = fake
 
-    def learn(stage: str, method: str = "self_play", count: int = 4) -> None:
-        policy.learn(TrainingStage(Stage.parse(stage), method, games(count), [], 2, 1e-6, 0.2), lambda *_: None)
+    def learn(stage: str, method: Method = "self_play", count: int = 4) -> None:
+        spec = StageSpec(method, 0, 1e-6, 0.2)
+        policy.learn(TrainingStage(Stage.parse(stage), spec, games(count), [], 2), lambda *_: None)
 
     learn("imitated", "imitation")
     assert fake.loaded == []
@@ -241,9 +336,9 @@ def test_the_kl_term_compares_with_the_model_that_self_play_started_with(imitate
     learn("spag-2")
     start = str(tmp_path / "models" / "imitated") if imitates else "/base"
     assert fake.loaded == [start], "once"
-    assert [game.turns[0].ref_logprobs for batch in fake.steps[2:] for game in batch] == [(-7.0,)] * 8
+    assert [game.turns[0].ref_logprobs for batch in fake.steps[2:] for game in batch] == [-7.0] * 8
     assert fake.steps[2][0].turns[0].old_logprobs is None
-    assert fake.steps[3][0].turns[0].old_logprobs == (-9.0,)
+    assert fake.steps[3][0].turns[0].old_logprobs == [-9.0]
     policy.load_state(tmp_path, None)
     learn("spag-3")
     assert fake.loaded == [start, start], "learners that resume have to load it again"
@@ -254,13 +349,12 @@ def test_a_stage_that_resumes_computes_the_reference_of_the_start_again(tmp_path
     policy = LearningPolicy("policy", tuple(Role), parse_config(settings), tmp_path, "/base", Recorder(tmp_path))
     fake: Any = WithReference()
     policy.learners = fake
-    stage = TrainingStage(Stage.of_round(1), "self_play", games(6), [], 2, 1e-6, 0.2)
+    stage = TrainingStage(Stage.of_round(1), SPEC, games(6), [], 2)
 
     def stop_after_one(name: str, done: int, total: int, loss: float | None) -> None:
         if done == 1 and "learn" in name:
-            assert policy.stage_progress is not None
             (tmp_path / "policy").mkdir()
-            policy.stage_progress.save(tmp_path / "policy")
+            policy.training.save(tmp_path / "policy")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -269,8 +363,8 @@ def test_a_stage_that_resumes_computes_the_reference_of_the_start_again(tmp_path
     policy.learn(stage, lambda *_: None)
     assert len(fake.steps) == 3
     resumed = [game for batch in fake.steps[1:] for game in batch]
-    assert [game.turns[0].ref_logprobs for game in resumed] == [(-7.0,)] * 4
-    assert [game.turns[0].old_logprobs for game in resumed] == [(-9.0,)] * 4
+    assert [game.turns[0].ref_logprobs for game in resumed] == [-7.0] * 4
+    assert [game.turns[0].old_logprobs for game in resumed] == [-9.0] * 4
 
 
 def mixed(num_won: int, num_tied: int) -> list[GameSample]:
@@ -290,7 +384,7 @@ def listening(tmp_path: Path, role: Role | None, given: list[GameSample], batch_
     )
     fake: Any = FakeLearners(set())
     policy.learners = fake
-    stage = TrainingStage(Stage.of_round(1), "self_play", given, [], batch_games, 1e-6, 0.2, listening_coeff=0.5)
+    stage = TrainingStage(Stage.of_round(1), StageSpec("self_play", 0, 1e-6, 0.2, 0.5), given, [], batch_games)
     policy.learn(stage, lambda *_: None)
     return fake
 
@@ -323,13 +417,14 @@ def test_a_stage_that_is_resumed_learns_the_same_batches(num_won: int, tmp_path:
     StageProgress("spag-1", ordered, 1).save(tmp_path / "policy")
 
     class Loaded(FakeLearners):
-        def load_state(self, folder: str) -> None:
+        def load_state(self, folder: str) -> StageSpec:
             self.steps.append([])
+            return SPEC
 
     fake: Any = Loaded(set())
     policy.learners = fake
     policy.load_state(tmp_path, None)
-    policy.learn(TrainingStage(Stage.of_round(1), "self_play", given, [], 2, 1e-6, 0.2), lambda *_: None)
+    policy.learn(TrainingStage(Stage.of_round(1), SPEC, given, [], 2), lambda *_: None)
     assert names(fake.steps[1:]) == names(whole.steps[1:])
     assert fake.scored == []
 

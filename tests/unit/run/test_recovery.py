@@ -19,6 +19,7 @@ from spag_ray.game.rules import Role
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.stages import Stage
 from spag_ray.training_data.samples import GameSample, Sample
+from spag_ray.training_data.stage_spec import StageSpec
 
 
 def recovery_of(tmp_path: Path, **checkpoint: Any) -> tuple[Recovery, RunControl, list[str]]:
@@ -27,7 +28,7 @@ def recovery_of(tmp_path: Path, **checkpoint: Any) -> tuple[Recovery, RunControl
     config = parse_config({"checkpoint": checkpoint})
     control = RunControl(FolderLease.take(tmp_path))
     stage_progress = StageProgress("spag-1", [], num_steps_done=3)
-    policies: Any = [SimpleNamespace(stage_progress=stage_progress) for _ in range(2)]
+    policies: Any = [SimpleNamespace(training=SimpleNamespace(stage_progress=stage_progress)) for _ in range(2)]
     nobody: Any = None
     recovery: Any = Recovery(config, control, policies, *[nobody] * 9)
     recovery._league = SimpleNamespace(at_stage_start=None)
@@ -41,8 +42,8 @@ def recovery_of(tmp_path: Path, **checkpoint: Any) -> tuple[Recovery, RunControl
     return recovery, control, names
 
 
-def training_stage(part_of: str | None = None) -> TrainingStage:
-    return TrainingStage(Stage.of_round(1), "self_play", [], [], 8, 1e-5, 0.1, part_of=part_of)
+def training_stage(is_part: bool = False) -> TrainingStage:
+    return TrainingStage(Stage.of_round(1), StageSpec("self_play", 0, 1e-5, 0.1, is_part=is_part), [], [], 8)
 
 
 def test_it_is_saved_when_it_is_due_or_wanted(tmp_path: Path) -> None:
@@ -98,10 +99,10 @@ def test_one_that_is_paused_saves_when_it_is_told_to_and_when_it_is_stopped(tmp_
 def test_a_stream_comes_to_where_it_is_saved_anyway(tmp_path: Path) -> None:
     recovery, control, names = recovery_of(tmp_path)
     control.stop_soon(60)
-    recovery.between_steps(training_stage(part_of="stream"))
+    recovery.between_steps(training_stage(is_part=True))
     control.stop_soon(1)
     with pytest.raises(StopRequestedError):
-        recovery.between_steps(training_stage(part_of="stream"))
+        recovery.between_steps(training_stage(is_part=True))
     assert names == []
 
 

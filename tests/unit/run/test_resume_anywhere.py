@@ -7,6 +7,7 @@ trained on, and a game's result is a digest of its word and of its players' weig
 from __future__ import annotations
 
 import json
+import pickle
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from typing import Any, cast
 import pytest
 
 from cluster.learning.learning_policy import LearningPolicy
+from cluster.learning.policy_training import Held
 from cluster.learning.stage_samples import StageSamples
 from cluster.rollout.publisher import Publisher
 from cluster.run import checkpoint, training_verbs
@@ -41,6 +43,7 @@ from spag_ray.host import whole_files
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.stages import BASE, STREAM, Stage
 from spag_ray.training_data.samples import GameSample
+from spag_ray.training_data.stage_spec import StageSpec
 
 WORDS = ["river", "cat", "lamp", "stone", "bread"]
 OUTCOMES = [Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS, Outcome.TIED]
@@ -71,13 +74,15 @@ def digest(*parts: object) -> str:
 class Learners:
     def __init__(self, fate: Fate) -> None:
         self.weights = "base"
+        self.spec = StageSpec("self_play", 1, 0.0, 0.0)
         self._fate = fate
 
     def check(self, turns: Sequence[object]) -> None:
         assert turns
 
-    def begin_stage(self, *settings: float) -> None:
+    def begin_stage(self, spec: StageSpec) -> None:
         """Its settings are no part of the digest."""
+        self.spec = spec
 
     continue_stage = begin_stage
 
@@ -98,7 +103,7 @@ class Learners:
     def score_reference(self, games: list[GameSample], temperature: float) -> list[GameSample]:
         return _scored(games, ref_logprobs=(score(self.reference),))
 
-    def step(self, games: list[GameSample], sft: object, temperature: float, at_start: bool) -> Any:
+    def step(self, games: list[GameSample], sft: object, at_start: bool) -> Any:
         self._fate.point()
         self.weights = digest(self.weights, [(game.episode_id, game.weight, game.turns) for game in games])
         return SimpleNamespace(loss=0.5, skipped=False)
@@ -112,10 +117,12 @@ class Learners:
     def save_state(self, folder: str) -> None:
         Path(folder).mkdir()
         self._fate.point()
+        (Path(folder) / "spec").write_bytes(pickle.dumps(self.spec))
         (Path(folder) / "weights").write_text(self.weights)
 
-    def load_state(self, folder: str) -> None:
+    def load_state(self, folder: str) -> StageSpec:
         self.weights = (Path(folder) / "weights").read_text()
+        return pickle.loads((Path(folder) / "spec").read_bytes())
 
 
 def score(weights: str) -> float:
@@ -135,7 +142,7 @@ class Policy(LearningPolicy):
 
     def start_learners(self) -> None:
         learners: Any = Learners(self.fate)
-        self.learners, self._reference_of = learners, None
+        self.learners, self.training.held = learners, Held()
 
     def export(self) -> None:
         self.fate.point()

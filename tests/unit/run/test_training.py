@@ -87,7 +87,7 @@ class Played:
 
     def learn(self, stage: Any) -> None:
         self.mid_stage = False
-        self.asked.append(f"learn {stage.stage}" + (f" part {stage.part}" if stage.part_of else ""))
+        self.asked.append(f"learn {stage.stage}" + (f" part {stage.part}" if stage.spec.is_part else ""))
         self.num_learned += 1
         if self.num_learned == self.lost_at:
             raise LearnersLostError("rank 0 is gone")
@@ -218,6 +218,7 @@ class Policy:
     def __init__(self, folder: Path, is_in_stage: bool = False) -> None:
         self.folder = folder
         self.is_in_stage = is_in_stage
+        self.training = SimpleNamespace(stage_progress=None)
 
     def saved(self, stage: Stage) -> Path:
         return self.folder / str(stage)

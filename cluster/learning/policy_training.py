@@ -1,0 +1,200 @@
+"""How a policy trains on a stage: which samples in which step, and compared with which weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from cluster.learning.learner_group import LearnerGroup
+from cluster.learning.training_stage import Saved, StageProgress, TrainingStage, saved_in
+from cluster.tracking.recorder import Recorder
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import LearnerError
+from spag_ray.game.rules import Role
+from spag_ray.results.lines import ReferenceLine, StepLine, StepReport
+from spag_ray.stages import BASE, IMITATED, Stage
+from spag_ray.training_data.listened_turns import count_leading, spread
+from spag_ray.training_data.replay import next_rows
+from spag_ray.training_data.samples import GameSample, turns_of, with_column
+from spag_ray.training_data.stage_spec import StageSpec
+
+# (stage, steps done, steps, loss) -> shown
+ShowStep = Callable[[str, int, int, float | None], None]
+
+
+@dataclass
+class Held:
+    """What the learners hold, as far as this process knows: the stage that they began, and the stage with whose start
+    they compare. New learners hold nothing."""
+
+    spec: StageSpec | None = None
+    reference_of: Stage | None = None
+
+
+class PolicyTraining:
+    """One policy's training in all stages. `stage_progress`: the stage that is under way, if it is not a stream's.
+    `saved_progress`: the stage in which the checkpoint was saved that was loaded last, until it goes on."""
+
+    def __init__(
+        self, name: str, roles: tuple[Role, ...], config: RunConfig, folder: Path, model: str, recorder: Recorder
+    ) -> None:
+        self._name = name
+        self._roles = roles
+        self._config = config
+        self._folder = folder
+        self._model = model
+        self._recorder = recorder
+        self._num_rows_taken = 0  # SFT rows, in all stages
+        self.held = Held()
+        self.stage_progress: StageProgress | None = None
+        self.saved_progress: Saved | None = None
+
+    def learn(self, learners: LearnerGroup, training_stage: TrainingStage, show: ShowStep) -> None:
+        """Train on the policy's part of a stage. Raises LearnerError if too many steps in a row had no finite
+        gradient."""
+        games = list(training_stage.games) if len(self._roles) == 2 else turns_of(training_stage.games, self._roles[0])
+        games.sort(key=lambda game: not game.turns)  # games with only listening turns come last
+        sft = training_stage.sft
+        stage = self._own(training_stage.stage)
+        self._keep_reference(learners, training_stage)
+        rows_per_step = self._config.self_play.sft_rows_per_step
+        # A seat that only listens takes as many steps as the games of both seats would.
+        num_leading = sum(bool(game.turns) for game in games) or count_leading(training_stage.games)
+        num_steps = min(len(games), -(-num_leading // training_stage.batch_games))
+        if not games and training_stage.one_pass:
+            num_steps = -(-len(sft) // rows_per_step)
+        if not num_steps:
+            return  # this seat has nothing to train on: the other won every game
+        learners.check([*(turn for game in games for turn in game.turns + game.listening), *sft])
+        stage_progress = self._begin(learners, training_stage, stage, games, num_steps, show)
+        batches = spread(stage_progress.games, training_stage.batch_games, num_steps)
+        if not training_stage.spec.is_part:
+            self.stage_progress = stage_progress
+        num_skipped = 0
+        for step in range(stage_progress.num_steps_done, num_steps):
+            if training_stage.one_pass:
+                rows_per_step = (step + 1) * len(sft) // num_steps - step * len(sft) // num_steps
+                self._num_rows_taken = step * len(sft) // num_steps
+            rows = next_rows(len(sft), self._num_rows_taken, rows_per_step, self._config.seed) if sft else []
+            report = learners.step(batches[step], [sft[row] for row in rows], at_start=step == 0)
+            self._num_rows_taken += len(rows)
+            self._recorder.record(StepLine(stage, self._name, report))
+            stage_progress.num_steps_done = step + 1
+            show(f"{stage}: learn", step + 1, num_steps, report.loss)
+            num_skipped = num_skipped + 1 if report.skipped else 0
+            if report.skipped:
+                self._dump(stage, batches[step], report)
+            if num_skipped == self._config.learner.max_skipped_steps:
+                raise LearnerError(
+                    f"{stage}: {num_skipped} steps in a row had no finite gradient (loss {report.loss}) and were "
+                    f"skipped; the batches are in {self._folder / 'skipped'}; lower the learning rate, or look at the "
+                    "games"
+                )
+
+    def _begin(
+        self,
+        learners: LearnerGroup,
+        training_stage: TrainingStage,
+        stage: str,
+        games: list[GameSample],
+        num_steps: int,
+        show: ShowStep,
+    ) -> StageProgress:
+        """The stage at its start, or as saved in the checkpoint that was loaded last."""
+        spec = training_stage.spec
+        spec = replace(spec, num_steps=spec.num_steps or num_steps, name=spec.name or stage)
+        saved, self.saved_progress = self.saved_progress, None
+        held, self.held.spec = self.held.spec, spec
+        if saved is not None and saved.stage == stage:
+            learners.continue_stage(spec)
+            resumed = saved.of(games)
+            if self._compares_with_start(spec):
+                resumed.games = learners.score_reference(resumed.games, spec.temperature)
+            return resumed
+        show(f"{stage}: reference", 0, num_steps, None)
+        games = self._scored(learners, games, training_stage)
+        if held is None or not spec.is_part or held.name != spec.name:
+            learners.begin_stage(spec)
+        elif held != spec:  # resumed, perhaps with more rounds, or in a round with another rate
+            learners.continue_stage(spec)
+        return StageProgress(stage, games)
+
+    def _keep_reference(self, learners: LearnerGroup, training_stage: TrainingStage) -> None:
+        """Make the learners keep the weights that the KL term compares with: those of the model that self-play started
+        with (kl_reference: start), or in a stream those of the stage's start: the current ones before its first part,
+        and when it is resumed, those saved at the end of the previous stage."""
+        if self._compares_with_start(training_stage.spec):
+            if self.held.reference_of is None:
+                start = self.saved(IMITATED) if self._config.imitation.enabled else self._model
+                learners.load_reference(str(start))
+                self.held.reference_of = IMITATED
+            return
+        if not training_stage.spec.is_part or not self._config.keeps_stage_start:
+            return
+        if training_stage.part == 0:
+            learners.keep_reference()
+        elif self.held.reference_of != training_stage.stage:
+            model = str(self.saved(training_stage.after)) if training_stage.after else self._model
+            is_exact = learners.load_reference(model)
+            saved = str(training_stage.after or BASE)
+            self._recorder.record(ReferenceLine(self._name, str(training_stage.stage), saved, is_exact))
+        self.held.reference_of = training_stage.stage
+
+    def _compares_with_start(self, spec: StageSpec) -> bool:
+        is_of_start = self._config.objective.kl_reference == "start" and spec.kl_coeff > 0
+        return is_of_start and spec.method == "self_play"
+
+    def _scored(
+        self, learners: LearnerGroup, games: list[GameSample], training_stage: TrainingStage
+    ) -> list[GameSample]:
+        """The games with their log-probabilities under the current weights, and under those of the stage's start if
+        they differ. The first step's games need none under the current weights: the learner still has these then."""
+        spec = training_stage.spec
+        if spec.method == "imitation" and spec.kl_coeff == 0:
+            return games  # nothing is compared with the previous weights
+        if self._config.learner.reference != "recompute" and spec.method == "self_play":
+            return with_column(games, "old_logprobs", [turn.sampler_logprobs for game in games for turn in game.turns])
+        is_part = training_stage.part and self.held.reference_of == training_stage.stage
+        if is_part or self._compares_with_start(spec):
+            games = learners.score_reference(games, spec.temperature)
+        first, rest = games[: training_stage.batch_games], games[training_stage.batch_games :]
+        return first + learners.score_games(rest, spec.temperature)
+
+    def _dump(self, stage: str, batch: Sequence[GameSample], report: StepReport) -> None:
+        """Write the episodes and the report of a skipped step to skipped/."""
+        folder = self._folder / "skipped"
+        folder.mkdir(exist_ok=True)
+        found = {
+            "stage": stage,
+            "step": report.step,
+            "episodes": [game.episode_id for game in batch],
+            "report": {key: str(value) for key, value in asdict(report).items()},
+        }
+        path = folder / f"{stage}-{report.step:05d}.json"
+        path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+    def saved(self, stage: Stage) -> Path:
+        """Where a run saves the model of a stage."""
+        return self._folder / "models" / self._own(stage)
+
+    def _own(self, stage: Stage) -> str:
+        """The name of this policy's part of a stage."""
+        return str(stage if len(self._roles) == 2 else stage.of_policy(self._name))
+
+    def save(self, folder: Path) -> None:
+        """Beside the learners' state."""
+        (folder / "rows.json").write_text(json.dumps({"taken": self._num_rows_taken}), encoding="utf-8")
+        if self.stage_progress is not None:
+            self.stage_progress.save(folder)
+
+    def load(self, folder: Path, begun: StageSpec, part_of: str | None) -> None:
+        """The inverse of `save`. `begun`: the stage that the learners of this checkpoint had begun; `part_of`: the
+        stream in which it was saved."""
+        if not begun.name and part_of is not None and begun.method == "self_play":  # saved by an earlier version
+            begun = replace(begun, name=part_of, is_part=True)
+        self.held = Held(begun)
+        self.saved_progress, self.stage_progress = saved_in(folder), None
+        rows = folder / "rows.json"
+        self._num_rows_taken = json.loads(rows.read_text(encoding="utf-8"))["taken"] if rows.exists() else 0
