@@ -42,13 +42,13 @@ def trained_tokens(
     sent = to_device(
         {
             "lengths": torch.from_numpy(lengths),
-            "texts": torch.from_numpy(np.repeat(np.arange(len(samples)), lengths)),
-            "kinds": torch.from_numpy(kinds),
+            "kinds": torch.from_numpy(np.repeat(kinds, lengths)),
+            "shares": torch.from_numpy(np.repeat(1 / lengths, lengths)).to(dtype),
             "parts": torch.from_numpy(parts),
             "advantages": torch.tensor([sample.advantage for sample in samples], dtype=dtype),
             "weights": torch.from_numpy(rows.weights[:, list(indices)]).to(dtype),
             "logprobs": torch.from_numpy(logprobs).to(dtype),
-            "is_known": torch.from_numpy(is_known),
+            "is_known": torch.from_numpy(np.repeat(is_known, lengths, axis=1)),
         },
         device,
     )

@@ -13,7 +13,6 @@ Gradients are summed over ranks, not averaged, because a loss is already divided
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import socket
 import sys
@@ -68,6 +67,9 @@ class TrainingEngine:
         # DeepSpeed checks for non-finite gradients only with bfloat16 and with ZeRO-3; float32 may have them too.
         if hasattr(self._optimizer, "check_grad_overflow"):
             self._optimizer.check_grad_overflow = True
+        if self._zero_stage in (1, 2):
+            # Before that check of the norm, DeepSpeed would look at every gradient by itself, and wait for the device.
+            self._optimizer.check_overflow = lambda *_, **__: None
 
     @property
     def module(self) -> nn.Module:
@@ -80,6 +82,11 @@ class TrainingEngine:
         return self._engine.module
 
     @property
+    def device(self) -> torch.device:
+        device: torch.device = self._engine.device
+        return device
+
+    @property
     def is_partitioned(self) -> bool:
         """Whether each parameter is divided over the ranks (ZeRO-3)."""
         return self._zero_stage == 3
@@ -90,21 +97,21 @@ class TrainingEngine:
         # DeepSpeed averages over ranks; the loss is this rank's share of a sum.
         self._engine.backward(loss * self.world.size, scale_wrt_gas=False)
 
-    def step(self, learning_rate: float) -> float | None:
-        """Clip, update, clear. Returns the gradient's norm over all ranks, before clipping; None when the gradient is
-        not finite and nothing was updated."""
+    def step(self, learning_rate: float) -> Tensor | None:
+        """Clip, update, clear. Returns the gradient's norm over all ranks, before clipping, 0-d and not yet read; None
+        when the gradient is not finite and nothing was updated."""
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         if self._zero_stage == 0:  # here DeepSpeed neither checks nor reports the norm
             gradients = [parameter.grad for parameter in self.inner_module.parameters() if parameter.grad is not None]
-            norm = float(torch.nn.utils.get_total_norm(gradients))
-            if not math.isfinite(norm):
+            norm = torch.nn.utils.get_total_norm(gradients)
+            if not bool(torch.isfinite(norm)):
                 self._engine.zero_grad()
                 return None
             self._engine.step()
             return norm
         self._engine.step()
-        return None if self._optimizer.overflow else float(self._engine.get_global_grad_norm())
+        return None if self._optimizer.overflow else torch.as_tensor(self._engine.get_global_grad_norm())
 
     def forget_moments(self) -> None:
         """Reset Adam's moments and step counts to zero: each stage is a training run of its own.

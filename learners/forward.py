@@ -76,12 +76,14 @@ def _tree(model: Any, tree: TokenTree, temperature: Temperature, with_entropies:
 
 def _padded(model: Any, batch: PaddedRows, temperature: Temperature) -> tuple[Tensor, Tensor]:
     of_targets = _of_targets(batch, temperature)
-    host = {"token_ids": batch.token_ids, "mask": batch.mask, "owners": batch.owners, "targets": batch.targets}
-    host["predictors"] = batch.predictors
+    host = {"token_ids": batch.token_ids, "owners": batch.owners, "predictors": batch.predictors}
+    host["targets"] = batch.targets
     if isinstance(of_targets, Tensor):
         host["temperatures"] = of_targets[:, None]
     sent = to_device(host, model.device)
-    output = model(input_ids=sent["token_ids"], attention_mask=sent["mask"], use_cache=False)
+    # No mask: the padding is on the right, where a causal model's tokens do not look, and transformers would wait for a
+    # GPU to see whether a mask hides anything.
+    output = model(input_ids=sent["token_ids"], use_cache=False)
     logits = at_least_float32(output.logits[sent["owners"], sent["predictors"]])
     logits = logits / (sent["temperatures"].to(logits) if isinstance(of_targets, Tensor) else of_targets)
     normalised = logits.log_softmax(-1)

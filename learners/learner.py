@@ -35,6 +35,7 @@ from learners.model_folder import StoredWeights, load_model, load_model_in_parts
 from learners.packing import check_packable, pack
 from learners.padding import pad
 from learners.stage_start import StageStart
+from learners.staging import moment, seconds_between
 from learners.step_sums import StepSums, step_report
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import Channel, LearnerConfig
@@ -207,7 +208,7 @@ class Learner:
             raise LearnerError("an optimiser step needs a batch with games or SFT rows")
         micro_batches, num_micro_steps = self._micro_batches(rows.samples, batch.stand_in)
         sums = StepSums(self._objective, self._spec, at_start)
-        compute_began = time.perf_counter()
+        compute_began = moment(self._engine.device)
         for micro_step in range(num_micro_steps):
             micro_batch = micro_batches[min(micro_step, len(micro_batches) - 1)]
             # A rank without samples computes a placeholder, at any temperature.
@@ -218,24 +219,23 @@ class Learner:
             else:
                 loss = logprobs.sum() * 0.0
             self._engine.backward(loss, last=micro_step == num_micro_steps - 1)
-        own = sums.read()
-        own.maxima["compute_s"] = time.perf_counter() - compute_began
+        computed = moment(self._engine.device)
         learning_rate = learning_rate_at(
             self._num_steps_done, self._spec.num_steps, self._spec.learning_rate, self._config.warmup_share
         )
         gradient_norm = self._engine.step(learning_rate)
         self._num_steps_done += 1
-        over_ranks = own.over_ranks(gathered_over_ranks)
-        seconds = time.perf_counter() - began
+        own, norm = sums.read(gradient_norm)
+        own.maxima["compute_s"] = seconds_between(compute_began, computed)
         return step_report(
-            over_ranks,
+            own.over_ranks(gathered_over_ranks),
             batch.counts,
             self._objective,
             self._spec,
             step=self._num_steps_done,
-            gradient_norm=gradient_norm,
+            gradient_norm=norm,
             learning_rate=learning_rate,
-            seconds=seconds,
+            seconds=time.perf_counter() - began,
         )
 
     def save_model(self, folder: str, adapter_alone: bool = False) -> None:

@@ -81,15 +81,15 @@ MAXIMA = ("ratio_max", "gap_max")
 class TrainedTokens:
     """The M trained tokens of a micro-batch's S texts, one text after the other, on one device.
 
-    lengths [S] int64, the tokens of each text; texts [M] int64, the text of each token. kinds [S] int64, places in
-    KINDS; advantages [S]; weights [terms, S] in the order of TERMS. logprobs [3, M]: under sampler, old and ref;
-    is_known [3, S] bool: whether a text has them (the old of a text that has none are those of theta, the others those
-    of old). parts [M] int64: of a claim, else 0. held: the kinds among these texts, known to the host.
+    Of each text: lengths [S] int64, its tokens; advantages [S]; weights [terms, S] in the order of TERMS. Of each
+    token: kinds [M] int64, places in KINDS; shares [M], one by the length of its text; logprobs [3, M], under sampler,
+    old and ref; is_known [3, M] bool, whether they are known (an unknown old is theta, the others then are old); parts
+    [M] int64, of a claim, else 0. held: the kinds among these texts, known to the host.
     """
 
     lengths: Tensor
-    texts: Tensor
     kinds: Tensor
+    shares: Tensor
     advantages: Tensor
     weights: Tensor
     logprobs: Tensor
@@ -98,16 +98,16 @@ class TrainedTokens:
     held: frozenset[str]
 
     def of_kind(self, kind: str) -> Tensor:
-        """[M] bool: the tokens of texts of this kind."""
-        return (self.kinds == KINDS.index(kind))[self.texts]
+        """[M] bool: the tokens of this kind."""
+        return self.kinds == KINDS.index(kind)
 
     def total(self, values: Tensor) -> Tensor:
         """[M] or [M, n] -> [S] or [S, n]: the sum over each text's tokens."""
         return torch.segment_reduce(values, "sum", lengths=self.lengths, unsafe=True)  # `unsafe`: no checks on the host
 
-    def mean(self, values: Tensor) -> Tensor:
-        """The same for the mean."""
-        return self.total(values) / (self.lengths if values.ndim == 1 else self.lengths[:, None])
+    def means(self, *values: Tensor) -> tuple[Tensor, ...]:
+        """[M] each -> [S] each: the mean over each text's tokens."""
+        return self.total(torch.stack(values, 1) * self.shares[:, None]).unbind(1)
 
 
 @dataclass(frozen=True)
@@ -144,32 +144,33 @@ def batch_loss(
     A loss that is not finite has a gradient that is not finite either, or gradient clipping would hide it.
     """
     theta = at_least_float32(theta)
-    weights = dict(zip(TERMS, tokens.weights, strict=True))
-    terms, statistics = dict.fromkeys(TERMS, theta.new_zeros(())), dict.fromkeys(STATISTICS, theta.new_zeros(()))
-    maxima = theta.new_zeros(len(MAXIMA))
+    weights = dict(zip(TERMS, tokens.weights.unbind(), strict=True))
+    zero = theta.new_zeros(())
+    terms, statistics = dict.fromkeys(TERMS, zero), dict.fromkeys(STATISTICS, zero)
+    maxima = torch.stack([zero] * len(MAXIMA))
 
     def own(kind: str) -> Tensor:
         """theta for the tokens of this kind, 0 for others: each formula sees its own alone."""
-        return torch.where(tokens.of_kind(kind), theta, 0.0)
+        return torch.where(tokens.of_kind(kind), theta, zero)
 
     if "turn" in tokens.held:
         turns = _Turns.of(own("turn"), tokens)
-        statistics["entropy"] = (entropies * turns.share).sum()
+        statistics["entropy"] = entropies @ turns.share
         if spec.trains_tokens(objective):
             policy, k3, maxima = _spag(turns, tokens, objective, statistics)
-            terms["policy"], terms["kl"] = (weights["policy"] * policy).sum(), (weights["kl"] * k3).sum()
+            terms["policy"], terms["kl"] = weights["policy"] @ policy, weights["kl"] @ k3
         else:
             terms["policy"] = _published(turns, tokens, weights["policy"], objective, spec)
     for term in ("listening", "sft"):
         if term in tokens.held:
-            terms[term] = (weights[term] * -tokens.mean(own(term))).sum()
+            terms[term] = -(weights[term] @ tokens.total(own(term) * tokens.shares))
     if "listening" in tokens.held:
         statistics["listened_nats"] = -own("listening").detach().sum()
     if "claiming" in tokens.held:
-        terms["claiming"] = (weights["claiming"] * _claiming(own("claiming"), tokens)).sum()
+        terms["claiming"] = weights["claiming"] @ _claiming(own("claiming"), tokens)
     if "unsaid" in tokens.held:
         said = tokens.total(own("unsaid")).exp().clamp(max=MAX_SAID)
-        terms["unsaid"] = -(weights["unsaid"] * torch.log1p(-said)).sum()
+        terms["unsaid"] = -(weights["unsaid"] @ torch.log1p(-said))
     of_terms = torch.stack(list(terms.values()))
     total = of_terms.sum()
     total = total * torch.where(torch.isfinite(total.detach()), 1.0, torch.nan)
@@ -190,10 +191,10 @@ class _Turns(NamedTuple):
     @classmethod
     def of(cls, theta: Tensor, tokens: TrainedTokens) -> _Turns:
         is_turn = tokens.of_kind("turn")
-        has_sampler, has_old, has_ref = tokens.is_known[:, tokens.texts] & is_turn
-        sampler, old, ref = tokens.logprobs.to(theta.dtype)
+        has_sampler, has_old, has_ref = (tokens.is_known & is_turn).unbind()
+        sampler, old, ref = tokens.logprobs.unbind()
         old = torch.where(has_old, old, theta.detach())
-        share = is_turn / tokens.lengths[tokens.texts].to(theta.dtype)
+        share = is_turn * tokens.shares
         return cls(
             theta,
             old,
@@ -209,7 +210,7 @@ def _spag(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(policy [S], k3 [S], maxima), see `batch_loss`. Fills in the statistics."""
     ratio, mismatch = bounded_ratio(turns.theta, turns.old), bounded_ratio(turns.old, turns.sampler)
-    advantages = tokens.advantages[tokens.texts]
+    advantages = torch.repeat_interleave(tokens.advantages, tokens.lengths, output_size=len(ratio))
     unclipped = ratio * advantages
     clipped = ratio.clamp(1 - objective.clip_range, 1 + objective.clip_range) * advantages
     distance = (turns.ref - turns.theta).clamp(max=MAX_LOG_RATIO)
@@ -222,16 +223,14 @@ def _spag(
     length = constant or tokens.lengths
     with torch.no_grad():
         gap = turns.old - turns.sampler
-        values = {
-            "divergence": divergence * turns.share,
-            "clip_fraction": (clipped < unclipped) * turns.share,
-            "ratio": ratio * turns.share,
-            "mismatch": mismatch * turns.sampled,
-            "gap": gap.abs() * turns.sampled,
-            "gap_k3": (torch.expm1(gap.clamp(max=MAX_LOG_RATIO)) - gap) * turns.sampled,
-        }
-        statistics |= dict(zip(values, torch.stack(list(values.values())).sum(1), strict=True))
-        maxima = torch.stack([ratio * (turns.share > 0), gap.abs() * (turns.sampled > 0)]).amax(1)
+        gap_k3 = torch.expm1(gap.clamp(max=MAX_LOG_RATIO)) - gap
+        gap = gap.abs()
+        is_clipped = (clipped < unclipped).to(ratio.dtype)
+        of_turns = torch.stack([divergence, is_clipped, ratio]) @ turns.share
+        of_sampled = torch.stack([mismatch, gap, gap_k3]) @ turns.sampled
+        found = (*of_turns.unbind(), *of_sampled.unbind())
+        statistics |= dict(zip(STATISTICS[-len(found) :], found, strict=True))
+        maxima = torch.stack([ratio * turns.share.sign(), gap * turns.sampled.sign()]).amax(1)
     return policy / length, k3 / length, maxima
 
 
@@ -241,7 +240,7 @@ def _claiming(theta: Tensor, tokens: TrainedTokens) -> Tensor:
     log_claims, between, word = tokens.total(theta[:, None] * is_part).unbind(1)
     right = word.detach().exp()
     log_asks = torch.log(-torch.expm1(log_claims.clamp(max=-MIN_ASKED)))
-    form = -between / tokens.total(is_part[:, 1]).clamp(min=1.0)
+    form = -between / tokens.total(is_part[:, 1].contiguous()).clamp(min=1.0)
     return -right * log_claims - (1 - right) * log_asks + form
 
 
@@ -249,7 +248,7 @@ def _published(
     turns: _Turns, tokens: TrainedTokens, weights: Tensor, objective: ObjectiveConfig, spec: StageSpec
 ) -> Tensor:
     """The published loss of turns, 0-d; the weights hold the number of samples."""
-    m, m0 = tokens.mean(torch.stack([turns.theta, turns.old], 1)).unbind(1)
+    m, m0 = tokens.means(turns.theta, turns.old)
     if spec.method == "imitation":
         return published_imitation_terms(m, m0, weights, spec.kl_coeff, num_samples=1).sum()
     is_sft, clip_range = torch.zeros_like(weights), objective.clip_range
@@ -313,12 +312,12 @@ def spag_loss(
     is_turn = torch.arange(num_texts) < num_turns
     tokens = TrainedTokens(
         lengths=lengths,
-        texts=torch.repeat_interleave(lengths),
-        kinds=torch.where(is_turn, KINDS.index("turn"), KINDS.index("sft")),
+        kinds=torch.where(is_turn, KINDS.index("turn"), KINDS.index("sft")).repeat_interleave(lengths),
+        shares=(1 / lengths.to(theta)).repeat_interleave(lengths),
         advantages=torch.tensor([*(turn["advantage"] for turn, _, _ in turns), *(1.0 for _ in rows)]).to(theta),
         weights=weights,
         logprobs=torch.cat([*columns, *(row.detach().expand(3, -1) for row in rows)], dim=1),
-        is_known=is_turn.expand(3, -1),
+        is_known=is_turn.repeat_interleave(lengths).expand(3, -1),
         parts=torch.zeros(len(theta), dtype=torch.int64),
         held=frozenset(["turn"] * bool(turns) + ["sft"] * bool(rows)),
     )

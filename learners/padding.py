@@ -43,12 +43,6 @@ class PaddedRows:
     def num_flat_tokens(self) -> int:
         return sum(self.row_lengths)
 
-    @property
-    def mask(self) -> Tensor:
-        """[rows, longest] int64: 1 at tokens, 0 at padding."""
-        columns = torch.arange(self.token_ids.shape[1])
-        return (columns[None, :] < torch.tensor(self.row_lengths)[:, None]).long()
-
 
 def pad(samples: Sequence[Sample], max_tokens: int) -> list[PaddedRows]:
     """Rows of similar length together, at most `max_tokens` with their padding.

@@ -86,13 +86,17 @@ class StepSums:
         for name, count in counts.items():
             self._counts[name] += float(count)
 
-    def read(self) -> Figures:
-        """What this rank summed; the host waits for its device once."""
-        values = [0.0] * (len(_ON_DEVICE) + len(MAXIMA))
-        if self._sums is not None and self._maxima is not None:
-            values = torch.cat([self._sums, self._maxima]).tolist()
+    def read(self, gradient_norm: Tensor | None) -> tuple[Figures, float | None]:
+        """What this rank summed, and the gradient's norm; the host waits for its device once."""
+        if self._sums is None or self._maxima is None:
+            values = [0.0] * (len(_ON_DEVICE) + len(MAXIMA))
+            norm = None if gradient_norm is None else float(gradient_norm)
+        else:
+            norm_or_nan = self._sums.new_tensor(math.nan) if gradient_norm is None else gradient_norm.to(self._sums)
+            *values, read = torch.cat([self._sums, self._maxima, norm_or_nan.reshape(1)]).tolist()
+            norm = None if gradient_norm is None else read
         sums = dict(zip(_ON_DEVICE, values, strict=False)) | self._counts
-        return Figures(sums, dict(zip(MAXIMA, values[len(_ON_DEVICE) :], strict=True)))
+        return Figures(sums, dict(zip(MAXIMA, values[len(_ON_DEVICE) :], strict=True))), norm
 
 
 def step_report(

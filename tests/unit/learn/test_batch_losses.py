@@ -141,4 +141,4 @@ def test_no_value_is_read_on_the_host_before_the_sums_are() -> None:
     sums.loss(theta, theta, rows, tree).backward()
     assert theta.grad is not None
     with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
-        sums.read()
+        sums.read(None)
