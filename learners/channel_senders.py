@@ -53,7 +53,7 @@ class LearnerWeights(WeightSource):
         return self._walk
 
     def walk_to_the_end(self) -> None:
-        """Finish an interrupted pass, because the other ranks are still gathering and wait for this one."""
+        """Finish a pass: the other ranks gather until its end, and wait for this one."""
         for _ in self._walk:
             pass
 
@@ -77,8 +77,9 @@ class Sender:
         except Exception:
             if not self._is_aborted:
                 raise
-        if self._is_aborted:
-            self._weights.walk_to_the_end()
+        # Also after the last weight was sent: until then it stays gathered here (ZeRO-3), and this rank's next step would
+        # not gather what the others do.
+        self._weights.walk_to_the_end()
         return not self._is_aborted
 
     def abort(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from rich.console import Console
@@ -29,7 +30,9 @@ def report_finished(folder: Path, console: Console) -> None:
         make_report(folder, None, console)
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        console.print(Text(f"no report ({reason}); `spag-ray report {folder}` makes one"), soft_wrap=True)
+        console.print(
+            Text(f"no report ({reason}); `spag-ray report {shlex.quote(str(folder))}` makes one"), soft_wrap=True
+        )
 
 
 def decoder(folder: Path, console: Console) -> Decode | None:

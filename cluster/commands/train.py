@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import signal
 import threading
 import time
@@ -68,7 +69,9 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
             soft_wrap=True,
             markup=False,
         )
-        again = f"to continue: spag-ray train {folder}/config.yaml --run-dir {folder} --resume"
+        again = (
+            f"to continue: spag-ray {shlex.join(['train', f'{folder}/config.yaml', '--run-dir', str(folder)])} --resume"
+        )
         with _said_if_interrupted(again, console), placed_run(config, folder, *prepared, lease=lease) as run:
             training = run.train.remote()
             with _notice_to_stop() as notice:
@@ -81,7 +84,7 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
                 raise StopRequestedError(f"{stopped}; {again}") from None
             except CollapseError as error:
                 raise CollapseError(
-                    f"{error}; to continue anyway: --resume --run-dir {folder} -o self_play.on_collapse=warn"
+                    f"{error}; to continue anyway: --resume --run-dir {shlex.quote(str(folder))} -o self_play.on_collapse=warn"
                 ) from None
     for name, its in names_by_game(config).items():
         own = of_game(results, name)

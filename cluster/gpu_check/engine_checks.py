@@ -115,15 +115,17 @@ def _mean_gap(told: Told, turns: list[tuple[Any, Any, Any]]) -> float:
     from learners.forward import token_logprobs
     from learners.head import TargetHead
     from learners.model_folder import load_model
-    from learners.packing import TokenSample, pack
+    from learners.packing import pack
+    from spag_ray.training_data.samples import Sample
 
     model: Any = load_model(random_model(told), torch.bfloat16, TREE).to(told.device).eval()
     TargetHead.install(model)
     gaps: list[float] = []
     with torch.no_grad():
-        for tree in pack([TokenSample(prompt, target) for prompt, target, _ in turns], max_tokens=4096):
-            for index, values in zip(tree.sample_indices, token_logprobs(model, tree, TEMPERATURE), strict=True):
-                gaps += [abs(float(one) - other) for one, other in zip(values, turns[index][2], strict=True)]
+        for tree in pack([Sample(prompt, target) for prompt, target, _ in turns], max_tokens=4096):
+            logprobs = token_logprobs(model, tree, TEMPERATURE).tolist()
+            sampled = [value for index in tree.sample_indices for value in turns[index][2]]
+            gaps += [abs(one - other) for one, other in zip(logprobs, sampled, strict=True)]
     return sum(gaps) / len(gaps)
 
 

@@ -23,8 +23,8 @@ TOKENS = 4096  # per micro-batch
 
 
 def games_of(num_games: int, vocabulary: int, num_turns: int = 4, turn_tokens: int = 24) -> list[list[Any]]:
-    """TokenSamples by game: each turn reads everything that was said before."""
-    from learners.packing import TokenSample
+    """Samples by game: each turn reads everything that was said before."""
+    from spag_ray.training_data.samples import Sample
 
     rng = random.Random(0)
 
@@ -37,7 +37,7 @@ def games_of(num_games: int, vocabulary: int, num_turns: int = 4, turn_tokens: i
         heard, samples = opening, []
         for _ in range(num_turns):
             target = said(turn_tokens)
-            samples.append(TokenSample(heard, target))
+            samples.append(Sample(heard, target))
             heard = heard + target + said(turn_tokens)
         games.append(samples)
     return games
@@ -98,7 +98,7 @@ def _speeds(tree: Any, samples: Sequence[Any], device: str) -> tuple[float, floa
 
     plan = plan_attention(tree.parents, tree.subtree_ends, torch.device(device), torch.bfloat16)
     query, key, value = (state.requires_grad_() for state in _heads(tree.num_tokens, device, torch.bfloat16))
-    longest = max(len(sample.token_ids) for sample in samples)
+    longest = max(sample.num_tokens for sample in samples)
     shape = (len(samples), 4, longest, 64)
     queries, keys, values = (
         torch.randn(shape, device=device, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)
@@ -117,7 +117,7 @@ def _speeds(tree: Any, samples: Sequence[Any], device: str) -> tuple[float, floa
 def head(told: Told) -> Finding:
     """Log-probabilities and gradients against a softmax over whole logits. The head's loop must not wait for the
     GPU."""
-    from learners.head import _TargetLogprobs, _Targets
+    from learners.head import Targets, _TargetLogprobs
 
     shape = SHAPES[told.shape]
     num_rows, width, words = 1000, shape["hidden_size"], shape["vocab_size"]
@@ -125,7 +125,8 @@ def head(told: Told) -> Finding:
     hidden = torch.randn(num_rows, width, device=told.device, dtype=torch.bfloat16, requires_grad=True)
     weight = (0.02 * torch.randn(words, width, device=told.device)).bfloat16().requires_grad_()
     rows, ids = torch.randint(num_rows, (1500,)), torch.randint(words, (1500,))
-    targets = _Targets.of(rows, ids, num_rows, torch.device(told.device))
+    rows, ids, places, counts = Targets.of(rows, ids, num_rows)
+    targets = Targets(rows.to(told.device), ids.to(told.device), places.to(told.device), counts)
     coefficients = torch.randn(len(rows), device=told.device)
 
     def ask() -> Tensor:
@@ -165,7 +166,7 @@ def learner(told: Told, **options: Any) -> Finding:
     batch = _batch(told)
     if told.on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    rank.begin_stage("imitation", 3, 1e-3, 0.0)
+    rank.begin_stage(_imitation())
     turns = [turn for game in batch.games for turn in game.turns]
     scores = rank.score(turns)
     reports = [rank.step(batch) for _ in range(3)]
@@ -194,7 +195,7 @@ def sleep(told: Told, **options: Any) -> Finding:
         before = _gib_allocated(told)
         rank, _ = _rank(told, zero_stage=2, **options)
         batch = _batch(told)
-        rank.begin_stage("imitation", 3, 1e-3, 0.0)
+        rank.begin_stage(_imitation())
         rank.step(batch)
         if sleeps:
             awake = _gib_allocated(told)
@@ -241,7 +242,7 @@ def fresh_moments(told: Told) -> Finding:
     """A stage begins with Adam's moments and step counts at zero, also with DeepSpeed's CPU Adam."""
     rank, _ = _rank(told, deepspeed="zero2_offload")
     batch = _batch(told)
-    rank.begin_stage("imitation", 3, 1e-3, 0.0)
+    rank.begin_stage(_imitation())
     rank.step(batch)
     rank.step(batch)
     inner = getattr(rank._engine._optimizer, "optimizer", rank._engine._optimizer)
@@ -251,7 +252,7 @@ def fresh_moments(told: Told) -> Finding:
         return max((float(torch.as_tensor(value).abs().max()) for value in values), default=0.0)
 
     before = largest()
-    rank.begin_stage("imitation", 3, 1e-3, 0.0)
+    rank.begin_stage(_imitation())
     after = largest()
     text = f"largest moment or step count {before:g} before, {after:g} after the start of a stage"
     return Finding(before > 0 and after == 0, text)
@@ -273,16 +274,19 @@ def _rank(told: Told, **options: Any) -> tuple[Any, Any]:
     return Learner(random_model(told), config, ObjectiveConfig(), World(0, 1, 0, master)), config
 
 
+def _imitation() -> Any:
+    from spag_ray.training_data.stage_spec import StageSpec
+
+    return StageSpec("imitation", num_steps=3, learning_rate=1e-3, kl_coeff=0.0)
+
+
 def _batch(told: Told) -> Any:
     from spag_ray.game.rules import Role
-    from spag_ray.training_data.samples import GameSample, Sample
+    from spag_ray.training_data.samples import GameSample
     from spag_ray.training_data.shares import Batch
 
-    games = []
-    for number, samples in enumerate(games_of(16 if told.on_gpu else 2, SHAPES[told.shape]["vocab_size"])):
-        turns = tuple(Sample(each.prompt_ids, each.target_ids, 1.0) for each in samples)
-        games.append(GameSample(str(number), Role.ATTACKER, 1.0, turns))
-    return Batch(tuple(games), ())
+    games = games_of(16 if told.on_gpu else 2, SHAPES[told.shape]["vocab_size"])
+    return Batch(tuple(GameSample(str(number), Role.ATTACKER, 1.0, tuple(own)) for number, own in enumerate(games)))
 
 
 def _planned_bytes(told: Told, config: Any) -> int:

@@ -61,7 +61,9 @@ def submit_job(
                 },
             )
     console.print(f"job: {job}   run folder: {run_dir}", soft_wrap=True, markup=False)
-    console.print(f"stop it: spag-ray stop {run_dir} --address {address}", soft_wrap=True, markup=False)
+    console.print(
+        f"stop it: spag-ray stop {shlex.quote(str(run_dir))} --address {address}", soft_wrap=True, markup=False
+    )
     if not follow:
         return 0
     with _said_in_one_line(address):
@@ -108,7 +110,9 @@ def stop_job(address: str, run_dir: Path, console: Console) -> None:
                     )
                 time.sleep(0.5)
     console.print(
-        f"stopped; continue with spag-ray submit ... --run-dir {run_dir} --resume", soft_wrap=True, markup=False
+        f"stopped; continue with spag-ray submit ... --run-dir {shlex.quote(str(run_dir))} --resume",
+        soft_wrap=True,
+        markup=False,
     )
 
 

@@ -89,6 +89,24 @@ def test_shared_memory_carries_the_buckets_that_the_object_store_would(exporter:
         assert sent.checksum == expected.checksum
 
 
+def test_the_last_weights_are_given_back_when_a_version_was_sent(
+    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ZeRO-3, a weight that stays gathered on the sending rank is not gathered in its next step, and the other
+    ranks do it alone."""
+    gathered: list[str] = []
+
+    @contextlib.contextmanager
+    def watched(parameters: list[Any]) -> Iterator[None]:
+        gathered.append("gathered")
+        yield
+        gathered.append("given back")
+
+    monkeypatch.setattr(exporter._engine, "gathered", watched)
+    open_sender("shared_memory", 0, exporter, Recorded(), "127.0.0.1:1", 2, 40_000).send_weights()
+    assert gathered == ["gathered", "given back"] * exporter.num_buckets
+
+
 class BytesWritten(TorchDispatchMode):
     """Counts what torch writes to memory: copies, and results that are no view of what was there."""
 
