@@ -38,8 +38,8 @@ from learners.forward import token_logprobs
 from learners.head import TargetHead
 from learners.learner import Learner
 from learners.model_folder import load_model
-from learners.objectives import IGNORED_LABEL, published_offline_po_loss, published_offline_po_terms
-from learners.packing import TokenSample, pack
+from learners.packing import pack
+from learners.published_losses import IGNORED_LABEL, published_offline_po_loss, published_offline_po_terms
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.game.decks import load_deck
@@ -51,6 +51,7 @@ from spag_ray.training_data.listened_turns import count_leading, spread
 from spag_ray.training_data.rewards import decayed_shares
 from spag_ray.training_data.samples import GameSample, Sample
 from spag_ray.training_data.shares import Batch
+from spag_ray.training_data.stage_spec import StageSpec
 
 # As long as the published prompt (about 300 tokens); the shipped prompts are a third of it.
 RULES = """This is Adversarial Taboo, a game for two players who talk in turn: an attacker and a defender.
@@ -126,9 +127,7 @@ def games_of(style: str, num_games: int, model: str, deciding: bool = False) -> 
         )
         won = [turn for turn in turns if turn.role is winner]
         shares = decayed_shares(len(won), 0.8)
-        samples = tuple(
-            Sample(turn.prompt_ids, turn.token_ids, share) for turn, share in zip(won, shares, strict=True)
-        )
+        samples = tuple(Sample(turn.prompt_ids, turn.token_ids, share) for turn, share in zip(won, shares, strict=True))
         if deciding and winner is Role.ATTACKER:
             samples += (Sample(turns[-1].prompt_ids, turns[-1].token_ids, -1.0),)
         games.append(GameSample(f"{style}/{number}", winner, 1.0, samples, listening))
@@ -230,7 +229,7 @@ class Ours:
             ready[GAMES_PER_STEP:] = self.scored(games[GAMES_PER_STEP:])
             compute_s = time.perf_counter() - began
         steps = spread(ready, GAMES_PER_STEP, -(-count_leading(ready) // GAMES_PER_STEP))
-        self.learner.begin_stage("self_play", len(steps), LEARNING_RATE, KL_COEFF, LISTENING_COEFF)
+        self.learner.begin_stage(StageSpec("self_play", len(steps), LEARNING_RATE, KL_COEFF, LISTENING_COEFF))
         num_tokens = 0
         for index, step in enumerate(steps):
             report = self.learner.step(Batch(tuple(step)), at_start=index == 0)
@@ -274,9 +273,8 @@ def gradient_cosine(model: str, games: Sequence[GameSample]) -> float:
     module: Any = load_model(model, torch.float32, TREE)
     TargetHead.install(module)
     turns = [(turn, game.weight) for game in games for turn in game.turns]
-    for tree in pack([TokenSample(turn.prompt_ids, turn.target_ids) for turn, _ in turns], 2048):
-        logprobs = token_logprobs(module, tree)
-        means = torch.stack([values.mean() for values in logprobs])
+    for tree in pack([turn for turn, _ in turns], 2048):
+        means = torch.stack([values.mean() for values in token_logprobs(module, tree).split(tree.lengths)])
         chosen = [turns[index] for index in tree.sample_indices]
         published_offline_po_terms(
             means,
@@ -297,7 +295,7 @@ def linear_cost(ours: Ours, games: Sequence[GameSample], repeats: int = 3) -> di
     """{n: seconds that each episode after the first adds to one step over n of them}, the best of some repeats."""
     best = {}
     for size in LINEAR_SIZES:
-        ours.learner.begin_stage("self_play", repeats, LEARNING_RATE, KL_COEFF)
+        ours.learner.begin_stage(StageSpec("self_play", repeats, LEARNING_RATE, KL_COEFF))
         ready = ours.scored(games[:size])
         best[size] = min(ours.learner.step(Batch(tuple(ready))).seconds for _ in range(repeats))
     first = best[LINEAR_SIZES[0]]

@@ -59,7 +59,7 @@ from spag_ray.game.referee.judge import judge
 from spag_ray.game.rules import Role, Verdict
 from spag_ray.game.turn import Turn
 from spag_ray.game.words import WordStream
-from spag_ray.training_data.samples import game_samples
+from spag_ray.training_data.game_samples import game_samples
 
 TOKENS_PER_TURN = 64
 TOKENS_PER_S = 50.0

@@ -50,11 +50,11 @@ class SimulatedLearner:
         self._rank = rank
         self._staging = np.zeros(BUCKET_BYTES, np.uint8)
 
-    def step(self, batch: Batch, temperature: float, at_start: bool) -> Any:
-        return len(batch.items)
+    def step(self, batch: Batch, at_start: bool) -> Any:
+        return len(batch.samples)
 
     def score(self, turns: list[Sample], temperature: float, stand_in: Sample | None) -> Any:
-        return [tuple(float(token) for token in turn.target_ids) for turn in turns]
+        return [np.asarray(turn.target_ids, np.float32) for turn in turns]
 
     def bucket(self, index: int) -> Bucket | None:
         if self._rank:
@@ -110,8 +110,7 @@ def example_games(count: int) -> list[GameSample]:
     games = []
     for number in range(count):
         turns = tuple(
-            Sample(turn.prompt_ids, turn.token_ids, 0.5, turn.logprobs, role=turn.role)
-            for turn in decode(data).turns
+            Sample(turn.prompt_ids, turn.token_ids, 0.5, turn.logprobs, role=turn.role) for turn in decode(data).turns
         )
         games.append(GameSample(str(number), Role.ATTACKER, 1.0, turns))
     return games
@@ -132,7 +131,7 @@ def batches() -> dict[str, Any]:
     found: dict[str, Any] = {"ranks": NUM_RANKS, "games": NUM_GAMES, "sample_bytes": size}
     with ray_session(ClusterConfig(object_store_gib=2)), simulated_group() as (group, _):
         for name, call in (
-            ("step", lambda: group.step(games, [], 1.0)),
+            ("step", lambda: group.step(games, [])),
             ("score", lambda: group.score_games(games, 1.0)),
         ):
             took = []

@@ -42,6 +42,7 @@ from spag_ray.game.rules import Role
 from spag_ray.results.lines import SyncLine
 from spag_ray.results.metric_lines import MetricLines
 from spag_ray.training_data.samples import GameSample, Sample
+from spag_ray.training_data.stage_spec import StageSpec
 
 
 def memcpy_rate(num_bytes: int = 2**28) -> float:
@@ -74,13 +75,13 @@ def time_sync(model: str, num_engines: int, repeats: int, sync: SyncConfig) -> d
         config = EngineConfig(max_model_len=1024, kv_cache_gib=0.3)
         ray.get([engine.handle.start.remote(model, config, engine.name, 0, 0, sync.channel) for engine in engines])
         learners = LearnerGroup(model, LearnerConfig(max_tokens_per_microbatch=1024), ObjectiveConfig(), folder)
-        learners.begin_stage("self_play", repeats, 1e-6, 0.0)
+        learners.begin_stage(StageSpec("self_play", repeats, 1e-6, 0.0))
         direct = DirectChannel(learners, sync, 1) if sync.channel != "object_store" else None
         probe = Probe(prompt, (11, 12, 13))
         exported = None
         seconds, gaps, num_bytes = [], [], 0
         for version in range(1, repeats + 2):
-            learners.step(games, [], 1.0, at_start=True)
+            learners.step(games, [], at_start=True)
             began = time.perf_counter()
             exported = None  # frees the previous version in the object store, as in a run
             exported = export(learners, version, probe, direct)

@@ -77,7 +77,7 @@ class Sender:
         except Exception:
             if not self._is_aborted:
                 raise
-        # Also after the last weight was sent: until then it stays gathered here (ZeRO-3), and this rank's next step would
+        # Also after the last weight was sent: it would stay gathered here (ZeRO-3), and in its next step this rank would
         # not gather what the others do.
         self._weights.walk_to_the_end()
         return not self._is_aborted

@@ -30,10 +30,8 @@ from learners.engine import Partition, TrainingEngine, World, gathered_over_rank
 from learners.export import Exporter, whole_weights
 from learners.forward import MicroBatch, token_logprobs, token_logprobs_and_entropies
 from learners.head import TargetHead
-from learners.learning_rate import learning_rate_at
 from learners.model_folder import StoredWeights, load_model, load_model_in_parts, write_model
-from learners.packing import check_packable, pack
-from learners.padding import pad
+from learners.packing import check_packable, pack, pad
 from learners.stage_start import StageStart
 from learners.staging import moment, seconds_between
 from learners.step_sums import StepSums, step_report
@@ -45,7 +43,7 @@ from spag_ray.results.lines import StepReport
 from spag_ray.results.saved_models import writing
 from spag_ray.training_data.samples import Sample
 from spag_ray.training_data.shares import Batch, check_turns
-from spag_ray.training_data.stage_spec import StageSpec
+from spag_ray.training_data.stage_spec import StageSpec, learning_rate_at
 from spag_ray.training_data.terms import Rows
 from spag_ray.weights.snapshot import Bucket
 

@@ -155,7 +155,7 @@ def batch_loss(
 
     if "turn" in tokens.held:
         turns = _Turns.of(own("turn"), tokens)
-        statistics["entropy"] = entropies @ turns.share
+        statistics["entropy"] = entropies.to(theta.dtype) @ turns.share
         if spec.trains_tokens(objective):
             policy, k3, maxima = _spag(turns, tokens, objective, statistics)
             terms["policy"], terms["kl"] = weights["policy"] @ policy, weights["kl"] @ k3
@@ -314,7 +314,7 @@ def spag_loss(
         lengths=lengths,
         kinds=torch.where(is_turn, KINDS.index("turn"), KINDS.index("sft")).repeat_interleave(lengths),
         shares=(1 / lengths.to(theta)).repeat_interleave(lengths),
-        advantages=torch.tensor([*(turn["advantage"] for turn, _, _ in turns), *(1.0 for _ in rows)]).to(theta),
+        advantages=torch.tensor([turn["advantage"] for turn, _, _ in turns] + [1.0] * len(rows), dtype=theta.dtype),
         weights=weights,
         logprobs=torch.cat([*columns, *(row.detach().expand(3, -1) for row in rows)], dim=1),
         is_known=is_turn.repeat_interleave(lengths).expand(3, -1),
@@ -328,4 +328,4 @@ def spag_loss(
 
 
 def _as_tensor(values: Logprobs) -> Tensor:
-    return values if isinstance(values, Tensor) else torch.tensor(values, dtype=torch.float64)
+    return at_least_float32(values) if isinstance(values, Tensor) else torch.tensor(values, dtype=torch.float64)

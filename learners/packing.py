@@ -1,4 +1,5 @@
-"""Samples -> packed token trees: a prefix that samples share is computed once, forward and backward.
+"""Samples -> micro-batches: packed token trees, in which a prefix that samples share is computed once, forward and
+backward; or padded rows, one sample a row (`packing: none`), for models that cannot read a tree.
 
 The turns of a game repeat everything said before, so most tokens of a batch are copies. A tree holds each
 distinct prefix once, in depth-first order; a token attends to its ancestors and itself, and its position is
@@ -11,6 +12,9 @@ of the samples one at a time (a test checks it to 1e-9).
     ([1, 2, 3, 4, 5, 9], [0, 1, 2, 3, 4, 0], [-1, 0, 1, 2, 3, -1])
     >>> tree.num_tokens, tree.num_flat_tokens, tree.predictors.tolist(), tree.lengths
     (6, 8, [1, 3, 4, 5], (1, 2, 1))
+    >>> (rows,) = pad([Sample([1, 2], [3]), Sample([4], [5])], max_tokens=8)
+    >>> rows.token_ids.tolist(), rows.row_lengths, rows.sample_indices
+    ([[4, 5, 0], [1, 2, 3]], (2, 3), (1, 0))
 """
 
 from __future__ import annotations
@@ -62,6 +66,32 @@ class TokenTree:
         return len(self.token_ids)
 
 
+@dataclass(frozen=True)
+class PaddedRows:
+    """One micro-batch: token_ids [rows, longest], padded with 0 on the right; `row_lengths` without the padding.
+
+    sample_indices, lengths, targets: as in TokenTree, by row. owners, predictors: [M], the row of each target
+    and the position in it that predicts the target.
+    """
+
+    token_ids: Tensor
+    row_lengths: tuple[int, ...]
+    sample_indices: tuple[int, ...]
+    lengths: tuple[int, ...]
+    owners: Tensor
+    predictors: Tensor
+    targets: Tensor
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that are computed, padding included."""
+        return self.token_ids.numel()
+
+    @property
+    def num_flat_tokens(self) -> int:
+        return sum(self.row_lengths)
+
+
 def pack(samples: Sequence[Sample], max_tokens: int) -> list[TokenTree]:
     """Trees of at most `max_tokens` distinct tokens that hold every sample once, cut where least is shared.
 
@@ -76,6 +106,21 @@ def pack(samples: Sequence[Sample], max_tokens: int) -> list[TokenTree]:
     shared = [0, *(_shared_prefix(ids[left], ids[right]) for left, right in pairwise(order))]
     bins = _cheapest_bins([len(ids[index]) for index in order], shared, max_tokens)
     return [_build_tree(samples, ids, order[start:end], shared[start:end]) for start, end in bins]
+
+
+def pad(samples: Sequence[Sample], max_tokens: int) -> list[PaddedRows]:
+    """Rows of similar length together, at most `max_tokens` with their padding.
+
+    Raises LearnerError for a sample longer than `max_tokens`, or without a prompt.
+    """
+    check_lengths(samples, max_tokens)
+    order = sorted(range(len(samples)), key=lambda index: (samples[index].num_tokens, index))
+    groups: list[list[int]] = []
+    for index in order:
+        if not groups or (len(groups[-1]) + 1) * samples[index].num_tokens > max_tokens:
+            groups.append([])
+        groups[-1].append(index)
+    return [_rows(samples, group) for group in groups]
 
 
 def check_packable(config: PreTrainedConfig, max_tokens: int) -> None:
@@ -156,19 +201,37 @@ def _build_tree(
         predictors.append(path[len(samples[index].prompt_ids) - 1 :])
     ends[path] = num_nodes
     return TokenTree(
-        token_ids=joined(token_ids),
-        positions=joined(positions),
-        parents=joined(parents),
+        token_ids=_joined(token_ids),
+        positions=_joined(positions),
+        parents=_joined(parents),
         subtree_ends=torch.from_numpy(ends[:num_nodes]),
         sample_indices=tuple(order),
         lengths=tuple(len(each) for each in predictors),
-        predictors=joined(predictors),
-        targets=joined([samples[index].target_ids for index in order]),
+        predictors=_joined(predictors),
+        targets=_joined([samples[index].target_ids for index in order]),
         num_flat_tokens=sum(len(ids[index]) for index in order),
     )
 
 
-def joined(parts: Sequence[Any]) -> Tensor:
+def _rows(samples: Sequence[Sample], group: Sequence[int]) -> PaddedRows:
+    rows = [samples[index] for index in group]
+    row_lengths = tuple(row.num_tokens for row in rows)
+    token_ids = np.zeros((len(rows), max(row_lengths)), np.int64)
+    for of_row, row in zip(token_ids, rows, strict=True):
+        of_row[: row.num_tokens] = np.concatenate([row.prompt_ids, row.target_ids])
+    lengths = tuple(len(row.target_ids) for row in rows)
+    return PaddedRows(
+        token_ids=torch.from_numpy(token_ids),
+        row_lengths=row_lengths,
+        sample_indices=tuple(group),
+        lengths=lengths,
+        owners=torch.from_numpy(np.repeat(np.arange(len(rows)), lengths)),
+        predictors=_joined([np.arange(len(row.prompt_ids) - 1, row.num_tokens - 1) for row in rows]),
+        targets=_joined([row.target_ids for row in rows]),
+    )
+
+
+def _joined(parts: Sequence[Any]) -> Tensor:
     """Arrays of integers, one after the other, as int64."""
     return torch.from_numpy(np.concatenate(parts).astype(np.int64))
 

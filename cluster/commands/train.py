@@ -83,9 +83,8 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
             except StopRequestedError as stopped:
                 raise StopRequestedError(f"{stopped}; {again}") from None
             except CollapseError as error:
-                raise CollapseError(
-                    f"{error}; to continue anyway: --resume --run-dir {shlex.quote(str(folder))} -o self_play.on_collapse=warn"
-                ) from None
+                options = shlex.join(["--resume", "--run-dir", str(folder), "-o", "self_play.on_collapse=warn"])
+                raise CollapseError(f"{error}; to continue anyway: {options}") from None
     for name, its in names_by_game(config).items():
         own = of_game(results, name)
         console.print(outcome_table(own, its))

@@ -15,12 +15,13 @@ from spag_ray.game.prompts import Renderer
 from spag_ray.results.lines import SamplesLine
 from spag_ray.stages import EXPERT, IMITATED, Stage
 from spag_ray.tokens import Tokenizer
+from spag_ray.training_data.game_samples import game_samples
 from spag_ray.training_data.imitation import imitation_samples
 from spag_ray.training_data.listened_turns import WhenToClaim, listened_turns, with_listening
 from spag_ray.training_data.prompt_randomization import load_varied, rerendered
 from spag_ray.training_data.replay import episode_from_game, published_samples, sft_games, sft_samples
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
-from spag_ray.training_data.samples import GameSample, Sample, game_samples
+from spag_ray.training_data.samples import GameSample, Sample
 from spag_ray.training_data.stage_spec import StageSpec
 from spag_ray.training_data.unsaid_words import heard_words, merged, unsaid_words, with_unsaid_words
 

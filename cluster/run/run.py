@@ -247,10 +247,9 @@ class Run:
             self._status.set_status("starting the learner")
             (policy,) = self._policies
             policy.start_learners()
-            imitating = method == "imitation"
-            part = config.imitation if imitating else config.self_play
-            kl_coeff = config.imitation.kl_coeff if imitating else config.objective.kl_coeff
-            spec = StageSpec(method, 0, part.learning_rate, kl_coeff)
+            imitates = method == "imitation"
+            part, coeffs = (config.imitation, config.imitation) if imitates else (config.self_play, config.objective)
+            spec = StageSpec(method, 0, part.learning_rate, coeffs.kl_coeff)
             self._trainer.learn(TrainingStage(LEARN, spec, games, sft, part.batch_games, one_pass=True))
             policy.save_to(Path(out))
 

@@ -8,8 +8,8 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Role
 from spag_ray.stages import Stage
+from spag_ray.training_data.game_samples import advantages
 from spag_ray.training_data.imitation import imitated_turns
-from spag_ray.training_data.samples import advantages
 
 NOTHING: Mapping[Role, float] = dict.fromkeys(Role, 0.0)
 

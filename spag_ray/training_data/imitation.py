@@ -16,8 +16,9 @@ from spag_ray.config.parts import ImitatedSides
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Role, Verdict, next_role
+from spag_ray.training_data.game_samples import game_samples
 from spag_ray.training_data.rewards import decayed_shares
-from spag_ray.training_data.samples import GameSample, Sample, game_samples
+from spag_ray.training_data.samples import GameSample, Sample
 
 
 def imitation_samples(

@@ -1,37 +1,22 @@
-"""Judged games -> training samples.
+"""What a learner trains on: samples in arrays, by game.
 
-    games = game_samples(episodes, ObjectiveConfig(), Payoffs())
-
-Made where a batch is put together (cluster/learning/stage_samples.py), read by the learner group (learners/batch.py).
+Made of judged games by game_samples.py, of files by replay.py, of other places of games by listened_turns.py and
+unsaid_words.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spag_ray.config.objective import ObjectiveConfig
-from spag_ray.config.parts import Payoffs
-from spag_ray.episodes.episode import Episode
 from spag_ray.errors import InputError
-from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role, Verdict, next_role
-from spag_ray.training_data.rewards import (
-    MeanPayoffs,
-    Results,
-    RoleBaselines,
-    RoleWindow,
-    decayed_shares,
-    paid,
-    role_weights,
-)
+from spag_ray.game.rules import Role
 
-PAPERS = Payoffs()
 # What is stored: arrays. What a caller may give: any sequence of numbers.
 Ids: TypeAlias = NDArray[np.int32] | Sequence[int]
 Logprobs: TypeAlias = NDArray[np.float32] | Sequence[float]
@@ -140,107 +125,6 @@ def with_column(games: Sequence[GameSample], name: str, values: Iterable[Logprob
     return [replace(game, turns=tuple(map(filled, game.turns))) for game in games]
 
 
-def game_samples(
-    episodes: Sequence[Episode],
-    objective: ObjectiveConfig,
-    payoffs: Payoffs = PAPERS,
-    baselines: RoleBaselines | None = None,
-    sampled: bool = True,
-    learning: Container[str] | None = None,
-    window: RoleWindow | None = None,
-) -> list[GameSample]:
-    """Games -> training samples, in the order given (docs/learning.md, "Payoffs").
-
-    A seat's payoff minus its baseline is shared over the seat's turns. Winners are always trained; losers and both
-    seats of a tie only with `learn_from: both`. With `loser_turns: deciding` the loser's payoff goes to the turn that
-    lost the game. With `trap_credit: trap` the payoff of a trap goes to the turn before the word was said, and with
-    `guess_credit: guess` that of a right guess goes to the guess. After a breach, the breaker's payoff goes to the turn
-    that broke the rules, without a baseline. A game's weight is decided / (2 * games its winner's role won) over the
-    episodes given, or over the last decided games in `window`; ties and breaches have weight 1.
-
-    Games that a full context ended are always left out. `sampled=False` leaves out the turns' log-probabilities, for
-    tokens that were not sampled. In games between policies only the turns of policies in `learning` are trained on
-    (all, if it is None).
-    """
-    counted = [episode for episode in episodes if has_baseline(episode, objective, payoffs, learning)]
-    winners = [episode.verdict.outcome.winner for episode in counted]
-    results = [paid(payoffs, episode.verdict) for episode in counted]
-    weights = dict.fromkeys(Role, 1.0)
-    if objective.role_weights == "balanced":
-        wins = winners.count(Role.ATTACKER), winners.count(Role.DEFENDER)
-        cap = objective.role_weight_cap
-        weights = role_weights(*wins, cap=cap) if window is None else window.weights(winners, cap)
-    means = MeanPayoffs(by_scenario=objective.baseline == "scenario")
-    if objective.baseline in ("mean", "scenario"):
-        for episode, result in zip(counted, results, strict=True):
-            means.add(episode.target_word, result)
-    moving = None if baselines is None else dict(baselines.values)
-    games = []
-    for episode in episodes:
-        outcome = episode.verdict.outcome
-        expected = means.expected(episode.target_word) if moving is None else moving
-        learned = advantages(episode.verdict, objective, payoffs, expected)
-        weight = 1.0 if outcome.winner is None else weights[outcome.winner]
-        turns = tuple(
-            Sample(turn.prompt_ids, turn.token_ids, advantage, turn.logprobs if sampled else None, role=turn.role)
-            for turn, advantage in ((episode.turns[index], learned[index]) for index in sorted(learned))
-            if turn.token_ids and (learning is None or turn.policy in learning)
-        )
-        if turns:
-            games.append(GameSample(episode.episode_id, outcome.winner or outcome.breaker, weight, turns))
-    if baselines is not None:
-        baselines.update(results)
-    return games
-
-
-def has_baseline(
-    episode: Episode, objective: ObjectiveConfig, payoffs: Payoffs, learning: Container[str] | None
-) -> bool:
-    """Whether a game's payoffs enter the baseline: those of a game with a trained turn, that no breach ended."""
-    verdict = episode.verdict
-    return _counts(verdict, objective, payoffs) and _is_learned(episode, verdict.outcome.winner, objective, learning)
-
-
-def advantages(
-    verdict: Verdict, objective: ObjectiveConfig, payoffs: Payoffs, expected: Mapping[Role, float]
-) -> dict[int, float]:
-    """{index of a trained turn of a game with this verdict: its advantage}, for both seats (see `game_samples`);
-    `expected`: each role's baseline."""
-    if _counts(verdict, objective, payoffs):
-        return _shared_out(verdict, objective, paid(payoffs, verdict), expected)
-    breaker = verdict.outcome.breaker
-    if breaker is None:
-        return {}
-    results = paid(payoffs, verdict)
-    learned: dict[int, float] = {}
-    if (penalty := results[breaker]) is not None:
-        assert verdict.turn is not None
-        learned[verdict.turn] = penalty
-    if objective.learn_from == "both" and (value := results[breaker.other]) is not None:
-        learned |= _shares(verdict, breaker.other, value, objective.decay)
-    return learned
-
-
-def _counts(verdict: Verdict, objective: ObjectiveConfig, payoffs: Payoffs) -> bool:
-    """Whether the result of such a game is trained on: won or tied by play, and paid to a trained seat."""
-    if verdict.outcome.breaker is not None:
-        return False
-    results, winner = paid(payoffs, verdict), verdict.outcome.winner
-    if objective.learn_from == "winners":
-        return winner is not None and results[winner] is not None
-    return any(value is not None for value in results.values())
-
-
-def _is_learned(
-    episode: Episode, winner: Role | None, objective: ObjectiveConfig, learning: Container[str] | None
-) -> bool:
-    """Whether a game that `winner` won (None: a tie) has turns to train on."""
-    if learning is None:
-        return True
-    roles = [winner] if objective.learn_from == "winners" else list(Role)
-    return any(turn.policy in learning and turn.role in roles for turn in episode.turns)
-
-
 def turns_of(games: Sequence[GameSample], role: Role) -> list[GameSample]:
     """Samples of one seat's own policy: its turns of the games, and instruction data, which has no role. All games
     have weight 1, because its loss has no other role to balance. The defender also gets the listened turns."""
@@ -252,41 +136,3 @@ def turns_of(games: Sequence[GameSample], role: Role) -> list[GameSample]:
         if turns or listening:
             own.append(replace(game, weight=1.0, turns=turns, listening=listening, unsaid=unsaid))
     return own
-
-
-def _shared_out(
-    verdict: Verdict, objective: ObjectiveConfig, results: Results, expected: Mapping[Role, float]
-) -> dict[int, float]:
-    """{index of a trained turn: its advantage} of a decided or tied game; `expected`: each role's baseline."""
-    winner = verdict.outcome.winner
-    advantages: dict[int, float] = {}
-    for role in [winner] if winner is not None and objective.learn_from == "winners" else list(Role):
-        paid_to = results[role]
-        if paid_to is None:
-            continue
-        value = paid_to - expected[role]
-        if winner is role.other and objective.loser_turns == "deciding":
-            if verdict.turn is not None and next_role(verdict.turn) is role:
-                advantages[verdict.turn] = value
-        elif role is winner and (turn := _credited_turn(verdict, objective)) is not None:
-            advantages[turn] = value
-        else:
-            advantages |= _shares(verdict, role, value, objective.decay)
-    return advantages
-
-
-def _credited_turn(verdict: Verdict, objective: ObjectiveConfig) -> int | None:
-    """The turn that gets the winner's whole payoff, if one does: the one before the word was said, or a right guess."""
-    if verdict.turn is None:
-        return None
-    if verdict.outcome is Outcome.ATTACKER_WINS and verdict.end_reason is EndReason.SAID_WORD:
-        return verdict.turn - 1 if objective.trap_credit == "trap" else None
-    is_guess = verdict.end_reason is EndReason.RIGHT_GUESS and objective.guess_credit == "guess"
-    return verdict.turn if is_guess else None
-
-
-def _shares(verdict: Verdict, role: Role, value: float, decay: float) -> dict[int, float]:
-    """{index of a turn of this role: its decayed share of the value}"""
-    indices = [index for index in range(verdict.length) if next_role(index) is role]
-    shares = decayed_shares(len(indices), decay)
-    return {index: value * share for index, share in zip(indices, shares, strict=True)}

@@ -30,7 +30,8 @@ from learners.learner import Learner
 from spag_ray.training_data.shares import Batch, shares_of
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import LearnerConfig
-from spag_ray.training_data.samples import GameSample, Sample
+from spag_ray.training_data.samples import GameSample, Sample, with_column
+from spag_ray.training_data.stage_spec import StageSpec
 from spag_ray.game.rules import Role
 from spag_ray.weights.snapshot import checksum
 
@@ -48,7 +49,7 @@ def game(number):
         target = (9 + turn, 10 + number, 11, 2)
         turns.append(Sample(prompt, target, 0.3 + 0.1 * turn, (-3.0, -3.5, -2.0, -1.0)))
         prompt = prompt + target + (1, 20 + turn, 2)
-    words = [Sample(turn.prompt_ids + (41, 42), (50 + number, 12, 2)[number % 2:], 1.0) for turn in turns]
+    words = [Sample((*turn.prompt_ids, 41, 42), (50 + number, 12, 2)[number % 2:], 1.0) for turn in turns]
     unsaid = tuple((Sample(turn.prompt_ids, (45,), 1.0),) for turn in turns)
     return GameSample(str(number), role, 0.5 + number / 4, tuple(turns), tuple(words[number // 3:]), unsaid)
 
@@ -63,12 +64,7 @@ def scored(games):
     gathered = [None] * world.size
     torch.distributed.all_gather_object(gathered, scores)
     merged = {index: values for own, found in zip(shares, gathered) for index, values in zip(own, found)}
-    at, done = 0, []
-    for one in games:
-        turns = enumerate(one.turns, start=at)
-        done.append(replace(one, turns=tuple(replace(turn, old_logprobs=merged[i]) for i, turn in turns)))
-        at += len(one.turns)
-    return done
+    return with_column(games, "old_logprobs", [merged[index] for index in range(len(turns))])
 
 gradients, update = [], learner._engine.step
 def step(rate):
@@ -78,7 +74,8 @@ def step(rate):
     return update(rate)
 learner._engine.step = step
 
-learner.begin_stage("self_play", 9, 1e-3, 0.2, 0.4)
+stage = StageSpec("self_play", 9, 1e-3, 0.2, 0.4)
+learner.begin_stage(stage)
 whole = Batch(tuple(scored(games)), tuple(sft))
 batch = whole.shares(world.size)[world.rank]
 reports = [learner.step(batch) for _ in range(3)]
@@ -95,8 +92,10 @@ buckets = [learner.bucket(index) for index in range(learner.num_buckets)]
 learner.save_model(out)
 parameters = list(learner._engine.named_parameters())
 adapters = {name: safe_get_full_fp32_param(parameter).cpu() for name, parameter in parameters if "lora_" in name}
-learner.begin_stage("self_play", 9, 0.0, 0.2, 0.4)
-tempered = [learner.step(batch, temperature) for temperature in (1.0, 1.7)]
+tempered = []
+for temperature in (1.0, 1.7):
+    learner.begin_stage(replace(stage, learning_rate=0.0, temperature=temperature))
+    tempered.append(learner.step(batch))
 if rank == "0":
     torch.save(gradients[0], out + ".gradient")
     torch.save(adapters, out + ".adapters")

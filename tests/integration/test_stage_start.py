@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,11 @@ from transformers import AutoModelForCausalLM
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.learning.training_stage import TrainingStage
 from cluster.tracking.recorder import Recorder
-from learners.learning_rate import learning_rate_at
 from spag_ray.config.run import RunConfig
 from spag_ray.game.rules import Role
 from spag_ray.stages import Stage
 from spag_ray.training_data.samples import GameSample, Sample
+from spag_ray.training_data.stage_spec import StageSpec, learning_rate_at
 from tests.support.runs import steps_of, tiny_run
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -48,10 +47,8 @@ class Stream:
     def learn(self, stage: str, part: int, advantage: float = 1.0, after: str = "", num_steps: int = 4) -> Any:
         """One version of a stage, in one step of three games; its line in metrics.jsonl."""
         began_with = Stage.parse(after) if after else None
-        training_stage = TrainingStage(
-            Stage.parse(stage), "self_play", games(advantage), [], 3, RATE, KL_COEFF, TEMPERATURE
-        )
-        training_stage = replace(training_stage, part_of="stream", stage_steps=num_steps, part=part, after=began_with)
+        spec = StageSpec("self_play", num_steps, RATE, KL_COEFF, temperature=TEMPERATURE, name="stream", is_part=True)
+        training_stage = TrainingStage(Stage.parse(stage), spec, games(advantage), [], 3, part=part, after=began_with)
         self.policy.learn(training_stage, lambda *_: None)
         return steps_of(self.folder)[-1]
 
@@ -143,10 +140,11 @@ def is_those_of(model: Path, stream: Stream) -> None:
     turns = [turn for game in stream.taken[-1] for turn in game.turns]
     assert turns
     for turn in turns:
-        ids = torch.tensor([[*turn.prompt_ids, *turn.target_ids]])
+        targets = torch.tensor(turn.target_ids).long()
+        ids = torch.cat([torch.tensor(turn.prompt_ids), targets])[None]
         with torch.no_grad():
             logprobs = (loaded(ids).logits[0, len(turn.prompt_ids) - 1 : -1].float() / TEMPERATURE).log_softmax(-1)
-        expected = logprobs[torch.arange(len(turn.target_ids)), torch.tensor(turn.target_ids)].tolist()
+        expected = logprobs[torch.arange(len(targets)), targets].tolist()
         assert turn.ref_logprobs == pytest.approx(expected, abs=tolerance)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from learners.padding import pad
+from learners.packing import pad
 from learners.step_sums import StepSums
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.training_data.shares import Batch
@@ -35,7 +35,7 @@ class Trained:
         at_start: bool = False,
         parts: Sequence[Sequence[int]] | None = None,
     ) -> Trained:
-        """logprobs, entropies: [L] of each of `batch.samples`. `parts`: the samples of each micro-batch (all in one)."""
+        """logprobs, entropies: [L] of each of `batch.samples`. parts: the samples of each micro-batch (one of all)."""
         rows = Rows.of(batch, objective, spec)
         sums = StepSums(objective, spec, at_start)
         entropies = entropies or [torch.zeros_like(each) for each in logprobs]

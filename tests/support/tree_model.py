@@ -8,12 +8,14 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from learners.attention import TREE
-from learners.batch import BatchLoss
 from learners.forward import token_logprobs_and_entropies
 from learners.head import TargetHead
-from learners.packing import TokenSample, TokenTree, pack
+from learners.packing import TokenTree, pack
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.training_data.shares import Batch
+from spag_ray.training_data.stage_spec import StageSpec
+from spag_ray.training_data.terms import Rows
+from tests.support.losses import Trained
 
 
 def make_tree_model() -> Any:
@@ -36,26 +38,25 @@ def check_same_in_a_tree(
 ) -> tuple[TokenTree, float]:
     """The loss and the gradient of a self-play batch are the same from one tree as from its samples one at a time, to
     1e-9; the turns at `temperature`, all else at 1. Gives that tree and the loss."""
-    items = batch.items
-    samples = [TokenSample(item.turn.prompt_ids, item.turn.target_ids) for item in items]
+    spec = StageSpec("self_play", 1, 0.0, 0.2, listening_coeff, temperature)
+    rows = Rows.of(batch, objective, spec)
 
-    def loss(of: list[list[int]]) -> tuple[float, torch.Tensor]:
+    def loss(parts: list[list[int]]) -> tuple[float, torch.Tensor]:
         model.zero_grad()
-        whole = 0.0
-        for indices in of:
-            (tree,) = pack([samples[index] for index in indices], 200)
-            chosen = [items[indices[place]] for place in tree.sample_indices]
-            at = [item.temperature(temperature) for item in chosen]
-            logprobs, entropies = token_logprobs_and_entropies(model, tree, at)
-            part = BatchLoss(batch, "self_play", objective, 0.2, at_start=True, listening_coeff=listening_coeff)
-            value = part.of(chosen, logprobs, entropies)
-            value.backward()
-            whole += value.item()
+        found: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        for part in parts:
+            (tree,) = pack([rows.samples[index] for index in part], 200)
+            order = [part[place] for place in tree.sample_indices]
+            both = token_logprobs_and_entropies(model, tree, rows.temperatures[order].tolist())
+            found |= dict(zip(order, zip(*(each.split(tree.lengths) for each in both), strict=True), strict=True))
+        logprobs, entropies = zip(*(found[index] for index in range(len(found))), strict=True)
+        whole = Trained.of(batch, objective, spec, logprobs, entropies, at_start=True, parts=parts).loss.item()
         return whole, torch.cat([parameter.grad.flatten().clone() for parameter in model.parameters()])
 
-    together, gradient = loss([list(range(len(items)))])
-    alone, other = loss([[index] for index in range(len(items))])
+    every = list(range(len(rows.samples)))
+    together, gradient = loss([every])
+    alone, other = loss([[index] for index in every])
     assert abs(together - alone) <= 1e-9
     assert (gradient - other).norm() <= 1e-9 * other.norm()
-    (tree,) = pack(samples, 200)
+    (tree,) = pack(rows.samples, 200)
     return tree, together

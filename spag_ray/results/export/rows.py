@@ -16,8 +16,8 @@ from spag_ray.results.game_names import GameNames
 from spag_ray.results.report.files import RunFiles
 from spag_ray.results.trained_turns import NOTHING, trained_turns
 from spag_ray.stages import Stage, StageKind
+from spag_ray.training_data.game_samples import has_baseline
 from spag_ray.training_data.rewards import MeanPayoffs, Results, paid
-from spag_ray.training_data.samples import has_baseline
 
 Row: TypeAlias = dict[str, Any]
 Unit: TypeAlias = Literal["turns", "games"]

@@ -16,7 +16,7 @@ from spag_ray.game.end_reason import EndReason
 from spag_ray.game.referee.judge import judge, out_of_room, tied
 from spag_ray.game.rules import GAME_ENDS, Role, Verdict, end_of, next_role
 from spag_ray.game.turn import Turn
-from spag_ray.training_data.samples import game_samples
+from spag_ray.training_data.game_samples import game_samples
 
 LABELS = [
     "attacker win: wrong guess",

@@ -54,7 +54,7 @@ def of_instruction_data(style: str) -> Callable[[Any, str], list[Ids]]:
     def ids(tokenizer: Any, text: str) -> list[Ids]:
         renderer = make_renderer(load_template(style), tokenizer, 3)
         (row,) = sft_samples([{"query": text, "target": text}], renderer)
-        return [row.prompt_ids, row.target_ids]
+        return [list(row.prompt_ids), list(row.target_ids)]
 
     return ids
 
@@ -69,7 +69,7 @@ def of_training_rows(tokenizer: Any, text: str) -> list[Ids]:
         {"query": text, "target": text, "type": "sft", "weight": 1.0},
     ]
     (game,), (sft,) = published_samples(rows, tokenizer)
-    return [ids for turn in (*game.turns, sft) for ids in (turn.prompt_ids, turn.target_ids)]
+    return [list(ids) for turn in (*game.turns, sft) for ids in (turn.prompt_ids, turn.target_ids)]
 
 
 def of_varied_prompts(tokenizer: Any, text: str) -> list[Ids]:

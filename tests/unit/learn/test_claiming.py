@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 
-from learners.batch import BatchLoss, Method
-from learners.objectives import MIN_ASKED, claiming_piece
+from learners.objectives import MIN_ASKED
 from spag_ray.config.loading import parse_config
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.run import RunConfig
@@ -21,7 +19,9 @@ from spag_ray.game.rules import Outcome, Role
 from spag_ray.training_data.listened_turns import WhenToClaim, is_for_claiming, listened_turns
 from spag_ray.training_data.samples import Claiming, GameSample, Sample
 from spag_ray.training_data.shares import Batch
+from spag_ray.training_data.stage_spec import Method, StageSpec
 from tests.support.episodes import game
+from tests.support.losses import Trained
 from tests.support.tree_model import check_same_in_a_tree, make_tree_model
 
 torch.set_num_threads(1)
@@ -56,12 +56,20 @@ def at(length: int) -> Sample:
     return Sample(tuple(range(1, length + 1)), (7, 8, 9), 1.0, claiming=Claiming(1, 2))
 
 
-def total(batch: Batch, thetas: dict[int, list[float]], method: Method, name: str) -> tuple[float, Any]:
-    """The loss of a batch whose items have these log-probabilities, by the length of their prompts."""
+def trained(batch: Batch, thetas: dict[int, list[float]], method: Method, name: str) -> Trained:
+    """A batch whose samples have these log-probabilities, by the length of their prompts."""
     objective = ObjectiveConfig.model_validate({"name": name, "listening_coeff": 0.5, "claiming_coeff": 0.7})
-    loss = BatchLoss(batch, method, objective, 0.0, at_start=True, listening_coeff=0.5)
-    logprobs = [torch.tensor(thetas[len(item.turn.prompt_ids)], dtype=torch.float64) for item in batch.items]
-    return loss.of(batch.items, logprobs, [torch.zeros(3)] * len(logprobs)).item(), loss.sums
+    logprobs = [torch.tensor(thetas[len(sample.prompt_ids)], dtype=torch.float64) for sample in batch.samples]
+    return Trained.of(batch, objective, StageSpec(method, 1, 0.0, 0.0, 0.5), logprobs, at_start=True)
+
+
+def train_claim(deciding: torch.Tensor, between: torch.Tensor, word: torch.Tensor) -> float:
+    """The loss of three games with two positions of these log-probabilities each, with a claiming_coeff of 1."""
+    theta = torch.cat([deciding, between, word])
+    position = Sample((1,), (7,) * len(theta), claiming=Claiming(len(deciding), len(deciding) + len(between)))
+    batch = Batch((GameSample("g", None, 1.0, (), (position,) * 2),) * 3)
+    objective = ObjectiveConfig(listening_coeff=1.0, claiming_coeff=1.0)
+    return Trained.of(batch, objective, StageSpec("self_play", 1, 0.0, 0.0), [theta] * 6).sums["claiming"]
 
 
 @pytest.mark.parametrize("name", ["spag", "published"])
@@ -73,20 +81,20 @@ def test_the_figure_computed_by_hand_is_added_to_either_objective(name: str, met
     second = GameSample("b", None, 3.0, (), (at(2), at(3)))
     third = GameSample("c", None, 1.0, (), (Sample((1,), (9, 9), 1.0),))
     thetas = {2: [math.log(1 / 8), -1.0, math.log(1 / 4)], 3: [math.log(1 / 4), -3.0, math.log(1 / 2)]}
-    found, sums = total(Batch((first, second, third)), thetas | {1: [-1.0, -3.0]}, method, name)
+    found = trained(Batch((first, second, third)), thetas | {1: [-1.0, -3.0]}, method, name)
     a = -math.log(1 / 8) / 4 - math.log(7 / 8) * 3 / 4 + 1
     b = -math.log(1 / 4) / 2 - math.log(3 / 4) / 2 + 3
-    assert sums.claiming == pytest.approx(0.7 * (a + (a + b) / 2) / 3, abs=1e-12)
-    assert sums.listening == pytest.approx(0.5 * 2.0)
-    assert found == pytest.approx(sums.listening + sums.claiming)
-    assert sums.listened_tokens == 2, "words for claiming are not learned"
+    assert found.sums["claiming"] == pytest.approx(0.7 * (a + (a + b) / 2) / 3, abs=1e-12)
+    assert found.sums["listening"] == pytest.approx(0.5 * 2.0)
+    assert found.loss.item() == pytest.approx(found.sums["listening"] + found.sums["claiming"])
+    assert found.sums["listened_tokens"] == 2, "words for claiming are not learned"
 
 
 def test_a_share_of_the_weight_is_that_share_of_the_loss() -> None:
     position = replace(at(2), claiming=Claiming(1, 2, share=0.25))
     thetas = {2: [math.log(1 / 8), -1.0, math.log(1 / 4)]}
     whole, part = (
-        total(Batch((GameSample("a", None, 1.0, (), (each,)),)), thetas, "imitation", "spag")[0]
+        trained(Batch((GameSample("a", None, 1.0, (), (each,)),)), thetas, "imitation", "spag").loss.item()
         for each in (at(2), position)
     )
     assert part == pytest.approx(whole / 4, abs=1e-12)
@@ -94,11 +102,10 @@ def test_a_share_of_the_weight_is_that_share_of_the_loss() -> None:
 
 
 def test_a_word_of_several_tokens_is_as_probable_as_all_of_them_together() -> None:
-    """q = 1/8 of two tokens, form = (1 + 3) / 2, p = 1/4 of two tokens; 3 games with 2 positions each."""
+    """q = 1/8 of two tokens, form = (1 + 3) / 2, p = 1/4 of two tokens."""
     deciding, word = torch.tensor([1 / 4, 1 / 2]).double().log(), torch.tensor([0.5, 0.5]).double().log()
-    piece = claiming_piece(deciding, torch.tensor([-1.0, -3.0]).double(), word, 2, 3, 0.6)
-    wanted = -math.log(1 / 8) / 4 - math.log(7 / 8) * 3 / 4 + 2.0
-    assert piece.item() == pytest.approx(0.6 / 6 * wanted)
+    found = train_claim(deciding, torch.tensor([-1.0, -3.0]).double(), word)
+    assert found == pytest.approx(-math.log(1 / 8) / 4 - math.log(7 / 8) * 3 / 4 + 2.0)
 
 
 @pytest.mark.parametrize("known", [0.05, 0.5, 0.9])
@@ -108,23 +115,20 @@ def test_a_claim_comes_to_be_as_probable_as_its_word_which_it_does_not_change(kn
     optimizer = torch.optim.SGD([logit], lr=1.0)
     for _ in range(400):
         optimizer.zero_grad()
-        claiming_piece(torch.nn.functional.logsigmoid(logit), word[:0], word, 1, 1, 1.0).backward()
+        train_claim(torch.nn.functional.logsigmoid(logit), word[:0], word)
         optimizer.step()
     assert torch.sigmoid(logit).item() == pytest.approx(known, abs=1e-3)
-    assert word.grad is None
+    assert word.grad.item() == 0.0
 
 
 def test_a_claim_that_is_all_but_certain_is_unlearned_and_one_that_is_certain_gives_a_finite_loss() -> None:
     word = torch.tensor([math.log(0.05)], dtype=torch.float64)
     logit = torch.tensor([math.log(0.9995 / 0.0005)], dtype=torch.float64, requires_grad=True)
-    claiming_piece(torch.nn.functional.logsigmoid(logit), word[:0], word, 1, 1, 1.0).backward()
-    assert logit.grad is not None
+    train_claim(torch.nn.functional.logsigmoid(logit), word[:0], word)
     assert logit.grad.item() == pytest.approx(0.9995 - 0.05, rel=1e-6)
     opening = torch.zeros(2, dtype=torch.float64, requires_grad=True)
-    piece = claiming_piece(opening, opening[:0], torch.tensor([math.log(0.25)]), 1, 1, 1.0)
-    piece.backward()
-    assert piece.item() == pytest.approx(-0.75 * math.log(MIN_ASKED), rel=1e-5)
-    assert opening.grad is not None
+    found = train_claim(opening, opening[:0], torch.tensor([math.log(0.25)]))
+    assert found == pytest.approx(-0.75 * math.log(MIN_ASKED), rel=1e-5)
     assert torch.isfinite(opening.grad).all()
 
 

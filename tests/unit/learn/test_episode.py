@@ -16,7 +16,7 @@ from spag_ray.errors import InputError
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role, Verdict, next_role
 from spag_ray.game.turn import Turn
-from spag_ray.training_data.samples import game_samples
+from spag_ray.training_data.game_samples import game_samples
 from tests.support.episodes import game
 
 texts = st.text(max_size=40)

@@ -24,6 +24,7 @@ from cluster.planning.placement_faults import placement_fault
 from cluster.types import NodeResources
 from learners.engine import move_frozen
 from spag_ray.config.loading import load_config
+from spag_ray.training_data.stage_spec import StageSpec
 
 # What a machine with torch, transformers and DeepSpeed alone does not have; DeepSpeed itself brings pydantic.
 ABSENT = ("ray", "vllm", "pydantic", "xxhash", "peft", "lm_eval")
@@ -160,7 +161,7 @@ class Sleeper:
         Sleeper.on_gpu += gib
         Sleeper.most = max(Sleeper.most, Sleeper.on_gpu)
 
-    def begin_stage(self, *_: Any) -> None: ...
+    def begin_stage(self, spec: StageSpec) -> None: ...
 
     def step(self, batch: Any) -> Any:
         self._loss -= 1

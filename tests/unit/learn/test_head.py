@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from learners import head
-from learners.head import TargetHead
+from learners.head import TargetHead, Targets
 
 NUM_ROWS, WIDTH, WORDS = 7, 8, 40
 ROWS = torch.tensor(
@@ -29,7 +29,10 @@ class Headed(nn.Module):
 
 
 def asked(model: Headed, hidden: Tensor, temperature: float | Tensor) -> Tensor:
-    with model.target_head.asked_for(ROWS, TARGETS, temperature):
+    rows, ids, places, counts = Targets.of(ROWS, TARGETS, NUM_ROWS)
+    targets = Targets(rows.to(hidden.device), ids.to(hidden.device), places.to(hidden.device), counts)
+    at = temperature.to(hidden) if isinstance(temperature, Tensor) else temperature
+    with model.target_head.asked_for(targets, at):
         return model.out(hidden)[0]
 
 
@@ -81,7 +84,10 @@ def test_outside_of_a_block_the_head_gives_logits_whatever_ended_the_block() -> 
     model, hidden = Headed(), torch.randn(1, NUM_ROWS, WIDTH)
     logits = model.out(hidden)
     TargetHead.install(model)
-    with pytest.raises(ValueError, match="no memory"), model.target_head.asked_for(ROWS, TARGETS, 1.0):
+    with (
+        pytest.raises(ValueError, match="no memory"),
+        model.target_head.asked_for(Targets.of(ROWS, TARGETS, NUM_ROWS), 1.0),
+    ):
         raise ValueError("no memory")
     assert torch.equal(model.out(hidden), logits)
 

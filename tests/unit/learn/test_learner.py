@@ -7,7 +7,6 @@ import glob
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from learners.model_folder import check_saveable, load_model, load_model_in_part
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.errors import LearnerError, ModelError
 from spag_ray.results.saved_models import is_complete
+from spag_ray.training_data.stage_spec import StageSpec
 
 
 def test_weights_of_another_architecture_are_refused(tiny_model: Path, tmp_path: Path) -> None:
@@ -180,9 +180,9 @@ def test_a_stage_keeps_adams_moments_if_it_is_told_to(keep_moments: bool, num_fo
 
     learner: Any = Learner.__new__(Learner)
     learner._config = LearnerConfig(keep_moments=keep_moments)
-    learner._engine, learner._stage = Engine(), SimpleNamespace(method="self_play")
+    learner._engine = Engine()
     for method in ("imitation", "self_play", "self_play", "self_play"):
-        learner.begin_stage(method, 4, 1e-5, 0.1)
+        learner.begin_stage(StageSpec(method, 4, 1e-5, 0.1))
     assert len(forgotten) == num_forgotten
 
 

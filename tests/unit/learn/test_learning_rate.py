@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from learners.learning_rate import learning_rate_at
+from spag_ray.training_data.stage_spec import learning_rate_at
 
 
 def test_the_learning_rate_rises_then_follows_a_cosine_to_zero() -> None:

@@ -8,19 +8,21 @@ from typing import Any
 import pytest
 import torch
 
-from learners.batch import BatchLoss, Method
-from learners.forward import token_logprobs, token_logprobs_and_entropies
-from learners.packing import TokenSample, pack
+from learners.forward import token_logprobs
+from learners.packing import pack
 from spag_ray.config.loading import parse_config
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ModelError
 from spag_ray.game.prompts import Claim
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.training_data.game_samples import game_samples
 from spag_ray.training_data.listened_turns import count_leading, listened_turns, spread, with_listening
-from spag_ray.training_data.samples import GameSample, Sample, game_samples, turns_of
+from spag_ray.training_data.samples import GameSample, Sample, turns_of
 from spag_ray.training_data.shares import Batch
+from spag_ray.training_data.stage_spec import Method, StageSpec
 from tests.support.episodes import game
+from tests.support.losses import Trained
 from tests.support.tree_model import check_same_in_a_tree, make_tree_model
 
 torch.set_num_threads(1)
@@ -41,8 +43,8 @@ def heard(*episodes: Episode, **options: Any) -> dict[str, list[int]]:
     """{episode: indices of its turns that are listened to}"""
     asked: dict[str, Any] = {"turns": "all", "max_tokens": 100, **options}
     found = listened_turns([told_apart(each) for each in episodes], claim, **asked)
-    assert all(turn.prompt_ids[2:] == (7, 8) and turn.target_ids == (9, 10) for each in found.values() for turn in each)
-    return {name: [turn.prompt_ids[1] - 20 for turn in each] for name, each in found.items()}
+    assert all([*turn.prompt_ids[2:], *turn.target_ids] == [7, 8, 9, 10] for each in found.values() for turn in each)
+    return {name: [int(turn.prompt_ids[1]) - 20 for turn in each] for name, each in found.items()}
 
 
 def test_a_defender_listens_after_its_own_prompt_and_only_the_word_is_learned() -> None:
@@ -71,7 +73,7 @@ def test_turns_beyond_the_verdict_of_others_or_of_no_room_are_left_out() -> None
     unread = told_apart(episode).turns
     unread = (unread[0], replace(unread[1], prompt_ids=()), *unread[2:])
     (positions,) = listened_turns([replace(episode, turns=unread)], claim, "all", 100).values()
-    assert [each.prompt_ids for each in positions] == [(1, 23, 7, 8)], "one has no prompt"
+    assert [list(each.prompt_ids) for each in positions] == [[1, 23, 7, 8]], "one has no prompt"
     assert heard(episode, learning={"p"}) == {"s/0": [1, 3]}
     assert heard(episode, max_tokens=6) == {"s/0": [1, 3]}
     assert heard(episode, max_tokens=5) == {}
@@ -123,13 +125,11 @@ def test_games_that_are_only_listened_to_ride_along_evenly_and_make_no_more_step
     assert spread(won, 2, 3) == [won[:2], won[2:4], won[4:]]
 
 
-def total(batch: Batch, thetas: dict[int, list[float]], method: Method, name: str, coeff: float) -> tuple[float, Any]:
-    """The loss of a batch whose items have these log-probabilities, by their prompt's second token."""
-    objective = ObjectiveConfig.model_validate({"name": name})
-    loss = BatchLoss(batch, method, objective, 0.0, at_start=True, listening_coeff=coeff)
-    items = batch.items
-    logprobs = [torch.tensor(thetas[len(item.turn.prompt_ids)], dtype=torch.float64) for item in items]
-    return loss.of(items, logprobs, [torch.zeros(2)] * len(items)).item(), loss.sums
+def trained(batch: Batch, thetas: dict[int, list[float]], method: Method, name: str, coeff: float) -> Trained:
+    """A batch whose samples have these log-probabilities, by the length of their prompts."""
+    objective, spec = ObjectiveConfig.model_validate({"name": name}), StageSpec(method, 1, 0.0, 0.0, coeff)
+    logprobs = [torch.tensor(thetas[len(sample.prompt_ids)], dtype=torch.float64) for sample in batch.samples]
+    return Trained.of(batch, objective, spec, logprobs, at_start=True)
 
 
 @pytest.mark.parametrize("name", ["spag", "published"])
@@ -138,12 +138,11 @@ def test_the_figure_computed_by_hand_is_added_to_either_objective(name: str, met
     """Log-probabilities (-1, -3) of every word token at prompts of 4, so 2 nats a token at each position."""
     batch = Batch(tuple(samples()))
     thetas = {2: [-0.5, -0.25], 4: [-1.0, -3.0]}
-    plain, _ = total(Batch(tuple(each for each in samples() if each.turns)), thetas, method, name, 0.0)
-    listening, sums = total(batch, thetas, method, name, 0.5)
-    assert listening == pytest.approx(plain + 0.5 * 2.0, abs=1e-12), "N counts the two decided games, as before"
-    assert sums.listening == pytest.approx(1.0)
-    assert sums.listened_tokens == 16
-    assert sums.listened_nats == 32
+    plain = trained(Batch(tuple(each for each in samples() if each.turns)), thetas, method, name, 0.0).loss.item()
+    found = trained(batch, thetas, method, name, 0.5)
+    assert found.loss.item() == pytest.approx(plain + 0.5 * 2.0, abs=1e-12), "N counts the two decided games, as before"
+    assert found.sums["listening"] == pytest.approx(1.0)
+    assert (found.sums["listened_tokens"], found.sums["listened_nats"]) == (16, 32)
 
 
 def test_means_are_over_tokens_then_turns_then_games() -> None:
@@ -151,12 +150,14 @@ def test_means_are_over_tokens_then_turns_then_games() -> None:
     first = GameSample("a", None, 1.0, (), (Sample((1,), (9,), 1.0),))
     second = GameSample("b", None, 3.0, (), (Sample((1, 2), (9,), 1.0), Sample((1, 2, 3), (9, 9, 9), 1.0)))
     thetas = {1: [-2.0], 2: [-4.0], 3: [-1.0, -5.0, -6.0]}
-    found, _ = total(Batch((first, second)), thetas, "self_play", "spag", 0.5)
-    assert found == pytest.approx(0.5 * 3.0, abs=1e-12)
+    defender = turns_of([first, second], Role.DEFENDER)
     last = replace(second, listening=second.listening[-1:])
-    assert total(Batch((first, last)), thetas, "self_play", "spag", 0.5)[0] == pytest.approx(1.5, abs=1e-12)
-    defender = Batch(tuple(turns_of([first, second], Role.DEFENDER)))
-    assert total(defender, thetas, "self_play", "spag", 0.5)[0] == found
+    found, shorter, of_defender = (
+        trained(Batch(tuple(games)), thetas, "self_play", "spag", 0.5).loss.item()
+        for games in ((first, second), (first, last), defender)
+    )
+    assert (found, shorter) == pytest.approx((0.5 * 3.0, 0.5 * 3.0), abs=1e-12)
+    assert of_defender == found
     assert turns_of([first, second], Role.ATTACKER) == []
 
 
@@ -166,13 +167,12 @@ def test_listened_turns_in_trees_are_as_one_at_a_time_and_their_prompts_cost_not
     batch = Batch((GameSample("g", Role.DEFENDER, 1.0, (own,), words),))
     tree, together = check_same_in_a_tree(tree_model, batch, ObjectiveConfig(), listening_coeff=0.7)
     assert tree.num_tokens == own.num_tokens - 1 + 3 * 3, "leaves, whose last token is not read"
-    packed = [TokenSample(item.turn.prompt_ids, item.turn.target_ids) for item in batch.items]
-    plain = [token_logprobs(tree_model, pack([sample], 200)[0])[0] for sample in packed[1:]]
+    plain = [token_logprobs(tree_model, pack([word], 200)[0]) for word in words]
     by_hand = 0.7 * sum(-each.mean().item() for each in plain) / 3
     own_alone = Batch((replace(batch.games[0], listening=()),))
-    rest = BatchLoss(own_alone, "self_play", ObjectiveConfig(), 0.2, at_start=True)
-    logprobs, entropies = token_logprobs_and_entropies(tree_model, pack(packed[:1], 200)[0], 1.7)
-    assert together == pytest.approx(rest.of(own_alone.items, logprobs, entropies).item() + by_hand, abs=1e-9)
+    logprobs = token_logprobs(tree_model, pack([own], 200)[0], 1.7)
+    rest = Trained.of(own_alone, ObjectiveConfig(), StageSpec("self_play", 1, 0.0, 0.2), [logprobs], at_start=True)
+    assert together == pytest.approx(rest.loss.item() + by_hand, abs=1e-9)
 
 
 @pytest.fixture(scope="module")

@@ -10,30 +10,27 @@ from typing import Any
 import pytest
 import torch
 
-from learners.batch import BatchLoss
 from learners.objectives import (
-    GameLogprobs,
-    KlWeighting,
-    TurnLogprobs,
     mean_logprobs,
     published_imitation_loss,
     published_imitation_terms,
     published_offline_po_loss,
     published_offline_po_terms,
-    sft_piece,
-    spag_game_pieces,
     spag_loss,
-    spag_turn_terms,
 )
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.game.rules import Outcome, Role
-from spag_ray.training_data.samples import GameSample, Sample, game_samples
+from spag_ray.training_data.game_samples import game_samples
+from spag_ray.training_data.samples import GameSample, Sample
 from spag_ray.training_data.shares import Batch
+from spag_ray.training_data.stage_spec import StageSpec
 from tests.support.episodes import game as played_game
+from tests.support.losses import Trained
 
 torch.set_num_threads(1)
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
+SELF_PLAY = StageSpec("self_play", num_steps=1, learning_rate=0.0, kl_coeff=1.0)
 
 
 def golden(name: str) -> list[dict[str, Any]]:
@@ -54,12 +51,13 @@ def one_turn(
     mu: Numbers | None = None,
     advantage: float = 1.0,
     dtype: torch.dtype = torch.float64,
-    **options: Any,
-) -> tuple[torch.Tensor, Any]:
-    leaf, *others = (torch.tensor(v, dtype=dtype) for v in (theta, old, ref or theta, mu or old))
-    leaf.requires_grad_()
-    old_, ref_, mu_ = others
-    return leaf, spag_turn_terms(leaf, old_, ref_, mu_, advantage, clip_range=0.2, mismatch_cap=2.0, **options)
+    **objective: Any,
+) -> tuple[torch.Tensor, Trained]:
+    """The loss of a batch of one turn, with a kl_coeff of 1, and the turn's log-probabilities with its gradient."""
+    leaf = torch.tensor(theta, dtype=dtype, requires_grad=True)
+    turn = Sample([1], [2] * len(theta), advantage, mu or old, old, ref or theta)
+    batch = Batch((GameSample("one", Role.ATTACKER, 1.0, (turn,)),))
+    return leaf, Trained.of(batch, ObjectiveConfig(**objective), SELF_PLAY, [leaf])
 
 
 @pytest.mark.parametrize("case", golden("losses.json"))
@@ -107,29 +105,30 @@ def test_the_spag_loss_terms_and_gradients_are_the_golden_ones(case: dict[str, A
     assert plain.loss.item() == pytest.approx(case["loss"], abs=1e-9), "plain lists are taken too"
 
 
-def test_pieces_of_micro_batches_add_up_to_the_loss_of_the_batch() -> None:
+def test_micro_batches_add_up_to_the_loss_of_the_batch() -> None:
     generator = torch.Generator().manual_seed(0)
 
-    def logprobs(length: int) -> torch.Tensor:
-        return -torch.rand(length, generator=generator, dtype=torch.float64)
+    def text(length: int, advantage: float = 1.0) -> Sample:
+        return Sample([1], [2] * length, advantage, *(-torch.rand(3, length, generator=generator)))
 
-    def turn(length: int, advantage: float) -> TurnLogprobs:
-        theta, old, ref, mu = (logprobs(length) for _ in range(4))
-        return TurnLogprobs(theta, old, ref, mu, advantage)
-
-    games = [
-        GameLogprobs("attacker", 0.7, (turn(4, 0.4), turn(2, 0.6))),
-        GameLogprobs("defender", 3.0, (turn(5, 1.0),)),
+    games = GameSample("a", None, 0.7, (text(4, 0.4), text(2, 0.6))), GameSample("b", None, 3.0, (text(5),))
+    batch = Batch(games, (text(3), text(6)))
+    thetas = [-torch.rand(len(each.target_ids), generator=generator).double() for each in batch.samples]
+    spec = replace(SELF_PLAY, kl_coeff=0.2)
+    parts = Trained.of(batch, ObjectiveConfig(), spec, thetas, parts=[[3, 0], [2], [1, 4]])
+    turns = [
+        {
+            "theta": theta,
+            "old": t.old_logprobs,
+            "ref": t.ref_logprobs,
+            "mu": t.sampler_logprobs,
+            "advantage": t.advantage,
+        }
+        for theta, t in zip(thetas, batch.samples, strict=True)
     ]
-    sft = [logprobs(3), logprobs(6)]
-    total = sum(sft_piece(row, num_rows=2, sft_coeff=0.5) for row in sft)
-    for game in games:
-        for t in game.turns:
-            terms = spag_turn_terms(t.theta, t.old, t.ref, t.mu, t.advantage, 0.2, 2.0)
-            pieces = spag_game_pieces(terms, game.weight, len(game.turns), num_games=2, kl_coeff=0.2)
-            total = total + sum(pieces)
-    whole = spag_loss(games, sft, kl_coeff=0.2, sft_coeff=0.5, clip_range=0.2, mismatch_cap=2.0)
-    assert total.item() == pytest.approx(whole.loss.item(), abs=1e-12)
+    of_games: list[dict[str, Any]] = [{"weight": 0.7, "turns": turns[:2]}, {"weight": 3.0, "turns": turns[2:3]}]
+    whole = spag_loss(of_games, thetas[3:], kl_coeff=0.2, sft_coeff=0.5, clip_range=0.2, mismatch_cap=2.0)
+    assert parts.loss.item() == pytest.approx(whole.loss.item(), abs=1e-12)
 
 
 def test_published_terms_of_micro_batches_add_up_given_the_global_counts() -> None:
@@ -153,78 +152,77 @@ def test_published_terms_of_micro_batches_add_up_given_the_global_counts() -> No
 
 
 def test_only_theta_carries_a_gradient() -> None:
-    theta, old, ref, mu = (torch.full((3,), -1.0, requires_grad=True) for _ in range(4))
-    terms = spag_turn_terms(theta, old, ref, mu, 1.0, clip_range=0.2, mismatch_cap=2.0)
-    (terms.policy + terms.k3).backward()
-    assert theta.grad is not None
-    assert old.grad is None
-    assert ref.grad is None
-    assert mu.grad is None
-    assert not any(value.requires_grad for value in vars(terms.stats).values())
+    turn: dict[str, Any] = {name: torch.full((3,), -1.0, requires_grad=True) for name in ("theta", "old", "ref", "mu")}
+    games = [{"weight": 1.0, "turns": [{**turn, "advantage": 1.0}]}]
+    spag_loss(games, [], kl_coeff=1.0, sft_coeff=0.5, clip_range=0.2, mismatch_cap=2.0).loss.backward()
+    assert [name for name, leaf in turn.items() if leaf.grad is not None] == ["theta"]
 
 
 def test_statistics_tell_clipping_ratio_divergence_and_mismatch() -> None:
-    _, terms = one_turn(theta=[-1.0, -1.0], old=[-1.0, -2.0], mu=[-1.0, -4.0])
-    assert terms.stats.clip_fraction.item() == 0.5
-    assert terms.stats.ratio_mean.item() == pytest.approx((1 + torch.e) / 2)
-    assert terms.stats.kl.item() == 0.0
-    assert terms.stats.mismatch_mean.item() == pytest.approx((1 + torch.e**2) / 2), "the statistic is not capped"
-    assert terms.policy.item() == pytest.approx(-(1 * 1 + 2 * 1.2) / 2), "the weight in the loss is"
+    _, found = one_turn(theta=[-1.0, -1.0], old=[-1.0, -2.0], mu=[-1.0, -4.0])
+    assert found.sums["clip_fraction"] == 0.5
+    assert found.sums["ratio"] == pytest.approx((1 + math.e) / 2)
+    assert found.sums["divergence"] == 0.0
+    assert found.sums["mismatch"] == pytest.approx((1 + math.e**2) / 2), "the statistic is not capped"
+    assert found.sums["policy"] == pytest.approx(-(1 * 1 + 2 * 1.2) / 2), "the weight in the loss is"
 
 
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
 def test_a_token_counts_as_clipped_only_where_clipping_holds_it_back(advantage: float) -> None:
     """One that became less probable though it is rewarded, and one that became more probable though it is punished,
     have to come back."""
-    _, terms = one_turn([-2.0, -1.0, -1.0], [-1.0, -2.0, -1.0], advantage=advantage)
-    assert terms.stats.clip_fraction.item() == pytest.approx(1 / 3)
+    _, found = one_turn([-2.0, -1.0, -1.0], [-1.0, -2.0, -1.0], advantage=advantage)
+    assert found.sums["clip_fraction"] == pytest.approx(1 / 3)
 
 
 def test_statistics_are_means_and_maxima_over_the_tokens() -> None:
-    _, terms = one_turn([-1.0, -2.0], [-1.5, -2.0], ref=[-2.0, -2.0], mu=[-0.5, -2.5])
-    stats = terms.stats
-    assert stats.ratio_max.item() == pytest.approx(math.exp(0.5))
-    assert stats.kl.item() == pytest.approx(math.exp(-1) / 2), "exp(-1) - 1 + 1 at the first token"
-    assert stats.gap_mean.item() == pytest.approx((1.0 + 0.5) / 2)
-    assert stats.gap_max.item() == 1.0
-    assert stats.gap_k3.item() == pytest.approx((math.exp(-1) + math.exp(0.5) - 1.5) / 2)
+    _, found = one_turn([-1.0, -2.0], [-1.5, -2.0], ref=[-2.0, -2.0], mu=[-0.5, -2.5])
+    assert found.maxima["ratio_max"] == pytest.approx(math.exp(0.5))
+    assert found.sums["divergence"] == pytest.approx(math.exp(-1) / 2), "exp(-1) - 1 + 1 at the first token"
+    assert found.sums["gap"] == pytest.approx((1.0 + 0.5) / 2)
+    assert found.maxima["gap_max"] == 1.0
+    assert found.sums["gap_k3"] == pytest.approx((math.exp(-1) + math.exp(0.5) - 1.5) / 2)
 
 
 @pytest.mark.parametrize("advantage", [0.5, -0.5])
 def test_gradients_stay_finite_for_log_ratios_that_overflow_float32(advantage: float) -> None:
-    theta, terms = one_turn(
+    theta, found = one_turn(
         [-0.1, -200.0, -1.0], [-200.0, -0.1, -1.0], ref=[-200.0, -0.1, -1.0], mu=[-300.0, -0.1, -1.0],
         advantage=advantage, dtype=torch.float32,
     )  # fmt: skip
-    (terms.policy + terms.k3).backward()
     assert torch.isfinite(theta.grad).all()
-    assert all(torch.isfinite(value) for value in vars(terms.stats).values())
+    assert all(math.isfinite(value) for value in (*found.sums.values(), *found.maxima.values()))
 
 
 def test_a_small_divergence_survives_float32() -> None:
-    _, terms = one_turn([-1.0], [-1.0], ref=[-1.001], dtype=torch.float32)
-    assert terms.k3.item() == pytest.approx(0.001**2 / 2, rel=1e-2)
+    _, found = one_turn([-1.0], [-1.0], ref=[-1.001], dtype=torch.float32)
+    assert found.sums["kl"] == pytest.approx(0.001**2 / 2, rel=1e-2)
 
 
 def test_bfloat16_log_probabilities_are_compared_in_float32() -> None:
-    _, terms = one_turn([-1.0], [-1.25], dtype=torch.bfloat16)
-    assert terms.policy.dtype == torch.float32
-    assert terms.policy.item() == pytest.approx(-1.2)
+    _, found = one_turn([-1.0], [-1.25], advantage=0.3, dtype=torch.bfloat16)
+    theta, old = torch.tensor([-1.0], dtype=torch.bfloat16), [-1.25]
+    games = [{"weight": 1.0, "turns": [{"theta": theta, "old": old, "ref": theta, "mu": old, "advantage": 0.3}]}]
+    for loss in (found.loss, spag_loss(games, [], 0.2, 0.5, 0.2, 2.0).loss):
+        assert loss.dtype == torch.float32
+        assert loss.item() == pytest.approx(-1.2 * 0.3)
 
 
 def test_a_constant_length_weighs_every_token_alike() -> None:
     _, short = one_turn([-1.0], [-1.0], length_norm="constant", constant_length=4)
     _, long = one_turn([-1.0] * 4, [-1.0] * 4, length_norm="constant", constant_length=4)
-    assert (short.policy.item(), long.policy.item()) == (-0.25, -1.0)
+    assert (short.sums["policy"], long.sums["policy"]) == (-0.25, -1.0)
     _, apart = one_turn([-1.0] * 2, [-1.0] * 2, ref=[-2.0] * 2, length_norm="constant", constant_length=4)
-    assert apart.k3.item() == pytest.approx(2 * math.exp(-1) / 4)
+    assert apart.sums["kl"] == pytest.approx(2 * math.exp(-1) / 4)
     with pytest.raises(ValueError, match="constant_length"):
-        one_turn([-1.0], [-1.0], length_norm="constant")
+        spag_loss([], [], 0.2, 0.5, 0.2, 2.0, length_norm="constant")
 
 
-def test_a_turn_with_unequal_lengths_is_refused() -> None:
-    with pytest.raises(ValueError, match="one length"):
-        TurnLogprobs([-1.0], [-1.0, -2.0], [-1.0], [-1.0], 1.0)
+def test_a_turn_with_unequal_lengths_or_without_a_token_is_refused() -> None:
+    for theta, old in (([-1.0], [-1.0, -2.0]), ([], [])):
+        turn = {"theta": theta, "old": old, "ref": theta, "mu": theta, "advantage": 1.0}
+        with pytest.raises(ValueError, match="one length"):
+            spag_loss([{"weight": 1.0, "turns": [turn]}], [], 0.2, 0.5, 0.2, 2.0)
 
 
 def test_an_empty_batch_is_a_loss_of_zero() -> None:
@@ -236,11 +234,12 @@ def test_a_weighted_divergence_is_the_exact_one_on_average_over_what_old_samples
     old, theta, ref = (float64(p).softmax(-1).log() for p in ([0.0, 1.0, -2.0], [1.5, -0.5, 0.3], [0.2, 0.9, -1.0]))
     exact = (theta.exp() * (theta - ref)).sum().item()
 
-    def expected(weighting: KlWeighting) -> float:
-        terms = [
-            one_turn([t], [o], ref=[r], kl_weighting=weighting)[1].k3 for t, o, r in zip(theta, old, ref, strict=True)
+    def expected(weighting: str) -> float:
+        games = [
+            {"weight": p.item(), "turns": [{"theta": t, "old": o, "ref": r, "mu": o, "advantage": 1.0}]}
+            for p, t, o, r in zip(old.exp(), *(each.split(1) for each in (theta, old, ref)), strict=True)
         ]
-        return sum(p.item() * term.item() for p, term in zip(old.exp(), terms, strict=True))
+        return len(games) * spag_loss(games, [], 1.0, 0.5, 0.2, 2.0, kl_weighting=weighting).kl_term.item()
 
     assert expected("ratio") == pytest.approx(exact, rel=1e-9)
     assert expected("none") != pytest.approx(exact, rel=0.05)
@@ -249,8 +248,7 @@ def test_a_weighted_divergence_is_the_exact_one_on_average_over_what_old_samples
 def test_a_token_that_was_given_up_dominates_the_plain_divergence_and_not_the_weighted_one() -> None:
     gradients = {}
     for weighting in ("none", "ratio"):
-        leaf, terms = one_turn([-12.0, -0.6], [-0.5, -0.5], ref=[-0.5, -0.5], kl_weighting=weighting)
-        terms.k3.backward()
+        leaf, _ = one_turn([-12.0, -0.6], [-0.5, -0.5], ref=[-0.5, -0.5], advantage=0.0, kl_weighting=weighting)
         gradients[weighting] = leaf.grad.abs()
     assert gradients["none"][0] > 1e4
     assert gradients["ratio"].max() < 0.1
@@ -262,23 +260,14 @@ def test_a_token_that_was_given_up_dominates_the_plain_divergence_and_not_the_we
 def test_the_gradient_of_the_weighted_divergence_is_the_ratio_times_the_distance(
     theta: float, old: float, ref: float
 ) -> None:
-    leaf, terms = one_turn([theta], [old], ref=[ref], kl_weighting="ratio")
-    terms.k3.backward()
-    assert leaf.grad is not None
+    leaf, _ = one_turn([theta], [old], ref=[ref], advantage=0.0, kl_weighting="ratio")
     assert leaf.grad.item() == pytest.approx(math.exp(theta - old) * (theta - ref), rel=1e-9)
 
 
 def test_a_batch_weights_its_divergence_as_its_objective_says() -> None:
-    turn = Sample((1,), (2,), 1.0, (-0.5,), (-0.5,), role=Role.ATTACKER)
-    batch = Batch((GameSample("one", Role.ATTACKER, 1.0, (turn,)),))
-
-    def divergence(weighting: KlWeighting) -> float:
-        loss = BatchLoss(batch, "self_play", ObjectiveConfig(kl_weighting=weighting), kl_coeff=1.0)
-        loss.of(batch.items, [torch.tensor([-2.5])], [torch.zeros(1)])
-        return loss.sums.kl
-
-    assert divergence("none") == pytest.approx(math.exp(2) - 1 - 2)
-    assert divergence("ratio") == pytest.approx(math.exp(-2) * (math.exp(2) - 1 - 2))
+    plain, weighted = (one_turn([-2.5], [-0.5], [-0.5], kl_weighting=each)[1].sums["kl"] for each in ("none", "ratio"))
+    assert plain == pytest.approx(math.exp(2) - 1 - 2)
+    assert weighted == pytest.approx(math.exp(-2) * (math.exp(2) - 1 - 2))
 
 
 def test_each_token_of_a_turn_is_weighed_by_the_weights_that_sampled_it() -> None:
@@ -287,50 +276,44 @@ def test_each_token_of_a_turn_is_weighed_by_the_weights_that_sampled_it() -> Non
     (turn,) = episode.turns
     turn = replace(turn, token_ids=(3, 4, 5, 6), logprobs=(-1.0, -1.0, -2.0, -2.0), first_version=1, last_version=2)
     [sample] = game_samples([replace(episode, turns=(turn,))], ObjectiveConfig(role_weights="none"))
-    batch = Batch((sample,))
-    loss = BatchLoss(batch, "self_play", ObjectiveConfig(), kl_coeff=0.0, at_start=True)
-    policy = loss.of(batch.items, [float64([-1.5] * 4)], [torch.zeros(4)])
+    found = Trained.of(Batch((sample,)), ObjectiveConfig(), SELF_PLAY, [float64([-1.5] * 4)], at_start=True)
     mismatch = (math.exp(-0.5) + math.exp(0.5)) / 2
-    assert policy.item() == pytest.approx(-mismatch), "the advantage is 1, and no weight reaches the cap of 2"
-    assert loss.sums.mismatch == pytest.approx(mismatch)
-    assert (loss.sums.gap, loss.maxima.gap, loss.sums.sampled_turns) == (0.5, 0.5, 1)
+    assert found.loss.item() == pytest.approx(-mismatch), "the advantage is 1, and no weight reaches the cap of 2"
+    assert found.sums["mismatch"] == pytest.approx(mismatch)
+    assert (found.sums["gap"], found.maxima["gap_max"], found.sums["sampled_turns"]) == (0.5, 0.5, 1)
 
 
 def test_a_report_has_the_sums_of_each_figure_over_the_turns_by_all_settings_of_the_objective() -> None:
     """Two turns of a game, one of them not sampled, an instruction row, and a place where a word is not to be said."""
-    objective = ObjectiveConfig(
-        clip_range=0.1, mismatch_cap=1.2, length_norm="constant", constant_length=4, sft_coeff=0.7, unsaid_coeff=0.4
-    )
+    of_turns: dict[str, Any] = {
+        "clip_range": 0.1, "mismatch_cap": 1.2, "length_norm": "constant", "constant_length": 4,
+    }  # fmt: skip
+    objective = ObjectiveConfig(sft_coeff=0.7, unsaid_coeff=0.4, **of_turns)
     sampled = Sample((1,), (2, 3), 0.4, (-1.0, -3.0), (-1.5, -2.0), (-1.2, -2.5), Role.ATTACKER)
     other = Sample((1,), (2,), 0.6, None, (-0.5,), None, Role.ATTACKER)
-    place, row = Sample((1,), (9,), 1.0, role=Role.ATTACKER), Sample((1,), (4, 5), 1.0)
+    place, row = Sample((1,), (9,), role=Role.ATTACKER), Sample((1,), (4, 5))
     games = [GameSample("a", Role.ATTACKER, 1.5, (sampled, other), unsaid=((place,),))]
     games += [GameSample("b", Role.ATTACKER, 1.5, (other,))] * 2
     batch = Batch(tuple(games), (row, row))
     thetas = [float64(each) for each in ([-1.0, -2.6], [-0.4], [-0.4], [-0.4], [-2.0], [-1.0, -2.0], [-1.0, -3.0])]
-    loss = BatchLoss(batch, "self_play", objective, kl_coeff=0.3)
-    total = loss.of(batch.items, thetas, [float64([1.0, 3.0]), float64([0.5]), *[float64([9.0])] * 5])
+    entropies = [float64([1.0, 3.0]), float64([0.5]), *[float64([9.0])] * 3, *[float64([9.0, 9.0])] * 2]
+    found = Trained.of(batch, objective, replace(SELF_PLAY, kl_coeff=0.3), thetas, entropies)
 
-    one = spag_turn_terms(
-        thetas[0], float64(sampled.old_logprobs), float64(sampled.ref_logprobs),
-        float64(sampled.sampler_logprobs), 0.4, 0.1, 1.2, "constant", 4,
-    )  # fmt: skip
-    same = float64([-0.5])
-    two = spag_turn_terms(float64([-0.4]), same, same, same, 0.6, 0.1, 1.2, "constant", 4)
-    policy = 1.5 / 3 * (one.policy + 3 * two.policy).item()
-    kl = 1.5 / 3 * 0.3 * ((one.k3 + two.k3) / 2 + 2 * two.k3).item()
-    found = loss.sums
-    assert (found.policy, found.kl) == (pytest.approx(policy), pytest.approx(kl))
-    assert found.sft == pytest.approx(0.7 * (1.5 + 2.0) / 2)
-    assert found.unsaid == pytest.approx(-0.4 * math.log(1 - math.exp(-2)))
-    assert total.item() == pytest.approx(policy + kl + found.sft + found.unsaid)
-    for name, mean in (("divergence", "kl"), ("clip_fraction", "clip_fraction"), ("ratio", "ratio_mean")):
-        assert getattr(found, name) == pytest.approx((getattr(one.stats, mean) + 3 * getattr(two.stats, mean)).item())
-    for name, mean in (("mismatch", "mismatch_mean"), ("gap", "gap_mean"), ("gap_k3", "gap_k3")):
-        assert getattr(found, name) == pytest.approx(getattr(one.stats, mean).item()), "of sampled turns alone"
-    assert (found.turns, found.sampled_turns, found.target_tokens) == (4, 1, 2 + 3 + 4)
-    assert found.entropy == 2.0 + 0.5 + 9.0 + 9.0
-    assert (loss.maxima.ratio, loss.maxima.gap) == (one.stats.ratio_max.item(), one.stats.gap_max.item())
+    _, one = one_turn([-1.0, -2.6], [-1.5, -2.0], [-1.2, -2.5], [-1.0, -3.0], 0.4, **of_turns)
+    _, two = one_turn([-0.4], [-0.5], [-0.5], [-0.5], 0.6, **of_turns)
+    policy = 1.5 / 3 * (one.sums["policy"] + 3 * two.sums["policy"])
+    kl = 1.5 / 3 * 0.3 * ((one.sums["kl"] + two.sums["kl"]) / 2 + 2 * two.sums["kl"])
+    sft, unsaid = 0.7 * (1.5 + 2.0) / 2, -0.4 * math.log(1 - math.exp(-2))
+    expected = {"policy": policy, "kl": kl, "sft": sft, "unsaid": unsaid}
+    for name in ("divergence", "clip_fraction", "ratio"):
+        expected[name] = one.sums[name] + 3 * two.sums[name]
+    for name in ("mismatch", "gap", "gap_k3"):
+        expected[name] = one.sums[name]  # of sampled turns alone
+    assert {name: found.sums[name] for name in expected} == pytest.approx(expected)
+    assert found.loss.item() == pytest.approx(policy + kl + sft + unsaid)
+    counts = [found.sums[name] for name in ("turns", "sampled_turns", "target_tokens", "entropy")]
+    assert counts == [4, 1, 2 + 3 + 4, 2.0 + 0.5 + 9.0 + 9.0]
+    assert found.maxima == one.maxima
 
 
 @pytest.mark.parametrize("kl_coeff", [0.0, 0.2])
@@ -343,10 +326,11 @@ def test_a_batch_of_the_published_objective_is_divided_by_its_turns_and_compares
     )
     batch = Batch((GameSample("a", Role.ATTACKER, 1.5, turns), GameSample("b", Role.ATTACKER, 1.5, turns[1:])))
     thetas = [float64([-1.0, -2.2]), float64([-0.45]), float64([-0.45])]
-    loss = BatchLoss(batch, "self_play", ObjectiveConfig(name="published"), kl_coeff)
+    spec = replace(SELF_PLAY, kl_coeff=kl_coeff)
+    found = Trained.of(batch, ObjectiveConfig(name="published"), spec, thetas).loss.item()
     m, m0, rewards = float64([-1.6, -0.45, -0.45]), float64([-1.75, -0.5, -0.5]), float64([0.4, 0.6, 0.6])
     wanted = published_offline_po_terms(m, m0, rewards, float64([1.5] * 3), float64([0.0] * 3), kl_coeff, 0.5, 0.2)
-    assert loss.of(batch.items, thetas, thetas).item() == pytest.approx(wanted.sum().item())
+    assert found == pytest.approx(wanted.sum().item())
     assert wanted[0].item() == pytest.approx(-1.5 * math.exp(0.15) * (0.4 - kl_coeff * 0.15) / 3), "by hand"
 
 
@@ -356,6 +340,6 @@ def test_a_batch_that_is_imitated_needs_the_log_probabilities_of_the_start_only_
 ) -> None:
     old = (-1.5, -2.0) if kl_coeff else None
     batch = Batch((GameSample("a", Role.ATTACKER, 1.5, (Sample((1,), (2, 3), 1.0, None, old),)),))
-    loss = BatchLoss(batch, "imitation", ObjectiveConfig(), kl_coeff)
-    found = loss.of(batch.items, [float64([-1.0, -2.2])], [torch.zeros(2)]).item()
+    spec = StageSpec("imitation", 1, 0.0, kl_coeff)
+    found = Trained.of(batch, ObjectiveConfig(), spec, [float64([-1.0, -2.2])]).loss.item()
     assert found == pytest.approx(1.5 * (1.6 + kl_coeff * math.exp(-1.6) * 0.15))

@@ -23,13 +23,13 @@ from transformers import (
 )
 
 from learners.attention import TREE, TreeAttention, ancestor_mask, flex_block_mask, query_blocks, tree_attention_forward
-from learners.forward import token_logprobs, token_logprobs_and_entropies
+from learners.forward import MicroBatch, token_logprobs, token_logprobs_and_entropies
 from learners.head import TargetHead
-from learners.packing import TokenSample, check_packable, pack
-from learners.padding import pad
-from spag_ray.errors import LearnerError
+from learners.packing import TokenTree, check_packable, pack, pad
+from spag_ray.errors import InputError, LearnerError
 from spag_ray.families.alibi_llama import AlibiLlamaConfig
 from spag_ray.families.auto import AutoModelForCausalLM
+from spag_ray.training_data.samples import Sample
 
 torch.set_num_threads(1)
 
@@ -71,22 +71,31 @@ token_runs = st.lists(st.integers(0, 3), min_size=1, max_size=6)
 
 
 @st.composite
-def games_of_samples(draw: st.DrawFn) -> list[TokenSample]:
+def games_of_samples(draw: st.DrawFn) -> list[Sample]:
     """Samples that extend a few shared prefixes, repeat each other, and start anew, in any order."""
     prefixes = draw(st.lists(token_runs, min_size=1, max_size=3))
     samples = [
-        TokenSample([*draw(st.sampled_from(prefixes)), *draw(token_runs)], draw(token_runs))
+        Sample([*draw(st.sampled_from(prefixes)), *draw(token_runs)], draw(token_runs))
         for _ in range(draw(st.integers(1, 6)))
     ]
-    continued = [TokenSample([*s.token_ids, *draw(token_runs)], draw(token_runs)) for s in samples[:2]]
-    repeated = [TokenSample(s.prompt_ids, s.target_ids) for s in samples[:1]]
+    continued = [Sample([*tokens(s), *draw(token_runs)], draw(token_runs)) for s in samples[:2]]
+    repeated = [Sample(s.prompt_ids, s.target_ids) for s in samples[:1]]
     return draw(st.permutations(samples + continued + repeated))
 
 
-def logprobs_one_at_a_time(model: Any, sample: TokenSample, temperature: float) -> torch.Tensor:
-    logits = model(input_ids=torch.tensor([sample.token_ids]), use_cache=False).logits[0] / temperature
-    targets = torch.tensor(sample.target_ids)
-    return logits[len(sample.prompt_ids) - 1 : -1].log_softmax(-1)[torch.arange(len(targets)), targets]
+def tokens(sample: Sample) -> list[int]:
+    return [*sample.prompt_ids, *sample.target_ids]
+
+
+def by_sample(micro_batch: MicroBatch, values: torch.Tensor) -> dict[int, torch.Tensor]:
+    """{sample: its part of the values}"""
+    return dict(zip(micro_batch.sample_indices, values.split(micro_batch.lengths), strict=True))
+
+
+def logprobs_one_at_a_time(model: Any, sample: Sample, temperature: float) -> torch.Tensor:
+    ids, start = torch.tensor([tokens(sample)]), len(sample.prompt_ids)
+    logits = model(input_ids=ids, use_cache=False).logits[0] / temperature
+    return logits[start - 1 : -1].log_softmax(-1).gather(1, ids[0, start:, None])[:, 0]
 
 
 def gradients(model: torch.nn.Module, loss: torch.Tensor) -> list[torch.Tensor]:
@@ -95,7 +104,7 @@ def gradients(model: torch.nn.Module, loss: torch.Tensor) -> list[torch.Tensor]:
 
 def assert_packed_equals_flat(
     model: torch.nn.Module,
-    samples: Sequence[TokenSample],
+    samples: Sequence[Sample],
     max_tokens: int,
     temperature: float | list[float] = 1.0,
     tree_model: torch.nn.Module | None = None,
@@ -108,7 +117,7 @@ def assert_packed_equals_flat(
     packed: dict[int, torch.Tensor] = {}
     for tree in pack(samples, max_tokens):
         here = [of_each[index] for index in tree.sample_indices] if isinstance(temperature, list) else temperature
-        packed |= dict(zip(tree.sample_indices, token_logprobs(tree_model, tree, here), strict=True))
+        packed |= by_sample(tree, token_logprobs(tree_model, tree, here))
     for index in range(len(samples)):
         torch.testing.assert_close(packed[index], flat[index], rtol=0, atol=1e-9)
     expected = gradients(model, sum((w * x).sum() for w, x in zip(weights, flat, strict=True)))
@@ -120,7 +129,7 @@ def assert_packed_equals_flat(
 @settings(max_examples=25)
 @given(samples=games_of_samples(), max_tokens=st.integers(30, 70), temperature=st.sampled_from([1.0, 1.2]))
 def test_packed_logprobs_and_gradients_are_those_of_one_sample_at_a_time(
-    samples: list[TokenSample], max_tokens: int, temperature: float
+    samples: list[Sample], max_tokens: int, temperature: float
 ) -> None:
     assert_packed_equals_flat(LLAMA, samples, max_tokens, temperature, LLAMA_TREES)
 
@@ -128,7 +137,7 @@ def test_packed_logprobs_and_gradients_are_those_of_one_sample_at_a_time(
 @settings(max_examples=25)
 @given(samples=games_of_samples(), max_tokens=st.integers(30, 70), data=st.data())
 def test_each_sample_can_have_a_temperature_of_its_own_also_where_it_shares_a_prefix(
-    samples: list[TokenSample], max_tokens: int, data: st.DataObject
+    samples: list[Sample], max_tokens: int, data: st.DataObject
 ) -> None:
     temperatures = [data.draw(st.sampled_from([1.0, 1.2, 0.5])) for _ in samples]
     assert_packed_equals_flat(LLAMA, samples, max_tokens, temperatures, LLAMA_TREES)
@@ -146,40 +155,39 @@ def test_each_sample_can_have_a_temperature_of_its_own_also_where_it_shares_a_pr
 def test_other_families_read_a_tree_exactly_too(config: Any) -> None:
     check_packable(config, max_tokens=64)
     samples = [
-        TokenSample([1, 2, 3], [4, 5]),
-        TokenSample([1, 2, 3, 4, 5, 6], [7]),
-        TokenSample([1, 2, 3], [8, 9, 9]),
-        TokenSample([5], [1, 2]),
+        Sample([1, 2, 3], [4, 5]),
+        Sample([1, 2, 3, 4, 5, 6], [7]),
+        Sample([1, 2, 3], [8, 9, 9]),
+        Sample([5], [1, 2]),
     ]
     assert_packed_equals_flat(tiny_model(config), samples, max_tokens=64)
 
 
 @given(samples=games_of_samples(), max_tokens=st.integers(30, 70))
-def test_no_tree_is_over_budget_and_every_sample_is_in_one(samples: list[TokenSample], max_tokens: int) -> None:
+def test_no_tree_is_over_budget_and_every_sample_is_in_one(samples: list[Sample], max_tokens: int) -> None:
     trees = pack(samples, max_tokens)
     assert all(tree.num_tokens <= max_tokens for tree in trees)
     assert sorted(i for tree in trees for i in tree.sample_indices) == list(range(len(samples)))
-    assert sum(tree.num_flat_tokens for tree in trees) == sum(len(s.token_ids) - 1 for s in samples)
+    assert sum(tree.num_flat_tokens for tree in trees) == sum(s.num_tokens - 1 for s in samples)
     for tree in trees:
-        for index, nodes, targets in zip(tree.sample_indices, tree.predictors, tree.targets, strict=True):
-            assert targets.tolist() == list(samples[index].target_ids)
-            assert path_tokens(tree, nodes[-1].item()) == list(samples[index].token_ids[:-1])
+        targets = by_sample(tree, tree.targets)
+        for index, nodes in by_sample(tree, tree.predictors).items():
+            assert targets[index].tolist() == list(samples[index].target_ids)
+            assert path_tokens(tree, nodes[-1].item()) == tokens(samples[index])[:-1]
             assert tree.positions[nodes[0]] == len(samples[index].prompt_ids) - 1
 
 
 @given(samples=games_of_samples(), max_tokens=st.integers(30, 70))
-def test_a_tree_holds_each_distinct_prefix_once_and_sees_only_ancestors(
-    samples: list[TokenSample], max_tokens: int
-) -> None:
+def test_a_tree_holds_each_distinct_prefix_once_and_sees_only_ancestors(samples: list[Sample], max_tokens: int) -> None:
     for tree in pack(samples, max_tokens):
-        ids = [samples[i].token_ids[:-1] for i in tree.sample_indices]
-        assert tree.num_tokens == len({tokens[: n + 1] for tokens in ids for n in range(len(tokens))})
+        read = [tuple(tokens(samples[i])[:-1]) for i in tree.sample_indices]
+        assert tree.num_tokens == len({ids[: n + 1] for ids in read for n in range(len(ids))})
         mask = ancestor_mask(tree.subtree_ends)
         for node in range(tree.num_tokens):
             assert mask[node].nonzero().flatten().tolist() == path_nodes(tree, node)
 
 
-def path_nodes(tree: Any, node: int) -> list[int]:
+def path_nodes(tree: TokenTree, node: int) -> list[int]:
     path = []
     while node >= 0:
         path.append(node)
@@ -187,22 +195,22 @@ def path_nodes(tree: Any, node: int) -> list[int]:
     return path[::-1]
 
 
-def path_tokens(tree: Any, node: int) -> list[int]:
+def path_tokens(tree: TokenTree, node: int) -> list[int]:
     found: list[int] = tree.token_ids[path_nodes(tree, node)].tolist()
     return found
 
 
 def test_the_samples_of_a_game_stay_together_when_both_games_do_not_fit() -> None:
     rules = [0] * 4
-    game_a = [TokenSample([*rules, *[1] * 3 * t], [1, 1, 1]) for t in range(1, 4)]
-    game_b = [TokenSample([*rules, *[2] * 3 * t], [2, 2, 2]) for t in range(1, 4)]
+    game_a = [Sample([*rules, *[1] * 3 * t], [1, 1, 1]) for t in range(1, 4)]
+    game_b = [Sample([*rules, *[2] * 3 * t], [2, 2, 2]) for t in range(1, 4)]
     trees = pack([s for pair in zip(game_a, game_b, strict=True) for s in pair], max_tokens=20)
     assert [set(tree.sample_indices) for tree in trees] == [{0, 2, 4}, {1, 3, 5}]
     assert [tree.num_tokens for tree in trees] == [15, 15]
 
 
 def test_a_tree_may_fill_its_budget_to_the_last_token() -> None:
-    samples = [TokenSample([1, 2], [3, 9]), TokenSample([1, 2], [4, 9]), TokenSample([1], [9])]
+    samples = [Sample([1, 2], [3, 9]), Sample([1, 2], [4, 9]), Sample([1], [9])]
     assert [tree.num_tokens for tree in pack(samples, max_tokens=4)] == [4]
 
 
@@ -212,18 +220,19 @@ def test_nothing_to_pack_is_no_tree() -> None:
 
 def test_a_sample_over_the_budget_is_refused_with_its_length_the_budget_and_the_key() -> None:
     with pytest.raises(LearnerError, match=r"sample 1 has 9 tokens.* 8.*max_tokens_per_microbatch"):
-        pack([TokenSample([1], [2]), TokenSample([1] * 5, [2] * 4)], max_tokens=8)
+        pack([Sample([1], [2]), Sample([1] * 5, [2] * 4)], max_tokens=8)
 
 
 def test_empty_prompts_and_empty_targets_are_refused() -> None:
-    with pytest.raises(LearnerError, match="prompt is empty"):
-        TokenSample([], [1])
-    with pytest.raises(LearnerError, match="no target"):
-        TokenSample([1], [])
+    for cut in (pack, pad):
+        with pytest.raises(LearnerError, match="prompt is empty"):
+            cut([Sample([1], [2]), Sample([], [1])], max_tokens=8)
+    with pytest.raises(InputError, match="no target"):
+        Sample([1], [])
 
 
 def test_the_model_is_called_once_and_its_head_runs_on_predicting_nodes_only() -> None:
-    samples = [TokenSample([1, 2, 3, 4], [5, 6]), TokenSample([1, 2, 3, 4], [7])]
+    samples = [Sample([1, 2, 3, 4], [5, 6]), Sample([1, 2, 3, 4], [7])]
     (tree,) = pack(samples, max_tokens=32)
     seen = []
     handle = LLAMA_TREES.get_output_embeddings().register_forward_pre_hook(lambda _, args: seen.append(args[0].shape))
@@ -233,22 +242,22 @@ def test_the_model_is_called_once_and_its_head_runs_on_predicting_nodes_only() -
 
 
 def test_entropies_are_of_the_predicting_distributions_and_without_gradient() -> None:
-    sample = TokenSample([1, 2], [3, 4])
+    sample = Sample([1, 2], [3, 4])
     (tree,) = pack([sample], max_tokens=8)
     logprobs, entropies = token_logprobs_and_entropies(LLAMA_TREES, tree, temperature=1.2)
     rows = (LLAMA(input_ids=torch.tensor([[1, 2, 3]])).logits[0, 1:] / 1.2).log_softmax(-1)
-    torch.testing.assert_close(entropies[0], -(rows.exp() * rows).sum(-1).detach(), rtol=0, atol=1e-9)
-    torch.testing.assert_close(logprobs[0], token_logprobs(LLAMA_TREES, tree, 1.2)[0])
-    assert not entropies[0].requires_grad
+    torch.testing.assert_close(entropies, -(rows.exp() * rows).sum(-1).detach(), rtol=0, atol=1e-9)
+    torch.testing.assert_close(logprobs, token_logprobs(LLAMA_TREES, tree, 1.2))
+    assert not entropies.requires_grad
 
 
 def test_half_precision_models_give_float32_logprobs() -> None:
     model = reading_trees(LLAMA, torch.bfloat16)
-    (tree,) = pack([TokenSample([1, 2], [3])], max_tokens=8)
-    assert token_logprobs(model, tree)[0].dtype == torch.float32
+    (tree,) = pack([Sample([1, 2], [3])], max_tokens=8)
+    assert token_logprobs(model, tree).dtype == torch.float32
 
 
-def a_long_tree(num_games: int = 6, num_turns: int = 4) -> list[TokenSample]:
+def a_long_tree(num_games: int = 6, num_turns: int = 4) -> list[Sample]:
     """Games over shared rules, long enough for several query blocks."""
     generator = torch.Generator().manual_seed(0)
 
@@ -260,7 +269,7 @@ def a_long_tree(num_games: int = 6, num_turns: int = 4) -> list[TokenSample]:
         prompt = rules
         for _ in range(num_turns):
             target = run(7)
-            samples.append(TokenSample(prompt, target))
+            samples.append(Sample(prompt, target))
             prompt = prompt + target + run(9)
     return samples
 
@@ -286,7 +295,7 @@ def test_bfloat16_trees_agree_with_one_sample_at_a_time_within_rounding() -> Non
     half, whole = copy.deepcopy(LLAMA).to(torch.bfloat16), reading_trees(LLAMA, torch.bfloat16)
     samples = a_long_tree(num_games=2)
     (tree,) = pack(samples, max_tokens=1024)
-    packed = dict(zip(tree.sample_indices, token_logprobs(whole, tree), strict=True))
+    packed = by_sample(tree, token_logprobs(whole, tree))
     exact = [logprobs_one_at_a_time(LLAMA, sample, 1.0) for sample in samples]
     flat = [logprobs_one_at_a_time(half, sample, 1.0) for sample in samples]
     error = max((packed[i] - exact[i]).abs().max().item() for i in range(len(samples)))
@@ -335,7 +344,7 @@ def test_padded_rows_give_the_same_for_models_that_cannot_read_a_tree(config: An
     found: dict[int, torch.Tensor] = {}
     for rows in batches:
         here = [temperatures[index] for index in rows.sample_indices]
-        found |= dict(zip(rows.sample_indices, token_logprobs(model, rows, here), strict=True))
+        found |= by_sample(rows, token_logprobs(model, rows, here))
     for index, sample in enumerate(samples):
         expected = logprobs_one_at_a_time(model, sample, temperatures[index])
         torch.testing.assert_close(found[index], expected, rtol=0, atol=1e-5)

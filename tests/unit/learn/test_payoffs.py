@@ -15,8 +15,8 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ConfigError
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import GAME_ENDS, GameEnd, Outcome, Role, Verdict
+from spag_ray.training_data.game_samples import game_samples
 from spag_ray.training_data.rewards import MeanPayoffs, RoleBaselines, paid
-from spag_ray.training_data.samples import game_samples
 from tests.support.episodes import game
 
 EVERY = Payoffs(

@@ -17,8 +17,9 @@ from spag_ray.game.end_reason import EndReason
 from spag_ray.game.referee.judge import out_of_room
 from spag_ray.game.rules import Outcome, Role, Verdict, next_role
 from spag_ray.game.turn import Turn
+from spag_ray.training_data.game_samples import game_samples
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
-from spag_ray.training_data.samples import GameSample, Sample, game_samples, turns_of
+from spag_ray.training_data.samples import GameSample, Sample, turns_of
 
 
 def game(number: int, outcome: Outcome, num_turns: int = 4, decided_by: int | None = None) -> Episode:

@@ -11,12 +11,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from learners.batch import BatchLoss
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.errors import LearnerError
 from spag_ray.game.rules import Role
 from spag_ray.training_data.samples import Claiming, GameSample, Sample
 from spag_ray.training_data.shares import Batch, BatchCounts, check_turns, shares_of
+from spag_ray.training_data.stage_spec import StageSpec
+from spag_ray.training_data.terms import KINDS, TERMS, Rows
+from tests.support.losses import Trained
+
+SPEC = StageSpec("self_play", 1, 0.0, kl_coeff=0.2, listening_coeff=0.4, temperature=1.7)
 
 
 def turn(number: int, length: int = 4, role: Role | None = None) -> Sample:
@@ -71,7 +75,7 @@ def test_every_sample_is_sent_to_one_rank_only() -> None:
     for kept in ("games", "sft"):
         got = [sample for share in arrived for sample in getattr(share, kept)]
         assert len(got) == len(getattr(batch, kept))
-        assert set(got) == set(getattr(batch, kept))
+        assert all(sample in got for sample in getattr(batch, kept))
 
 
 def test_the_loss_of_the_shares_adds_up_to_that_of_the_batch() -> None:
@@ -79,23 +83,20 @@ def test_the_loss_of_the_shares_adds_up_to_that_of_the_batch() -> None:
     batch = batch_of(8)
 
     def loss(part: Batch) -> float:
-        terms = BatchLoss(part, "self_play", objective, 0.2, listening_coeff=0.4)
-        items = part.items
-        logprobs = [torch.full((len(item.turn.target_ids),), -0.7, dtype=torch.float64) for item in items]
-        return float(terms.of(items, logprobs, logprobs)) if items else 0.0
+        logprobs = [torch.full((len(sample.target_ids),), -0.7, dtype=torch.float64) for sample in part.samples]
+        return Trained.of(part, objective, SPEC, logprobs).loss.item() if logprobs else 0.0
 
     shares = batch.shares(5)
     assert sum(map(loss, shares)) == pytest.approx(loss(batch), rel=1e-12)
     assert all(share.counts == batch.counts for share in shares)
 
 
-def test_a_rank_without_items_gets_a_stand_in_and_an_empty_batch_has_none() -> None:
+def test_a_rank_without_samples_gets_a_stand_in_and_an_empty_batch_has_none() -> None:
     batch = replace(batch_of(2), sft=())
     shares = batch.shares(4)
-    idle = [share for share in shares if not share.items]
-    assert len(idle) == 2
-    assert {share.stand_in for share in idle} == {batch.games[0].turns[0]}
-    assert all(share.stand_in is None for share in shares if share.items)
+    stand_ins = [share.stand_in for share in shares if not share.samples]
+    assert stand_ins == [batch.games[0].turns[0]] * 2
+    assert all(share.stand_in is None for share in shares if share.samples)
     assert Batch(()).shares(2)[1].stand_in is None
 
 
@@ -120,18 +121,24 @@ def test_a_batch_counts_each_kind_of_game_and_each_turn_of_a_seat() -> None:
         num_unsaid={Role.ATTACKER: 1, Role.DEFENDER: 1},
         role_weights={Role.ATTACKER: 1.0, Role.DEFENDER: 0.0},
     )
-    found = [(item.kind, item.weight, item.num_turns, item.temperature(1.7)) for item in batch.items]
+    objective = ObjectiveConfig(listening_coeff=0.4, claiming_coeff=0.6, unsaid_coeff=0.3, sft_coeff=0.5)
+    rows = Rows.of(batch, objective, SPEC)
+    assert rows.samples == batch.samples
+    found = [
+        (KINDS[kind], temperature, {term: weight for term, weight in zip(TERMS, weights, strict=True) if weight})
+        for kind, temperature, weights in zip(rows.kinds, rows.temperatures, rows.weights.T, strict=True)
+    ]
     assert found == [
-        *[("turn", 0.5, 2, 1.7)] * 2,
-        ("turn", 1.5, 1, 1.7),
-        ("listening", 1.0, 1, 1.0),
-        *[("listening", 1.0, 2, 0.5)] * 2,
-        ("listening", 1.0, 1, 1.0),
-        ("listening", 1.0, 1, 0.5),
-        *[("unsaid", 1.0, 2, 1.0)] * 2,
-        *[("unsaid", 1.0, 1, 1.0)] * 2,
-        *[("unsaid", 1.0, 2, 1.0)] * 2,
-        ("sft", 1.0, 1, 1.0),
+        *[("turn", 1.7, {"policy": 0.5 / 2, "kl": 0.5 / 2 * 0.2 / 2})] * 2,
+        ("turn", 1.7, {"policy": 1.5 / 2, "kl": 1.5 / 2 * 0.2}),
+        ("listening", 1.0, {"listening": 0.4 / 2}),
+        *[("claiming", 0.5, {"claiming": 0.6 / (4 * 2)})] * 2,
+        ("listening", 1.0, {"listening": 0.4 / 2}),
+        ("claiming", 0.5, {"claiming": 0.6 / 4}),
+        *[("unsaid", 1.0, {"unsaid": 0.3 / 2})] * 2,
+        *[("unsaid", 1.0, {"unsaid": 0.3})] * 2,
+        *[("unsaid", 1.0, {"unsaid": 0.3 / 2})] * 2,
+        ("sft", 1.0, {"sft": 0.5}),
     ]
 
 

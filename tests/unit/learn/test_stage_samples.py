@@ -21,7 +21,8 @@ from spag_ray.game.prompts import Claim, Spoken, make_renderer
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.stages import IMITATED, Stage
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
-from spag_ray.training_data.samples import Claiming
+from spag_ray.training_data.samples import Claiming, Sample
+from spag_ray.training_data.stage_spec import StageSpec
 from tests.support.episodes import game
 
 GAMES = [game(0, Outcome.ATTACKER_WINS), game(1, Outcome.DEFENDER_WINS), game(2, Outcome.TIED)]
@@ -36,15 +37,10 @@ def test_self_play_learns_decided_games_at_the_temperature_they_were_sampled_at(
     made = samples(tmp_path, sampling={"temperature": 0.8}, self_play={"batch_games": 7, "learning_rate": 2e-5})
     stage = made.self_play(Stage.of_round(1), GAMES, "round 1", [], None)
     assert [each.role for each in stage.games] == list(Role)
-    assert (stage.stage, stage.method, stage.batch_games, stage.learning_rate) == (
-        Stage.of_round(1),
-        "self_play",
-        7,
-        2e-5,
-    )
-    assert stage.temperature == 0.8
+    assert (stage.stage, stage.batch_games) == (Stage.of_round(1), 7)
+    assert stage.spec == StageSpec("self_play", 0, 2e-5, 0.2, temperature=0.8)
     published = samples(tmp_path, objective={"name": "published"}, sampling={"temperature": 0.8})
-    assert published.self_play(Stage.of_round(1), GAMES, "round 1", [], None).temperature == 1.0
+    assert published.self_play(Stage.of_round(1), GAMES, "round 1", [], None).spec.temperature == 1.0
 
 
 def test_only_the_turns_of_policies_that_learn_are_learned(tmp_path: Path) -> None:
@@ -80,16 +76,16 @@ def test_a_tie_is_listened_to_and_a_round_of_ties_alone_is_learned(tmp_path: Pat
     made = listening(tmp_path, objective={"listening_coeff": 0.5}, imitation={"listening_coeff": 0.25})
     stage = made.self_play(Stage.of_round(1), GAMES, "round 1", [], None)
     assert heard(stage) == [2, 2, 2]
-    assert stage.listening_coeff == 0.5
+    assert stage.spec.listening_coeff == 0.5
     assert heard(made.self_play(Stage.of_round(1), GAMES[2:], "round 1", [], None)) == [2]
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["decided"] for line in lines] == [2, 0]
     stage = made.imitation(GAMES)
     assert heard(stage) == [2, 2, 2]
-    assert stage.listening_coeff == 0.25
+    assert stage.spec.listening_coeff == 0.25
     last = listening(tmp_path, objective={"listening_coeff": 0.5, "listening_turns": "last"}).imitation(GAMES)
     assert heard(last) == [1, 1, 1]
-    assert last.listening_coeff == 0.5
+    assert last.spec.listening_coeff == 0.5
 
 
 def test_a_position_that_no_micro_batch_holds_is_left_out(tmp_path: Path) -> None:
@@ -157,10 +153,10 @@ def test_imitation_has_rates_and_a_claiming_term_of_its_own(tmp_path: Path) -> N
     made = with_words(tmp_path, objective=objective, imitation=imitation, sampling={"temperature": 0.8})
     won = replace(game(1, Outcome.DEFENDER_WINS, decided_by=3), target_word="cat")
     stage = made.imitation([won])
-    assert (stage.learning_rate, stage.kl_coeff) == (3e-6, 0.07)
-    assert [turn.target_ids for turn in stage.games[0].turns] == [(3, 4)], "its claim is not imitated"
+    assert (stage.spec.learning_rate, stage.spec.kl_coeff) == (3e-6, 0.07)
+    assert [list(turn.target_ids) for turn in stage.games[0].turns] == [[3, 4]], "its claim is not imitated"
     played = made.self_play(Stage.of_round(1), [won], "round 1", [], None)
-    assert played.kl_coeff == 0.3
+    assert played.spec.kl_coeff == 0.3
     shares = [[each.claiming for each in found.games[0].listening] for found in (stage, played)]
     assert shares == [[Claiming(1, 1, 0.8, share)] * 2 for share in (0.5, 1.0)]
 
@@ -169,18 +165,19 @@ def test_a_round_has_the_rate_and_the_coefficient_of_its_number(tmp_path: Path) 
     self_play = {"rounds": 3, "learning_rate": 1e-4, "last_learning_rate": 1e-6, "last_kl_coeff": 0.002}
     made = samples(tmp_path, self_play=self_play, objective={"kl_coeff": 0.2})
     stages = [made.self_play(Stage.of_round(number), GAMES, "a round", [], None) for number in (1, 2, 3)]
-    assert [stage.learning_rate for stage in stages] == pytest.approx([1e-4, 1e-5, 1e-6])
-    assert [stage.kl_coeff for stage in stages] == pytest.approx([0.2, 0.02, 0.002])
+    assert [stage.spec.learning_rate for stage in stages] == pytest.approx([1e-4, 1e-5, 1e-6])
+    assert [stage.spec.kl_coeff for stage in stages] == pytest.approx([0.2, 0.02, 0.002])
 
 
 def test_games_that_were_sampled_greedily_are_learned_at_a_temperature_of_one(tmp_path: Path) -> None:
     made = samples(tmp_path, sampling={"temperature": 0.0})
-    assert made.self_play(Stage.of_round(1), GAMES, "round 1", [], None).temperature == 1.0
+    assert made.self_play(Stage.of_round(1), GAMES, "round 1", [], None).spec.temperature == 1.0
 
 
 def test_log_probabilities_of_prompts_as_they_were_played_alone_are_used(tmp_path: Path) -> None:
     stage = samples(tmp_path).self_play(Stage.of_round(1), GAMES, "round 1", [], None)
-    assert stage.games[0].turns[0].sampler_logprobs == (-0.5, -0.5)
+    turn = stage.games[0].turns[0]
+    assert turn == replace(turn, sampler_logprobs=(-0.5, -0.5))
 
 
 def test_rows_of_instructions_are_mixed_with_imitated_games_in_an_order_of_the_seed(tmp_path: Path) -> None:
@@ -210,14 +207,15 @@ def test_games_from_a_file_and_under_other_prompts_are_listened_to(tmp_path: Pat
         ((won,),) = [made.imitation(None).games]
         ((turn,), (word,)) = won.turns, won.listening
         claim = renderer.claim("river")
-        assert word.target_ids == claim.word_ids
-        assert word.prompt_ids == turn.prompt_ids + claim.opening_ids, "the prompt is the turn's own"
+        assert word == Sample([*turn.prompt_ids, *claim.opening_ids], claim.word_ids, role=Role.DEFENDER), (
+            "the prompt is the turn's own"
+        )
 
 
 def test_imitation_takes_the_experts_games(tmp_path: Path) -> None:
     stage = samples(tmp_path, imitation={"batch_games": 3}).imitation(GAMES)
-    assert (stage.stage, stage.method, stage.batch_games, len(stage.games)) == (IMITATED, "imitation", 3, 2)
-    assert stage.temperature == 1.0
+    assert (stage.stage, stage.batch_games, len(stage.games)) == (IMITATED, 3, 2)
+    assert (stage.spec.method, stage.spec.temperature) == ("imitation", 1.0)
     assert stage.sft == []
 
 

@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 import torch
 
-from learners.batch import BatchLoss, Method
-from learners.objectives import MAX_SAID, unsaid_piece
+from learners.objectives import MAX_SAID
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ModelError
 from spag_ray.game.prompts import Claim, Spoken
 from spag_ray.game.rules import Outcome, Role
-from spag_ray.training_data.samples import GameSample, Sample, game_samples, turns_of
+from spag_ray.training_data.game_samples import game_samples
+from spag_ray.training_data.samples import GameSample, Sample, turns_of
 from spag_ray.training_data.shares import Batch
+from spag_ray.training_data.stage_spec import Method, StageSpec
 from spag_ray.training_data.unsaid_words import heard_words, merged, unsaid_words, with_unsaid_words
 from tests.support.episodes import game
+from tests.support.losses import Trained
 from tests.support.tree_model import check_same_in_a_tree, make_tree_model
 
 torch.set_num_threads(1)
@@ -38,7 +40,11 @@ def places(episode: Episode, **options: Any) -> list[tuple[tuple[int, ...], tupl
     """(what is read, what is pushed down) of its only turn of the attacker."""
     asked: dict[str, Any] = {"max_tokens": 100, **options}
     found = unsaid_words([episode], lambda word: {"cat": CAT}[word], **asked)
-    return [(place.prompt_ids, place.target_ids) for turns in found.values() for turn in turns for place in turn]
+    return [tokens(place) for turns in found.values() for turn in turns for place in turn]
+
+
+def tokens(place: Sample) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return tuple(place.prompt_ids), tuple(place.target_ids)
 
 
 def test_every_token_of_an_attackers_turn_is_a_place_and_the_first_has_forms_of_its_own() -> None:
@@ -88,7 +94,7 @@ def heard(episode: Episode, **options: Any) -> list[list[tuple[tuple[int, ...], 
 
     asked: dict[str, Any] = {"max_tokens": 100, **options}
     found = heard_words([episode], claim, **asked)
-    return [[(place.prompt_ids, place.target_ids) for place in turn] for turns in found.values() for turn in turns]
+    return [[tokens(place) for place in turn] for turns in found.values() for turn in turns]
 
 
 def told(*texts: str, outcome: Outcome = Outcome.TIED, decided_by: int | None = None) -> Episode:
@@ -140,16 +146,15 @@ def test_both_seats_places_are_merged_and_of_two_policies_each_has_its_own() -> 
     ]
 
 
-def total(batch: Batch, thetas: dict[int, list[float]], method: Method, name: str, coeff: float) -> tuple[float, Any]:
-    """The loss of a batch whose items have these log-probabilities, by the length of their prompts."""
-    objective = ObjectiveConfig.model_validate({"name": name, "unsaid_coeff": coeff})
-    loss = BatchLoss(batch, method, objective, 0.0, at_start=True)
-    logprobs = [torch.tensor(thetas[len(item.turn.prompt_ids)], dtype=torch.float64) for item in batch.items]
-    return loss.of(batch.items, logprobs, [torch.zeros(2)] * len(logprobs)).item(), loss.sums
+def trained(batch: Batch, thetas: dict[int, list[float]], method: Method, name: str) -> Trained:
+    """A batch whose samples have these log-probabilities, by the length of their prompts."""
+    objective = ObjectiveConfig.model_validate({"name": name, "unsaid_coeff": 0.7})
+    logprobs = [torch.tensor(thetas[len(sample.prompt_ids)], dtype=torch.float64) for sample in batch.samples]
+    return Trained.of(batch, objective, StageSpec(method, 1, 0.0, 0.0), logprobs, at_start=True)
 
 
-def at(length: int) -> Sample:
-    return Sample(tuple(range(1, length + 1)), (9,), 1.0, role=Role.ATTACKER)
+def at(length: int, num_tokens: int = 1) -> Sample:
+    return Sample(tuple(range(1, length + 1)), (9,) * num_tokens, role=Role.ATTACKER)
 
 
 @pytest.mark.parametrize("name", ["spag", "published"])
@@ -157,15 +162,15 @@ def at(length: int) -> Sample:
 def test_the_figure_computed_by_hand_is_added_to_either_objective(name: str, method: Method) -> None:
     """Game A has one turn with places of p = 1/2 and 1/4; game B two turns, of p = 1/2 and of 1/4, its weight 3."""
     own = Sample((1,), (9, 9), 1.0)
-    first = GameSample("a", Role.ATTACKER, 1.0, (own,), (), ((at(2), at(3)),))
-    second = GameSample("b", Role.ATTACKER, 3.0, (own,), (), ((at(2),), (at(3),)))
+    first = GameSample("a", Role.ATTACKER, 1.0, (own,), (), ((at(2), at(3, 2)),))
+    second = GameSample("b", Role.ATTACKER, 3.0, (own,), (), ((at(2),), (at(3, 2),)))
     thetas = {1: [-0.5, -0.25], 2: [math.log(0.5)], 3: [math.log(0.5), math.log(0.5)]}
-    plain, _ = total(Batch((replace(first, unsaid=()), replace(second, unsaid=()))), thetas, method, name, 0.7)
-    found, sums = total(Batch((first, second)), thetas, method, name, 0.7)
+    plain = trained(Batch((replace(first, unsaid=()), replace(second, unsaid=()))), thetas, method, name)
+    found = trained(Batch((first, second)), thetas, method, name)
     by_hand = 0.7 * ((-math.log(0.5) - math.log(0.75)) + (-math.log(0.5) - math.log(0.75)) / 2) / 2
-    assert found == pytest.approx(plain + by_hand, abs=1e-12)
-    assert sums.unsaid == pytest.approx(by_hand)
-    assert sums.target_tokens == 4, "places are no target tokens"
+    assert found.loss.item() == pytest.approx(plain.loss.item() + by_hand, abs=1e-12)
+    assert found.sums["unsaid"] == pytest.approx(by_hand)
+    assert found.sums["target_tokens"] == 4, "places are no target tokens"
 
 
 def test_each_seats_places_have_means_of_their_own() -> None:
@@ -174,16 +179,17 @@ def test_each_seats_places_have_means_of_their_own() -> None:
     first = GameSample("a", Role.ATTACKER, 1.0, (own,), (), ((at(2),), (heard_word,), (heard_word,)))
     second = GameSample("b", Role.ATTACKER, 1.0, (own,), (), ((at(2),),))
     thetas = {1: [-0.5, -0.25], 2: [math.log(0.5)], 3: [math.log(0.25)]}
-    _, sums = total(Batch((first, second)), thetas, "self_play", "spag", 0.7)
-    assert sums.unsaid == pytest.approx(0.7 * (-math.log(0.5) - math.log(0.75)))
+    found = trained(Batch((first, second)), thetas, "self_play", "spag")
+    assert found.sums["unsaid"] == pytest.approx(0.7 * (-math.log(0.5) - math.log(0.75)))
 
 
 def test_a_word_that_is_certain_gives_a_finite_loss_and_no_gradient() -> None:
     theta = torch.zeros(2, dtype=torch.float64, requires_grad=True)
-    piece = unsaid_piece(theta, 1, 1, 1.0)
-    piece.backward()
-    assert piece.item() == pytest.approx(-math.log(1 - MAX_SAID))
-    assert theta.grad is not None
+    place, own = Sample((1,), (9, 9), role=Role.ATTACKER), Sample((1,), (9,))
+    batch = Batch((GameSample("a", Role.ATTACKER, 1.0, (own,), (), ((place,),)),))
+    spec, of_own = StageSpec("self_play", 1, 0.0, 0.0), torch.zeros(1, dtype=torch.float64)
+    found = Trained.of(batch, ObjectiveConfig(unsaid_coeff=1.0), spec, [of_own, theta], at_start=True)
+    assert found.sums["unsaid"] == pytest.approx(-math.log(1 - MAX_SAID))
     assert theta.grad.tolist() == [0.0, 0.0]
 
 

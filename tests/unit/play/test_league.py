@@ -24,7 +24,7 @@ from spag_ray.errors import ConfigError
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.game.turn import Turn
 from spag_ray.results.ratings import WinMatrix
-from spag_ray.training_data.samples import game_samples
+from spag_ray.training_data.game_samples import game_samples
 from tests.support.episodes import game
 
 

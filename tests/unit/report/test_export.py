@@ -25,7 +25,7 @@ from spag_ray.results.export.files import write_export
 from spag_ray.results.export.rows import Row, Rows, Unit
 from spag_ray.results.game_names import FILE
 from spag_ray.results.report.files import read_files
-from spag_ray.training_data.samples import game_samples
+from spag_ray.training_data.game_samples import game_samples
 from tests.support.kuhn_runs import GAMES, kuhn_game, make_kuhn_run, make_two_games_run
 from tests.support.not_here import not_here
 from tests.support.old_run_folders import FOLDERS, placed

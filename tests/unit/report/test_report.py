@@ -40,7 +40,7 @@ from spag_ray.results.report.measurements import read_measurements
 from spag_ray.results.report.packing import BLOCK_GAMES, Packer
 from spag_ray.results.report.page import write_report
 from spag_ray.results.report.sections import largest_group
-from spag_ray.training_data.samples import game_samples
+from spag_ray.training_data.game_samples import game_samples
 from tests.support.hostile import example, values
 from tests.support.report_page import Page, page_of
 from tests.support.report_runs import (
