@@ -186,8 +186,9 @@ class StageSamples:
         """The games with the words that their turns are trained not to say, if that is configured."""
         if not config.objective.unsaid_coeff:
             return games
-        of_attackers = unsaid_words(episodes, self._renderer.spoken, self._longest, learning)
-        of_defenders = heard_words(episodes, self._renderer.claim, self._longest, learning)
+        renderer, longest = self._renderer, self._longest
+        of_attackers = unsaid_words(episodes, renderer.spoken, longest, learning, renderer.num_private)
+        of_defenders = heard_words(episodes, renderer.claim, longest, learning)
         return with_unsaid_words(games, merged(of_attackers, of_defenders))
 
     @property
