@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from cluster.learning.training_stage import TrainingStage
 from cluster.tracking.recorder import Recorder
@@ -80,10 +80,11 @@ class StageSamples:
         sft: Sequence[TurnSample],
         baselines: Mapping[str, RoleBaselines] | None = None,
         windows: Mapping[str, RoleWindow] | None = None,
+        repeated: Container[int] = (),
     ) -> TrainingStage:
         """The learner's own turns. `baselines`: {game: its moving averages}. `windows`: {game: its wins} of a stream,
         whose versions may have no decided game; any other stage without one raises InputError, which names it
-        `what`."""
+        `what`. `repeated`: numbers of episodes that were trained on before, which these averages count already."""
         config = self._config
 
         def own(game: RunConfig, episodes: Sequence[Episode]) -> list[GameSample]:
@@ -96,6 +97,7 @@ class StageSamples:
                 config.render == "exact",
                 self._learning,
                 None if windows is None else windows[name],
+                repeated,
             )
             games = self._listening(game, games, episodes, objective.listening_coeff, self._learning)
             return self._unsaid(game, games, episodes, self._learning)
