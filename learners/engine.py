@@ -13,12 +13,14 @@ Gradients are summed over ranks, not averaged, because a loss is already divided
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import deepspeed
@@ -53,7 +55,7 @@ class TrainingEngine:
         self.world = world
         settings = deepspeed_config(config, on_gpu=torch.cuda.is_available())
         self._zero_stage = settings["zero_optimization"]["stage"]
-        _join(world)
+        _join(world, config.timeout_s)
         _find_ninja()
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         try:
@@ -213,7 +215,7 @@ class Partition:
     def __init__(self, config: LearnerConfig, world: World) -> None:
         self._settings = deepspeed_config(config, on_gpu=torch.cuda.is_available())
         self._world = world
-        _join(world)
+        _join(world, config.timeout_s)
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
@@ -269,8 +271,11 @@ def _find_ninja() -> None:
         os.environ["PATH"] = os.pathsep.join([path, beside])
 
 
-def _join(world: World) -> None:
+def _join(world: World, timeout_s: float) -> None:
+    """Connect with the other ranks. `timeout_s`: how long a rank waits for another one, here and in every collective
+    call."""
     host, port = world.master.rsplit(":", 1)
+    timeout = timedelta(seconds=timeout_s)
     os.environ.update(
         MASTER_ADDR=host,
         MASTER_PORT=port,
@@ -281,15 +286,19 @@ def _join(world: World) -> None:
     if not torch.distributed.is_initialized():
         # Both on a GPU machine: NCCL carries the gradients, gloo the few numbers of a report.
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        store = _store(world, host, int(port))
-        torch.distributed.init_process_group(backend, store=store, rank=world.rank, world_size=world.size)
+        store = _store(world, host, int(port), timeout)
+        torch.distributed.init_process_group(
+            backend, store=store, rank=world.rank, world_size=world.size, timeout=timeout
+        )
     # Its shared-memory all-reduce would be compiled on first use; gloo's is sufficient and needs no compiler.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     main_backend = "nccl" if torch.cuda.is_available() else "gloo"
     deepspeed.init_distributed(dist_backend=main_backend, dist_init_required=False, verbose=False)
+    # ZeRO reduces and gathers in groups that DeepSpeed makes without a timeout. They would have torch's of 30 minutes.
+    deepspeed.comm.comm.cdb.new_group = functools.partial(torch.distributed.new_group, timeout=timeout)
 
 
-def _store(world: World, host: str, port: int) -> torch.distributed.TCPStore:
+def _store(world: World, host: str, port: int, timeout: timedelta) -> torch.distributed.TCPStore:
     """The store through which the ranks connect. By default it would listen on every address of rank 0's node, so it is
     given a socket that listens only on `host`.
 
@@ -302,5 +311,11 @@ def _store(world: World, host: str, port: int) -> torch.distributed.TCPStore:
         except OSError as error:
             raise LearnerError(f"learner ranks cannot meet at {host}:{port}: {error.strerror}") from error
     return torch.distributed.TCPStore(
-        host, port, world.size, is_master=world.rank == 0, wait_for_workers=False, master_listen_fd=descriptor
+        host,
+        port,
+        world.size,
+        is_master=world.rank == 0,
+        timeout=timeout,
+        wait_for_workers=False,
+        master_listen_fd=descriptor,
     )
