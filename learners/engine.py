@@ -40,12 +40,15 @@ _TAG = "state"
 
 @dataclass(frozen=True)
 class World:
-    """This rank's place in its learner group; `master` is host:port of rank 0."""
+    """This rank's place in its learner group; `master` is host:port of rank 0. `listening`: rank 0's socket that is
+    bound there, as a file descriptor, which the group takes over (None: it binds one; a group of one may use port 0).
+    """
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
     master: str = "127.0.0.1:29500"
+    listening: int | None = None
 
 
 class TrainingEngine:
@@ -307,7 +310,10 @@ def _store(world: World, host: str, port: int, timeout: timedelta) -> torch.dist
     descriptor = None
     if world.rank == 0:
         try:
-            descriptor = socket.create_server((host, port), backlog=world.size + 16).detach()
+            found = world.listening
+            bound = socket.create_server((host, port)) if found is None else socket.socket(fileno=found)
+            bound.listen(world.size + 16)
+            descriptor = bound.detach()
         except OSError as error:
             raise LearnerError(f"learner ranks cannot meet at {host}:{port}: {error.strerror}") from error
     return torch.distributed.TCPStore(
