@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import random
 import statistics
 import time
@@ -212,7 +211,7 @@ class Ours:
             model,
             LearnerConfig(max_tokens_per_microbatch=max_tokens),  # everything else has a run's defaults
             ObjectiveConfig(name="published", kl_coeff=KL_COEFF, sft_coeff=SFT_COEFF, clip_range=CLIP_RANGE),
-            World(master=f"127.0.0.1:{20000 + os.getpid() % 9999}"),
+            World(master="127.0.0.1:0"),
         )
 
     def scored(self, games: Sequence[GameSample]) -> list[GameSample]:

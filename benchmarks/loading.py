@@ -68,13 +68,14 @@ def measure(folder: str, how: str, ranks: int, num_bytes: int) -> dict[str, floa
     """The figures of the rank that took most."""
     import socket
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        master = f"127.0.0.1:{probe.getsockname()[1]}"
-    told = [{"folder": folder, "how": how, "rank": rank, "size": ranks, "master": master} for rank in range(ranks)]
     command = [sys.executable, "-m", "benchmarks.loading", "--rank"]
-    processes = [subprocess.Popen([*command, json.dumps(each)], stdout=subprocess.PIPE, text=True) for each in told]
-    outputs = [process.communicate(timeout=900)[0] for process in processes]
+    with socket.socket() as held:  # until the ranks have met: rank 0 may bind the port again, others may not
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        master = f"127.0.0.1:{held.getsockname()[1]}"
+        told = [{"folder": folder, "how": how, "rank": rank, "size": ranks, "master": master} for rank in range(ranks)]
+        processes = [subprocess.Popen([*command, json.dumps(each)], stdout=subprocess.PIPE, text=True) for each in told]
+        outputs = [process.communicate(timeout=900)[0] for process in processes]
     for process in processes:
         if process.returncode != 0:
             sys.exit(f"a rank ended with {process.returncode}")

@@ -13,11 +13,13 @@ Gradients are summed over ranks, not averaged, because a loss is already divided
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import deepspeed
@@ -39,12 +41,15 @@ _TAG = "state"
 
 @dataclass(frozen=True)
 class World:
-    """This rank's place in its learner group; `master` is host:port of rank 0."""
+    """This rank's place in its learner group; `master` is host:port of rank 0. `listening`: rank 0's socket that is
+    bound there, as a file descriptor, which the group takes over (None: it binds one; a group of one may use port 0).
+    """
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
     master: str = "127.0.0.1:29500"
+    listening: int | None = None
 
 
 class TrainingEngine:
@@ -54,7 +59,7 @@ class TrainingEngine:
         self.world = world
         settings = deepspeed_config(config, on_gpu=torch.cuda.is_available())
         self._zero_stage = settings["zero_optimization"]["stage"]
-        _join(world)
+        _join(world, config.timeout_s)
         _find_ninja()
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         try:
@@ -222,7 +227,7 @@ class Partition:
     def __init__(self, config: LearnerConfig, world: World) -> None:
         self._settings = deepspeed_config(config, on_gpu=torch.cuda.is_available())
         self._world = world
-        _join(world)
+        _join(world, config.timeout_s)
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
@@ -271,8 +276,11 @@ def _find_ninja() -> None:
         os.environ["PATH"] = os.pathsep.join([path, beside])
 
 
-def _join(world: World) -> None:
+def _join(world: World, timeout_s: float) -> None:
+    """Connect with the other ranks. `timeout_s`: how long a rank waits for another one, here and in every collective
+    call."""
     host, port = world.master.rsplit(":", 1)
+    timeout = timedelta(seconds=timeout_s)
     os.environ.update(
         MASTER_ADDR=host,
         MASTER_PORT=port,
@@ -283,15 +291,19 @@ def _join(world: World) -> None:
     if not torch.distributed.is_initialized():
         # Both on a GPU machine: NCCL carries the gradients, gloo the few numbers of a report.
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        store = _store(world, host, int(port))
-        torch.distributed.init_process_group(backend, store=store, rank=world.rank, world_size=world.size)
+        store = _store(world, host, int(port), timeout)
+        torch.distributed.init_process_group(
+            backend, store=store, rank=world.rank, world_size=world.size, timeout=timeout
+        )
     # Its shared-memory all-reduce would be compiled on first use; gloo's is sufficient and needs no compiler.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     main_backend = "nccl" if torch.cuda.is_available() else "gloo"
     deepspeed.init_distributed(dist_backend=main_backend, dist_init_required=False, verbose=False)
+    # ZeRO reduces and gathers in groups that DeepSpeed makes without a timeout. They would have torch's of 30 minutes.
+    deepspeed.comm.comm.cdb.new_group = functools.partial(torch.distributed.new_group, timeout=timeout)
 
 
-def _store(world: World, host: str, port: int) -> torch.distributed.TCPStore:
+def _store(world: World, host: str, port: int, timeout: timedelta) -> torch.distributed.TCPStore:
     """The store through which the ranks connect. By default it would listen on every address of rank 0's node, so it is
     given a socket that listens only on `host`.
 
@@ -300,9 +312,18 @@ def _store(world: World, host: str, port: int) -> torch.distributed.TCPStore:
     descriptor = None
     if world.rank == 0:
         try:
-            descriptor = socket.create_server((host, port), backlog=world.size + 16).detach()
+            found = world.listening
+            bound = socket.create_server((host, port)) if found is None else socket.socket(fileno=found)
+            bound.listen(world.size + 16)
+            descriptor = bound.detach()
         except OSError as error:
             raise LearnerError(f"learner ranks cannot meet at {host}:{port}: {error.strerror}") from error
     return torch.distributed.TCPStore(
-        host, port, world.size, is_master=world.rank == 0, wait_for_workers=False, master_listen_fd=descriptor
+        host,
+        port,
+        world.size,
+        is_master=world.rank == 0,
+        timeout=timeout,
+        wait_for_workers=False,
+        master_listen_fd=descriptor,
     )

@@ -203,6 +203,11 @@ class BufferActor:
             self._save_cursor()
         return taken
 
+    async def repeated(self) -> set[int]:
+        """The numbers of those episodes of `batch` that an earlier version was trained on too."""
+        await self._ready()
+        return self._stream.repeated()
+
     async def advance(self, versions: Mapping[str, int]) -> dict[str, Any]:
         """Call when the batch is trained on and the new weights are published; returns the cursor, for a checkpoint."""
         await self._ready()
@@ -287,6 +292,9 @@ class BufferHandle(ActorHandle, Protocol):
 
     @remote_method
     def advance(self, versions: Mapping[str, int]) -> dict[str, Any]: ...
+
+    @remote_method
+    def repeated(self) -> set[int]: ...
 
     @remote_method
     def give_up(self, holder: str) -> int: ...

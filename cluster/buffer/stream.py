@@ -159,6 +159,7 @@ class GameStream:
         self._seen = Numbers()
         self._finished_with = Numbers()
         self._batch: dict[int, bytes] = {}
+        self._repeated: set[int] = set()
         self._versions = dict(versions)
         self._num_learned = 0
         self._win_rates = WinRates()
@@ -218,6 +219,7 @@ class GameStream:
                 left = uses.get(str(number))
                 self._queue.add(number, data, self._versions_of(game), priority, left)
         self._batch = {number: data for number, data in self._batch.items() if data}  # the log may be damaged
+        self._repeated = {number for number in self._batch if self._is_repeated(uses.get(str(number), 0))}
         self._words = self._words.resumed(self._seen.end, self._seen.missing())
         if leases is not None:
             out = {number: leases.out[number] for number in sorted(leases.out) if number not in self._seen}
@@ -290,7 +292,12 @@ class GameStream:
             if not entry.uses_left:
                 self._finished_with.add(entry.number)
         self._batch = {entry.number: entry.data for entry in taken}
+        self._repeated = {entry.number for entry in taken if self._is_repeated(entry.uses_left)}
         return list(self._batch.values())
+
+    def repeated(self) -> set[int]:
+        """The numbers of those taken episodes that an earlier version was trained on too."""
+        return set(self._repeated)
 
     def advance(self, versions: Mapping[str, int]) -> None:
         """Call when the taken games are trained on and new weights are published: {policy: version}. A repeated call
@@ -330,6 +337,10 @@ class GameStream:
 
     def _is_stale(self, versions: Mapping[str, int]) -> bool:
         return self._lag(versions) > self._config.max_lag
+
+    def _is_repeated(self, uses_left: int) -> bool:
+        """Of a taken episode with so many uses left."""
+        return uses_left < self._config.reuse - 1
 
     def _is_finished(self, number: int) -> bool:
         return number in self._finished_with and number not in self._batch

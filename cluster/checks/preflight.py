@@ -16,7 +16,7 @@ from actors.endpoint_policy import Endpoint, check_endpoint
 from actors.lm_eval_tasks import Shelf, harness_environment
 from actors.models import load_tokenizer, resolve_model
 from cluster.checks.imports import imports_checked
-from cluster.planning.plan_checks import check_engine, room_fault
+from cluster.planning.plan_checks import check_engine, micro_batch_fault, room_fault
 from cluster.tracking.wandb import check_tracking
 from learners.deepspeed_config import deepspeed_config, sleep_fault
 from spag_ray.config.no_effect import check_something_to_do
@@ -94,15 +94,18 @@ def _check_build(config: RunConfig) -> None:
         )
 
 
-def check_model(config: RunConfig, model: str, words: Sequence[str]) -> None:
+def check_model(config: RunConfig, model: str, words: Sequence[str], trains: bool = True) -> None:
     """Refuses a tokenizer that the prompts or the model cannot use, a context that is too short for a game or too long
-    for the model, and a model that the learner cannot train with this configuration."""
+    for the model, and a model that the learner cannot train with this configuration. If the games are trained on
+    (`trains`), also a micro-batch that is too small for a game."""
     from learners.model_folder import read_config
     from learners.packing import check_packable
 
     settings = read_config(model)
     _check_length(config, settings)
-    _check_prompts(config, model, words, getattr(settings.get_text_config(), "vocab_size", None))
+    rules, num_turns = _check_prompts(config, model, words, getattr(settings.get_text_config(), "vocab_size", None))
+    if fault := room_fault(config, rules, num_turns) or (trains and micro_batch_fault(config, rules, num_turns)):
+        raise ConfigError(fault)
     if config.learner.packing == "trees":
         check_packable(settings, config.learner.max_tokens_per_microbatch)
 
@@ -277,13 +280,12 @@ def _check_ids(model: str, tokenizer: Any, framing_ids: Iterable[int], num_embed
         )
 
 
-def _check_prompts(config: RunConfig, model: str, words: Sequence[str], num_embeddings: int | None) -> None:
-    """Refuses a context that is too short for a whole game, and a tokenizer that the prompts or the model cannot
-    use."""
+def _check_prompts(config: RunConfig, model: str, words: Sequence[str], num_embeddings: int | None) -> tuple[int, int]:
+    """Refuses a tokenizer that the prompts or the model cannot use. Returns the tokens of a game's rules, and the
+    number of its turns."""
     tokenizer = load_tokenizer(model)
     if (game := game_of(config)) is not None:
-        _check_messages(config, game, model, tokenizer, words, num_embeddings)
-        return
+        return _check_messages(config, game, model, tokenizer, words, num_embeddings)
     template = load_template(config.prompts)
     renderer = make_renderer(template, tokenizer, config.game.max_turns)
     longest = max(words, key=len)
@@ -297,12 +299,12 @@ def _check_prompts(config: RunConfig, model: str, words: Sequence[str], num_embe
         prompt, reply = renderer.prompt(turns, role, longest), renderer.reply_ids(text)
         _check_whole(config, tokenizer, renderer, prompt, messages)
         turns.append(Turn(role, text, prompt, reply, (0.0,) * len(reply), "nobody"))
-    _check_room(config, max(len(opening), len(answering)), 2 * config.game.max_turns)
+    return max(len(opening), len(answering)), 2 * config.game.max_turns
 
 
 def _check_messages(
     config: RunConfig, game: Game, model: str, tokenizer: Any, scenarios: Sequence[str], num_embeddings: int | None
-) -> None:
+) -> tuple[int, int]:
     """The same for a game's messages: those of seat 0 before its first turn, and of seat 1 after one. Refuses a game
     that breaks a promise of the protocol in a few games."""
     if faults := check(lambda: game_of(config), _NUM_CHECKED):
@@ -324,7 +326,7 @@ def _check_messages(
         prompt = renderer.prompt((opening,), Role.DEFENDER, longest)
         _check_whole(config, tokenizer, renderer, prompt, game.messages(1, (heard,), longest))
         rules = max(rules, len(prompt))
-    _check_room(config, rules, 2 * game.max_turns)
+    return rules, 2 * game.max_turns
 
 
 def _check_whole(
@@ -341,8 +343,3 @@ def _check_whole(
             f"{first_difference(tokenizer, prompt, whole)!r}, so a game would not have the tokens that its text has; "
             f"{'set `prompts: flat`, which is one text, or ' if config.game.is_taboo else ''}use another model"
         )
-
-
-def _check_room(config: RunConfig, rules: int, num_turns: int) -> None:
-    if fault := room_fault(config, rules, num_turns):
-        raise ConfigError(fault)

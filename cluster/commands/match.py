@@ -61,7 +61,7 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     model = next((entrant.folder for entrant in entrants if entrant.folder), None) or resolve_model(config.model)
     for folder in dict.fromkeys(entrant.folder or model for entrant in entrants):
         for each, own in zip(config.each_game, by_game(config, held_out).values(), strict=True):
-            in_a_process(check_model, each, folder, own)
+            in_a_process(check_model, each, folder, own, False)  # nothing is trained
     for entrant in entrants:
         if entrant.endpoint is not None:
             check_endpoint(entrant.endpoint)

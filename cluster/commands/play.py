@@ -42,7 +42,7 @@ def run_play(
     attacker_model = resolve_model(attacker or config.model)
     defender_model = resolve_model(defender or config.model)
     for model in {attacker_model, defender_model}:
-        in_a_process(check_model, config, model, words)
+        in_a_process(check_model, config, model, words, False)  # nothing is trained
     folder = make_run_folder(out.with_name(out.name + ".run"), config)
     with placed_run(config, folder, attacker_model, words, words, {}) as run:
         playing = run.play_only.remote(attacker_model, defender_model, words)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import random
-import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -265,13 +264,10 @@ def _rank(told: Told, **options: Any) -> tuple[Any, Any]:
     from spag_ray.config.objective import ObjectiveConfig
     from spag_ray.config.parts import LearnerConfig
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        master = f"127.0.0.1:{probe.getsockname()[1]}"
     config = LearnerConfig(
         max_tokens_per_microbatch=TOKENS, gradient_checkpointing=True, num_gpus=float(told.on_gpu), **options
     )
-    return Learner(random_model(told), config, ObjectiveConfig(), World(0, 1, 0, master)), config
+    return Learner(random_model(told), config, ObjectiveConfig(), World(master="127.0.0.1:0")), config
 
 
 def _imitation() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from dataclasses import dataclass
@@ -44,17 +45,21 @@ class LearnerActor:
         self._name = Path(log_path).stem
         self._learner: Any = None
         self._client: EngineClient | None = None
+        self._meeting: socket.socket | None = None
 
     def __repr__(self) -> str:
         """The name in Ray's dashboard and messages."""
         return self._name
 
     def meeting_place(self) -> str:
-        """A host:port on this node that is free now."""
+        """A host:port on this node. It is kept for this rank until `start` or `open_channel` has listened there."""
         host = ray.util.get_node_ip_address()
-        with socket.socket() as probe:
-            probe.bind((host, 0))
-            return f"{host}:{probe.getsockname()[1]}"
+        self._meeting = socket.socket()
+        # vLLM's sender binds the port itself. Its socket has SO_REUSEADDR too, so it may while this one, which does not
+        # listen, keeps everybody else away.
+        self._meeting.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._meeting.bind((host, 0))
+        return f"{host}:{self._meeting.getsockname()[1]}"
 
     def node(self) -> str:
         """The id of the node that this rank is on."""
@@ -72,7 +77,8 @@ class LearnerActor:
         from learners.learner import Learner
 
         # Ray shows each rank only its own GPU, so its local index is always 0.
-        self._learner = Learner(model, config, objective, World(place.rank, place.size, 0, place.master))
+        listening = None if self._meeting is None else self._meeting.detach()
+        self._learner = Learner(model, config, objective, World(place.rank, place.size, 0, place.master, listening))
         learner = self._learner
         return Loaded(learner.num_buckets, learner.num_tensors, learner.adapter, learner.vocabulary_size)
 
@@ -95,7 +101,8 @@ class LearnerActor:
     def open_channel(self, channel: Channel, client: EngineClient, address: str) -> None:
         self._client = client
         client.abort = self._learner.abort_sending
-        self._learner.open_channel(channel, client, address, client.world_size)
+        with self._meeting or contextlib.nullcontext():  # rank 0's, closed when its sender listens
+            self._learner.open_channel(channel, client, address, client.world_size)
 
     def send(self, version: int) -> SendReport:
         assert self._client is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from cluster.learning.training_stage import TrainingStage
 from cluster.tracking.recorder import Recorder
@@ -74,10 +74,11 @@ class StageSamples:
         sft: Sequence[Sample],
         baselines: Mapping[str, RoleBaselines] | None = None,
         windows: Mapping[str, RoleWindow] | None = None,
+        repeated: Container[int] = (),
     ) -> TrainingStage:
         """The learner's own turns. `baselines`: {game: its moving averages}. `windows`: {game: its wins} of a stream,
         whose versions may have no decided game; any other stage without one raises InputError, which names it
-        `what`."""
+        `what`. `repeated`: numbers of episodes that were trained on before, which these averages count already."""
         config = self._config
 
         def own(game: RunConfig, episodes: Sequence[Episode]) -> list[GameSample]:
@@ -90,6 +91,7 @@ class StageSamples:
                 config.render == "exact",
                 self._learning,
                 None if windows is None else windows[name],
+                repeated,
             )
             games = self._listening(game, games, episodes, objective.listening_coeff, self._learning)
             return self._unsaid(game, games, episodes, self._learning)
@@ -178,8 +180,9 @@ class StageSamples:
         """The games with the words that their turns are trained not to say, if that is configured."""
         if not config.objective.unsaid_coeff:
             return games
-        of_attackers = unsaid_words(episodes, self._renderer.spoken, self._longest, learning)
-        of_defenders = heard_words(episodes, self._renderer.claim, self._longest, learning)
+        renderer, longest = self._renderer, self._longest
+        of_attackers = unsaid_words(episodes, renderer.spoken, longest, learning, renderer.num_private)
+        of_defenders = heard_words(episodes, renderer.claim, longest, learning)
         return with_unsaid_words(games, merged(of_attackers, of_defenders))
 
     @property

@@ -87,7 +87,13 @@ def learner_memory(config: RunConfig, size: ModelSize) -> Memory:
             parts.append(Part("gradients, bfloat16", 2 * trained, f"2 B x {short(trained)}"))
         parts.append(Part("gradients, float32", 4 * trained, f"4 B x {short(trained)}"))
     else:
-        offloaded.append(Part("gradients, float32", 4 * trained // ranks, f"4 B x {short(trained)}{over}"))
+        gradients = Part("gradients, float32", 4 * trained // ranks, f"4 B x {short(trained)}{over}")
+        offloaded.append(gradients)
+        if stage == 2 and offloaded is host:
+            if width == 2:  # summed in float32 on the GPU, and copied to the host when the batch is complete
+                parts.append(gradients)
+            largest = embedding_bytes(config, size) if trained == whole else 0
+            parts.append(Part("a gradient under way to the host", largest, "the largest weight's, in its own dtype"))
     if stage == 0:
         parts.append(Part("optimiser", 8 * trained, f"(4 + 4) B moments x {short(trained)}"))
     else:

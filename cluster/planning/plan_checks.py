@@ -33,7 +33,8 @@ def check_plan(config: RunConfig) -> list[str]:
             unread.append(f"game.name {each.game.full_name}")
             continue
         game = game_of(each)
-        if fault := room_fault(each, 0, 2 * (each.game.max_turns if game is None else game.max_turns)):
+        num_turns = 2 * (each.game.max_turns if game is None else game.max_turns)
+        if fault := room_fault(each, 0, num_turns) or micro_batch_fault(each, 0, num_turns):
             raise ConfigError(fault)
     return unread
 
@@ -47,16 +48,34 @@ def check_engine(config: RunConfig) -> None:
 def room_fault(config: RunConfig, rules: int, num_turns: int) -> str | None:
     """Why a whole game does not fit the context, and what to change; None if it fits. `rules`: their tokens, or 0 where
     no tokenizer is at hand."""
-    per_turn = config.sampling.max_new_tokens + 16
-    needed = rules + num_turns * per_turn
+    needed, taken = _longest_game(config, rules, num_turns)
     if needed <= config.engine.max_model_len:
         return None
-    turns = f"{num_turns} turns of sampling.max_new_tokens {config.sampling.max_new_tokens}"
-    taken = f"the rules take {rules} tokens and {turns} up to {needed - rules} more" if rules else ""
     return (
-        f"a prompt may leave no room for an answer: {taken or f'{turns} take {needed} tokens without any rules'}, but "
-        f"engine.max_model_len is {config.engine.max_model_len}; raise it to {needed}, or shorten the turns"
+        f"a prompt may leave no room for an answer: {taken}, but engine.max_model_len is "
+        f"{config.engine.max_model_len}; raise it to {needed}, or shorten the turns"
     )
+
+
+def micro_batch_fault(config: RunConfig, rules: int, num_turns: int) -> str | None:
+    """Why a game of self-play may have a sample that the learner refuses, and what to change; None if it cannot. A
+    game's last turn with its prompt is its longest sample, as long as the whole game. Arguments as in `room_fault`."""
+    needed, taken = _longest_game(config, rules, num_turns)
+    if needed <= config.learner.max_tokens_per_microbatch or not config.self_play.rounds:
+        return None
+    return (
+        f"a turn and its prompt may not fit a micro-batch: {taken}, but learner.max_tokens_per_microbatch is "
+        f"{config.learner.max_tokens_per_microbatch}; raise it to {needed}, or shorten the turns"
+    )
+
+
+def _longest_game(config: RunConfig, rules: int, num_turns: int) -> tuple[int, str]:
+    """The most tokens of a whole game, and how they come about."""
+    needed = rules + num_turns * (config.sampling.max_new_tokens + 16)
+    turns = f"{num_turns} turns of sampling.max_new_tokens {config.sampling.max_new_tokens}"
+    if rules:
+        return needed, f"the rules take {rules} tokens and {turns} up to {needed - rules} more"
+    return needed, f"{turns} take {needed} tokens without any rules"
 
 
 def _unread(config: RunConfig) -> Iterator[str]:

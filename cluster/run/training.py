@@ -197,13 +197,15 @@ def stream_rounds(run: Training, state: RunState, sft: list[Sample], averages: R
             round_number, place = part // versions_per_round + 1, part % versions_per_round + 1
             stage = Stage.of_round(round_number)
             try:
-                episodes = stream.next_batch(f"{stage}, version {place} of {versions_per_round}: play")
+                episodes, repeated = stream.next_batch(f"{stage}, version {place} of {versions_per_round}: play")
             except StopRequestedError:  # the learner's weights are those of `state`
                 if run.time_to_save():
                     run.checkpoint(f"version-{part}", state)
                 raise
-            run.record_opponents(episodes)
-            learned = run.samples.self_play(stage, episodes, str(stage), sft, averages.baselines, averages.windows)
+            run.record_opponents([episode for episode in episodes if episode.number not in repeated])
+            learned = run.samples.self_play(
+                stage, episodes, str(stage), sft, averages.baselines, averages.windows, repeated
+            )
             num_undecided = 0 if learned.games else num_undecided + 1
             if num_undecided == MAX_UNDECIDED:
                 raise nothing_to_learn(f"{MAX_UNDECIDED} versions in a row", MAX_UNDECIDED * per_version)

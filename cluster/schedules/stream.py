@@ -58,9 +58,9 @@ class Stream:
         for index in range(len(ground.arenas.handles)):
             self._play(index)
 
-    def next_batch(self, what: str) -> list[Episode]:
-        """The episodes that the next version trains on. Raises the error of an arena that failed, and
-        StopRequestedError."""
+    def next_batch(self, what: str) -> tuple[list[Episode], set[int]]:
+        """The episodes that the next version trains on, and the numbers of those that an earlier version was trained on
+        too. Raises the error of an arena that failed, and StopRequestedError."""
         self._ground.poll_health()
         waited = time.perf_counter()
         while (records := self._buffer.get(self._buffer.handle.batch.remote(0.5))) is None:
@@ -89,7 +89,7 @@ class Stream:
                 lags=dict(sorted(counts.lag.items())),
             )
         )
-        return [decode(data) for data in records]
+        return [decode(data) for data in records], self._buffer.get(self._buffer.handle.repeated.remote())
 
     def learned(self) -> dict[str, Any]:
         """Call when the batch is trained on and the new weights are published; returns the buffer's cursor."""

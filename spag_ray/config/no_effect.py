@@ -8,6 +8,7 @@ left in a file whose other values were changed with -o.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import Any
@@ -144,7 +145,8 @@ def _too_large_batches(config: RunConfig) -> Iterator[str]:
 
 
 def _baselines_of_one(config: RunConfig, num_scenarios: Mapping[str | None, int]) -> Iterator[str]:
-    """`baseline: scenario` where the games of a pass are all of different scenarios."""
+    """`baseline: scenario` where some scenarios come once in the games of a pass: a game has no other to be compared
+    with then."""
     meets_others = config.league.share > 0 or config.self_play.on_collapse == "mix"
     if meets_others or not config.self_play.rounds:  # against others each scenario is played from both seats
         return
@@ -152,11 +154,17 @@ def _baselines_of_one(config: RunConfig, num_scenarios: Mapping[str | None, int]
     per_pass = config.stream.games_per_version if is_stream else config.self_play.games_per_round
     shares = [game.share for game in config.games] or [1.0]
     for each, share, (name, number) in zip(config.each_game, shares, num_scenarios.items(), strict=False):
-        games = round(share * per_pass)
-        if each.objective.baseline == "scenario" and games <= number:
-            which = "" if name is None else f" of {name}"
-            yield (
-                f"objective.baseline: scenario{which} is that of `mean`, because the {games} games of a "
-                f"{'version' if is_stream else 'round'} have {number} scenarios to play, so none comes twice; play "
-                "more games, or set words.num_train"
-            )
+        games, which = round(share * per_pass), "" if name is None else f" of {name}"
+        a_pass = "version" if is_stream else "round"
+        if each.objective.baseline != "scenario" or games >= 2 * number:
+            continue
+        if games <= number:
+            why = f", because the {games} games of a {a_pass} have {number} scenarios to play, so none comes twice"
+        else:
+            once = f"{2 * number - games} of {number} scenarios"
+            why = f" for {once}, because they come once in the {games} games of a {a_pass}"
+        fewer = f", or set words.num_train to at most {games // 2}" if games > 1 else ""
+        yield (
+            f"objective.baseline: scenario{which} is that of `mean`{why}; play at least "
+            f"{math.ceil(2 * number / share)} games{fewer}"
+        )

@@ -77,6 +77,10 @@ class _GameFrame(TokenFrame):
     def claim(self, word: str) -> Claim:
         raise ConfigError("only Adversarial Taboo has claims (game.name: taboo)")
 
+    def num_private(self, turn: Turn) -> int:
+        """0, because only prompt files of Taboo have marks for thoughts."""
+        return 0
+
     def spoken(self, word: str) -> Spoken:
         raise ConfigError("only Adversarial Taboo has words that must not be said (game.name: taboo)")
 

@@ -12,6 +12,7 @@ not the end of a message.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -69,6 +70,7 @@ class Renderer(Protocol):
     def answer_ids(self, text: str) -> tuple[int, ...]: ...
     def claim(self, word: str) -> Claim: ...
     def spoken(self, word: str) -> Spoken: ...
+    def num_private(self, turn: Turn) -> int: ...
     def text_of(self, token_ids: Sequence[int]) -> str: ...
     def whole_ids(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]: ...
 
@@ -150,6 +152,22 @@ class _TabooFrame(TokenFrame):
             return turn
         said = self.reply_ids(turn.text)
         return replace(turn, token_ids=said, logprobs=(0.0,) * len(said))
+
+    def num_private(self, turn: Turn) -> int:
+        """Tokens of a turn before its public text: its thought with both marks, and the white space after it. All of
+        them if the thought does not end; 0 if the turn does not begin with one."""
+        marks, text_of, ids = self.template.marks, super().text_of, turn.token_ids
+        if marks is None or text_of(ids) == turn.text or not text_of(ids).startswith(marks[0]):
+            return 0
+
+        def after_opening(end: int) -> str:
+            return text_of(ids[:end])[len(marks[0]) :]
+
+        # Bisected, because every look decodes a whole beginning of the turn: both are false up to a token, then true.
+        ends = range(len(ids) + 1)
+        closed = bisect_left(ends, True, key=lambda end: marks[1] in after_opening(end))
+        speaks = bisect_left(ends, True, key=lambda end: bool(after_opening(end).partition(marks[1])[2].strip()))
+        return min(len(ids), max(closed, speaks - 1))
 
     def spoken(self, word: str) -> Spoken:
         """The tokens that would say this word in a reply."""

@@ -8,6 +8,7 @@ Made where a batch is put together (cluster/learning/stage_samples.py), read by 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from itertools import compress
 
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import Payoffs
@@ -36,6 +37,7 @@ def game_samples(
     sampled: bool = True,
     learning: Container[str] | None = None,
     window: RoleWindow | None = None,
+    repeated: Container[int] = (),
 ) -> list[GameSample]:
     """Games -> training samples, in the order given (docs/learning.md, "Payoffs").
 
@@ -46,6 +48,9 @@ def game_samples(
     that broke the rules, without a baseline. A game's weight is decided / (2 * games its winner's role won) over the
     episodes given, or over the last decided games in `window`; ties and breaches have weight 1.
 
+    `baselines` and `window` are updated with the games, except those whose numbers are `repeated`: these were trained
+    on, and counted, before.
+
     Games that a full context ended are always left out. `sampled=False` leaves out the turns' log-probabilities, for
     tokens that were not sampled. In games between policies only the turns of policies in `learning` are trained on
     (all, if it is None).
@@ -53,11 +58,12 @@ def game_samples(
     counted = [episode for episode in episodes if has_baseline(episode, objective, payoffs, learning)]
     winners = [episode.verdict.outcome.winner for episode in counted]
     results = [paid(payoffs, episode.verdict) for episode in counted]
+    is_new = [episode.number not in repeated for episode in counted]
     weights = dict.fromkeys(Role, 1.0)
     if objective.role_weights == "balanced":
         wins = winners.count(Role.ATTACKER), winners.count(Role.DEFENDER)
         cap = objective.role_weight_cap
-        weights = role_weights(*wins, cap=cap) if window is None else window.weights(winners, cap)
+        weights = role_weights(*wins, cap=cap) if window is None else window.weights(winners, cap, is_new)
     means = MeanPayoffs(by_scenario=objective.baseline == "scenario")
     if objective.baseline in ("mean", "scenario"):
         for episode, result in zip(counted, results, strict=True):
@@ -77,7 +83,7 @@ def game_samples(
         if turns:
             games.append(GameSample(episode.episode_id, outcome.winner or outcome.breaker, weight, turns))
     if baselines is not None:
-        baselines.update(results)
+        baselines.update(list(compress(results, is_new)))
     return games
 
 

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,12 +53,19 @@ class RoleWindow:
         self._size = size
         self._winners = winners
 
-    def weights(self, winners: Sequence[Role | None], cap: float | None = None) -> dict[Role, float]:
+    def weights(
+        self, winners: Sequence[Role | None], cap: float | None = None, is_new: Sequence[bool] | None = None
+    ) -> dict[Role, float]:
         """Add the winners of a batch, in order (None for a tie). Returns the role weights over the last `size` games,
-        at least over the whole batch."""
-        batch = "".join(str(winner)[0] for winner in winners if winner is not None)
-        self._winners = (self._winners + batch)[-max(self._size, len(batch), 1) :]
-        return role_weights(self._winners.count("a"), self._winners.count("d"), cap)
+        at least over the whole batch. `is_new`: for each of these games, whether it is to be added; a game that was
+        added before is not (None: all are new)."""
+        letters = [str(winner)[0] if winner is not None else "" for winner in winners]
+        batch = "".join(letters)
+        added = batch if is_new is None else "".join(itertools.compress(letters, is_new))
+        self._winners = (self._winners + added)[-max(self._size, len(batch), 1) :]
+        # A repeated win may be older than the window. Its role would weigh nothing if no newer game was won by it.
+        known = self._winners + "".join(letter for letter in batch if letter not in self._winners)
+        return role_weights(known.count("a"), known.count("d"), cap)
 
     def as_text(self) -> str:
         """One letter per winner, oldest first: "a" for attacker, "d" for defender."""

@@ -1,14 +1,14 @@
 """Words that a turn must not say: the target word in an attacker's turn, words said before in a defender's claim.
 
-    of_attackers = unsaid_words(episodes, renderer.spoken, max_tokens=2048)
+    of_attackers = unsaid_words(episodes, renderer.spoken, max_tokens=2048, num_private=renderer.num_private)
     of_defenders = heard_words(episodes, renderer.claim, max_tokens=2048)
     games = with_unsaid_words(games, merged(of_attackers, of_defenders))
 
 A place is a prompt and the tokens of a word whose probability is lowered there.
 
-- Attacker: a place at each token of each of its turns, also of the turn that broke the rules. The model reads the
-  prompt and the turn up to that token. A place is left out if the turn begins the word there and continues with another
-  ("rain" for raincoat).
+- Attacker: a place at each public token of each of its turns, also of the turn that broke the rules. The model reads
+  the prompt and the turn up to that token. A thought has no places, because the other seat never reads it. A place is
+  left out if the turn begins the word there and continues with another ("rain" for raincoat).
 - Defender: a place after a claim's opening in each turn. A word that was said before is not the target word, or the
   game would have ended. A small model often claims it anyway, because it is in the prompt.
 """
@@ -38,14 +38,16 @@ def unsaid_words(
     spoken: Callable[[str], Spoken],
     max_tokens: int,
     learning: Container[str] | None = None,
+    num_private: Callable[[Turn], int] = lambda turn: 0,
 ) -> Places:
     """{episode_id: for each of the attacker's turns, its places}. Left out: places of more than `max_tokens` tokens,
-    turns after the verdict, and turns of policies that are not in `learning` (None: all are in)."""
+    turns after the verdict, and turns of policies that are not in `learning` (None: all are in). `num_private`: tokens
+    of a turn that come before its public text."""
     found = {}
     for episode in episodes:
         word = spoken(episode.target_word)
         turns = [
-            tuple(place for place in _places(turn, word) if place.num_tokens <= max_tokens)
+            tuple(place for place in _places(turn, word, num_private(turn)) if place.num_tokens <= max_tokens)
             for turn in episode.turns[: episode.verdict.length]
             if turn.role is Role.ATTACKER and turn.prompt_ids and (learning is None or turn.policy in learning)
         ]
@@ -54,9 +56,11 @@ def unsaid_words(
     return found
 
 
-def _places(turn: Turn, word: Spoken) -> Iterator[Sample]:
-    for place in range(len(turn.token_ids)):
-        for ids in word.later if place else word.start:
+def _places(turn: Turn, word: Spoken, first: int) -> Iterator[Sample]:
+    """`first`: the place of the first public token. After a thought a word may begin with or without a space."""
+    at_first = dict.fromkeys(word.start + word.later) if first else word.start
+    for place in range(first, len(turn.token_ids)):
+        for ids in word.later if place > first else at_first:
             rest = turn.token_ids[place:]
             if len(ids) == 1 or rest[:1] != ids[:1] or rest[: len(ids)] == ids:
                 yield Sample(turn.prompt_ids + turn.token_ids[:place], ids, 1.0, role=Role.ATTACKER)

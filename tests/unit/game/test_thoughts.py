@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,6 +64,32 @@ def test_nobody_reads_a_thought_again(style: str) -> None:
 def test_a_thought_is_what_a_reply_begins_with(tokenizer: Any, reply: str, public: str) -> None:
     renderer = chat(tokenizer, thought="[ {thought} ]")
     assert renderer.text_of(renderer.reply_ids(reply)) == public
+
+
+@pytest.mark.parametrize(
+    ("reply", "private"),
+    [
+        ("[ river, Ufer ]\n\nIs it wet?", "[ river, Ufer ]\n\n"),
+        ("[ a longer thought about a river ] [ lake ] Is it?", "[ a longer thought about a river ]"),
+        ("Is it [ wet ]?", ""),
+        ("[ river, a thought without an end", "[ river, a thought without an end"),
+        ("[ river ]", "[ river ]"),
+    ],
+)
+def test_the_private_tokens_of_a_reply_are_its_thought_and_the_space_after_it(
+    tokenizer: Any, reply: str, private: str
+) -> None:
+    renderer = chat(tokenizer, thought="[ {thought} ]")
+    turn = turn_of(renderer, [], reply)
+    count = renderer.num_private(turn)
+    assert tokenizer.decode(turn.token_ids[:count], skip_special_tokens=True).strip() == private.strip()
+    if renderer.text_of(turn.token_ids):
+        assert renderer.text_of(turn.token_ids[:count]) in ("", private[:1]), "nothing public comes before"
+        assert tokenizer.decode(turn.token_ids[count]).strip(), "what is said begins with a word"
+    assert chat(tokenizer).num_private(turn_of(chat(tokenizer), [], reply)) == 0, "without marks there is no thought"
+    said = turn_of(renderer, [], "[ a ] [ lake ] Is it?")
+    again = renderer.reply_ids(said.text)  # as re-rendered prompts have it
+    assert renderer.num_private(replace(said, token_ids=again, logprobs=(0.0,) * len(again))) == 0
 
 
 @pytest.mark.parametrize("thought", ["<think>", "{thought}</think>", "<think> {thought} ", "<think>{word}</think>"])

@@ -18,7 +18,7 @@ from spag_ray.game.referee.judge import out_of_room
 from spag_ray.game.rules import Outcome, Role, Verdict, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.training_data.game_samples import game_samples
-from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
+from spag_ray.training_data.rewards import RoleBaselines, RoleWindow, role_weights
 from spag_ray.training_data.samples import GameSample, Sample, turns_of
 
 
@@ -80,6 +80,23 @@ def test_a_batch_of_a_stream_is_weighed_by_the_games_before_it() -> None:
     (late,) = game_samples([WON[1]], ObjectiveConfig(), window=window)
     assert late.role is Role.DEFENDER, "its seat has won two of four; of its batch alone, 0.5"
     assert late.weight == 1.0, "its seat has won two of four; of its batch alone, 0.5"
+
+
+def test_a_game_that_was_trained_on_before_is_not_counted_again() -> None:
+    window, baselines = RoleWindow(8), RoleBaselines(0.5)
+    objective = ObjectiveConfig(baseline="moving")
+    first = game_samples(WON, objective, baselines=baselines, window=window)
+    text, values = window.as_text(), dict(baselines.values)
+    again = game_samples(WON, objective, baselines=baselines, window=window, repeated={each.number for each in WON})
+    assert (window.as_text(), baselines.values) == (text, values)
+    assert [each.weight for each in again] == [each.weight for each in first]
+
+
+def test_a_repeated_win_that_the_window_has_forgotten_keeps_a_weight() -> None:
+    window = RoleWindow(2, "aa")
+    weights = window.weights([Role.ATTACKER, Role.DEFENDER], is_new=[True, False])
+    assert window.as_text() == "aa"
+    assert weights == role_weights(num_attacker_wins=2, num_defender_wins=1)
 
 
 def test_one_win_among_many_weighs_four_unless_the_objective_is_published() -> None:

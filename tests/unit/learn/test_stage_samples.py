@@ -19,11 +19,13 @@ from spag_ray.errors import InputError
 from spag_ray.game.prompt_file import load_template
 from spag_ray.game.prompts import Claim, Spoken, make_renderer
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.turn import Turn
 from spag_ray.stages import IMITATED, Stage
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
 from spag_ray.training_data.samples import Claiming, Sample
 from spag_ray.training_data.stage_spec import StageSpec
 from tests.support.episodes import game
+from tests.support.families import tokenizer_of
 
 GAMES = [game(0, Outcome.ATTACKER_WINS), game(1, Outcome.DEFENDER_WINS), game(2, Outcome.TIED)]
 
@@ -111,6 +113,9 @@ class Words(Claims):
     def spoken(self, word: str) -> Spoken:
         return Spoken(((3,),), ((4,),))
 
+    def num_private(self, turn: Turn) -> int:
+        return 0
+
     def query_ids(self, text: str) -> tuple[int, ...]:
         return (1,)
 
@@ -145,6 +150,27 @@ def test_turns_of_policies_that_do_not_learn_are_neither_listened_to_nor_told_wh
     assert unsaid(stage) == [["attacker"] * 2 + ["defender"] * 2, ["attacker"] * 2, ["defender"] * 2]
     expert = [between("expert", "expert")]
     assert (heard(made.imitation(expert)), unsaid(made.imitation(expert))) == ([2], [unsaid(stage)[0]])
+
+
+def test_what_an_attacker_thinks_is_not_pushed_down(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of("chatml")
+    template = load_template("chat").model_copy(update={"thought": "<think>{thought}</think>"})
+    renderer = make_renderer(template, tokenizer, 5)
+    thought, public = "<think>It is a river, so I say water.</think>", " It is in water."
+    ids = renderer.reply_ids(thought + public)
+    prompt = renderer.prompt((), Role.ATTACKER, "river")
+    played = game(1, Outcome.DEFENDER_WINS, 2, 1)
+    attack = replace(
+        played.turns[0], text=public.strip(), prompt_ids=prompt, token_ids=ids, logprobs=(-0.5,) * len(ids)
+    )
+    played = replace(played, turns=(attack, replace(played.turns[1], text="river")), target_word="river")
+    config = RunConfig.model_validate({"objective": {"unsaid_coeff": 0.3, "learn_from": "both"}})
+    made = StageSamples(config, tokenizer, renderer, {"p"}, Recorder(tmp_path))
+    (trained,) = made.self_play(Stage.of_round(1), [played], "round 1", [], None).games
+    ((*places,),) = (turn for turn in trained.unsaid if turn[0].role is Role.ATTACKER)
+    read = {tokenizer.decode(place.prompt_ids[len(prompt) :]) for place in places}
+    assert all(text.startswith(thought) for text in read)
+    assert min(read, key=len).strip() == thought, "right after the thought it speaks"
 
 
 def test_imitation_has_rates_and_a_claiming_term_of_its_own(tmp_path: Path) -> None:

@@ -224,6 +224,7 @@ def test_a_stream_is_what_its_log_and_its_cursor_say(max_lag: int, per_version: 
                 stream = GameStream(WordStream(WORDS, 0), config, {"policy": 0}, 0)
                 stream.restore(json.loads(json.dumps(cursor)), records(log))
                 assert sorted(stream.take() or []) == sorted(batch), "asked again, the same"
+            assert stream.repeated() == {number for number in numbers(batch) if uses[number]}
             uses.update(numbers(batch))
             version, published = version + 1, published + 1
             stream.advance({"policy": published})
@@ -273,7 +274,9 @@ def test_episodes_are_learned_as_often_as_configured_and_less_is_played() -> Non
         begun += len(tasks)
         for task in tasks:
             finish(stream, task, version)
-        uses.update(numbers(stream.take()))
+        taken = numbers(stream.take())
+        assert stream.repeated() == {number for number in taken if uses[number]}
+        uses.update(taken)
         stream.advance({"policy": version + 1})
     assert set(uses.values()) <= {1, 2}
     assert begun <= 2 * 12 + 4

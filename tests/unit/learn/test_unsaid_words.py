@@ -62,6 +62,18 @@ def test_the_beginning_of_the_word_in_another_word_is_no_place_but_the_word_itse
     assert ((1, 2), (30,)) in places(said((30, 6)))
 
 
+def test_a_thought_has_no_places_and_what_is_said_after_it_begins_with_either_form() -> None:
+    episode = said((5, 6, 7, 8))
+    assert places(episode, num_private=lambda turn: 2) == [
+        ((1, 2, 5, 6), (30,)),
+        ((1, 2, 5, 6), (31,)),
+        ((1, 2, 5, 6), (32, 33)),
+        ((1, 2, 5, 6, 7), (32, 33)),
+    ]
+    assert places(episode, num_private=lambda turn: 4) == []
+    assert places(episode, num_private=lambda turn: 0) == places(episode)
+
+
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_a_game_has_places_however_it_ended(outcome: Outcome) -> None:
     assert len(places(said((5, 6, 7), outcome))) == 4

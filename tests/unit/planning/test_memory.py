@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cluster.gpu_check.check import SHAPES
 from cluster.planning.memory import (
     GIB,
     Memory,
@@ -128,6 +129,35 @@ def test_what_is_offloaded_lies_on_the_host() -> None:
     assert "optimiser" not in parts_of(memory)
     assert host["optimiser"] == 12 * P // 4
     assert host["the model while it loads"] == 2 * P
+
+
+@pytest.mark.parametrize(
+    ("learner", "measured_gib"),
+    [
+        ({"zero_stage": 1}, 31.7),
+        ({"zero_stage": 2}, 27.7),
+        ({"zero_stage": 3}, 29.7),
+        ({"deepspeed": "zero2_offload"}, 11.4),
+    ],
+)
+def test_a_rank_of_a_gpu_needs_what_was_measured(learner: dict[str, Any], measured_gib: float) -> None:
+    """`spag-ray gpu-check`, shape qwen2.5-1.5b, on one H200."""
+    shape = ModelShape.model_validate(SHAPES["qwen2.5-1.5b"])
+    more = {"max_tokens_per_microbatch": 4096, "gradient_checkpointing": True, "num_ranks": 1, "num_gpus": 1}
+    config = config_of(learner={**more, **learner})
+    planned = learner_memory(config, ModelSize(count_parameters(shape), "test", shape)).num_bytes / GIB
+    assert planned == pytest.approx(measured_gib, rel=0.03)
+
+
+def test_gradients_that_are_offloaded_are_summed_on_the_gpu_first() -> None:
+    """DeepSpeed adds them up in float32, which is no copy if the weights are float32; ZeRO-3 does it on the host."""
+
+    def on_gpu(**learner: Any) -> int:
+        return parts_of(learner_memory(config_of(learner=learner), SIZE)).get("gradients, float32", 0)
+
+    assert on_gpu(deepspeed="zero2_offload") == 4 * P // 4
+    assert on_gpu(deepspeed="zero2_offload", dtype="float32") == 0
+    assert on_gpu(deepspeed="zero3_offload", zero_stage=3) == 0
 
 
 def test_ranks_that_read_their_parts_need_no_room_for_the_whole_model_on_the_host() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.checks.check_results import plan_checks
-from cluster.planning.plan_checks import check_plan, room_fault
+from cluster.planning.plan_checks import check_plan, micro_batch_fault, room_fault
 from cluster.planning.plan_text import print_plan
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.errors import ConfigError
@@ -50,9 +50,10 @@ def test_what_needs_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "imitation.source data/train_imitation_gpt4.json",
         "words.source words.txt",
     ]
-    long = {"engine": {"max_model_len": 4096}}
+    long = {"engine": {"max_model_len": 4096}, "learner": {"max_tokens_per_microbatch": 4096}}
     own: dict[str, Any] = {**long, "prompts": "mine/prompts.yaml", "words": {"deck": "deck.yaml"}}
-    assert check_plan(parse_config({**own, "learner": {"deepspeed": "/elsewhere/zero.json"}})) == [
+    own["learner"] = {**long["learner"], "deepspeed": "/elsewhere/zero.json"}
+    assert check_plan(parse_config(own)) == [
         "model smollm2-135m-instruct",
         "prompts mine/prompts.yaml",
         "learner.deepspeed /elsewhere/zero.json",
@@ -68,6 +69,23 @@ def test_with_its_rules_a_game_needs_more_room() -> None:
     assert "the rules take 1 tokens and 10 turns of sampling.max_new_tokens 84 up to 1000 more" in str(
         room_fault(config, 1, 10)
     )
+
+
+def test_a_micro_batch_that_cannot_hold_the_longest_game_is_refused_before_anything_is_played() -> None:
+    settings = {"engine": {"max_model_len": 4096}, "sampling": {"max_new_tokens": 184}}
+    for tokens, fits in ((1999, False), (2000, True)):  # 5 turns of each player, 16 tokens between turns
+        config = parse_config({**settings, "learner": {"max_tokens_per_microbatch": tokens}})
+        assert (micro_batch_fault(config, 0, 10) is None) is fits
+        if fits:
+            check_plan(config)
+            continue
+        with pytest.raises(ConfigError, match=r"10 turns .* take 2000 tokens without any rules, but learner") as caught:
+            check_plan(config)
+        assert "raise it to 2000" in str(caught.value)
+        assert "\n" not in str(caught.value)
+        check_plan(parse_config({**config.model_dump(), "self_play": {"rounds": 0}}))
+    assert "the rules take 50 tokens" in str(micro_batch_fault(config, 50, 10))
+    assert "raise it to 2050" in str(micro_batch_fault(config, 50, 10))
 
 
 def test_the_shape_of_the_files_model_is_not_that_of_another(capsys: pytest.CaptureFixture[str]) -> None:

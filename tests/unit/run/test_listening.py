@@ -23,7 +23,7 @@ from tests.support.listening import listens_on
 
 host, port = sys.argv[1:]
 use_own_interface(host)
-_join(World(master=f"{host}:{port}"))
+_join(World(master=f"{host}:{port}"), timeout_s=60.0)
 print("listens on", *sorted(listens_on(psutil.Process())))
 """
 

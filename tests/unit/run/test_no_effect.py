@@ -165,12 +165,25 @@ def test_a_baseline_by_scenario_without_a_scenario_that_comes_twice_is_named() -
     config = scenario_baseline(self_play={"games_per_round": 100})
     (line,) = values_without_effect(config, {None: 100})
     assert line.startswith("objective.baseline: scenario is that of `mean`, because the 100 games of a round have 100 ")
-    assert values_without_effect(config, {None: 99}) == []
+    assert line.endswith("play at least 200 games, or set words.num_train to at most 50")
+    assert values_without_effect(config, {None: 50}) == []
     assert values_without_effect(config) == [], "words are not read for a plan"
     stream = scenario_baseline(schedule="stream", self_play={"games_per_round": 320})
     assert len(values_without_effect(stream, {None: 32})) == 1, "a version has 32 games"
     others = scenario_baseline(league={"past_share": 0.5})
     assert values_without_effect(others, {None: 1000}) == [], "each scenario is played from both seats"
+
+
+def test_a_baseline_by_scenario_that_most_scenarios_do_without_is_named() -> None:
+    """A group of one has nothing to be compared with: 98 of 99 words come once in 100 games."""
+    config = scenario_baseline(self_play={"games_per_round": 100})
+    (line,) = values_without_effect(config, {None: 99})
+    assert line == (
+        "objective.baseline: scenario is that of `mean` for 98 of 99 scenarios, because they come once in the 100 "
+        "games of a round; play at least 198 games, or set words.num_train to at most 50"
+    )
+    (line,) = values_without_effect(config, {None: 51})
+    assert "for 2 of 51 scenarios" in line
 
 
 def test_of_several_games_a_key_counts_if_any_of_them_uses_it() -> None:

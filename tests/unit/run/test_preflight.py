@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from cluster.checks import preflight
 from cluster.checks.preflight import check_claims, check_files, check_model, check_run, check_words
 from spag_ray.config.loading import parse_config
+from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, ModelError
 from spag_ray.game.words import top_words
 from spag_ray.games.kuhn import KuhnPoker
@@ -203,11 +205,27 @@ def test_a_colocated_learner_that_cannot_leave_its_gpu_is_refused(learner: dict[
 def test_a_model_that_could_not_be_written_after_its_training_is_refused(tiny_model: Path, tmp_path: Path) -> None:
     model = tmp_path / "model"
     shutil.copytree(tiny_model, model)
-    config = parse_config({"model": str(model), "imitation": {"enabled": False}, "engine": {"max_model_len": 8192}})
+    long = {"engine": {"max_model_len": 8192}, "learner": {"max_tokens_per_microbatch": 8192}}
+    config = parse_config({"model": str(model), "imitation": {"enabled": False}, **long})
     check_run(config, str(model), ["tiger"], ["apple"], [])
     (model / "generation_config.json").write_text('{"length_penalty": 2.0}')
     with pytest.raises(ModelError, match=r"can be read, but not saved.*length_penalty"):
         check_run(config, str(model), ["tiger"], ["apple"], [])
+
+
+def test_a_micro_batch_below_the_longest_game_is_refused_unless_nothing_is_trained(tiny_model: Path) -> None:
+    def config(tokens: int) -> RunConfig:
+        learner = {"packing": "none", "max_tokens_per_microbatch": tokens}
+        return parse_config({"prompts": "lines", "engine": {"max_model_len": 8192}, "learner": learner})
+
+    with pytest.raises(ConfigError, match=r"the rules take \d+ tokens .*max_tokens_per_microbatch is 2048") as caught:
+        check_model(config(2048), str(tiny_model), ["tiger"])
+    found = re.search(r"raise it to (\d+)", str(caught.value))
+    assert found is not None
+    check_model(config(int(found[1])), str(tiny_model), ["tiger"])
+    with pytest.raises(ConfigError, match=f"raise it to {found[1]}"):
+        check_model(config(int(found[1]) - 1), str(tiny_model), ["tiger"])
+    check_model(config(2048), str(tiny_model), ["tiger"], trains=False)
 
 
 def test_a_tokenizer_that_joins_a_line_end_to_the_next_line_is_refused_for_lines(
@@ -226,7 +244,8 @@ def test_a_tokenizer_that_joins_a_line_end_to_the_next_line_is_refused_for_lines
     shutil.copytree(tiny_model, model)
     PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="</s>").save_pretrained(model)
     change_json(model / "config.json", vocab_size=raw.get_vocab_size())
-    settings: dict[str, Any] = {"engine": {"max_model_len": 8192}, "learner": {"packing": "none"}}
+    learner = {"packing": "none", "max_tokens_per_microbatch": 8192}
+    settings: dict[str, Any] = {"engine": {"max_model_len": 8192}, "learner": learner}
     check_model(parse_config({**settings, "prompts": "flat"}), str(model), ["tiger"])
     with pytest.raises(
         ModelError, match=r"prompts: lines: the tokenizer cuts .* near .*\\nH.* set `prompts: flat`"

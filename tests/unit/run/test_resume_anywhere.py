@@ -297,12 +297,12 @@ class Streamed:
         self._num_learned = state.parts
         self._opponents = life.league.opponents()
 
-    def next_batch(self, what: str) -> list[Episode]:
+    def next_batch(self, what: str) -> tuple[list[Episode], set[int]]:
         words = WordStream(WORDS, 0, attacker_seats=2)
         leases: list[Lease] = [words.lease() for _ in range(2 * self._num_learned + 2)]
         return [
             self._life.play(str(STREAM), lease.index, lease.word, self._opponents(lease.index)) for lease in leases[-2:]
-        ]
+        ], set()
 
     def learned(self) -> dict[str, Any]:
         self._num_learned += 1

@@ -18,12 +18,14 @@ from cluster.run.training import MAX_UNDECIDED, Training, train
 from cluster.run.training_verbs import Trainer, asks_tasks
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.wire import decode
 from spag_ray.errors import InputError, LearnersLostError, RunFolderError, StopRequestedError
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
 from spag_ray.results.lines import Line
 from spag_ray.stages import Stage
+from tests.support.streams import finish, numbers, stream_of
 
 
 def game(number: int, outcome: Outcome = Outcome.ATTACKER_WINS) -> Episode:
@@ -103,11 +105,11 @@ class Played:
         yield self
         self.asked.append("stream ends")
 
-    def next_batch(self, what: str) -> list[Episode]:
+    def next_batch(self, what: str) -> tuple[list[Episode], set[int]]:
         if self.num_taken == self.stopped_at:
             raise StopRequestedError("asked to stop")
         self.num_taken += 1
-        return [game(self.num_taken, self.outcomes[self.num_taken - 1])]
+        return [game(self.num_taken, self.outcomes[self.num_taken - 1])], set()
 
     def learned(self) -> dict[str, Any]:
         return {"next": self.num_taken}
@@ -304,6 +306,43 @@ def test_a_stream_learns_version_by_version_and_is_saved_with_each_round() -> No
         "learn spag-2 part 1", "publish", "checkpoint version-4", "save spag-2", "evaluate spag-2",
         "stream ends",
     ]  # fmt: skip
+
+
+class Reused(Played):
+    """A run on a real stream, whose games the attacker wins; it writes down which games the league counts."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        self.stream = stream_of(**config["stream"])
+        self.trained: list[int] = []
+        self.counted: list[int] = []
+
+    def next_batch(self, what: str) -> tuple[list[Episode], set[int]]:
+        version = len(self.trained) // self.config.stream.games_per_version
+        for task in self.stream.lease("arena", 100):
+            finish(self.stream, task, version)
+        batch = self.stream.take()
+        self.trained += numbers(batch)
+        return [decode(data) for data in batch or ()], self.stream.repeated()
+
+    def record_opponents(self, episodes: list[Episode]) -> None:
+        self.counted += [each.number for each in episodes]
+
+    def learned(self) -> dict[str, Any]:
+        self.stream.advance({"policy": len(self.trained) // self.config.stream.games_per_version})
+        return self.stream.cursor()
+
+
+def test_a_game_that_is_trained_on_twice_counts_once_in_league_baseline_and_role_window() -> None:
+    stream = {"games_per_version": 8, "max_lag": 2, "reuse": 2}
+    run = Reused({**STREAM, "stream": stream, "objective": {"baseline": "moving", "baseline_decay": 0.9}})
+    asked_by_train(run)
+    different = set(run.trained)
+    assert len(different) < len(run.trained) == 4 * 8, "games were trained on twice"
+    assert sorted(run.counted) == sorted(different)
+    assert run.saved.role_wins == "a" * len(different)
+    assert run.saved.baselines is not None
+    assert run.saved.baselines["attacker"] == pytest.approx(1 - 0.9 ** len(different))
 
 
 def test_a_stream_that_is_stopped_is_left_where_it_was() -> None:
