@@ -36,12 +36,14 @@ def deepspeed_config(config: LearnerConfig, on_gpu: bool = False) -> dict[str, A
             f"{path or 'learner'}: ZeRO stage 0 with bfloat16 would add up gradients in bfloat16; "
             "set stage 1, or learner.dtype: float32"
         )
-    if "offload_optimizer" in zero:
+    parameters = merged["optimizer"]["params"]
+    if is_offloaded(zero, "offload_optimizer"):
         if on_gpu:
-            parameters = merged["optimizer"]["params"]
-            del parameters["torch_adam"], parameters["fused"]
+            parameters["torch_adam"] = False
         else:
             merged["zero_force_ds_cpu_optimizer"] = False
+    if not parameters["torch_adam"]:  # DeepSpeed's own optimisers do not know these keys
+        del parameters["torch_adam"], parameters["fused"]
     return merged
 
 
@@ -98,6 +100,7 @@ def _wanted(config: LearnerConfig) -> dict[str, Any]:
                 "betas": [0.9, 0.999],
                 "eps": 1e-8,
                 "weight_decay": config.weight_decay,
+                # Torch's fused Adam is one kernel, on CPUs too; DeepSpeed's would have to be compiled with nvcc.
                 "torch_adam": True,
                 "fused": True,
             },

@@ -49,6 +49,22 @@ def test_an_optimiser_offloaded_from_a_gpu_is_deepspeeds_own() -> None:
     assert "zero_force_ds_cpu_optimizer" not in on_gpu
 
 
+def test_an_optimiser_that_stays_on_the_gpu_is_torchs_whatever_the_file_says_of_offloading(tmp_path: Path) -> None:
+    """Without `torch_adam`, DeepSpeed would compile its own fused Adam with nvcc."""
+    stays = written(tmp_path, {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "none"}}})
+    parameters = deepspeed_config(LearnerConfig(deepspeed=stays), on_gpu=True)["optimizer"]["params"]
+    assert (parameters["torch_adam"], parameters["fused"]) == (True, True)
+
+
+def test_a_file_may_ask_for_deepspeeds_own_adam(tmp_path: Path) -> None:
+    own = written(tmp_path, {"optimizer": {"params": {"torch_adam": False}}})
+    assert "fused" not in deepspeed_config(LearnerConfig(deepspeed=own))["optimizer"]["params"]
+    on_host = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+    offloaded = written(tmp_path, {"optimizer": {"params": {"torch_adam": False}}, "zero_optimization": on_host})
+    parameters = deepspeed_config(LearnerConfig(deepspeed=offloaded), on_gpu=True)["optimizer"]["params"]
+    assert not {"torch_adam", "fused"} & set(parameters)
+
+
 @pytest.mark.parametrize(
     ("content", "run", "fault"),
     [
