@@ -178,7 +178,8 @@ class Learner:
                 for index, values in zip(micro_batch.sample_indices, logprobs, strict=True):
                     scores[index] = tuple(values.float().tolist())
         self._engine.module.train()
-        release_freed_memory()
+        if self._engine.module.device.type == "cpu":  # on a GPU, no micro-batch was in the host's memory
+            release_freed_memory()
         return scores
 
     def score_reference(
