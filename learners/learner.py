@@ -72,12 +72,12 @@ class Learner:
         module = _load(model, config, world)
         keep_freed_memory()
         if config.packing == "trees":
-            check_packable(module.config, config.max_tokens_per_microbatch)
+            check_packable(module.config, config.microbatch_tokens)
             if torch.cuda.is_available():
                 check_compiles(module.config, dtype, torch.device("cuda"))
             TargetHead.install(module)
         self.vocabulary_size = module.get_input_embeddings().num_embeddings
-        if config.gradient_checkpointing:
+        if config.checkpoints_gradients:
             module.gradient_checkpointing_enable({"use_reentrant": False})
         if config.freeze_embeddings:
             for layer in (module.get_input_embeddings(), module.get_output_embeddings()):
@@ -381,7 +381,7 @@ class Learner:
             assert stand_in is not None, "a rank without turns needs one to take part"
             turns = [stand_in]
         samples = [TokenSample(turn.prompt_ids, turn.target_ids) for turn in turns]
-        budget = self._config.max_tokens_per_microbatch
+        budget = self._config.microbatch_tokens
         cut: list[MicroBatch] = [*(pack if self._config.packing == "trees" else pad)(samples, budget)]
         return cut, int(max_over_ranks([len(cut)])[0])
 
