@@ -132,10 +132,17 @@ def tree_attention_forward(
     assert s_aux is None, "packing.check_packable refuses such models"
     groups = query.shape[1] // key.shape[1]
     if tree_attention.query_blocks is None:
-        attend = _compiled_flex_attention() if query.is_cuda else _flex_attention()
+        # Inside a compiled layer (engine.compile_layers) it is compiled with the layer.
+        is_alone = query.is_cuda and not torch.compiler.is_compiling()
+        attend = _compiled_flex_attention() if is_alone else _flex_attention()
         out = attend(query, key, value, block_mask=tree_attention.block_mask, scale=scaling, enable_gqa=groups > 1)
         return out.transpose(1, 2).contiguous(), None
-    blocks = tree_attention.query_blocks
+    return _in_query_blocks(query, key, value, tree_attention.query_blocks, scaling), None
+
+
+@torch.compiler.disable  # every tree has other blocks, and would be compiled again
+def _in_query_blocks(query: Tensor, key: Tensor, value: Tensor, blocks: QueryBlocks, scaling: float | None) -> Tensor:
+    groups = query.shape[1] // key.shape[1]
     # Query heads that share a key head are rows of one product: fewer and larger ones, and no copies of the keys.
     queries = query.unflatten(1, (-1, groups)).split(blocks.block_sizes, 3)
     keys, values = (states.index_select(2, blocks.keys).split(blocks.num_keys, 2) for states in (key, value))
@@ -145,7 +152,7 @@ def tree_attention_forward(
         ).unflatten(2, (groups, -1))
         for some, seen, states, mask in zip(queries, keys, values, blocks.masks, strict=True)
     ]
-    return torch.cat(outs, 3).flatten(1, 2).transpose(1, 2).contiguous(), None
+    return torch.cat(outs, 3).flatten(1, 2).transpose(1, 2).contiguous()
 
 
 def _flex_attention() -> Any:

@@ -155,6 +155,9 @@ class LearnerConfig(Part):
     gradient_checkpointing: bool | Literal["auto"] = Field(
         False, description="less memory for a third more time; `auto`: only where a GPU's memory is too small without"
     )
+    compile: Literal["off", "layers"] = Field(
+        "off", description="`layers`: torch.compile of each decoder layer; the first steps are slower, not with ZeRO-3"
+    )
     reference: Literal["recompute", "engine", "none"] = Field(
         "recompute",
         description="log-probabilities at a stage's start: recomputed by the learner; `engine`: those sampled with "
