@@ -27,6 +27,9 @@ from spag_ray.errors import LearnerError
 TREE = "token_tree"
 # Smaller blocks read fewer masked keys, larger ones call the kernel less often; 256 was fastest on the CPUs measured.
 BLOCK_TOKENS = 256
+# Queries and keys of one block of a GPU's mask. Triton's tiles of 128 have to divide it, so smaller ones are refused;
+# gpu-check ("attention layouts") measures larger ones.
+FLEX_BLOCK_TOKENS = 128
 
 
 @dataclass(frozen=True)
@@ -85,13 +88,25 @@ def query_blocks(
 
 def flex_block_mask(subtree_ends: Tensor) -> Any:
     """`ancestor_mask` as FlexAttention's BlockMask; it can be made on any device but is faster only on a GPU."""
+    return (_compiled_block_mask() if subtree_ends.is_cuda else _block_mask)(subtree_ends)
+
+
+def _block_mask(subtree_ends: Tensor) -> Any:
     from torch.nn.attention.flex_attention import create_block_mask
 
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (key <= query) & (query < subtree_ends[key])
 
-    num_tokens = len(subtree_ends)
-    return create_block_mask(sees, None, None, num_tokens, num_tokens, device=str(subtree_ends.device))
+    num_tokens, device = len(subtree_ends), str(subtree_ends.device)
+    # A global number is a constant of the compiled graph; an argument would become a variable size.
+    return create_block_mask(sees, None, None, num_tokens, num_tokens, device=device, BLOCK_SIZE=FLEX_BLOCK_TOKENS)
+
+
+@cache
+def _compiled_block_mask() -> Any:
+    # Uncompiled, every micro-batch would write the whole [T, T] mask several times. Two graphs are enough for all
+    # lengths: one block or several.
+    return torch.compile(_block_mask, dynamic=True, fullgraph=True)
 
 
 def tree_attention_forward(
@@ -117,10 +132,17 @@ def tree_attention_forward(
     assert s_aux is None, "packing.check_packable refuses such models"
     groups = query.shape[1] // key.shape[1]
     if tree_attention.query_blocks is None:
-        attend = _compiled_flex_attention() if query.is_cuda else _flex_attention()
+        # Inside a compiled layer (engine.compile_layers) it is compiled with the layer.
+        is_alone = query.is_cuda and not torch.compiler.is_compiling()
+        attend = _compiled_flex_attention() if is_alone else _flex_attention()
         out = attend(query, key, value, block_mask=tree_attention.block_mask, scale=scaling, enable_gqa=groups > 1)
         return out.transpose(1, 2).contiguous(), None
-    blocks = tree_attention.query_blocks
+    return _in_query_blocks(query, key, value, tree_attention.query_blocks, scaling), None
+
+
+@torch.compiler.disable  # every tree has other blocks, and would be compiled again
+def _in_query_blocks(query: Tensor, key: Tensor, value: Tensor, blocks: QueryBlocks, scaling: float | None) -> Tensor:
+    groups = query.shape[1] // key.shape[1]
     # Query heads that share a key head are rows of one product: fewer and larger ones, and no copies of the keys.
     queries = query.unflatten(1, (-1, groups)).split(blocks.block_sizes, 3)
     keys, values = (states.index_select(2, blocks.keys).split(blocks.num_keys, 2) for states in (key, value))
@@ -130,7 +152,7 @@ def tree_attention_forward(
         ).unflatten(2, (groups, -1))
         for some, seen, states, mask in zip(queries, keys, values, blocks.masks, strict=True)
     ]
-    return torch.cat(outs, 3).flatten(1, 2).transpose(1, 2).contiguous(), None
+    return torch.cat(outs, 3).flatten(1, 2).transpose(1, 2).contiguous()
 
 
 def _flex_attention() -> Any:
@@ -159,8 +181,8 @@ def check_compiles(config: PreTrainedConfig, dtype: torch.dtype, device: torch.d
         torch.zeros(1, heads, num_tokens, head_dim, dtype=dtype, device=device, requires_grad=True)
         for heads in (num_heads, num_key_heads, num_key_heads)
     )
-    mask = flex_block_mask(torch.full((num_tokens,), num_tokens, device=device))
     try:
+        mask = flex_block_mask(torch.full((num_tokens,), num_tokens, device=device))
         out = _compiled_flex_attention()(query, key, value, block_mask=mask, enable_gqa=num_heads > num_key_heads)
         out.sum().backward()
     except (RuntimeError, ImportError, OSError, ValueError) as error:

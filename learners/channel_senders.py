@@ -77,8 +77,8 @@ class Sender:
         except Exception:
             if not self._is_aborted:
                 raise
-        # Also after the last weight was sent: it would stay gathered here (ZeRO-3), and the next step would not gather here
-        # what it gathers on the other ranks.
+        # Also after the last weight was sent: it would stay gathered here (ZeRO-3), and the next step would gather less
+        # here than on the other ranks.
         self._weights.walk_to_the_end()
         return not self._is_aborted
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,7 @@ from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum
 from deepspeed.runtime.zero.partition_parameters import DeepSpeedTensorOverride, PartitionedParamStatus
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from learners.deepspeed_config import deepspeed_config
 from spag_ray.config.parts import LearnerConfig
@@ -61,6 +63,8 @@ class TrainingEngine:
         self._zero_stage = settings["zero_optimization"]["stage"]
         _join(world, config.timeout_s)
         _find_ninja()
+        if config.compile == "layers":
+            compile_layers(model, is_partitioned=self.is_partitioned)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         try:
             self._engine, self._optimizer, _, _ = deepspeed.initialize(
@@ -218,6 +222,26 @@ def move_frozen(module: nn.Module, device: torch.device) -> None:
             held.data = held.data.to(device, non_blocking=True)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+
+
+def compile_layers(module: nn.Module, is_partitioned: bool) -> None:
+    """`learner.compile: layers`: compile each decoder layer at its first call. The layers share one compilation, sizes
+    are symbolic, and weights keep their names. Attention over trees runs uncompiled inside them on a CPU.
+
+    Raises LearnerError for a model without such layers, under ZeRO-3, and where a CPU's compiler is missing.
+    """
+    layers = [each for each in module.modules() if isinstance(each, GradientCheckpointingLayer)]
+    if not layers:
+        reason = "this model has no decoder layers as transformers writes them"
+    elif is_partitioned:
+        reason = "ZeRO-3 gathers the weights of a layer piece by piece, between its operations"
+    elif not torch.cuda.is_available() and not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++"))):
+        reason = "there is no C++ compiler (g++) on the PATH"
+    else:
+        for layer in layers:
+            layer.compile(dynamic=True)
+        return
+    raise LearnerError(f"learner.compile: layers is not possible here: {reason}; set learner.compile: off")
 
 
 class Partition:

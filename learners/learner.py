@@ -65,12 +65,12 @@ class Learner:
         module = _load(model, config, world)
         keep_freed_memory()
         if config.packing == "trees":
-            check_packable(module.config, config.max_tokens_per_microbatch)
+            check_packable(module.config, config.microbatch_tokens)
             if torch.cuda.is_available():
                 check_compiles(module.config, dtype, torch.device("cuda"))
             TargetHead.install(module)
         self.vocabulary_size = module.get_input_embeddings().num_embeddings
-        if config.gradient_checkpointing:
+        if config.checkpoints_gradients:
             module.gradient_checkpointing_enable({"use_reentrant": False})
         if config.freeze_embeddings:
             for layer in (module.get_input_embeddings(), module.get_output_embeddings()):
@@ -171,7 +171,8 @@ class Learner:
                 for index, values in zip(micro_batch.sample_indices, found, strict=True):
                     scores[index] = values
         self._engine.module.train()
-        release_freed_memory()
+        if self._engine.module.device.type == "cpu":  # on a GPU, no micro-batch was in the host's memory
+            release_freed_memory()
         return scores
 
     def score_reference(
@@ -332,7 +333,7 @@ class Learner:
         if not turns:
             assert stand_in is not None, "a rank without turns needs one to take part"
             turns = [stand_in]
-        budget = self._config.max_tokens_per_microbatch
+        budget = self._config.microbatch_tokens
         cut: list[MicroBatch] = [*(pack if self._config.packing == "trees" else pad)(turns, budget)]
         return cut, int(gathered_over_ranks([len(cut)]).max())
 

@@ -50,7 +50,10 @@ def placement_check(config: RunConfig, nodes: Sequence[NodeResources]) -> CheckR
 
 def plan_checks(config: RunConfig) -> Iterator[CheckResult]:
     """What would stop a run on these or any other nodes. Raises ModelError for a model folder that cannot be read."""
-    yield from (CheckResult("plan", "fail", fault) for fault in plan_faults(make_plan(config)))
+    plan = make_plan(config)
+    if plan.chosen is not None:
+        yield CheckResult("plan", "pass", plan.chosen)
+    yield from (CheckResult("plan", "fail", fault) for fault in plan_faults(plan))
 
 
 def object_store_checks(config: RunConfig, size: ModelSize, nodes: Sequence[Node]) -> Iterator[CheckResult]:

@@ -23,6 +23,7 @@ from actors.models import resolve_model
 from cluster.checks.check_results import CheckResult, object_store_checks, placement_check, plan_checks, report_checks
 from cluster.checks.imports import IMPORT_WITHIN_S, environment_of, needs_of
 from cluster.checks.node_report import NodeReport, Wanted, look
+from cluster.planning.micro_batches import with_planned_learner
 from cluster.planning.model_size import model_size
 from cluster.runtime.nodes import ray_nodes
 from cluster.runtime.ray_session import is_job
@@ -56,6 +57,7 @@ def cluster_checks(config: RunConfig, model: str | None, run_dir: Path) -> Itera
     with contextlib.suppress(ModelError):  # the check of the model says so
         size = model_size(model or config.model, config.model_shape)
         yield from plan_checks(config)
+        config = with_planned_learner(config, size)
     if size is not None:
         yield from object_store_checks(config, size, nodes)
     with _token(run_dir) as token:

@@ -16,6 +16,8 @@ from actors.endpoint_policy import Endpoint, check_endpoint
 from actors.lm_eval_tasks import Shelf, harness_environment
 from actors.models import load_tokenizer, resolve_model
 from cluster.checks.imports import imports_checked
+from cluster.planning.micro_batches import with_planned_learner
+from cluster.planning.model_size import model_size
 from cluster.planning.plan_checks import check_engine, micro_batch_fault, room_fault
 from cluster.tracking.wandb import check_tracking
 from learners.deepspeed_config import deepspeed_config, sleep_fault
@@ -104,10 +106,11 @@ def check_model(config: RunConfig, model: str, words: Sequence[str], trains: boo
     settings = read_config(model)
     _check_length(config, settings)
     rules, num_turns = _check_prompts(config, model, words, getattr(settings.get_text_config(), "vocab_size", None))
-    if fault := room_fault(config, rules, num_turns) or (trains and micro_batch_fault(config, rules, num_turns)):
+    planned = with_planned_learner(config, model_size(model, config.model_shape))
+    if fault := room_fault(config, rules, num_turns) or (trains and micro_batch_fault(planned, rules, num_turns)):
         raise ConfigError(fault)
     if config.learner.packing == "trees":
-        check_packable(settings, config.learner.max_tokens_per_microbatch)
+        check_packable(settings, planned.learner.microbatch_tokens)
 
 
 def check_loading(model: str) -> None:

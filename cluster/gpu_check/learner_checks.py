@@ -55,7 +55,7 @@ def attention(told: Told) -> Finding:
         worst = max(worst, found)
     samples = list(itertools.chain(*games_of(20, 1000)))
     [tree] = pack(samples, max_tokens=100_000)
-    figures["tree_ms"], figures["padded_ms"] = _speeds(tree, samples, told.device)
+    figures["tree_ms"], figures["padded_ms"] = speeds(tree, samples, told.device)
     figures["worst_error"] = worst
     figures["speedup"] = figures["padded_ms"] / figures["tree_ms"]
     text = (
@@ -91,7 +91,7 @@ def _attend(parents: Tensor, subtree_ends: Tensor, device: str) -> float:
     return max(float((mine.float() - other).detach().norm() / other.detach().norm()) for mine, other in pairs)
 
 
-def _speeds(tree: Any, samples: Sequence[Any], device: str) -> tuple[float, float]:
+def speeds(tree: Any, samples: Sequence[Any], device: str) -> tuple[float, float]:
     """Milliseconds of forward and backward: over the tree, and over one padded row per sample."""
     from learners.attention import plan_attention, tree_attention_forward
 

@@ -37,6 +37,7 @@ from cluster.gpu_check.engine_checks import (
     run_two_ranks,
     two_gpus,
 )
+from cluster.gpu_check.layout_checks import layouts
 from cluster.gpu_check.learner_checks import (
     LEARNER,
     MODULES,
@@ -51,6 +52,7 @@ from cluster.gpu_check.learner_checks import (
 CPU_ADAM = ("g++",)  # DeepSpeed compiles its optimiser for offloaded states on first use
 CHECKS = (
     Check("attention", attention, MODULES),
+    Check("attention layouts", layouts, MODULES),
     Check("head", head, MODULES),
     Check("learner ZeRO-1", partial(learner, zero_stage=1), LEARNER),
     Check("learner ZeRO-2", partial(learner, zero_stage=2), LEARNER),

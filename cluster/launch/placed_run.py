@@ -18,6 +18,8 @@ from cluster.checks.cluster_checks import check_cluster
 from cluster.checks.preflight import check_files, check_run, check_with_imports
 from cluster.handles import Ref
 from cluster.monitor.progress import watch
+from cluster.planning.micro_batches import with_planned_learner
+from cluster.planning.model_size import model_size
 from cluster.planning.reservation import free, reservation_of
 from cluster.rollout.game_rules import every_rules
 from cluster.run.checkpoint import to_resume
@@ -79,7 +81,7 @@ def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
         actor = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(Run).options(
             name=f"run-{folder.name}", namespace=NAMESPACE, lifetime="detached", num_cpus=0
         )
-        run: RunHandle = actor.remote(config, lease, *prepared, every_rules(config))
+        run: RunHandle = actor.remote(planned(config, prepared.model), lease, *prepared, every_rules(config))
         try:
             get(run.status.remote())  # an error of its constructor is raised here
             run.train_alone.remote()
@@ -88,6 +90,12 @@ def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
             raise
         lease.hand_over()  # the Run has adopted it, and keeps it after this process
     return warnings
+
+
+def planned(config: RunConfig, model: str) -> RunConfig:
+    """A run's configuration with numbers in place of each `auto`. The run folder keeps `auto`: a run may be resumed on
+    larger GPUs."""
+    return with_planned_learner(config, model_size(model, config.model_shape))
 
 
 def stream_hint(config: RunConfig) -> str | None:
@@ -169,7 +177,8 @@ def placed_run(
         lease = lease or stack.enter_context(held(folder))
         stack.enter_context(ray_session(config.cluster))
         actor = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(Run).options(name=f"run-{folder.name}", num_cpus=0)
-        run: RunHandle = actor.remote(config, lease, model, words, held_out, cards, every_rules(config))
+        of_run = planned(config, model), lease, model, words, held_out, cards, every_rules(config)
+        run: RunHandle = actor.remote(*of_run)
         try:
             yield run
         except (KeyboardInterrupt, StopRequestedError) as stop:

@@ -33,8 +33,8 @@ def out_of_memory(text: str) -> str | None:
 def memory_advice(config: RunConfig, model: str) -> str:
     """What was planned for a rank (planning/memory.py), and what to change."""
     learner = config.learner
-    keys = [f"lower learner.max_tokens_per_microbatch ({learner.max_tokens_per_microbatch})"]
-    if not learner.gradient_checkpointing:
+    keys = [f"lower learner.max_tokens_per_microbatch ({learner.microbatch_tokens})"]
+    if not learner.checkpoints_gradients:
         keys.append("set learner.gradient_checkpointing: true")
     zero = deepspeed_config(learner, on_gpu=learner.num_gpus > 0)["zero_optimization"]
     if zero["stage"] < 3:

@@ -188,7 +188,7 @@ class StageSamples:
     @property
     def _longest(self) -> int:
         """Tokens of the longest sample that is added to a game."""
-        return min(self._config.engine.max_model_len, self._config.learner.max_tokens_per_microbatch)
+        return min(self._config.engine.max_model_len, self._config.learner.microbatch_tokens)
 
     def _record(self, games: list[GameSample], what: str, may_be_empty: bool, name: str | None = None) -> None:
         """Nothing of a stage without games: it is an error. `name`: of one of several games."""

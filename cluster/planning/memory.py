@@ -22,6 +22,8 @@ GIB = 2**30
 VLLM_BYTES = 2 * GIB
 # DeepSpeed's default.
 MAX_LIVE_PARAMETERS = 1_000_000_000
+# Share of a GPU's memory; the rest is for what the estimate leaves out.
+WELL_FILLED = 0.9
 
 
 @dataclass(frozen=True)
@@ -231,10 +233,10 @@ def _activations(config: RunConfig, size: ModelSize) -> list[Part]:
     shape, learner = size.shape, config.learner
     if shape is None:
         return []
-    tokens, width = learner.max_tokens_per_microbatch, bytes_of(learner.dtype)
+    tokens, width = learner.microbatch_tokens, bytes_of(learner.dtype)
     block = tokens * block_bytes_per_token(size, width)
     layers = shape.num_hidden_layers
-    if learner.gradient_checkpointing:
+    if learner.checkpoints_gradients:
         kept = layers * tokens * shape.hidden_size * width
         one = f"{layers} layers x {tokens} tokens x {shape.hidden_size} x {width} B"
         told = f"{one}, and {block / GIB:.2f} GiB of one layer"

@@ -61,11 +61,12 @@ def micro_batch_fault(config: RunConfig, rules: int, num_turns: int) -> str | No
     """Why a game of self-play may have a sample that the learner refuses, and what to change; None if it cannot. A
     game's last turn with its prompt is its longest sample, as long as the whole game. Arguments as in `room_fault`."""
     needed, taken = _longest_game(config, rules, num_turns)
-    if needed <= config.learner.max_tokens_per_microbatch or not config.self_play.rounds:
+    most = config.learner.max_tokens_per_microbatch
+    if most == "auto" or needed <= most or not config.self_play.rounds:  # `auto` is checked when it is planned
         return None
     return (
         f"a turn and its prompt may not fit a micro-batch: {taken}, but learner.max_tokens_per_microbatch is "
-        f"{config.learner.max_tokens_per_microbatch}; raise it to {needed}, or shorten the turns"
+        f"{most}; raise it to {needed}, or shorten the turns"
     )
 
 

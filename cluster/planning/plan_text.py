@@ -92,6 +92,8 @@ def _memory(plan: Plan) -> Iterator[str]:
     room = f" of {config.cluster.gpu_gib:g}"
     on_gpu = config.learner.num_gpus > 0
     yield f"memory of a learner rank   {plan.learner.num_bytes / GIB:.1f} GiB{room + ' on its GPU' if on_gpu else ''}"
+    if plan.chosen is not None:
+        yield f"    {plan.chosen}"
     yield from _parts(plan.learner.parts)
     if plan.learner.host_parts:
         yield f"  and on the host, not all at the same time: {plan.learner.host_bytes / GIB:.1f} GiB"

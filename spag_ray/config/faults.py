@@ -36,6 +36,8 @@ _WORDS = {
     "dict_type": _GROUP,
     "model_type": _GROUP,
 }
+# What pydantic appends to a key whose value may also be `auto`: the kind of value that was tried.
+_KINDS_BESIDE_AUTO = ("constrained-int", "bool")
 _MAX_GOT = 200  # characters of a value that is repeated
 
 
@@ -43,13 +45,15 @@ def first_fault(error: ValidationError, model: type[BaseModel]) -> tuple[str, st
     """(key, what is wrong with it) of the first fault, in one line; an empty key for the whole. `model`: of the
     settings, whose keys are suggested for one that is unknown."""
     fault = error.errors()[0]
-    key = ".".join(str(part) for part in fault["loc"] if part not in KINDS_OF_NUMBER)
+    key = ".".join(str(part) for part in fault["loc"] if part not in (*KINDS_OF_NUMBER, *_KINDS_BESIDE_AUTO))
     if fault["type"] == "extra_forbidden":
         known = list(_known_keys(model.model_fields))
         nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
         same_leaf = [other for other in known if other.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
         return "", f"unknown key {key!r}; the nearest known one is {(same_leaf or nearest)[0]!r}"
     message = " ".join(_in_words(fault).split())
+    if fault["loc"][-1:] and fault["loc"][-1] in _KINDS_BESIDE_AUTO:
+        message += ", or auto"
     is_secret = fault["loc"][1:2] == ("env",) or "'env'" in repr(fault["input"])  # values of environment variables
     is_group = isinstance(fault["input"], Mapping) and fault["type"] in ("value_error", "assertion_error")
     if not key or is_secret or is_group:

@@ -147,8 +147,17 @@ class LearnerConfig(Part):
     deepspeed: str | None = Field(None, description="a DeepSpeed JSON of your own, or one of configs/deepspeed/")
     dtype: Literal["bfloat16", "float32"] = Field("bfloat16", description="bfloat16 keeps float32 master weights")
     packing: Literal["trees", "none"] = Field("trees", description="`none`: one row per sample, for any causal LM")
-    max_tokens_per_microbatch: int = Field(2048, ge=16, description="distinct tokens of one packed token tree")
-    gradient_checkpointing: bool = Field(False, description="less memory for a third more time")
+    max_tokens_per_microbatch: Annotated[int, Field(ge=16)] | Literal["auto"] = Field(
+        2048,
+        description="distinct tokens of one packed token tree; `auto`: on a GPU as many as the memory plan allows, at "
+        "most 16384, on CPUs 2048",
+    )
+    gradient_checkpointing: bool | Literal["auto"] = Field(
+        False, description="less memory for a third more time; `auto`: only where a GPU's memory is too small without"
+    )
+    compile: Literal["off", "layers"] = Field(
+        "off", description="`layers`: torch.compile of each decoder layer; the first steps are slower, not with ZeRO-3"
+    )
     reference: Literal["recompute", "engine", "none"] = Field(
         "recompute",
         description="log-probabilities at a stage's start: recomputed by the learner; `engine`: those sampled with "
@@ -179,6 +188,18 @@ class LearnerConfig(Part):
     timeout_s: float = Field(
         1800, gt=0, description="deadline of one learner call, and how long ranks wait for each other in it"
     )
+
+    @property
+    def microbatch_tokens(self) -> int:
+        """max_tokens_per_microbatch of a planned run, which has no `auto` (cluster/planning/micro_batches.py)."""
+        assert self.max_tokens_per_microbatch != "auto", "a run is planned before its learner starts"
+        return self.max_tokens_per_microbatch
+
+    @property
+    def checkpoints_gradients(self) -> bool:
+        """gradient_checkpointing of a planned run."""
+        assert self.gradient_checkpointing != "auto", "a run is planned before its learner starts"
+        return self.gradient_checkpointing
 
 
 class ImitationConfig(Part):

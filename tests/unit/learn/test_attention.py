@@ -3,7 +3,8 @@ rest: what it computes."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -54,6 +55,31 @@ def test_a_gpu_traces_attention_four_times_whatever_the_lengths(graphs: Callable
 
     assert graphs() == 4, "one block or several, with and without gradient"
     assert graphs() < torch._dynamo.config.recompile_limit
+
+
+def test_a_gpu_traces_the_mask_twice_whatever_the_lengths(
+    graphs: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled, plain = attention._compiled_block_mask.__wrapped__(), attention._block_mask
+    for num_tokens in LENGTHS:
+        half = num_tokens // 2
+        ends = torch.tensor([num_tokens, *[half] * (half - 1), *[num_tokens] * (num_tokens - half)])
+        mine, expected = compiled(ends), plain(ends)
+        assert torch.equal(mine.to_dense(), expected.to_dense())
+        assert torch.equal(mine.full_kv_num_blocks, expected.full_kv_num_blocks)
+        assert mine.BLOCK_SIZE == expected.BLOCK_SIZE == (attention.FLEX_BLOCK_TOKENS,) * 2
+    assert graphs() == 2, "one block or several"
+
+    monkeypatch.setattr(attention, "_block_mask", compiled)
+    for num_tokens in LENGTHS:
+        attend_in_a_tree(num_tokens, with_gradient=True)
+    assert graphs() == 4, "attention under a compiled mask is traced no more often"
+
+
+def test_a_mask_is_compiled_on_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "_compiled_block_mask", lambda: lambda _: "compiled")
+    assert flex_block_mask(cast(torch.Tensor, SimpleNamespace(is_cuda=True))) == "compiled"
+    assert flex_block_mask(torch.tensor([2, 2])) != "compiled"
 
 
 def test_a_trace_too_many_is_an_error_and_not_a_slow_run(graphs: Callable[[], int]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 
 from learners.deepspeed_config import deepspeed_config, loads_in_parts
 from spag_ray.config.parts import LearnerConfig
@@ -41,12 +42,55 @@ def test_a_value_of_the_file_is_used_where_the_run_says_nothing(tmp_path: Path) 
     assert found["gradient_clipping"] == 0.3
 
 
+SIZES = (
+    "reduce_bucket_size",
+    "allgather_bucket_size",
+    "stage3_prefetch_bucket_size",
+    "stage3_param_persistence_threshold",
+)
+
+
+@pytest.mark.parametrize("name", [None, "zero3", "zero3_offload"])
+def test_messages_between_nodes_are_larger_than_within_one(name: str | None) -> None:
+    def sizes(num_ranks: int) -> list[int]:
+        zero = deepspeed_config(LearnerConfig(deepspeed=name, num_ranks=num_ranks))["zero_optimization"]
+        return [zero[key] for key in SIZES]
+
+    assert sizes(1) == sizes(8)
+    assert sizes(9) == sizes(32)
+    assert all(one < other for one, other in zip(sizes(8), sizes(9), strict=True))
+
+
+def test_deepspeed_takes_the_sizes_of_messages_and_a_file_overrides_them(tmp_path: Path) -> None:
+    found = deepspeed_config(LearnerConfig(deepspeed="zero3", num_ranks=16))["zero_optimization"]
+    read = DeepSpeedZeroConfig(**found)
+    assert (read.prefetch_bucket_size, read.param_persistence_threshold) == (200_000_000, 1_000_000)
+    mine = written(tmp_path, {"zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size": 7}})
+    assert deepspeed_config(LearnerConfig(deepspeed=mine))["zero_optimization"]["stage3_prefetch_bucket_size"] == 7
+
+
 def test_an_optimiser_offloaded_from_a_gpu_is_deepspeeds_own() -> None:
     config = LearnerConfig(deepspeed="zero2_offload")
     assert deepspeed_config(config)["zero_force_ds_cpu_optimizer"] is False
     on_gpu = deepspeed_config(config, on_gpu=True)
     assert "torch_adam" not in on_gpu["optimizer"]["params"]
     assert "zero_force_ds_cpu_optimizer" not in on_gpu
+
+
+def test_an_optimiser_that_stays_on_the_gpu_is_torchs_whatever_the_file_says_of_offloading(tmp_path: Path) -> None:
+    """Without `torch_adam`, DeepSpeed would compile its own fused Adam with nvcc."""
+    stays = written(tmp_path, {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "none"}}})
+    parameters = deepspeed_config(LearnerConfig(deepspeed=stays), on_gpu=True)["optimizer"]["params"]
+    assert (parameters["torch_adam"], parameters["fused"]) == (True, True)
+
+
+def test_a_file_may_ask_for_deepspeeds_own_adam(tmp_path: Path) -> None:
+    own = written(tmp_path, {"optimizer": {"params": {"torch_adam": False}}})
+    assert "fused" not in deepspeed_config(LearnerConfig(deepspeed=own))["optimizer"]["params"]
+    on_host = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+    offloaded = written(tmp_path, {"optimizer": {"params": {"torch_adam": False}}, "zero_optimization": on_host})
+    parameters = deepspeed_config(LearnerConfig(deepspeed=offloaded), on_gpu=True)["optimizer"]["params"]
+    assert not {"torch_adam", "fused"} & set(parameters)
 
 
 @pytest.mark.parametrize(

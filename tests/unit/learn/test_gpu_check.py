@@ -16,12 +16,14 @@ from torch import nn
 
 import learners.head
 from cluster.checks.preflight import check_files
-from cluster.gpu_check import engine_checks, learner_checks, run_checks
+from cluster.gpu_check import engine_checks, layout_checks, learner_checks, run_checks
 from cluster.gpu_check.check import Check, Finding, Told
+from cluster.gpu_check.layout_checks import layouts
 from cluster.gpu_check.learner_checks import attention, head
 from cluster.gpu_check.run_checks import CHECKS, reason_of, run_all, why_not
 from cluster.planning.placement_faults import placement_fault
 from cluster.types import NodeResources
+from learners import attention as attention_module
 from learners.engine import move_frozen
 from spag_ray.config.loading import load_config
 from spag_ray.training_data.stage_spec import StageSpec
@@ -60,6 +62,26 @@ def test_arithmetic_is_compared_and_not_only_run(tmp_path: Path, monkeypatch: py
     assert not attention(told).passed
     monkeypatch.setattr("learners.head._at_least_float32", lambda dtype: dtype)  # log-probabilities in bfloat16
     assert not head(told).passed
+
+
+def test_trees_and_padded_rows_are_timed_at_every_length_and_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = layouts(Told("tiny", tmp_path, "cpu")).figures
+    for length in (250, 500):
+        assert found[f"padded_tokens_{length}"] > found[f"tree_tokens_{length}"] >= length
+        for name in ("tree_ms", "padded_ms", "tree_layer_ms", "padded_layer_ms", "mask_ms"):
+            assert found[f"{name}_{length}"] > 0
+
+    def times(told: Told, samples: list[Any]) -> dict[str, float]:
+        at = len(samples) * attention_module.FLEX_BLOCK_TOKENS / 128
+        return {"tree_layer_ms": 30.0, "padded_layer_ms": at, "mask_ms": 28.0}
+
+    monkeypatch.setattr(layout_checks, "_times", times)
+    found = layouts(Told("qwen2.5-1.5b", tmp_path)).figures
+    assert found["padded_layer_ms_4096_blocks_256"] == 2 * found["padded_layer_ms_4096"]
+    assert found["faster_from_tokens"] == 2048, "31 ms against 48 of 12 games, and against 28 of 7 games at 1024"
+    assert attention_module.FLEX_BLOCK_TOKENS == 128
 
 
 def test_a_few_logits_that_are_rounded_to_the_next_number_are_no_fault(

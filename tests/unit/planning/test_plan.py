@@ -158,6 +158,7 @@ def test_a_model_that_nobody_knows_is_said_to_be_unknown(tmp_path: Path) -> None
         (["engine.gpu_memory_utilization=0.16"], "does not hold one sequence"),
         (["engine.gpu_memory_utilization=0.25"], "engine.max_num_seqs is 64"),
         (["engine.tensor_parallel_size=3"], "32 attention heads"),
+        (["learner.zero_stage=3", "learner.num_ranks=1"], "ZeRO-3 divides a model over ranks"),
     ],
 )
 def test_what_does_not_fit_is_noted(changes: list[str], noted: str) -> None:
