@@ -50,8 +50,7 @@ def _times(told: Told, samples: list[Any]) -> dict[str, float]:
     from transformers import AutoConfig, AutoModel
 
     from learners.attention import TREE, plan_attention
-    from learners.packing import pack
-    from learners.padding import pad
+    from learners.packing import pack, pad
 
     [tree] = pack(samples, max_tokens=100_000)
     rows = pad(samples, tree.num_tokens)  # micro-batches of as many tokens as the tree
@@ -67,15 +66,15 @@ def _times(told: Told, samples: list[Any]) -> dict[str, float]:
 
     in_trees, padded, planned = layer(TREE), layer("sdpa"), plan()
     token_ids, positions = tree.token_ids.to(device)[None], tree.positions.to(device)[None]
-    padded_ids = [(each.token_ids.to(device), each.mask.to(device)) for each in rows]
+    padded_ids = [each.token_ids.to(device) for each in rows]
 
     def of_tree() -> None:
         out = in_trees(input_ids=token_ids, position_ids=positions, tree_attention=planned, use_cache=False)
         out.last_hidden_state.sum().backward()
 
     def of_rows() -> None:
-        for ids, mask in padded_ids:
-            padded(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state.sum().backward()
+        for ids in padded_ids:
+            padded(input_ids=ids, use_cache=False).last_hidden_state.sum().backward()
 
     tree_ms, padded_ms = speeds(tree, samples, told.device)
     return {

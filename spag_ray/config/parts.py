@@ -185,9 +185,7 @@ class LearnerConfig(Part):
         {}, description="environment of every rank, set before it loads its libraries (NCCL_SOCKET_IFNAME, ...)"
     )
     bucket_bytes: int = Field(64 * 2**20, ge=1024, description="size cap of one bucket of a weight snapshot")
-    timeout_s: float = Field(
-        1800, gt=0, description="deadline of one learner call, and how long ranks wait for each other in it"
-    )
+    timeout_s: float = Field(1800, gt=0, description="deadline of one learner call, and of its ranks' waits in it")
 
     @property
     def microbatch_tokens(self) -> int:
