@@ -244,7 +244,7 @@ class SelfPlayConfig(Part):
         description="objective.kl_coeff of the last round, in the same way (the same in every round if empty)",
     )
     sft_file: str | None = Field(None, description="instruction/input/output JSON trained on together with the games")
-    sft_rows_per_step: int = Field(8, ge=1)
+    sft_rows_per_step: int = Field(8, ge=1, description="the next SFT rows of endless shuffled passes, in each step")
     on_collapse: Literal["off", "warn", "mix", "stop"] = Field(
         "off",
         description="when held-out ties, breaches, right guesses, entropy or the score against evaluation.against are "
