@@ -77,7 +77,7 @@ class TrainingEngine:
         if hasattr(self._optimizer, "check_grad_overflow"):
             self._optimizer.check_grad_overflow = True
         if self._zero_stage in (1, 2):
-            # Before that check of the norm, DeepSpeed would look at every gradient by itself, and wait for the device.
+            # Before that check of the norm, DeepSpeed would wait for the device to say if any gradient is not finite.
             self._optimizer.check_overflow = lambda *_, **__: None
 
     @property
@@ -120,7 +120,12 @@ class TrainingEngine:
             self._engine.step()
             return norm
         self._engine.step()
-        return None if self._optimizer.overflow else torch.as_tensor(self._engine.get_global_grad_norm())
+        if not self._optimizer.overflow:
+            return torch.as_tensor(self._engine.get_global_grad_norm())
+        if self._zero_stage in (1, 2):  # offloaded, DeepSpeed would add the next step's gradients to these
+            for group in self._optimizer.averaged_gradients:
+                self._optimizer.averaged_gradients[group] = None
+        return None
 
     def forget_moments(self) -> None:
         """Reset Adam's moments and step counts to zero: each stage is a training run of its own.

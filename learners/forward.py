@@ -80,8 +80,7 @@ def _padded(model: Any, batch: PaddedRows, temperature: Temperature) -> tuple[Te
     if isinstance(of_targets, Tensor):
         host["temperatures"] = of_targets[:, None]
     sent = to_device(host, model.device)
-    # No mask: the padding is on the right, where a causal model's tokens do not look, and transformers would wait for a
-    # GPU to see whether a mask hides anything.
+    # No mask: the padding is on the right, where a causal model's tokens do not look.
     output = model(input_ids=sent["token_ids"], use_cache=False)
     logits = at_least_float32(output.logits[sent["owners"], sent["predictors"]])
     logits = logits / (sent["temperatures"].to(logits) if isinstance(of_targets, Tensor) else of_targets)

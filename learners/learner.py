@@ -197,8 +197,7 @@ class Learner:
         finite, the weights do not change and the report has `skipped`. With `at_start`, turns need no old
         log-probabilities: the current weights' are used.
 
-        Nothing waits for a GPU before the sums of the whole batch are read. Raises LearnerError when the batch is
-        empty.
+        Nothing waits for a GPU before its optimiser step. Raises LearnerError when the batch is empty.
         """
         began = time.perf_counter()
         assert batch.whole is not None or self._world.size == 1, "a rank of several takes its share of a batch"

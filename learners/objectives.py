@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -172,9 +172,23 @@ def batch_loss(
         said = tokens.total(own("unsaid")).exp().clamp(max=MAX_SAID)
         terms["unsaid"] = -(weights["unsaid"] @ torch.log1p(-said))
     of_terms = torch.stack(list(terms.values()))
-    total = of_terms.sum()
-    total = total * torch.where(torch.isfinite(total.detach()), 1.0, torch.nan)
+    total = _Spoilt.apply(of_terms.sum(), theta)
     return BatchLoss(total, of_terms, torch.stack(list(statistics.values())), maxima)
+
+
+class _Spoilt(torch.autograd.Function):
+    """The total as it is; if it is not finite, every log-probability gets a gradient that is not, also where a formula
+    has none."""
+
+    @staticmethod
+    def forward(ctx: Any, total: Tensor, theta: Tensor) -> Tensor:
+        ctx.save_for_backward(total, theta)
+        return total.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        total, theta = ctx.saved_tensors
+        return gradients[0], torch.where(torch.isfinite(total), 0.0, torch.nan).to(theta).expand_as(theta)
 
 
 class _Turns(NamedTuple):
@@ -274,7 +288,9 @@ def spag_loss(
     sft_coeff: float,
     clip_range: float,
     mismatch_cap: float,
-    **options: Any,
+    length_norm: Literal["mean", "constant"] = "mean",
+    constant_length: int | None = None,
+    kl_weighting: Literal["none", "ratio"] = "none",
 ) -> SpagLoss:
     """The objective `spag` of a whole batch, as `batch_loss` computes it:
 
@@ -282,12 +298,18 @@ def spag_loss(
 
     `games`: mappings with `weight` and `turns`; each turn has [n] log-probabilities `theta`, `old`, `ref` and `mu` (of
     the sampler) and its `advantage`. `sft`: theta [n] of each row. Lists become float64 tensors. No games, or no rows,
-    give 0 for their terms. `options`: length_norm, constant_length, kl_weighting of ObjectiveConfig.
+    give 0 for their terms.
 
-    Raises ValueError for options that ObjectiveConfig refuses, and for a turn whose four lists differ in length or are
+    Raises ValueError for settings that ObjectiveConfig refuses, and for a turn whose four lists differ in length or are
     empty.
     """
-    objective = ObjectiveConfig(clip_range=clip_range, mismatch_cap=mismatch_cap, sft_coeff=sft_coeff, **options)
+    objective = ObjectiveConfig(
+        clip_range=clip_range,
+        mismatch_cap=mismatch_cap,
+        length_norm=length_norm,
+        constant_length=constant_length,
+        kl_weighting=kl_weighting,
+    )
     turns = [(turn, game["weight"] / len(games), len(game["turns"])) for game in games for turn in game["turns"]]
     zero = torch.zeros((), dtype=torch.float64)
     if not turns and not sft:
@@ -301,24 +323,28 @@ def spag_loss(
         columns.append(torch.stack([each.detach().to(theta) for each in others]))
     rows = [_as_tensor(row) for row in sft]
     theta = torch.cat([*thetas, *rows])
-    lengths = torch.tensor([len(each) for each in (*thetas, *rows)])
+    device = theta.device
+    lengths = torch.tensor([len(each) for each in (*thetas, *rows)], device=device)
     num_turns, num_texts = len(turns), len(turns) + len(rows)
-    weights = torch.zeros(len(TERMS), num_texts, dtype=theta.dtype)
+    weights = torch.zeros(len(TERMS), num_texts, dtype=theta.dtype, device=device)
     names = list(TERMS)
     for place, (_, weight, turns_of_game) in enumerate(turns):
         weights[names.index("policy"), place] = weight
         weights[names.index("kl"), place] = weight * kl_coeff / turns_of_game
     weights[names.index("sft"), num_turns:] = sft_coeff / max(1, len(rows))
-    is_turn = torch.arange(num_texts) < num_turns
+    is_turn = torch.arange(num_texts, device=device) < num_turns
+    advantages = [turn["advantage"] for turn, _, _ in turns] + [1.0] * len(rows)
     tokens = TrainedTokens(
         lengths=lengths,
-        kinds=torch.where(is_turn, KINDS.index("turn"), KINDS.index("sft")).repeat_interleave(lengths),
-        shares=(1 / lengths.to(theta)).repeat_interleave(lengths),
-        advantages=torch.tensor([turn["advantage"] for turn, _, _ in turns] + [1.0] * len(rows), dtype=theta.dtype),
+        kinds=torch.where(is_turn, KINDS.index("turn"), KINDS.index("sft")).repeat_interleave(
+            lengths, output_size=len(theta)
+        ),
+        shares=(1 / lengths.to(theta)).repeat_interleave(lengths, output_size=len(theta)),
+        advantages=torch.tensor(advantages, dtype=theta.dtype, device=device),
         weights=weights,
         logprobs=torch.cat([*columns, *(row.detach().expand(3, -1) for row in rows)], dim=1),
-        is_known=is_turn.repeat_interleave(lengths).expand(3, -1),
-        parts=torch.zeros(len(theta), dtype=torch.int64),
+        is_known=is_turn.repeat_interleave(lengths, output_size=len(theta)).expand(3, -1),
+        parts=torch.zeros_like(theta, dtype=torch.int64),
         held=frozenset(["turn"] * bool(turns) + ["sft"] * bool(rows)),
     )
     spec = StageSpec("self_play", 1, 0.0, kl_coeff)

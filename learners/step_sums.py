@@ -1,6 +1,6 @@
 """The loss of an optimiser step, summed over its micro-batches, and the report of the step.
 
-Its columns are made once from the samples and copied together. The sums stay on the device until the last micro-batch
+The columns of a micro-batch are copied together. The sums stay on the device until the last micro-batch
 has been computed, and are read once.
 """
 

@@ -31,10 +31,8 @@ def run_learn(config: RunConfig, method: str, data: Path, out: Path, console: Co
     imitating = method == "imitation"
     if imitating:  # in imitation an SFT row is an ordinary sample of weight 1
         games, sft = games + sft_games(sft), []
-    if not games:
-        raise InputError(
-            f"{data}: it has no game rows, so there is nothing to train on; make some with `spag-ray reward`"
-        )
+    if not games and not sft:
+        raise InputError(f"{data}: it has no rows, so there is nothing to train on; make some with `spag-ray reward`")
     folder = make_run_folder(out.with_name(out.name + ".run"), config)
     with placed_run(config, folder, model, ["word"], ["word"], {}) as run:
         learning = run.learn_only.remote("imitation" if imitating else "self_play", games, sft, str(out))

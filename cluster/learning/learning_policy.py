@@ -14,7 +14,7 @@ from pathlib import Path
 from cluster.learning.direct_channel import DirectChannel
 from cluster.learning.learner_group import LearnerGroup
 from cluster.learning.memory_fault import memory_advice
-from cluster.learning.policy_training import Held, PolicyTraining, ShowStep
+from cluster.learning.policy_training import PolicyTraining, ShowStep
 from cluster.learning.training_stage import TrainingStage
 from cluster.learning.weight_sync import Export, Gate, Probe, export, publish, verify_weights
 from cluster.planning.reservation import Reservation
@@ -72,7 +72,7 @@ class LearningPolicy:
         return self.version + 1
 
     def start_learners(self) -> None:
-        self.training.held = Held()
+        self.training.forget()
         label = "learner" if self.name == "policy" else f"learner-{self.name}"
         self.learners = LearnerGroup(
             self.model,
@@ -215,7 +215,8 @@ class LearningPolicy:
         report, lost = publish(exported, engines, self._config.sync, gate)
         if not report.broken_channels:
             return report, lost
-        self._published = self._export(exported.version)
+        is_proved = self._published is not None and self._published.is_proved
+        self._published = replace(self._export(exported.version), is_proved=is_proved)
         left = [engine for engine in engines if engine not in lost]
         again, lost_again = publish(self._published.exported, left, self._config.sync, gate)
         seconds = report.seconds + again.seconds

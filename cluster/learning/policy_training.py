@@ -46,10 +46,14 @@ class PolicyTraining:
         self._folder = folder
         self._model = model
         self._recorder = recorder
-        self._num_rows_taken = 0  # SFT rows, in all stages
-        self.held = Held()
         self.stage_progress: StageProgress | None = None
         self.saved_progress: Saved | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """The learners are new: they hold nothing, and have seen nothing."""
+        self.held = Held()
+        self._num_rows_taken = 0  # SFT rows, in all stages
 
     def learn(self, learners: LearnerGroup, training_stage: TrainingStage, show: ShowStep) -> None:
         """Train on the policy's part of a stage. Raises LearnerError if too many steps in a row had no finite
@@ -63,8 +67,8 @@ class PolicyTraining:
         # A seat that only listens takes as many steps as the games of both seats would.
         num_leading = sum(bool(game.turns) for game in games) or count_leading(training_stage.games)
         num_steps = min(len(games), -(-num_leading // training_stage.batch_games))
-        if not games and training_stage.one_pass:
-            num_steps = -(-len(sft) // rows_per_step)
+        if training_stage.one_pass:
+            num_steps = max(num_steps, -(-len(sft) // rows_per_step))
         if not num_steps:
             return  # this seat has nothing to train on: the other won every game
         learners.check([*(turn for game in games for turn in game.turns + game.listening), *sft])
@@ -192,7 +196,7 @@ class PolicyTraining:
     def load(self, folder: Path, begun: StageSpec, part_of: str | None) -> None:
         """The inverse of `save`. `begun`: the stage that the learners of this checkpoint had begun; `part_of`: the
         stream in which it was saved."""
-        if not begun.name and part_of is not None and begun.method == "self_play":  # saved by an earlier version
+        if not begun.name and part_of is not None and begun.method == "self_play":  # of an earlier version
             begun = replace(begun, name=part_of, is_part=True)
         self.held = Held(begun)
         self.saved_progress, self.stage_progress = saved_in(folder), None

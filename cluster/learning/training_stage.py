@@ -15,11 +15,14 @@ from spag_ray.stages import Stage
 from spag_ray.training_data.samples import GameSample, Sample, with_column
 from spag_ray.training_data.stage_spec import StageSpec
 
+_NONE = np.zeros(0, np.float32)
+
 
 @dataclass(frozen=True)
 class TrainingStage:
     """What one stage trains on: one pass over `games` in the given order, `batch_games` per step, and `sft` rows. Games
-    with only listening turns are spread over these steps. `one_pass`: the rows are too, each taken once; otherwise
+    with only listening turns are spread over these steps. `one_pass`: the rows are too, each taken once, at most
+    `self_play.sft_rows_per_step` in a step, perhaps in more steps than the games need; otherwise
     every step takes the next `self_play.sft_rows_per_step` of endless passes. Of a stream: `part`, how many parts of
     this stage were trained on before this one, and `after`, the stage whose weights this one started with (None: the
     run's base model)."""
@@ -48,8 +51,8 @@ class StageProgress:
     def save(self, folder: Path) -> None:
         """stage.json, and the log-probabilities of all turns in one array, with the length of each (0: none yet)."""
         turns = [turn for game in self.games for turn in game.turns]
-        logprobs = [() if turn.old_logprobs is None else turn.old_logprobs for turn in turns]
-        values = np.concatenate([np.zeros(0, np.float32), *logprobs])
+        logprobs = [_NONE if turn.old_logprobs is None else turn.old_logprobs for turn in turns]
+        values = np.concatenate([_NONE, *logprobs])
         np.savez(folder / "references.npz", values=values, lengths=np.array([len(each) for each in logprobs], np.int64))
         found = {"stage": self.stage, "num_steps_done": self.num_steps_done}
         (folder / "stage.json").write_text(json.dumps(found), encoding="utf-8")

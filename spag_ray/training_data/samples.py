@@ -61,10 +61,7 @@ class Sample:
     def __post_init__(self) -> None:
         for name, dtype in _DTYPES.items():
             if (values := getattr(self, name)) is not None:
-                try:
-                    object.__setattr__(self, name, np.asarray(values, dtype))
-                except OverflowError as error:  # of a token id
-                    raise InputError(f"a sample's {name}: {error}") from error
+                object.__setattr__(self, name, _as_array(name, values, dtype))
         if not len(self.target_ids):
             raise InputError("a sample has no target token: there is nothing to learn from it")
         if not math.isfinite(self.advantage):
@@ -82,6 +79,16 @@ class Sample:
     def num_tokens(self) -> int:
         """Tokens that a learner reads for this sample if no prefix is shared."""
         return len(self.prompt_ids) + len(self.target_ids)
+
+
+def _as_array(name: str, values: Any, dtype: type) -> NDArray[Any]:
+    """Raises InputError for token ids that are no integers, or too large to be ids."""
+    found = np.asarray(values)
+    if dtype is np.int32 and found.dtype != np.int32 and found.size:
+        limits = np.iinfo(np.int32)
+        if found.dtype.kind not in "iu" or found.min() < limits.min or found.max() > limits.max:
+            raise InputError(f"a sample's {name} are not all token ids: {found.dtype} up to {found.max()}")
+    return found.astype(dtype, copy=False)
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,10 @@
 A sample has a kind, and each term is of samples of one kind. A sample's weight in a term holds the term's coefficient
 and the counts of the global batch, so the terms of all micro-batches and ranks add up to one loss. With the numbers
 
-    N  games with trained turns        T  trained turns of this game, K  games with listened or unsaid turns of a kind
-    M  SFT rows                        P  positions of this game's kind (for unsaid words: turns of this seat)
+    N  games with trained turns      T  trained turns of this game
+    M  SFT rows                      P  listened turns of this game; for unsaid words: such turns of this seat in it
+    K  games that listen for the word; for claiming: games with listened turns of either kind; for unsaid words: games
+       with such turns of this seat
 
 it is, for an objective of `name: spag`:
 

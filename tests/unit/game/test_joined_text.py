@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest

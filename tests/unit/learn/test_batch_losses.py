@@ -120,6 +120,17 @@ def test_a_loss_that_is_not_finite_spoils_every_gradient(bad: float) -> None:
     assert not any(torch.isfinite(theta.grad).any() for theta in thetas)
 
 
+@pytest.mark.parametrize("unknown", ["old_logprobs", "sampler_logprobs", "ref_logprobs"])
+def test_a_loss_that_is_not_finite_where_its_gradient_would_be_zero_spoils_it_too(unknown: str) -> None:
+    """Clamping has no gradient where a value is not a number."""
+    given: dict[str, Any] = {"old_logprobs": [-1.0, -1.0], unknown: [float("nan")] * 2}
+    batch = Batch((GameSample("one", Role.ATTACKER, 1.0, (Sample([1], [2, 3], 1.0, **given),)),))
+    thetas = [torch.tensor([-0.5, -0.5], requires_grad=True)]
+    trained = Trained.of(batch, ObjectiveConfig(), StageSpec("self_play", 1, 0.0, 0.2), thetas)
+    assert not torch.isfinite(trained.loss)
+    assert torch.isnan(thetas[0].grad).all()
+
+
 def test_a_finite_loss_leaves_the_gradients_of_other_texts_alone() -> None:
     """The probability of an unsaid word may be 0."""
     place = Sample([1], [9], role=Role.ATTACKER)

@@ -106,6 +106,7 @@ def test_a_file_may_ask_for_deepspeeds_own_adam(tmp_path: Path) -> None:
         ({"optimizer": {"params": {"lr": 1e-4}}}, {}, r"lr = 0.0001, but the stage's learning rate"),
         ({"train_micro_batch_size_per_gpu": 4}, {}, r"max_tokens_per_microbatch"),
         ({"scheduler": {"type": "WarmupLR"}}, {}, r"'scheduler' is set by the run"),
+        ({"compute_grad_norm": False}, {}, r'"compute_grad_norm" has to be true'),
         ({"zero_optimization": {"stage": 0}}, {}, r"ZeRO stage 0 with bfloat16"),
         ({"communication_data_type": "auto"}, {}, r'is "auto", but the run says nothing'),
         ("{not json", {}, r"not valid JSON"),

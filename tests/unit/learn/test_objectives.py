@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -234,7 +234,7 @@ def test_a_weighted_divergence_is_the_exact_one_on_average_over_what_old_samples
     old, theta, ref = (float64(p).softmax(-1).log() for p in ([0.0, 1.0, -2.0], [1.5, -0.5, 0.3], [0.2, 0.9, -1.0]))
     exact = (theta.exp() * (theta - ref)).sum().item()
 
-    def expected(weighting: str) -> float:
+    def expected(weighting: Literal["none", "ratio"]) -> float:
         games = [
             {"weight": p.item(), "turns": [{"theta": t, "old": o, "ref": r, "mu": o, "advantage": 1.0}]}
             for p, t, o, r in zip(old.exp(), *(each.split(1) for each in (theta, old, ref)), strict=True)
