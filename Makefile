@@ -26,7 +26,7 @@ quickstart: $(STAMP) ## train a small model by self-play on this machine, into t
 
 ON_ONE_GPU := -o engine.num_gpus=0.5 -o learner.num_gpus=0.5 -o learner.zero_stage=2 -o engine.gpu_memory_utilization=0.4
 
-quickstart-gpu: ## the same on one NVIDIA GPU, with separate packages in .venv-gpu (not yet run on a GPU)
+quickstart-gpu: ## the same on one NVIDIA GPU, with separate packages in .venv-gpu
 	@nvidia-smi -L 2>/dev/null | grep -q GPU || { echo "spag-ray: nvidia-smi finds no GPU here; \`make quickstart\` runs on CPUs." >&2; exit 2; }
 	$(MAKE) --no-print-directory quickstart VENV=.venv-gpu LOCK=requirements/gpu.txt OPTIONS="$(ON_ONE_GPU)"
 
