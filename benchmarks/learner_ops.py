@@ -95,7 +95,7 @@ def tiny_learner(**settings: Any) -> Iterator[Learner]:
     shape |= {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
     with tempfile.TemporaryDirectory(prefix="spag_ray-ops-") as folder:
         LlamaForCausalLM(LlamaConfig(**shape)).save_pretrained(folder)
-        config = LearnerConfig.model_validate({"dtype": "float32", **settings})
+        config = LearnerConfig.model_validate({"dtype": "float32", "num_threads": 1, **settings})
         learner = Learner(folder, config, OBJECTIVE, World(master=f"127.0.0.1:{20000 + os.getpid() % 9999}"))
         learner.begin_stage(SPEC)
         yield learner
