@@ -17,8 +17,7 @@ from learners.attention import TREE, TreeAttention, flex_block_mask
 from learners.engine import compile_layers
 from learners.forward import token_logprobs
 from learners.head import TargetHead
-from learners.packing import pack
-from learners.padding import pad
+from learners.packing import pack, pad
 from spag_ray.errors import LearnerError
 from spag_ray.training_data.samples import Sample
 
