@@ -306,6 +306,8 @@ def test_a_league_plays_earlier_versions_and_a_fixed_model_and_learns_its_own_tu
         },
         engine={"kind": "transformers", "num_cpus": 0.25},
         learner={"num_cpus": 0.25},
+        game={"payoffs": PENALISED},  # a round of random replies may have no winner
+        objective={"learn_from": "both"},
         self_play={"rounds": 3},
         evaluation={"games": 0},
     )
