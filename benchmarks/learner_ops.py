@@ -3,18 +3,15 @@
     python -m benchmarks.learner_ops                    about half a minute
 
 The counts are those that a GPU pays for: reads of a value (each waits until the GPU has done all that it was given),
-ATen calls (each a launch or more), and copies from the host. `elsewhere` is the share of a step's time outside the
-model's forward and backward and the optimiser. The last line is JSON.
+ATen calls (each a launch or more), and copies from the host. The last line is JSON.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -114,7 +111,7 @@ def of_a_step(learner: Learner, num_games: int) -> dict[str, int]:
 def of_a_loss(num_turns: int) -> dict[str, int]:
     """ATen calls of the forward of the loss of one micro-batch with this many turns, and as many of each other kind;
     copies to a device of the columns that it reads."""
-    batch = Batch(tuple(itertools.islice(games_of(num_turns, num_turns=1), num_turns)))
+    batch = Batch(tuple(games_of(num_turns, num_turns=1)))
     rows = Rows.of(batch, OBJECTIVE, SPEC)
     (tree,) = pack(rows.samples, 10**6)
     sums = StepSums(OBJECTIVE, SPEC)
@@ -146,36 +143,6 @@ def copies_of_a_micro_batch() -> int:
         logprobs, entropies = token_logprobs_and_entropies(model, tree, temperatures)
         StepSums(OBJECTIVE, SPEC).loss(logprobs, entropies, rows, tree).backward()
     return counts.copies
-
-
-def time_elsewhere(learner: Learner, num_games: int = 16, repeats: int = 5) -> float:
-    """The share of a step's time that is neither the model's forward nor a backward nor the optimiser's step."""
-    batch = Batch(tuple(games_of(num_games)))
-    within = 0.0
-
-    def timed(call: Any) -> Any:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            nonlocal within
-            began = time.perf_counter()
-            try:
-                return call(*args, **kwargs)
-            finally:
-                within += time.perf_counter() - began
-
-        return run
-
-    engine = learner._engine
-    backward, step, forward = engine.backward, engine.step, engine.module.forward
-    engine.backward, engine.step = timed(backward), timed(step)  # type: ignore[method-assign]
-    engine.module.forward = timed(forward)
-    try:
-        learner.step(batch)
-        within, began = 0.0, time.perf_counter()
-        for _ in range(repeats):
-            learner.step(batch)
-        return 1 - within / (time.perf_counter() - began)
-    finally:
-        engine.backward, engine.step, engine.module.forward = backward, step, forward  # type: ignore[method-assign]
 
 
 def main() -> None:

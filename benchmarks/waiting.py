@@ -1,6 +1,6 @@
 """How long the threads of a CPU learner should spin while they wait for each other.
 
-    python -m benchmarks.waiting [--counts default 1000 10000 100000 passive] [--repeats 2]      about 15 minutes
+    python -m benchmarks.waiting [--counts default 1000 10000 100000 passive] [--repeats 2]      on an idle machine
 
 Threads that wait by spinning lose no time if the machine is theirs, and take the time of others if it is not; then the
 one thread that all wait for is not running. Each count of spins (GOMP_SPINCOUNT; `passive`: none) is a process of its

@@ -111,7 +111,8 @@ def _wanted(config: LearnerConfig) -> dict[str, Any]:
 
 
 def _message_sizes(num_ranks: int) -> dict[str, int]:
-    """Elements, 2 bytes each in bfloat16, by what carries them. DeepSpeed's buckets of 5e8 would need gigabytes.
+    """Elements, 2 bytes each in bfloat16, by what carries them: calculated, not measured. DeepSpeed's buckets of 5e8
+    would need gigabytes.
 
     NVLink (about 200 GB/s in a collective, 20 us of latency): 40 MB take 0.2 ms, ten times the latency, and 100 MB of
     weights arrive in the 0.8 ms that a GPU computes with as many. A network (about 45 GB/s a GPU, and with 32 to 64

@@ -19,13 +19,17 @@ The published losses and imitation are divided by the trained turns of all games
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spag_ray.config.objective import ObjectiveConfig
-from spag_ray.training_data.samples import GameSample, Sample
+from spag_ray.training_data.samples import Sample
 from spag_ray.training_data.shares import Batch
 from spag_ray.training_data.stage_spec import StageSpec
 
@@ -39,6 +43,9 @@ TERMS = {
     "unsaid": "unsaid",
     "sft": "sft",
 }
+
+# A sample, its kind, its weight in each term of that kind, and the temperature of its softmax.
+_Entry: TypeAlias = tuple[Sample, str, Mapping[str, float], float]
 
 
 @dataclass(frozen=True)
@@ -54,40 +61,35 @@ class Rows:
     @classmethod
     def of(cls, batch: Batch, objective: ObjectiveConfig, spec: StageSpec) -> Rows:
         """The rows of a global batch or of a rank's share, in the order of `batch.samples`."""
-        counts = batch.counts
-        is_spag = spec.trains_tokens(objective)
-        found: list[tuple[str, dict[str, float], float]] = []
-
-        def turns(game: GameSample) -> None:
-            for _ in game.turns:
-                weight = game.weight / (counts.num_decided if is_spag else counts.num_turns)
-                kl = weight * spec.kl_coeff / len(game.turns) if is_spag else 0.0
-                found.append(("turn", {"policy": weight, "kl": kl}, spec.temperature))
-
-        def listening(game: GameSample) -> None:
-            num_positions = len(game.listening)
-            for claiming in (position.claiming for position in game.listening):
-                if claiming is None:
-                    weight = spec.listening_coeff / (counts.num_listened * num_positions)
-                    found.append(("listening", {"listening": weight}, 1.0))
-                else:
-                    weight = objective.claiming_coeff * claiming.share / (counts.num_heard * num_positions)
-                    found.append(("claiming", {"claiming": weight}, claiming.temperature))
-
-        def unsaid(game: GameSample) -> None:
-            for places in game.unsaid:
-                role = places[0].role
-                num_turns = sum(turn[0].role is role for turn in game.unsaid)
-                weight = objective.unsaid_coeff / (counts.num_unsaid[role] * num_turns)
-                found.extend(("unsaid", {"unsaid": weight}, 1.0) for _ in places)
-
-        for collect in (turns, listening, unsaid):
-            for game in batch.games:
-                collect(game)
-        found.extend(("sft", {"sft": objective.sft_coeff / counts.num_rows}, 1.0) for _ in batch.sft)
+        found = list(_entries(batch, objective, spec))
         return cls(
-            batch.samples,
-            np.array([KINDS.index(kind) for kind, _, _ in found], np.int64),
-            np.array([[weights.get(term, 0.0) for _, weights, _ in found] for term in TERMS]),
-            np.array([temperature for _, _, temperature in found]),
+            [sample for sample, _, _, _ in found],
+            np.array([KINDS.index(kind) for _, kind, _, _ in found], np.int64),
+            np.array([[weights.get(term, 0.0) for _, _, weights, _ in found] for term in TERMS]),
+            np.array([temperature for _, _, _, temperature in found]),
         )
+
+
+def _entries(batch: Batch, objective: ObjectiveConfig, spec: StageSpec) -> Iterator[_Entry]:
+    counts = batch.counts
+    is_spag = spec.trains_tokens(objective)
+    for game in batch.games:
+        for turn in game.turns:
+            weight = game.weight / (counts.num_decided if is_spag else counts.num_turns)
+            kl = weight * spec.kl_coeff / len(game.turns) if is_spag else 0.0
+            yield turn, "turn", {"policy": weight, "kl": kl}, spec.temperature
+    for game in batch.games:
+        for position in game.listening:
+            if (claiming := position.claiming) is None:
+                weight = spec.listening_coeff / (counts.num_listened * len(game.listening))
+                yield position, "listening", {"listening": weight}, 1.0
+            else:
+                weight = objective.claiming_coeff * claiming.share / (counts.num_heard * len(game.listening))
+                yield position, "claiming", {"claiming": weight}, claiming.temperature
+    for game in batch.games:
+        num_turns = Counter(places[0].role for places in game.unsaid)
+        for place in itertools.chain(*game.unsaid):
+            weight = objective.unsaid_coeff / (counts.num_unsaid[place.role] * num_turns[place.role])
+            yield place, "unsaid", {"unsaid": weight}, 1.0
+    for row in batch.sft:
+        yield row, "sft", {"sft": objective.sft_coeff / counts.num_rows}, 1.0

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -29,12 +31,26 @@ def test_a_step_reads_few_values_launches_few_operations_and_copies_little() -> 
 
 
 @pytest.mark.parallel
-def test_tensors_come_to_a_device_with_their_shapes_and_numbers_in_a_copy_for_each_dtype() -> None:
+def test_tensors_come_to_a_device_with_their_shapes_and_numbers_in_a_copy_for_each_dtype(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     host = {"ids": torch.arange(6).reshape(2, 3), "more": torch.arange(2), "none": torch.zeros(0), "is": torch.ones(1)}
     assert to_device(host, torch.device("cpu")) == host
     there = to_device(host, torch.device("meta"))
     assert {name: (each.shape, each.dtype) for name, each in there.items()} == {
         name: (each.shape, each.dtype) for name, each in host.items()
     }
+    copies: list[torch.Tensor] = []
+
+    def copied(tensor: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        copies.append(tensor)
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "to", copied)
+    elsewhere: Any = SimpleNamespace(type="another device")
+    found = to_device(host, elsewhere)
+    assert found.keys() == host.keys()
+    assert all(torch.equal(found[name], host[name]) for name in host)
+    assert [tensor.dtype for tensor in copies] == [torch.int64, torch.float32]
     began = moment(torch.device("cpu"))
     assert 0 <= seconds_between(began, moment(torch.device("cpu"))) < 1
