@@ -39,8 +39,10 @@ test: $(STAMP) ## run the quick tests, tests/unit
 	@$(BIN)/python -m pytest tests/unit -n auto --maxprocesses 4 --dist loadfile
 
 test-all: $(STAMP) ## run the slow tests, tests/integration: whole runs, clusters, a browser
-	@$(BIN)/python -m pytest tests/integration -m "slow and parallel" -n 2 --dist load
-	@$(BIN)/python -m pytest tests/integration -m "slow and not parallel" --durations 30
+	@failed=0
+	$(BIN)/python -m pytest tests/integration -m "slow and parallel" -n 2 --dist load || failed=1
+	$(BIN)/python -m pytest tests/integration -m "slow and not parallel" --durations 30 || failed=1
+	exit $$failed
 
 test-long: $(STAMP) ## run the longest tests: the slow ones with more variants (about an hour)
 	@$(BIN)/python -m pytest tests/integration -m long

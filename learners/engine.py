@@ -122,7 +122,9 @@ class TrainingEngine:
         self._engine.step()
         if not self._optimizer.overflow:
             return torch.as_tensor(self._engine.get_global_grad_norm())
-        if self._zero_stage in (1, 2):  # offloaded, DeepSpeed would add the next step's gradients to these
+        # Offloaded with ZeRO-1 or 2, DeepSpeed would add the next step's gradients to these. Without offloading, ZeRO-1
+        # in bfloat16 has an optimiser of another class, which clears its own.
+        if self._zero_stage in (1, 2) and hasattr(self._optimizer, "averaged_gradients"):
             for group in self._optimizer.averaged_gradients:
                 self._optimizer.averaged_gradients[group] = None
         return None
