@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-NUM_STEPS = 4
+NUM_STEPS = 3
 CHILD = "--child"
 
 
@@ -33,7 +33,7 @@ def train() -> float:
     from spag_ray.training_data.shares import Batch
 
     model = resolve_model(BUILT_IN)
-    batch = Batch(tuple(without_listening(games_of("chat", 4, model))))
+    batch = Batch(tuple(without_listening(games_of("chat", 2, model))))
     learner = Ours(model, 2048).learner
     learner.step(batch, at_start=True)
     began = time.perf_counter()

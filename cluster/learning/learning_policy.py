@@ -1,4 +1,4 @@
-"""A policy that learns: its learner group, the engines that play it, its version.
+"""A policy that learns: its learner group, its version, and how engines get that. The Fleet has the engines.
 
 Either one policy plays both seats, or an attacker and a defender learn separately, each with its own learner group,
 engines and version.
@@ -23,7 +23,7 @@ from cluster.types import Engine
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import EngineError, LearnersLostError, WeightSyncError
 from spag_ray.game.rules import Role
-from spag_ray.results.lines import EngineLostLine, SyncLine, SyncReport
+from spag_ray.results.lines import SyncLine, SyncReport
 from spag_ray.stages import Stage
 
 
@@ -54,14 +54,12 @@ class LearningPolicy:
         self.roles = roles
         self.version = 0
         self.model = model
-        self.engines: list[Engine] = []
         self.learners: LearnerGroup | None = None
         self._config = config
         self._folder = folder
         self._recorder = recorder
         self._probe = probe
         self._reservation = reservation
-        self.waiting: list[Engine] = []
         self._published: Published | None = None
         self._direct: DirectChannel | None = None
         self.training = PolicyTraining(name, roles, config, folder, model, recorder)
@@ -112,20 +110,16 @@ class LearningPolicy:
             exported.wait()
         return Published(exported)
 
-    def publish(self, gate: Gate) -> dict[Engine, str]:
-        """Give the exported version to every engine of this policy, including those that wait for it; returns
-        {engine: why} of those that were stopped."""
+    def publish(self, engines: Sequence[Engine], gate: Gate) -> dict[Engine, str]:
+        """Give the exported version to these engines; returns {engine: why} of those that were stopped."""
         assert self._published is not None
-        self.engines += self.waiting
-        self.waiting = []
         with self._learners_to_blame():
-            report, lost = self._hand_out(self._published.exported, self.engines, gate)
+            report, lost = self._hand_out(self._published.exported, engines, gate)
         self._published.report = report
         self.version = self._published.exported.version
-        self.engines = [engine for engine in self.engines if engine not in lost]
         return lost
 
-    def verify_weights(self) -> dict[Engine, str]:
+    def verify_weights(self, engines: Sequence[Engine]) -> dict[Engine, str]:
         """Compare learner and engines after `publish`; returns {engine: why} of those that were stopped."""
         published = self._published
         assert published is not None
@@ -133,9 +127,8 @@ class LearningPolicy:
         lost: dict[Engine, str] = {}
         if self._probe is not None:
             published.report, lost = verify_weights(
-                published.exported, self.engines, self._config.sync, self._probe, published.report
+                published.exported, engines, self._config.sync, self._probe, published.report
             )
-            self.engines = [engine for engine in self.engines if engine not in lost]
         published.is_proved = True
         self._recorder.record(SyncLine(self.name, published.report))
         return lost
@@ -145,50 +138,37 @@ class LearningPolicy:
         if self._published is not None:
             self._published.is_proved = False
 
-    def catch_up(self, engine: Engine) -> bool:
-        """Give a new engine the newest published version; it plays only then. Returns False if the engine has to wait
-        for the next version, because the learner sends its weights itself or died while publishing. Also returns False
-        if the engine could not load the weights and was stopped: then the watch replaces it."""
-        if (published := self._published) is not None:
-            if published.exported.direct is not None or not published.is_proved:
-                self.waiting.append(engine)
-                return False
-            try:
-                if not self._give(published.exported, [engine]):
-                    return False
-            except LearnersLostError:
-                self.waiting.append(engine)  # the run detects lost learners; the watch detects a stopped engine
-                return False
-        self.engines.append(engine)
-        return True
+    def catch_up(self, engine: Engine, others_play: bool) -> dict[Engine, str] | None:
+        """Give a new engine the newest published version. Returns {engine: why} if it could not load it and was
+        stopped, {} if it has it now, and None if it has to wait for the next version: the learner sends its weights
+        itself, or died while publishing."""
+        published = self._published
+        if published is None:
+            return {}
+        if published.exported.direct is not None or not published.is_proved:
+            return None
+        try:
+            return self._give(published.exported, [engine], others_play)
+        except LearnersLostError:
+            return None  # the run detects lost learners; the heartbeats detect a stopped engine
 
-    def admit(self) -> list[Engine]:
-        """Send the published weights to the engines that wait for them, while the learner is idle; returns those that
-        may play from now on.
+    def admit(self, engines: Sequence[Engine], others_play: bool) -> dict[Engine, str] | None:
+        """Give the published weights to engines that wait for them, while the learner is idle. Returns {engine: why} of
+        those that could not load them and were stopped, None if the learner cannot send now.
 
-        Raises EngineError if no engine is left and the learner cannot send: it sleeps, or training is done.
+        Raises EngineError if no other engine plays and the learner cannot send: it sleeps, or training is done.
         """
-        if not self.waiting:
-            return []
         if self.learners is None or self._config.placement == "colocated":
-            if self.engines:
-                return []  # the others continue to play until the next version
+            if others_play:
+                return None  # they continue to play until the next version
             raise EngineError(
                 f"no engine of {self.name} is left, and with sync.channel: {self._config.sync.channel} a new one has "
                 "to wait for the next version; continue with --resume"
             )
-        candidates, self.waiting = self.waiting, []
-        exported = export(self.learners, self.version, self._probe, self._direct)
-        try:
-            admitted = self._give(exported, candidates)
-        except LearnersLostError:
-            self.waiting += candidates
-            raise
-        self.engines += admitted
-        return admitted
+        return self._give(export(self.learners, self.version, self._probe, self._direct), engines, others_play)
 
-    def _give(self, exported: Export, engines: Sequence[Engine]) -> list[Engine]:
-        """Give new engines the version that the others play; returns those that have it. The rest were stopped.
+    def _give(self, exported: Export, engines: Sequence[Engine], others_play: bool) -> dict[Engine, str]:
+        """Give new engines the version that the others play; returns {engine: why} of those that were stopped.
 
         Raises WeightSyncError if no new engine can load it and no other engine plays it.
         """
@@ -200,12 +180,10 @@ class LearningPolicy:
                 if self._probe is not None and taken:
                     lost |= verify_weights(exported, taken, self._config.sync, self._probe, report)[1]
         except WeightSyncError as error:
-            if not self.engines:
+            if not others_play:
                 raise
             lost = dict.fromkeys(engines, str(error))
-        for engine, reason in lost.items():
-            self._recorder.record(EngineLostLine(engine.name, self.name, reason))
-        return [engine for engine in engines if engine not in lost]
+        return lost
 
     def _hand_out(
         self, exported: Export, engines: Sequence[Engine], gate: Gate | None = None
@@ -231,11 +209,6 @@ class LearningPolicy:
             if (learners := self.learners) is not None:
                 learners.check_alive(wait_s=5.0)
             raise
-
-    def leave(self, engine: Engine) -> None:
-        """Remove an engine."""
-        self.engines = [other for other in self.engines if other is not engine]
-        self.waiting = [other for other in self.waiting if other is not engine]
 
     def saved(self, stage: Stage) -> Path:
         """Where a run saves the model of a stage."""

@@ -69,20 +69,19 @@ class ArenaActor:
 
     async def share(self, pool: str, policy: str, changes: Sequence[tuple[Engine, float, bool]]) -> None:
         """(engine of `pool`, the part of it that plays for this arena from now on, whether it takes new games), for
-        each engine whose share has changed. A new one plays `policy`, also in games under way; one with share 0 leaves
-        when its games have ended."""
+        each engine of which that has changed. A new one plays `policy`, also in games under way; one with share 0
+        leaves when its games have ended."""
         to = self._pool(pool, policy)
         for engine, share, is_open in changes:
             if not to.reshare(engine.name, share) and share:
                 to.join(engine.name, RemotePolicy(engine.handle, engine.name, pace=self._pace), share)
-                if not is_open:
-                    to.close(engine.name)
+            (to.reopen if is_open else to.close)(engine.name)
         self._pace.num_engines = sum(len(pool.games) for pool in self._pools.values())
 
-    async def drop(self, engine: Engine) -> None:
+    async def drop(self, pool: str, name: str) -> None:
         """Remove an engine that is dead or will be ended."""
-        if engine.pool in self._pools:
-            self._pools[engine.pool].drop(engine.name)
+        if pool in self._pools:
+            self._pools[pool].drop(name)
 
     async def wait_for_room(self, pool: str, policy: str, name: str) -> None:
         """See EnginePool."""
@@ -91,14 +90,10 @@ class ArenaActor:
     async def found_room(self, pool: str, policy: str, name: str) -> None:
         self._pool(pool, policy).found_room(name)
 
-    async def drain(self, engine: Engine) -> None:
-        """Give the engine no new game; returns when its games have ended."""
-        if engine.pool in self._pools:
-            await self._pools[engine.pool].drain(engine.name)
-
-    async def reopen(self, engine: Engine) -> None:
-        if engine.pool in self._pools:
-            self._pools[engine.pool].reopen(engine.name)
+    async def drain(self, pool: str, name: str) -> None:
+        """Give an engine no new game; returns when its games have ended."""
+        if pool in self._pools:
+            await self._pools[pool].drain(name)
 
     async def counts(self) -> dict[str, PoolCounts]:
         return {name: pool.counts for name, pool in self._pools.items()}
@@ -210,7 +205,7 @@ class ArenaHandle(ActorHandle, Protocol):
     def share(self, pool: str, policy: str, changes: Sequence[tuple[Engine, float, bool]]) -> None: ...
 
     @remote_method
-    def drop(self, engine: Engine) -> None: ...
+    def drop(self, pool: str, name: str) -> None: ...
 
     @remote_method
     def wait_for_room(self, pool: str, policy: str, name: str) -> None: ...
@@ -219,10 +214,7 @@ class ArenaHandle(ActorHandle, Protocol):
     def found_room(self, pool: str, policy: str, name: str) -> None: ...
 
     @remote_method
-    def drain(self, engine: Engine) -> None: ...
-
-    @remote_method
-    def reopen(self, engine: Engine) -> None: ...
+    def drain(self, pool: str, name: str) -> None: ...
 
     @remote_method
     def counts(self) -> dict[str, PoolCounts]: ...

@@ -1,11 +1,12 @@
 """The arenas of a run, called as one: they share the engines of each pool (shards.py), and an arena that dies or hangs
-is replaced."""
+is replaced. Which engines there are is the Fleet's to say (`serve`); here is what each arena was told of them."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
@@ -13,11 +14,21 @@ import ray
 from cluster.handles import Ref
 from cluster.rollout.arena_actor import ArenaActor, ArenaHandle
 from cluster.rollout.shards import shares
-from cluster.runtime.ray_session import get
+from cluster.runtime.locks import RankedLock
+from cluster.runtime.ray_session import NoAnswerError, get
 from cluster.supervision.actor_watch import ActorWatch
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.types import Engine
 from spag_ray.config.run import RunConfig
+
+
+@dataclass
+class Members:
+    """The engines of a pool, in the order in which they joined: (engine, whether it takes new games). `policy` is what
+    they play."""
+
+    policy: str
+    engines: list[tuple[Engine, bool]] = field(default_factory=list)
 
 
 class Arenas:
@@ -40,11 +51,11 @@ class Arenas:
         self._restarts = restarts
         self._arguments = arguments
         self._game_within_s = game_within_s
-        self._lock = threading.RLock()  # so that calls are made in the order in which they were decided on
-        self._engines: dict[str, dict[Engine, None]] = {}  # by pool, in the order in which they joined
-        self._policies: dict[str, str] = {}  # {pool: what its engines play}
-        self._draining: set[Engine] = set()
-        self._told: list[dict[Engine, float]] = [{} for _ in range(count)]  # each arena's share of its engines
+        # So that calls are made in the order in which they were decided on; nothing is waited for under it.
+        self._lock = RankedLock("arenas", rank=2, may_wait=False)
+        self._members: Callable[[], Mapping[str, Members]] = dict
+        # By arena and pool: {engine: (the part of it that plays for the arena, whether it takes new games)}
+        self._told: list[dict[str, dict[str, tuple[float, bool]]]] = [{} for _ in range(count)]
         self._without_room: dict[str, tuple[str, str]] = {}  # engine -> (pool, policy)
         self._is_paused = False
         self._lives = [0] * count
@@ -54,24 +65,16 @@ class Arenas:
         """The name of an arena in its calls to the buffer."""
         return f"arena-{index}" if self._lives[index] == 1 else f"arena-{index}.{self._lives[index]}"
 
-    def join(self, engines: Sequence[Engine], policy: str) -> None:
-        """Add engines that play `policy` from now on, also in games under way. Those that have joined before stay."""
-        with self._lock:
-            for engine in engines:
-                self._policies[engine.pool] = policy
-                self._engines.setdefault(engine.pool, {})[engine] = None
-            calls = [call for pool in {engine.pool for engine in engines} for call in self._share_out(pool)]
-        self._wait_for(calls)
+    def serve(self, members: Callable[[], Mapping[str, Members]]) -> None:
+        """`members` says which engines there are now, by pool."""
+        self._members = members
 
-    def drop(self, engine: Engine) -> None:
-        """Remove an engine that is dead or will be ended."""
+    def update(self, *pools: str) -> None:
+        """Tell each arena what has changed in these pools: engines that joined play at once, also in games under way;
+        those that are gone get no more requests."""
         with self._lock:
-            self._draining.discard(engine)
-            self._engines.setdefault(engine.pool, {}).pop(engine, None)
-            calls = [self.handles[index].drop.remote(engine) for index in self._arenas_of(engine)]
-            for told in self._told:
-                told.pop(engine, None)
-            calls += self._share_out(engine.pool)
+            members = self._members()
+            calls = [call for pool in pools for call in self._share_out(pool, members.get(pool) or Members(""))]
         self._wait_for(calls)
 
     @contextlib.contextmanager
@@ -87,18 +90,22 @@ class Arenas:
                 self._without_room.pop(name)
                 self._wait_for([arena.found_room.remote(pool, policy, name) for arena in self.handles])
 
-    def drain(self, engine: Engine) -> None:
-        """Give an engine no new game, and wait until it has none."""
+    def wait_until_empty(self, engine: Engine, gives_up: Callable[[], bool] = lambda: False) -> None:
+        """Returns when an engine that takes no new games has none left, or when `gives_up` says so. Raises
+        NoAnswerError when that takes longer than any game."""
         with self._lock:
-            self._draining.add(engine)
-            calls = [self.handles[index].drain.remote(engine) for index in self._arenas_of(engine)]
-        self._wait_for(calls, self._watch.answer_within_s + self._game_within_s)
-
-    def reopen(self, engine: Engine) -> None:
-        with self._lock:
-            self._draining.discard(engine)
-            calls = [self.handles[index].reopen.remote(engine) for index in self._arenas_of(engine)]
-        self._wait_for(calls)
+            calls = [
+                handle.drain.remote(engine.pool, engine.name)
+                for handle, told in zip(self.handles, self._told, strict=True)
+                if engine.name in told.get(engine.pool, {})
+            ]
+        within_s = self._watch.answer_within_s + self._game_within_s
+        deadline, left = time.monotonic() + within_s, calls
+        while left and not gives_up():
+            done, left = ray.wait(left, num_returns=len(left), timeout=1.0)
+            self._wait_for(done)
+            if left and time.monotonic() > deadline:
+                raise NoAnswerError(f"the games of {engine.name} have not ended within {within_s:g} s")
 
     def pause(self, is_paused: bool) -> None:
         """Start no game while paused; those under way are finished."""
@@ -119,7 +126,7 @@ class Arenas:
             self.handles[index] = handle = self._start(index)
             self._told[index] = {}
             calls = [handle.pause.remote()] if self._is_paused else []
-            calls += [call for pool in self._engines for call in self._share_out(pool)]
+            calls += [call for pool, members in self._members().items() for call in self._share_out(pool, members)]
         self._wait_for(calls)
         for engine_name, seat in list(self._without_room.items()):
             self._wait_for([handle.wait_for_room.remote(*seat, engine_name)])
@@ -142,32 +149,33 @@ class Arenas:
                 ray.kill(handle)
             self.handles, self._told = [], []
 
-    def _wait_for(self, calls: Sequence[Ref[None]], timeout_s: float | None = None) -> None:
-        """Returns when these arenas have done it. One that is dead, or found to hang (actor_watch.py), is skipped: the
-        code that waits for its games replaces it, and `replace` brings the new one up to date. Raises NoAnswerError if
-        one that lives takes longer than `timeout_s`; the default is for calls that take no time themselves."""
+    def _wait_for(self, calls: Sequence[Ref[None]]) -> None:
+        """Returns when these arenas have done it, which takes no time itself. One that is dead, or found to hang
+        (actor_watch.py), is skipped: the code that waits for its games replaces it, and `replace` brings the new one up
+        to date. Raises NoAnswerError if one that lives does not answer."""
         for call in calls:
             with contextlib.suppress(ray.exceptions.RayActorError):
-                get(call, timeout_s or self._watch.answer_within_s)
+                get(call, self._watch.answer_within_s)
 
-    def _arenas_of(self, engine: Engine) -> list[int]:
-        """Those that know an engine: it plays for them, or has played and may not have left yet."""
-        return [index for index, told in enumerate(self._told) if engine in told]
-
-    def _share_out(self, pool: str) -> list[Ref[None]]:
+    def _share_out(self, pool: str, members: Members) -> list[Ref[None]]:
         """Tell each arena what has changed in its shares of a pool's engines. The caller holds the lock."""
-        engines, calls = list(self._engines[pool]), []
-        for index, (handle, told) in enumerate(zip(self.handles, self._told, strict=True)):
-            now = {engines[place]: share for place, share in shares(index, len(self._told), len(engines)).items()}
-            now |= {engine: 0.0 for engine in told if engine.pool == pool and engine not in now}
-            changed = [
-                (engine, share, engine not in self._draining)
-                for engine, share in now.items()
-                if told.get(engine) != share
-            ]
+        engines, calls = members.engines, []
+        there = {engine.name for engine, _ in engines}
+        for index, (handle, told_of) in enumerate(zip(self.handles, self._told, strict=True)):
+            told = told_of.setdefault(pool, {})
+            for gone in told.keys() - there:
+                del told[gone]
+                calls.append(handle.drop.remote(pool, gone))
+            mine = shares(index, len(self._told), len(engines))
+            changed = []
+            for place, (engine, is_open) in enumerate(engines):
+                now = mine.get(place, 0.0), is_open
+                # An arena that has no share of it may have games there; one that never had any is told nothing.
+                if told.get(engine.name) != now and (now[0] or engine.name in told):
+                    told[engine.name] = now
+                    changed.append((engine, *now))
             if changed:
-                told.update(now)
-                calls.append(handle.share.remote(pool, self._policies[pool], changed))
+                calls.append(handle.share.remote(pool, members.policy, changed))
         return calls
 
     def _start(self, index: int) -> ArenaHandle:

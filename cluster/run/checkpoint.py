@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from cluster.rollout.publisher import published_in
+from cluster.fleet.publisher import published_in
 from spag_ray.config.parts import CheckpointConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.stage_logs import stage_of

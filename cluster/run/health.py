@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from cluster.buffer.buffer_actor import BufferHealth
 from cluster.buffer.buffer_client import Buffer
 from cluster.buffer.buffer_metrics import BufferMetrics
+from cluster.fleet.fleet import Fleet
+from cluster.fleet.publisher import Publisher
 from cluster.learning.learning_policy import LearningPolicy
-from cluster.rollout.engines import Engines
-from cluster.rollout.publisher import Publisher
 from cluster.run.control import RunControl
 from cluster.runtime.ray_session import ClusterError
 from cluster.supervision.actor_watch import ActorWatch
@@ -19,13 +19,13 @@ from spag_ray.results.lines import LogDamageLine
 
 
 class Health:
-    """The health checks of one run. `watch` covers its arenas and its buffer; engines have their own watch."""
+    """The health checks of one run. `watch` covers its arenas and its buffer; engines have heartbeats of their own."""
 
     def __init__(
         self,
         control: RunControl,
         policies: Sequence[LearningPolicy],
-        engines: Engines,
+        fleet: Fleet,
         publisher: Publisher,
         buffer: Buffer,
         watch: ActorWatch,
@@ -35,7 +35,7 @@ class Health:
     ) -> None:
         self._control = control
         self._policies = policies
-        self._engines = engines
+        self._fleet = fleet
         self._publisher = publisher
         self._buffer = buffer
         self._watch = watch
@@ -48,7 +48,7 @@ class Health:
         """Raises what the watches could not repair, LearnersLostError, and StopRequestedError. Also sends weights to
         engines that wait for them, where it can."""
         self._control.check_stop()
-        self._engines.watch.check()
+        self._fleet.tasks.check()
         self._watch.check()
         self._poll_buffer()
         self._buffer_metrics.look()

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from cluster.buffer.buffer_client import Buffer
+from cluster.fleet.publisher import Publisher
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.learning.training_stage import TrainingStage
 from cluster.monitor.status_board import StatusBoard
-from cluster.rollout.publisher import Publisher
 from cluster.run.checkpoint import Checkpoints, RunState, has_weights_of, keep_matches, set_aside, to_resume
 from cluster.run.control import RunControl
 from cluster.schedules.held_out import HeldOutMatches

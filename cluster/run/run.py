@@ -21,8 +21,10 @@ from actors.models import load_tokenizer
 from cluster.buffer.buffer_actor import BufferActor, BufferHandle
 from cluster.buffer.buffer_client import Buffer
 from cluster.buffer.buffer_metrics import BufferMetrics
-from cluster.elastic.drained_nodes import DrainedNodes
-from cluster.elastic.elastic_engines import ElasticEngines
+from cluster.fleet.drained_nodes import DrainedNodes
+from cluster.fleet.elastic_engines import ElasticEngines
+from cluster.fleet.fleet import Fleet
+from cluster.fleet.publisher import Publisher
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.learning.stage_samples import StageSamples
 from cluster.learning.training_stage import TrainingStage
@@ -32,8 +34,6 @@ from cluster.monitor.train_log import followed
 from cluster.planning.bundles import Bundle
 from cluster.planning.reservation import Reservation, reservation_of
 from cluster.rollout.arenas import Arenas, game_within_s
-from cluster.rollout.engines import Engines
-from cluster.rollout.publisher import Publisher
 from cluster.run.control import RunControl
 from cluster.run.health import Health
 from cluster.run.recovery import Recovery
@@ -136,18 +136,20 @@ class Run:
             self._buffer.handle,
             game_within_s=game_within_s(config),
         )
-        self._engines = Engines(config, folder, self._arenas, recorder, restarts, self._reservation)
-        self._publisher = Publisher(config, lease, self._policies, self._engines, self._arenas)
-        self._elastic = ElasticEngines(config.engine, self._engines, self._policies, status.note)
-        self._drained = DrainedNodes(self._engines, self._policies, self.save_soon, status.note)
+        self._fleet = Fleet(config, folder, self._arenas, recorder, restarts, self._reservation)
+        self._publisher = Publisher(config, lease, self._policies, self._fleet, self._arenas)
+        self._elastic = ElasticEngines(config.engine, self._fleet, self._policies, status.note)
+        self._drained = DrainedNodes(self._fleet, self._policies, self.save_soon, status.note)
         self._ground = self._make_ground()
 
         self._seating = Seating(config, self._policies, model, cards)
         self._matches = HeldOutMatches(self._ground, lease, held_out)
         poll_health = self._ground.poll_health
-        self._tasks = TaskEvaluation(config, lease, self._policies, restarts, recorder, status, poll_health)
-        frozen = FrozenOpponents(config.evaluation, self._engines, self._seating, self._matches, status)
-        league = LeaguePlay(config, lease, self._policies, self._engines, self._seating, recorder)
+        self._tasks = TaskEvaluation(
+            config, lease, self._policies, restarts, recorder, status, poll_health, self._fleet.of
+        )
+        frozen = FrozenOpponents(config.evaluation, self._fleet, self._seating, self._matches, status)
+        league = LeaguePlay(config, lease, self._policies, self._publisher, self._seating, recorder)
         # Against other players each word comes twice: the learner attacks with it once, and defends once.
         meets_others = league.league.is_open or config.self_play.on_collapse == "mix"
         shares = [each.share for each in config.games] or [1.0]
@@ -174,7 +176,7 @@ class Run:
             control,
             self._ground,
             self._policies,
-            self._engines,
+            self._fleet,
             self._publisher,
             self._reservation,
             self._seating,
@@ -200,8 +202,8 @@ class Run:
     def train(self) -> list[Match]:
         """The whole of SPAG; see training.py."""
         with self._ending():
-            self._engines.watch.every(LOOK_EVERY_S, self._elastic.look, "elastic-engines")
-            self._engines.watch.every(LOOK_EVERY_S, self._drained.look, "drained-nodes")
+            self._fleet.tasks.every(LOOK_EVERY_S, self._elastic.look, "elastic-engines")
+            self._fleet.tasks.every(LOOK_EVERY_S, self._drained.look, "drained-nodes")
             return train(self._trainer)
 
     def train_alone(self) -> None:
@@ -220,10 +222,10 @@ class Run:
             temperature = self._config.sampling.temperature
             self._reserve_engines(len({attacker, defender}))
             self._status.set_status("starting engines")
-            self._engines.start(attacker, "attacker", "attacker", 1)
+            self._fleet.start(attacker, "attacker", "attacker", 1)
             seat = other = self._seating.engines_of("attacker", "attacker", attacker, temperature)
             if defender != attacker:
-                self._engines.start(defender, "defender", "defender", 1)
+                self._fleet.start(defender, "defender", "defender", 1)
                 other = self._seating.engines_of("defender", "defender", defender, temperature)
             seats, opponents = {"attacker": seat, "defender": other}, Opponents(self._config.seed)
             episodes = play_round(self._ground, str(PLAY), list(map(Scenario, words)), seats, opponents)
@@ -235,7 +237,7 @@ class Run:
             self._matches.results = list(played)
             if any(entrant.folder for entrant in entrants):
                 self._reserve_engines(2 * self._config.engine.min_engines)  # for both seats
-            tournament = Tournament(self._config, self._matches, self._engines, self._seating, self._status)
+            tournament = Tournament(self._config, self._matches, self._publisher, self._seating, self._status)
             return tournament.play(entrants, against)
 
     def learn_only(self, method: Method, games: Sequence[GameSample], sft: Sequence[Sample], out: str) -> None:
@@ -258,8 +260,8 @@ class Run:
         with self._ending():
             self._reserve_engines(self._config.engine.min_engines)
             self._status.set_status("starting engines")
-            self._engines.start(model, "evaluated", "evaluated", self._config.engine.min_engines)
-            self._tasks.evaluate(stage, "evaluated", model, lambda: self._engines.of("evaluated"))
+            self._fleet.start(model, "evaluated", "evaluated", self._config.engine.min_engines)
+            self._tasks.evaluate(stage, "evaluated", model)
             return self._tasks.rows
 
     # For sessions, displays and signals during the run; those that may take long have threads of their own.
@@ -286,7 +288,7 @@ class Run:
     @ray.method(concurrency_group=SESSIONS)
     def play_turn(self, word: str, texts: list[str], human: str, game: str | None = None) -> dict[str, Any]:
         """See GameWithUser."""
-        return GameWithUser(self._config, self._engines, self._arenas, self._seating).turn(word, texts, human, game)
+        return GameWithUser(self._config, self._fleet, self._arenas, self._seating).turn(word, texts, human, game)
 
     @ray.method(concurrency_group=SESSIONS)
     def pause(self) -> None:
@@ -311,19 +313,19 @@ class Run:
 
     @ray.method(concurrency_group=SESSIONS)
     def add_engine(self, policy_name: str = "policy") -> str:
-        """Add an engine to a learning policy during play; see Engines.add. Raises InputError for any other policy."""
+        """Add an engine to a learning policy during play; see Fleet.add. Raises InputError for any other policy."""
         by_name = {policy.name: policy for policy in self._policies}
         if policy_name not in by_name:
             raise InputError(f"no policy {policy_name!r} learns; there are {', '.join(by_name)}")
-        return self._engines.add(by_name[policy_name])
+        return self._fleet.add(by_name[policy_name])
 
     @ray.method(concurrency_group=SESSIONS)
     def remove_engine(self, name: str) -> None:
-        self._engines.remove(name)
+        self._fleet.remove(name)
 
     def close(self) -> None:
         """End every actor of the run; engines first close their child processes."""
-        self._engines.close()
+        self._fleet.close()
         self._watch.stop()
         for policy in self._policies:
             policy.close_learners()
@@ -370,7 +372,7 @@ class Run:
         health = Health(
             self._control,
             self._policies,
-            self._engines,
+            self._fleet,
             self._publisher,
             self._buffer,
             self._watch,
@@ -381,6 +383,7 @@ class Run:
         return Playground(
             self._config,
             self._folder,
+            self._fleet,
             self._arenas,
             self._buffer,
             self._buffer_metrics,

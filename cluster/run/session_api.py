@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from actors.arena import GameTask
+from cluster.fleet.fleet import Fleet
 from cluster.rollout.arenas import Arenas
-from cluster.rollout.engines import Engines
 from cluster.runtime.ray_session import get
 from cluster.schedules.seating import Seating
 from spag_ray.config.run import RunConfig
@@ -25,9 +25,9 @@ MAX_ASKED = 1000  # episodes or records in one answer
 class GameWithUser:
     """Games between the newest weights and the user of a session."""
 
-    def __init__(self, config: RunConfig, engines: Engines, arenas: Arenas, seating: Seating) -> None:
+    def __init__(self, config: RunConfig, fleet: Fleet, arenas: Arenas, seating: Seating) -> None:
         self._config = config
-        self._engines = engines
+        self._fleet = fleet
         self._arenas = arenas
         self._seating = seating
 
@@ -36,7 +36,7 @@ class GameWithUser:
         has ended, and the version that played. `game`: its name, if the run has several. Raises InputError, and
         ConfigError for a game that the run does not have."""
         config = self._config.of_game(game)
-        if self._engines.are_asleep:
+        if self._fleet.are_asleep:
             raise InputError(
                 "the engines sleep while the learner trains on their devices; ask again when the run plays"
             )

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from actors.league import Opponents
 from actors.models import BUILT_IN
+from cluster.fleet.fleet import Fleet
+from cluster.fleet.publisher import Publisher
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.learning.stage_samples import StageSamples
 from cluster.learning.training_stage import TrainingStage
 from cluster.planning.bundles import bundles_of
 from cluster.planning.reservation import Reservation
-from cluster.rollout.engines import Engines
-from cluster.rollout.publisher import Publisher
 from cluster.run.checkpoint import RunState
 from cluster.run.control import RunControl
 from cluster.run.recovery import Recovery
@@ -50,7 +50,7 @@ class Trainer:
         control: RunControl,
         ground: Playground,
         policies: Sequence[LearningPolicy],
-        engines: Engines,
+        fleet: Fleet,
         publisher: Publisher,
         reservation: Reservation,
         seating: Seating,
@@ -71,7 +71,7 @@ class Trainer:
         self._ground = ground
         self._status = ground.status
         self._policies = policies
-        self._engines = engines
+        self._fleet = fleet
         self._publisher = publisher
         self._reservation = reservation
         self._seating = seating
@@ -91,7 +91,7 @@ class Trainer:
         self._status.set_status("starting engines and learner")
         for policy in self._policies:
             count = self.config.engine.min_engines
-            policy.engines = self._engines.start(policy.model, policy.name, policy.name, count, policy)
+            self._fleet.start(policy.model, policy.name, policy.name, count, policy)
         self._publisher.start_learners()
 
     def restore(self) -> RunState:

@@ -16,6 +16,7 @@ from typing import Any, overload
 import ray
 
 from cluster.handles import R, Ref
+from cluster.runtime.locks import check_may_wait
 from cluster.runtime.ray_token import ClusterError, check_answer, no_token, own_token
 from cluster.runtime.short_folder import use_short_folder
 from spag_ray.config.parts import ClusterConfig
@@ -125,6 +126,7 @@ def get(refs: Sequence[Ref[R]], timeout_s: float = ANSWER_WITHIN_S) -> list[R]: 
 def get(refs: Any, timeout_s: float = ANSWER_WITHIN_S) -> Any:
     """`ray.get`, but a user's error from another process is raised with its own type, and no wait is endless. Raises
     NoAnswerError after `timeout_s`."""
+    check_may_wait()
     try:
         return ray.get(refs, timeout=timeout_s)
     except ray.exceptions.GetTimeoutError as error:
@@ -197,6 +199,12 @@ def redirect_output(log_path: str) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+    own = logging.getLogger("spag_ray")
+    own.setLevel(logging.INFO)
+    if not logging.getLogger().handlers and not own.handlers:  # with log_format: json Ray has set one
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        own.addHandler(handler)
 
 
 def collect_seldom() -> None:

@@ -7,8 +7,8 @@ frozen.seats(temperature)              their seats in self-play
 from __future__ import annotations
 
 from actors.league import seat_of
+from cluster.fleet.fleet import Fleet
 from cluster.monitor.status_board import StatusBoard
-from cluster.rollout.engines import Engines
 from cluster.schedules.held_out import HeldOutMatches
 from cluster.schedules.seating import Seating
 from cluster.types import Seat
@@ -23,13 +23,13 @@ class FrozenOpponents:
     def __init__(
         self,
         config: EvaluationConfig,
-        engines: Engines,
+        fleet: Fleet,
         seating: Seating,
         matches: HeldOutMatches,
         status: StatusBoard,
     ) -> None:
         self._config = config
-        self._engines = engines
+        self._fleet = fleet
         self._seating = seating
         self._matches = matches
         self._status = status
@@ -76,6 +76,6 @@ class FrozenOpponents:
         model = policy.model if stage == BASE else str(policy.saved(stage))
         if pool not in self._pools:
             self._status.set_status(f"starting an engine for {stage}")
-            self._engines.start(model, pool, pool, 1)
+            self._fleet.start(model, pool, pool, 1)
             self._pools.add(pool)
         return self._seating.engines_of(pool, pool, model, temperature)

@@ -11,8 +11,8 @@ from typing import Any
 from actors.endpoint_policy import Endpoint
 from actors.league import PAST, League, Opponents, PastVersion, seat_of
 from actors.models import resolve_model
+from cluster.fleet.publisher import Publisher
 from cluster.learning.learning_policy import LearningPolicy
-from cluster.rollout.engines import Engines
 from cluster.schedules.seating import Seating
 from cluster.tracking.recorder import Recorder
 from cluster.types import Seat
@@ -35,7 +35,7 @@ class LeaguePlay:
         config: RunConfig,
         lease: FolderLease,
         policies: Sequence[LearningPolicy],
-        engines: Engines,
+        publisher: Publisher,
         seating: Seating,
         recorder: Recorder,
     ) -> None:
@@ -46,7 +46,7 @@ class LeaguePlay:
         self._lease = lease
         self._folder = lease.folder
         self._policies = policies
-        self._engines = engines
+        self._publisher = publisher
         self._seating = seating
         self._recorder = recorder
         self._num_past = self._config.num_past
@@ -75,7 +75,7 @@ class LeaguePlay:
                     # Under the policy's own name its turns would be trained on.
                     stamp, held = PAST + policy.name, self._num_past if adapter else 0
                     count = self._config.num_engines if adapter else 1
-                    self._engines.start(policy.model, pool, stamp, count, num_adapters=held)
+                    self._publisher.fleet.start(policy.model, pool, stamp, count, num_adapters=held)
                     self._past_pools.add(pool)
                 past = seat(pool, PAST + policy.name, policy.model, temperature, adapter)
                 self.seats[seat_of(opponent, role)] = past
@@ -83,7 +83,7 @@ class LeaguePlay:
             pool = f"fixed-{number}"
             if fixed.has_engine:
                 model = resolve_model(fixed.model)
-                self._engines.start(model, pool, fixed.model, 1)
+                self._publisher.fleet.start(model, pool, fixed.model, 1)
                 player = seat(pool, fixed.model, model, temperature)
             else:
                 endpoint = Endpoint.parse(fixed.model) if fixed.is_served else None
@@ -138,7 +138,7 @@ class LeaguePlay:
                 drawn.setdefault(pool, {})[adapter] = past.folders[policy.name], self.league.number_of(past.version)
             self._recorder.record(OpponentLine(f"past-{number}", self.league.number_of(past.version)))
         for pool, saved in drawn.items():
-            self._engines.give(pool, saved)
+            self._publisher.give(pool, saved)
         self._remove_dropped()  # no engine will load them again
         self.at_stage_start = self.league.as_json()
         found = json.dumps(self.league.summary(), indent=1) + "\n"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from cluster.buffer.buffer_client import Buffer
 from cluster.buffer.buffer_metrics import BufferMetrics
-from cluster.elastic.elastic_engines import ElasticEngines
+from cluster.fleet.elastic_engines import ElasticEngines
+from cluster.fleet.fleet import Fleet
 from cluster.monitor.status_board import StatusBoard
 from cluster.rollout.arenas import Arenas
 from cluster.tracking.recorder import Recorder
@@ -22,6 +23,7 @@ class Playground:
 
     config: RunConfig
     folder: Path
+    fleet: Fleet
     arenas: Arenas
     buffer: Buffer
     buffer_metrics: BufferMetrics

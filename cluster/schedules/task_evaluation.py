@@ -88,7 +88,8 @@ class HarnessStuckError(EngineError):
 
 
 class TaskEvaluation:
-    """The tasks of one run. Those that a previous attempt has evaluated are not evaluated again."""
+    """The tasks of one run; those that a previous attempt has evaluated are not evaluated again. `engines_of` a policy
+    returns its engines that can be asked now."""
 
     def __init__(
         self,
@@ -99,6 +100,7 @@ class TaskEvaluation:
         recorder: Recorder,
         status: StatusBoard,
         poll_health: Callable[[], None],
+        engines_of: Callable[[str], Sequence[Engine]],
     ) -> None:
         self._config = config
         self._lease = lease
@@ -108,6 +110,7 @@ class TaskEvaluation:
         self._recorder = recorder
         self._status = status
         self._poll_health = poll_health
+        self._engines_of = engines_of
         self._path = self._folder / FILE
         self.rows = read_evaluations(self._path) if self._path.exists() else []
 
@@ -115,11 +118,11 @@ class TaskEvaluation:
         """Evaluate the newest weights of every policy; with two policies, a row's stage names the policy too."""
         for policy in self._policies:
             own = stage if len(self._policies) == 1 else stage.of_policy(policy.name)
-            self.evaluate(str(own), policy.name, policy.model, partial(getattr, policy, "engines"))
+            self.evaluate(str(own), policy.name, policy.model)
 
-    def evaluate(self, stage: str, policy: str, model: str, engines: Callable[[], Sequence[Engine]]) -> None:
-        """Evaluate every task that has no rows yet. `engines` returns the current ones; `model` has their tokenizer. A
-        task is restarted when the harness dies or hangs, or all of its engines die."""
+    def evaluate(self, stage: str, policy: str, model: str) -> None:
+        """Evaluate every task that has no rows yet on the engines of a policy; `model` has their tokenizer. A task is
+        restarted when the harness dies or hangs, or all of its engines die."""
         actor = None
         try:
             for name in self.missing(stage):
@@ -127,7 +130,7 @@ class TaskEvaluation:
                 while rows is None:
                     actor = actor or self._start(model)
                     try:
-                        rows = self._ask(actor, name, stage, engines)
+                        rows = self._ask(actor, name, stage, partial(self._engines_of, policy))
                     except (ray.exceptions.RayActorError, EngineGoneError, HarnessStuckError) as error:
                         is_stuck = isinstance(error, HarnessStuckError)
                         self._restarts.count("evaluation", str(error) if is_stuck else error)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from actors.endpoint_policy import Endpoint
 from actors.models import resolve_model
+from cluster.fleet.publisher import Publisher
 from cluster.monitor.status_board import StatusBoard
-from cluster.rollout.engines import Engines
 from cluster.schedules.held_out import HeldOutMatches
 from cluster.schedules.seating import Seating
 from cluster.types import Seat
@@ -99,14 +99,14 @@ def pairings(names: Sequence[str], against: str | None = None) -> Iterator[tuple
 
 
 class Tournament:
-    """`engines` are started and given models as players take their seats."""
+    """Engines are started and given models as players take their seats."""
 
     def __init__(
-        self, config: RunConfig, matches: HeldOutMatches, engines: Engines, seating: Seating, status: StatusBoard
+        self, config: RunConfig, matches: HeldOutMatches, publisher: Publisher, seating: Seating, status: StatusBoard
     ) -> None:
         self._matches = matches
         self._status = status
-        self._seats = {role: _SeatOfMany(role, config, engines, seating) for role in Role}
+        self._seats = {role: _SeatOfMany(role, config, publisher, seating) for role in Role}
 
     def play(self, entrants: Sequence[Entrant], against: str | None = None) -> list[Match]:
         """`evaluation.games` of every pairing on held-out words; what has been played is not played again."""
@@ -124,10 +124,10 @@ class Tournament:
 class _SeatOfMany:
     """One seat, and the engines that play it for the current player."""
 
-    def __init__(self, role: Role, config: RunConfig, engines: Engines, seating: Seating) -> None:
+    def __init__(self, role: Role, config: RunConfig, publisher: Publisher, seating: Seating) -> None:
         self._role = str(role)
         self._config = config
-        self._engines = engines
+        self._publisher = publisher
         self._seating = seating
         self._pool = ""
         self._folder: str | None = None
@@ -144,12 +144,12 @@ class _SeatOfMany:
             return
         self._num_taken += 1
         if self._folder is not None and shape_of(folder) == shape_of(self._folder):
-            self._engines.give(self._pool, {None: (folder, self._num_taken)})
+            self._publisher.give(self._pool, {None: (folder, self._num_taken)})
         else:
             if self._folder is not None:
-                self._engines.remove_pool(self._pool)
+                self._publisher.fleet.remove_pool(self._pool)
             self._pool = f"{self._role}-{self._num_taken}"
-            self._engines.start(folder, self._pool, self._role, self._config.engine.min_engines)
+            self._publisher.fleet.start(folder, self._pool, self._role, self._config.engine.min_engines)
         self._folder = folder
 
 

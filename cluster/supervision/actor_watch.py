@@ -3,7 +3,7 @@
     arena     its unfinished calls fail; play starts another one (arenas.py)
     buffer    Ray restarts it and makes the unfinished calls again (buffer_actor.py)
 
-Engines have a watch of their own (EngineWatch), which also replaces them.
+Engines have heartbeats of their own (fleet/heartbeats.py).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Protocol, cast
 import ray
 
 from cluster.handles import ActorHandle, Ref, remote_method
-from cluster.supervision.engine_watch import BEAT_S
 
+BEAT_S = 1.0
 START_WITHIN_S = 60.0  # a process, and what it imports
 
 

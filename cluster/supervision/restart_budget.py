@@ -1,6 +1,6 @@
 """Counts and limits restarts. How each kind of failure is found, and where the restart resumes:
 
-    engine    found by its heartbeat: dead, or silent, or with turns to answer and none answered for too long.
+    engine    found by its heartbeat (fleet/heartbeats.py): dead, silent, or with turns to answer and none answered.
               A new one loads the newest published weights, then plays; other engines play the lost turns.
               An engine that starts has a heartbeat too, on a thread that loading a model does not hold up.
     arena     found by its unfinished call, or killed for its silence (actor_watch.py); a new one plays the games that

@@ -90,6 +90,7 @@ def _label(label: str, values: Mapping[str, Any]) -> str:
 
 _PLAYED = [{"phase": phase} for phase in ("imitation", "self_play", "evaluation")]
 _PARTS = ("engine", "arena", "buffer", "learners", "evaluation")
+_STATES = ("starting", "behind", "playing", "draining", "asleep", "lost", "retired")  # cluster/fleet/engine_record.py
 _CAUSES = ("crash", "stuck", "out of memory")
 
 _ENDING = r"(?P<seat>attacker|defender|none) (?P<result>win|breach|tie): (?P<reason>.+)"
@@ -326,7 +327,15 @@ METRICS: tuple[Metric, ...] = (
         at_start=tuple({"part": part, "cause": cause} for part in _PARTS for cause in _CAUSES),
     ),
     _counter("spag_ray_engines_joined_total", "engines", "engines that joined", "engine_joined", at_start=_ONCE),
-    _counter("spag_ray_engines_lost_total", "engines", "engines lost in a sync", "engine_lost", at_start=_ONCE),
+    _counter(
+        "spag_ray_engine_changes_total",
+        "changes",
+        "changes of engines' states, by the state that they changed to",
+        "engine_state",
+        labels=("state",),
+        at_start=tuple({"state": state} for state in _STATES),
+    ),
+    _counter("spag_ray_engines_lost_total", "engines", "engines that died or hung", "engine_lost", at_start=_ONCE),
     _counter("spag_ray_engines_left_total", "engines", "engines removed on request", "engine_left", at_start=_ONCE),
     _counter("spag_ray_resumes_total", "resumes", "resumes from a checkpoint", "resumed", at_start=_ONCE),
     _counter("spag_ray_log_damage_total", "faults", "episode logs found damaged", "log_damage", at_start=_ONCE),

@@ -322,6 +322,18 @@ class RestartLine(Line):
 
 
 @dataclass(frozen=True)
+class EngineStateLine(Line):
+    """An engine's state changed (cluster/fleet/engine_record.py); `before` is empty for a new one."""
+
+    kind = "engine_state"
+    engine: str
+    policy: str
+    state: str
+    before: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class EngineJoinedLine(Line):
     kind = "engine_joined"
     engine: str

@@ -22,7 +22,7 @@ PICTURE = {
                             launch
                             run
                             schedules
-                            elastic
+                            fleet
                             rollout
               learning      supervision      buffer
                  checks        monitor        gpu_check

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 
+from cluster.fleet.engine_record import EngineRecord
+from cluster.fleet.fleet import Fleet
 from cluster.learning.learning_policy import LearningPolicy
-from cluster.rollout.engines import Engines, Placed
 from cluster.runtime.nodes import draining_nodes, node_of, ray_nodes
 
 LEAVE_WITHIN_S = 120.0  # where Ray gives no deadline
@@ -25,30 +26,30 @@ class DrainedNodes:
 
     def __init__(
         self,
-        engines: Engines,
+        fleet: Fleet,
         policies: Sequence[LearningPolicy],
         save_soon: Callable[[], None],
         note: Callable[[str], None],
     ) -> None:
-        self._engines = engines
+        self._fleet = fleet
         self._policies = policies
         self._save_soon = save_soon
         self._note = note
         self._saved_for: set[str] = set()
-        self._leaving: set[Placed] = set()
+        self._leaving: set[str] = set()  # engines
 
     def look(self) -> None:
         draining = draining_nodes()
         if not draining:
             return
         self._save_for(draining)
-        on_nodes = {each: node_of(each.engine.handle) for each in self._engines.placed}
-        staying = {each.engine.pool for each, node in on_nodes.items() if node not in draining}
-        for placed, node in on_nodes.items():
-            if node in draining and placed.engine.pool in staying and placed not in self._leaving:
-                self._leaving.add(placed)
-                leave = partial(self._leave, placed, node, draining[node])
-                self._engines.watch.in_thread(f"leave-{placed.engine.name}", leave)
+        on_nodes = {each: node_of(each.process.handle) for each in self._fleet.records if each.is_up}
+        staying = {each.pool for each, node in on_nodes.items() if node not in draining}
+        for record, node in on_nodes.items():
+            if node in draining and record.pool in staying and record.name not in self._leaving:
+                self._leaving.add(record.name)
+                leave = partial(self._leave, record, node, draining[node])
+                self._fleet.tasks.start(f"leave-{record.name}", leave)
 
     def _save_for(self, draining: Mapping[str, float]) -> None:
         groups = [policy.learners for policy in self._policies if policy.learners is not None]
@@ -58,15 +59,15 @@ class DrainedNodes:
             self._note(f"node {min(nodes)[:6]} of a learner is drained: a checkpoint is written as soon as it can be")
             self._save_soon()
 
-    def _leave(self, placed: Placed, node: str, deadline: float) -> None:
+    def _leave(self, record: EngineRecord, node: str, deadline: float) -> None:
         """`deadline`: seconds since the epoch; 0 if there is none."""
         within_s = max(0.0, deadline - time.time() - MARGIN_S) if deadline else LEAVE_WITHIN_S
-        has_left = self._engines.move_off(placed, f"its node {node[:6]} is drained", within_s)
-        if placed.is_extra or not has_left:
+        has_left = self._fleet.move_off(record, f"its node {node[:6]} is drained", within_s)
+        if record.is_extra or not has_left:
             return
-        while node in alive() and not self._engines.watch.is_stopped:
+        while node in alive() and not self._fleet.tasks.is_stopped:
             time.sleep(1.0)
-        self._engines.bring_back(placed)
+        self._fleet.bring_back(record)
 
 
 def alive() -> Set[str]:

@@ -14,9 +14,10 @@ from functools import partial
 
 import ray
 
-from cluster.elastic.scaling import Load, Scaling
+from cluster.fleet.engine_record import EngineRecord
+from cluster.fleet.fleet import Fleet
+from cluster.fleet.scaling import Load, Scaling
 from cluster.learning.learning_policy import LearningPolicy
-from cluster.rollout.engines import Engines, Placed
 from spag_ray.config.engine import EngineConfig, EngineRange
 from spag_ray.errors import SpagError
 
@@ -29,12 +30,12 @@ class ElasticEngines:
     def __init__(
         self,
         config: EngineConfig,
-        engines: Engines,
+        fleet: Fleet,
         policies: Sequence[LearningPolicy],
         note: Callable[[str], None],
     ) -> None:
         limits = config.num_engines
-        self._engines = engines
+        self._fleet = fleet
         self._scaling: dict[LearningPolicy, Scaling] = {}
         if isinstance(limits, EngineRange):
             self._scaling = {policy: Scaling(limits, config.max_num_seqs) for policy in policies}
@@ -46,30 +47,30 @@ class ElasticEngines:
     def look(self) -> None:
         if self._changing is not None and self._changing.is_alive():
             return
-        num_pending, in_thread = self._engines.watch.num_pending(), self._engines.watch.in_thread
+        num_pending, in_thread = self._fleet.num_pending(), self._fleet.tasks.start
         for policy, scaling in self._scaling.items():
-            placed = [each for each in self._engines.placed if each.learner is policy]
-            num_turns = sum(num_pending.get(each, 0) for each in placed)
-            step = scaling.step(Load(len(placed), num_turns, self.learner_waits), time.monotonic())
-            extra = [each for each in placed if each.is_extra]
+            records = [each for each in self._fleet.records if each.learner is policy and each.is_up]
+            num_turns = sum(num_pending.get(each.name, 0) for each in records)
+            step = scaling.step(Load(len(records), num_turns, self.learner_waits), time.monotonic())
+            extra = [each for each in records if each.is_extra]
             if step > 0 and time.monotonic() >= self._not_before_s:
                 self._changing = in_thread(f"add-engine-{policy.name}", partial(self._add, policy))
             elif step < 0 and extra:
-                self._changing = in_thread(f"retire-{extra[-1].engine.name}", partial(self._retire, extra[-1]))
+                self._changing = in_thread(f"retire-{extra[-1].name}", partial(self._retire, extra[-1]))
             if step:
                 return
 
     def _add(self, policy: LearningPolicy) -> None:
         try:
-            self._engines.add(policy, is_extra=True)
+            self._fleet.add(policy, is_extra=True)
         except (SpagError, ray.exceptions.RayError) as error:
             self._not_before_s = time.monotonic() + AGAIN_AFTER_S
-            if not self._engines.watch.is_stopped:
+            if not self._fleet.tasks.is_stopped:
                 self._note(f"no engine was added, the run continues with the engines that it has: {error}")
 
-    def _retire(self, placed: Placed) -> None:
+    def _retire(self, record: EngineRecord) -> None:
         try:
-            self._engines.retire(placed, "fewer are needed")
+            self._fleet.retire(record, "fewer are needed")
         except ray.exceptions.RayError as error:
-            if not self._engines.watch.is_stopped:
-                self._note(f"{placed.engine.name} could not be let go: {error}")
+            if not self._fleet.tasks.is_stopped:
+                self._note(f"{record.name} could not be let go: {error}")

@@ -1,0 +1,1 @@
+"""The engines of a run: who they are, in which state, how they come, go, sleep, get weights, and are replaced."""

@@ -1,0 +1,109 @@
+"""Starts engines: an actor each, in the places that the run has reserved, until they have loaded their model."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import ray
+
+from cluster.fleet.engine_record import EngineRecord
+from cluster.handles import EngineHandle, Ref
+from cluster.planning.reservation import Reservation
+from cluster.rollout.arenas import Arenas
+from cluster.rollout.engine_actor import EngineActor, Pulse
+from cluster.runtime.ray_session import get
+from cluster.supervision.tasks import Tasks
+from cluster.types import Engine
+from spag_ray.config.engine import EngineConfig
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import EngineError, EngineGoneError
+
+
+class EngineStarter:
+    """`tasks`: when they are stopped, so is a start."""
+
+    def __init__(self, config: RunConfig, folder: Path, arenas: Arenas, reservation: Reservation, tasks: Tasks) -> None:
+        self._config = config
+        self._folder = folder
+        self._arenas = arenas
+        self._reservation = reservation
+        self._tasks = tasks
+
+    def start(self, records: Sequence[EngineRecord], games_wait: bool = False) -> None:
+        """Start an engine in the place of each record, all of the same kind, with their processes as
+        `record.engine`. `games_wait`: games under way wait for them; the wait for room is then no fault of theirs.
+
+        Raises EngineError when it takes too long or fails, EngineGoneError when a process ends, ClusterError when
+        there is no room; then none is left running.
+        """
+        pool, policy = records[0].pool, records[0].policy
+        config, names = self._config_of(records[0]), [record.name for record in records]
+        actor = ray.remote(concurrency_groups={Pulse.GROUP: 1})(EngineActor)
+        for record in records:
+            handle: EngineHandle = actor.options(
+                name=f"{record.name}-{self._folder.name}",
+                num_cpus=config.num_cpus,
+                num_gpus=config.num_gpus,
+                max_concurrency=4096,
+                **self._reservation.take(record.name, "engine", config.num_cpus, config.num_gpus),
+            ).remote(str(self._folder / "logs" / f"{record.name}.log"))
+            record.engine = Engine(handle, record.name, pool)
+        engines = [record.process for record in records]
+        try:
+            with self._arenas.waiting_for_room(pool, policy, names) if games_wait else contextlib.nullcontext():
+                handles = [engine.handle for engine in engines]
+                self._reservation.wait_for(names, handles, config.num_cpus, config.num_gpus)
+            starts = [
+                engine.handle.start.remote(
+                    records[0].model, config, engine.name, 0, self._config.seed + index, self._config.sync.channel
+                )
+                for index, engine in enumerate(engines)
+            ]
+            self.wait_until_up(engines, starts)
+        except BaseException:
+            self.end(engines)
+            raise
+
+    def end(self, engines: Sequence[Engine], close_within_s: float = 0.0) -> None:
+        """Kill them. With `close_within_s` they may first close their child processes."""
+        if close_within_s and engines:
+            ray.wait([each.handle.close.remote() for each in engines], num_returns=len(engines), timeout=close_within_s)
+        for engine in engines:
+            ray.kill(engine.handle)
+            self._reservation.leave(engine.name)
+
+    def wait_until_up(self, engines: Sequence[Engine], starts: Sequence[Ref[int]]) -> None:
+        """Raises EngineError when it takes too long, an engine stops answering, or the run ends."""
+        start_timeout_s = self._config.engine.start_timeout_s
+        silent_s = self._config.supervision.heartbeat_timeout_s
+        deadline = time.monotonic() + start_timeout_s
+        pulses = [Pulse(engine.handle, silent_s) for engine in engines]
+        pending = list(starts)
+        while pending:
+            done, pending = ray.wait(pending, num_returns=len(pending), timeout=0.5)
+            try:
+                get(done)
+            except ray.exceptions.RayActorError as error:
+                told = f"an engine's process ended while it started ({' '.join(str(error).split())[:300]})"
+                raise EngineGoneError(f"{told}; see {self._folder}/logs") from error
+            if self._tasks.is_stopped:
+                raise EngineError("the run ends while an engine starts")
+            if pending and time.monotonic() > deadline:
+                raise EngineError(
+                    f"no engine after engine.start_timeout_s ({start_timeout_s:.0f} s); see {self._folder}/logs"
+                )
+            for engine, pulse in zip(engines, pulses, strict=True):
+                if not pulse.is_felt():
+                    raise EngineError(f"{engine.name} has not answered a heartbeat for {silent_s:g} s while it started")
+
+    def _config_of(self, record: EngineRecord) -> EngineConfig:
+        """With room for adapters: a learner's newest and the one before it, or the saved ones."""
+        lora, num_adapters = self._config.learner.lora, record.num_adapters
+        if record.learner is not None and self._config.sends_adapters:
+            num_adapters = 2
+        if lora is None or not num_adapters:
+            return self._config.engine
+        return self._config.engine.model_copy(update={"max_lora_rank": lora.rank, "max_adapters": num_adapters})

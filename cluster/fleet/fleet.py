@@ -1,0 +1,326 @@
+"""The fleet: the only owner of a run's engines. Whoever else needs engines asks it, or is told by it.
+
+    training, schedules ── start, remove_pool ───────────────┐
+    sessions, elastic, drained nodes ── add, remove, retire ─┼──> Fleet ──> Roster: a record for each engine
+    heartbeats, a sync that failed ── lost ──────────────────┘      └─────> Arenas.update: who plays
+
+How a lost engine is replaced: `lost` tells the arenas, and a thread (`_replace`) starts the next one in its slot, which
+loads the weights that the others play (`_join`). Where a learner uses the devices of engines, it starts when they are
+free.
+
+Locks, in the order in which a thread may take them (runtime/locks.py checks it in every run):
+
+    updating      of whoever gives engines weights, or lets them sleep and wake (publisher.py). Its holder may wait for
+                  engines, learners and arenas, each with a bound, but never for an engine that is to join
+    arenas        held while calls to arenas are made, not while they are answered
+    records       the roster's; nothing is waited for under it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import ray
+
+from cluster.fleet.engine_record import EngineRecord, State
+from cluster.fleet.engine_start import EngineStarter
+from cluster.fleet.heartbeats import Heartbeats
+from cluster.fleet.roster import Roster
+from cluster.handles import SavedWeights
+from cluster.learning.learning_policy import LearningPolicy
+from cluster.planning.reservation import Reservation
+from cluster.rollout.arenas import Arenas
+from cluster.runtime.locks import RankedLock
+from cluster.runtime.ray_session import first_line, get
+from cluster.supervision.actor_watch import BEAT_S
+from cluster.supervision.restart_budget import RestartBudget
+from cluster.supervision.tasks import Tasks
+from cluster.tracking.recorder import Recorder
+from cluster.types import Engine
+from spag_ray.config.run import RunConfig
+from spag_ray.errors import EngineError, InputError, SpagError, StopRequestedError
+from spag_ray.results.lines import EngineJoinedLine, EngineLeftLine, EngineLostLine
+
+CLOSE_WITHIN_S = 20.0
+LOOK_EVERY_S = 0.5  # whether engines may start again
+
+
+class _NotNowError(Exception):
+    """An engine that has started cannot join: the engines sleep, or its pool has ended."""
+
+
+class Fleet:
+    """See above. `tasks`: its threads, and those of others who change how many engines there are. `saved`: {pool: what
+    it was given last}; hold `updating` for it."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: Path,
+        arenas: Arenas,
+        recorder: Recorder,
+        restarts: RestartBudget,
+        reservation: Reservation,
+    ) -> None:
+        self.updating = RankedLock("updating", rank=1)
+        self.roster = Roster(recorder)
+        self.tasks = Tasks()
+        self.saved: dict[str, SavedWeights] = {}
+        self._config = config
+        self._arenas = arenas
+        self._recorder = recorder
+        self._restarts = restarts
+        self._starter = EngineStarter(config, folder, arenas, reservation, self.tasks)
+        self._heartbeats = Heartbeats(config.supervision, self.roster.up, self.lost)
+        self._ended: set[str] = set()  # pools that are no longer used
+        self._num_added = 0
+        arenas.serve(self.roster.members)
+        self.tasks.every(BEAT_S, self._heartbeats.look, "heartbeats")
+
+    @property
+    def records(self) -> list[EngineRecord]:
+        return self.roster.records
+
+    @property
+    def are_asleep(self) -> bool:
+        return not self.roster.awake.is_set()
+
+    def of(self, pool: str) -> list[Engine]:
+        """The engines of a pool that can be asked now."""
+        return self.roster.of(pool)
+
+    def num_pending(self) -> dict[str, int]:
+        """{engine: the turns that it had to answer at its last heartbeat}"""
+        return self._heartbeats.num_pending
+
+    # Engines come and go.
+
+    def start(
+        self,
+        model: str,
+        pool: str,
+        policy: str,
+        count: int,
+        learner: LearningPolicy | None = None,
+        num_adapters: int = 0,
+    ) -> None:
+        """Start `count` engines that play `model` in `pool`, stamped as `policy`; all are up and known to every arena
+        when this returns. For `learner` and `num_adapters` see EngineRecord."""
+        records = [
+            self.roster.add(EngineRecord(f"engine-{pool}-{index}", pool, policy, model, learner, num_adapters))
+            for index in range(count)
+        ]
+        try:
+            self._starter.start(records)
+        except BaseException:
+            for record in records:
+                self.roster.remove(record, "it did not start")
+            raise
+        with self.roster.lock:
+            for record in records:
+                self.roster.become(record, State.BEHIND, "it has loaded its model")
+        self.roster.plays(records, 0)
+        self._arenas.update(pool)
+
+    def add(self, policy: LearningPolicy, is_extra: bool = False) -> str:
+        """Add an engine to a learning policy during play; returns the engine's name. It plays once it has the newest
+        published weights: at once, or after the next sync if learners send weights themselves."""
+        with self.roster.lock:
+            self._num_added += 1
+            slot = f"engine-{policy.name}-added-{self._num_added}"
+        record = self.roster.add(EngineRecord(slot, policy.name, policy.name, policy.model, policy, is_extra=is_extra))
+        try:
+            self._come_up(record)
+        except BaseException as error:
+            if not self.are_asleep:
+                self.roster.remove(record, "it did not start")
+                raise
+            if self._did_not_come_up(record, first_line(error)):
+                self.tasks.start(f"replace-{record.name}", partial(self._replace, record))
+        return record.name
+
+    def remove(self, name: str) -> None:
+        """Remove an engine during play: its unanswered turns are requested from others. Raises InputError for an
+        unknown one."""
+        by_name = {record.name: record for record in self.records}
+        if name not in by_name:
+            raise InputError(f"no engine is called {name!r}; there are {', '.join(by_name) or 'none'}")
+        self._leave([by_name[name]], "on request")
+
+    def remove_pool(self, pool: str) -> None:
+        """Remove all engines of a pool that is no longer used; an engine that is being replaced does not come back."""
+        with self.roster.lock:
+            self._ended.add(pool)
+        self._leave([each for each in self.records if each.pool == pool], "its player plays no more")
+
+    def retire(self, record: EngineRecord, reason: str) -> bool:
+        """Remove an engine between games: it gets no new one, and leaves when its games have ended. Returns False if it
+        does not play, or leaves already."""
+        with self.roster.lock:
+            if record.leaving or not record.may_play:
+                return False
+            record.leaving = reason
+            if record.state is State.PLAYING:
+                self.roster.become(record, State.DRAINING, reason)
+            engine = record.process
+        self._arenas.update(record.pool)
+        self._arenas.wait_until_empty(engine)
+        return self._leave([record], reason)
+
+    def move_off(self, record: EngineRecord, reason: str, timeout_s: float) -> bool:
+        """Remove an engine between turns: its games move to others at their next turn, and it leaves when it has
+        answered those that it has, or after `timeout_s`. `bring_back` then starts another one in its slot, but not in
+        that of an extra engine. Returns False if it is gone already."""
+        with self.roster.lock:
+            if not record.is_up:
+                return False
+            self.roster.become(record, State.LOST, reason)
+            engine = record.process
+        self._arenas.update(record.pool)
+        deadline = time.monotonic() + timeout_s
+        with contextlib.suppress(ray.exceptions.RayError):  # it dies first: its turns are requested from others
+            while time.monotonic() < deadline and get(engine.handle.heartbeat.remote(), timeout_s)[0]:
+                time.sleep(0.2)
+        self._starter.end([engine], CLOSE_WITHIN_S)
+        if record.is_extra:
+            self.roster.remove(record, reason)
+        self._recorder.record(EngineLeftLine(engine.name, record.policy, reason))
+        return True
+
+    def bring_back(self, record: EngineRecord) -> None:
+        """Start another engine in the slot of one that has moved off; returns when it is there."""
+        self._replace(record)
+
+    def close(self) -> None:
+        """Engines first close their child processes."""
+        self.tasks.stop()
+        self._end([record for record in self.records if self.roster.remove(record, "the run ends")])
+
+    def _leave(self, records: Sequence[EngineRecord], reason: str) -> bool:
+        """They are retired now, whatever they do. Returns False if all were gone already."""
+        leaving = [record for record in records if self.roster.remove(record, reason)]
+        self._arenas.update(*{record.pool for record in leaving})
+        self._end(leaving)
+        for record in leaving:
+            self._recorder.record(EngineLeftLine(record.name, record.policy, reason))
+        return bool(leaving)
+
+    def _end(self, records: Sequence[EngineRecord]) -> None:
+        self._starter.end([record.engine for record in records if record.engine is not None], CLOSE_WITHIN_S)
+
+    # One is lost, and the next one takes its slot.
+
+    def lost(self, name: str, fault: BaseException | str) -> None:
+        """An engine is dead, hangs, or was stopped. It gets no more requests, and is replaced unless it was extra."""
+        with self.roster.lock:
+            record = next((each for each in self.records if each.name == name and each.is_up), None)
+            if record is None:
+                return  # another thread has seen it first, or it has left
+            self.roster.become(record, State.LOST, first_line(fault))
+            engine = record.process
+        ray.kill(engine.handle)
+        self._recorder.record(EngineLostLine(name, record.policy, first_line(fault)))
+        # In a thread, because arenas may take long to answer, and an engine longer to start.
+        self.tasks.start(f"replace-{name}", partial(self._take_over, record, engine, fault))
+
+    def lose(self, engines: Mapping[Engine, str]) -> None:
+        """`engines`: {engine: why} of those that were stopped because they could not do what all were asked for."""
+        for engine, reason in engines.items():
+            self.lost(engine.name, EngineError(reason))
+
+    def _take_over(self, record: EngineRecord, lost: Engine, fault: BaseException | str) -> None:
+        self._starter.end([lost])
+        self._arenas.update(record.pool)
+        if record.is_extra:
+            self.roster.remove(record, "the load decides whether another one comes")
+        else:
+            self._replace(record, fault)
+
+    def _replace(self, record: EngineRecord, fault: BaseException | str | None = None) -> None:
+        """Start engines in the slot of a lost one until one plays, as long as the budget of restarts allows. `fault`:
+        what counts as a failure; None: nothing failed."""
+        while True:
+            if fault is not None:
+                self._restarts.count(record.name, fault)
+            while not self.tasks.is_stopped and not self.roster.awake.wait(LOOK_EVERY_S):
+                pass
+            with self.roster.lock:
+                if record.state is not State.LOST or record.pool in self._ended or self.tasks.is_stopped:
+                    return
+                self.roster.next_life(record)
+            try:
+                self._come_up(record, games_wait=True)
+                return
+            except _NotNowError as why:
+                fault, told = None, str(why)
+            except StopRequestedError:
+                raise
+            except (ray.exceptions.RayError, SpagError) as error:
+                # No room on devices that a learner uses now is not its fault.
+                fault, told = None if self.are_asleep else error, first_line(error)
+            if not self._did_not_come_up(record, told) or self.tasks.is_stopped:
+                return
+
+    def _come_up(self, record: EngineRecord, games_wait: bool = False) -> None:
+        """Start an engine and let it play. Raises _NotNowError, and what starting and loading raise; then it is ended."""
+        self._starter.start([record], games_wait)
+        engine, saved = record.process, None
+        try:
+            while not self._join(record, engine, saved):
+                saved = self._load_saved(engine)
+        except BaseException:
+            self._starter.end([engine])
+            raise
+
+    def _join(self, record: EngineRecord, engine: Engine, saved: SavedWeights | None) -> bool:
+        """Let it play from now on. Returns False if its pool plays other saved weights than it has loaded."""
+        learner = record.learner
+        with self.updating:
+            with self.roster.lock:
+                if record.state is not State.STARTING or record.pool in self._ended:
+                    raise _NotNowError("it is no longer needed")
+                if self.are_asleep:
+                    raise _NotNowError("the engines sleep")
+                if self.saved.get(record.pool) != saved:
+                    return False
+                self.roster.become(record, State.BEHIND, "it has loaded its model")
+            if learner is None:
+                self.joined([record], max((version for _, version in saved.values()), default=0) if saved else 0)
+            elif (lost := learner.catch_up(engine, self._others_play(learner))) is not None:
+                self.lose(lost)
+                self.joined([record], learner.version)
+        return True
+
+    def _others_play(self, learner: LearningPolicy) -> bool:
+        return bool(self.roster.of_learner(learner, State.PLAYING, State.DRAINING))
+
+    def joined(self, records: Sequence[EngineRecord], version: int) -> None:
+        """These have the weights of `version`; those that waited for weights play from now on."""
+        joined = self.roster.plays(records, version)
+        self._arenas.update(*{record.pool for record in joined})
+        for record in joined:
+            self._recorder.record(EngineJoinedLine(record.name, record.policy, version))
+
+    def _did_not_come_up(self, record: EngineRecord, why: str) -> bool:
+        """False if it has left, or another thread replaces it."""
+        with self.roster.lock:
+            if record.state not in (State.STARTING, State.BEHIND):
+                return False
+            self.roster.become(record, State.LOST, why)
+        return True
+
+    def _load_saved(self, engine: Engine) -> SavedWeights:
+        """Load what the pool was given last, even if that changes during the load; returns it."""
+        while True:
+            saved = self.saved[engine.pool]
+            try:
+                get(engine.handle.load_saved.remote(saved), self._config.sync.timeout_s)
+            except (ray.exceptions.RayTaskError, SpagError):
+                if self.saved[engine.pool] == saved:
+                    raise
+                continue  # its folder may have been removed: load what is newer
+            return saved
