@@ -12,9 +12,11 @@ from typing import Any
 import ray
 
 from benchmarks.scale import Plane
-from cluster.rollout.engines import Placed
+from cluster.fleet.heartbeats import Heartbeats
 from cluster.runtime.ray_session import ray_session
-from cluster.supervision.engine_watch import EngineWatch
+from cluster.supervision.actor_watch import BEAT_S
+from cluster.supervision.tasks import Tasks
+from cluster.types import Engine
 from spag_ray.config.parts import ClusterConfig, StreamConfig, SupervisionConfig
 
 NUM_ENGINES = 448
@@ -29,18 +31,20 @@ def idle() -> dict[str, Any]:
     games = NUM_ENGINES * GAMES_PER_ENGINE
     with ray_session(ClusterConfig(object_store_gib=0.5)):
         plane = Plane(NUM_ENGINES, NUM_ARENAS, StreamConfig(games_per_version=games, max_lag=4), games, TURN_S)
-        watch: EngineWatch[Placed] = EngineWatch(SupervisionConfig(), lambda placed, fault: None)
-        watch.start()
+        watched: list[Engine] = []
+        tasks = Tasks()
+        tasks.every(
+            BEAT_S, Heartbeats(SupervisionConfig(), lambda: watched, lambda name, fault: None).look, "heartbeats"
+        )
         time.sleep(1.5)
         alone = cores(plane, 5.0)["driver"]  # the driver's own, with no engine to watch
-        for engine in plane.engines:
-            watch.watch(Placed(engine, "", "policy"))
+        watched += plane.engines
         while sum(ray.get([process.num_pending.remote() for process in plane.processes])) < games:
             time.sleep(0.5)
         time.sleep(5.0)
         used = cores(plane, SECONDS)
-        watch.stop()
-        watch.check()
+        tasks.stop()
+        tasks.check()
         plane.close()
     driver = used.pop("driver")
     engines = used.pop("engines")

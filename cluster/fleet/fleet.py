@@ -35,7 +35,7 @@ from cluster.learning.learning_policy import LearningPolicy
 from cluster.planning.reservation import Reservation
 from cluster.rollout.arenas import Arenas
 from cluster.runtime.locks import RankedLock
-from cluster.runtime.ray_session import first_line, get
+from cluster.runtime.ray_session import NoAnswerError, first_line, get
 from cluster.supervision.actor_watch import BEAT_S
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.supervision.tasks import Tasks
@@ -182,7 +182,7 @@ class Fleet:
             engine = record.process
         self._arenas.update(record.pool)
         deadline = time.monotonic() + timeout_s
-        with contextlib.suppress(ray.exceptions.RayError):  # it dies first: its turns are requested from others
+        with contextlib.suppress(ray.exceptions.RayError, NoAnswerError):  # its turns are then requested from others
             while time.monotonic() < deadline and get(engine.handle.heartbeat.remote(), timeout_s)[0]:
                 time.sleep(0.2)
         self._starter.end([engine], CLOSE_WITHIN_S)
@@ -252,6 +252,7 @@ class Fleet:
                 if record.state is not State.LOST or record.pool in self._ended or self.tasks.is_stopped:
                     return
                 self.roster.next_life(record)
+                num_sleeps = self.roster.num_sleeps
             try:
                 self._come_up(record, games_wait=True)
                 return
@@ -260,13 +261,13 @@ class Fleet:
             except StopRequestedError:
                 raise
             except (ray.exceptions.RayError, SpagError) as error:
-                # No room on devices that a learner uses now is not its fault.
-                fault, told = None if self.are_asleep else error, first_line(error)
+                # What sleep stopped, or what found no room on devices that a learner used, has not failed.
+                fault, told = error if self.roster.num_sleeps == num_sleeps else None, first_line(error)
             if not self._did_not_come_up(record, told) or self.tasks.is_stopped:
                 return
 
     def _come_up(self, record: EngineRecord, games_wait: bool = False) -> None:
-        """Start an engine and let it play. Raises _NotNowError, and what starting and loading raise; then it is ended."""
+        """Start an engine and let it play. Raises _NotNowError, and what starting and loading raise; it ends then."""
         self._starter.start([record], games_wait)
         engine, saved = record.process, None
         try:

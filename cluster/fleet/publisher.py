@@ -74,12 +74,12 @@ class Publisher:
                 for policy in self._policies:
                     policy.sleep_learners(keep_weights=self._is_direct)
                 self._wake("weights" if self._is_direct else "all")
-            given = {policy: self._give_version(policy) for policy in self._policies}
+            given = [(policy, self._give_version(policy)) for policy in self._policies]
             if self._takes_turns and self._is_direct:
                 for policy in self._policies:
                     policy.sleep_learners()
                 self._wake("kv_cache")
-            for policy, records in given.items():
+            for policy, records in given:
                 engines = [record.process for record in records if record.may_play]
                 self.fleet.lose(policy.verify_weights(engines))
 
@@ -165,6 +165,7 @@ class Publisher:
         with self.fleet.updating:
             with self._roster.lock:
                 self._roster.awake.clear()
+                self._roster.num_sleeps += 1
                 starting = [each.engine for each in self._roster.records if each.state is State.STARTING]
                 records = [each for each in self._roster.records if each.is_up and each.state is not State.ASLEEP]
                 for record in records:

@@ -19,12 +19,14 @@ log = logging.getLogger("spag_ray.fleet")
 
 
 class Roster:
-    """Hold `lock` to decide on a state and change it. `awake`: not set while a learner uses the engines' devices."""
+    """Hold `lock` to decide on a state and change it. `awake`: not set while a learner uses the engines' devices;
+    `num_sleeps`: how often it was cleared."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.lock = RankedLock("records", rank=3, may_wait=False)
         self.awake = threading.Event()
         self.awake.set()
+        self.num_sleeps = 0
         self._recorder = recorder
         self._records: dict[str, EngineRecord] = {}  # by slot, in the order in which the slots were made
 

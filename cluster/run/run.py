@@ -77,7 +77,7 @@ from spag_ray.training_data.stage_spec import Method, StageSpec
 
 LOOK_EVERY_S = 2.0  # at the load of engines, and at nodes that are drained
 
-# A fixed turn that is not from a game: learner and engines score it after every sync, and the scores are compared.
+# A turn that is not from a game: learner and engines score it after every sync, and the scores are compared.
 PROBE = "It is something that most people have seen, though few could say when they last looked at it closely."
 
 
@@ -144,14 +144,11 @@ class Run:
 
         self._seating = Seating(config, self._policies, model, cards)
         self._matches = HeldOutMatches(self._ground, lease, held_out)
-        poll_health = self._ground.poll_health
-        self._tasks = TaskEvaluation(
-            config, lease, self._policies, restarts, recorder, status, poll_health, self._fleet.of
-        )
+        polled, of = self._ground.poll_health, self._fleet.of
+        self._tasks = TaskEvaluation(config, lease, self._policies, restarts, recorder, status, polled, of)
         frozen = FrozenOpponents(config.evaluation, self._fleet, self._seating, self._matches, status)
         league = LeaguePlay(config, lease, self._policies, self._publisher, self._seating, recorder)
-        # Against other players each word comes twice: the learner attacks with it once, and defends once.
-        meets_others = league.league.is_open or config.self_play.on_collapse == "mix"
+        meets_others = league.league.is_open or config.self_play.on_collapse == "mix"  # then each word comes twice
         shares = [each.share for each in config.games] or [1.0]
         planned = [
             WordsOfGame(game, share, tuple(own)) for (game, own), share in zip(words_of.items(), shares, strict=True)
@@ -395,8 +392,8 @@ class Run:
         )
 
     def _reserve_engines(self, count: int) -> None:
-        engine = self._config.engine
-        self._reservation.reserve([Bundle("engine", engine.num_cpus, engine.num_gpus)] * count)
+        own = self._config.engine
+        self._reservation.reserve([Bundle("engine", own.num_cpus, own.num_gpus)] * count)
 
 
 def _probe(renderer: Renderer, word: str) -> Probe:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,14 +14,12 @@ import pytest
 from cluster.learning import learning_policy
 from cluster.learning.learning_policy import LearningPolicy, TrainingStage
 from cluster.learning.training_stage import StageProgress
-from cluster.rollout.publisher import Publisher
 from cluster.tracking.recorder import Recorder
 from cluster.types import Engine
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import LearnerError
 from spag_ray.game.rules import Role
-from spag_ray.host.folder_lease import FolderLease
 from spag_ray.results.lines import SyncReport
 from spag_ray.stages import IMITATED, LEARN, Stage
 from spag_ray.training_data.samples import GameSample, Sample
@@ -95,7 +92,7 @@ def test_a_version_whose_channel_broke_goes_through_the_object_store(
     stays, leaves, comes = (Engine(cast(Any, None), name, "policy") for name in ("stays", "leaves", "comes"))
     learners: Any = SimpleNamespace(num_tensors=1)
     channel: Any = object()
-    policy.learners, policy.engines, policy._direct = learners, [stays, leaves], channel
+    policy.learners, policy._direct = learners, channel
     handed_out: list[tuple[Any, list[Engine]]] = []
 
     def export(learners: Any, version: int, probe: Any, direct: Any = None) -> Any:
@@ -111,15 +108,13 @@ def test_a_version_whose_channel_broke_goes_through_the_object_store(
     monkeypatch.setattr(learning_policy, "publish", publish)
 
     policy.export()
-    assert policy.publish(cast(Any, None)) == {leaves: "no answer"}
-    policy.verify_weights()
+    assert policy.publish([stays, leaves], cast(Any, None)) == {leaves: "no answer"}
+    policy.verify_weights([stays])
 
-    assert policy.engines == [stays]
     assert policy.version == 1
     assert policy._published is not None
     assert policy._published.report == SyncReport(1, 2.5, 1, 100, broken_channels=1)
-    assert policy.catch_up(comes)
-    assert policy.engines == [stays, comes]
+    assert policy.catch_up(comes, others_play=True) == {}
     assert handed_out == [(channel, [stays, leaves]), (None, [stays]), (None, [comes])]
     policy.export()
     assert policy._published.exported.direct is channel, "the next version tries it again"
@@ -427,63 +422,3 @@ def test_a_stage_that_is_resumed_learns_the_same_batches(num_won: int, tmp_path:
     policy.learn(TrainingStage(Stage.of_round(1), SPEC, given, [], 2), lambda *_: None)
     assert names(fake.steps[1:]) == names(whole.steps[1:])
     assert fake.scored == []
-
-
-@pytest.mark.parametrize(
-    ("channel", "taken"),
-    [
-        ("object_store", ["export", "learner sleeps", "engines wake all", "publish", "verify_weights"]),
-        (
-            "ipc",
-            [
-                "export",
-                "learner sleeps but for its weights",
-                "engines wake weights",
-                "publish",
-                "learner sleeps",
-                "engines wake kv_cache",
-                "verify_weights",
-            ],
-        ),
-    ],
-)
-def test_colocated_one_sleeps_while_the_other_works_and_both_hold_weights_only_where_the_channel_needs_it(
-    channel: str, taken: list[str], tmp_path: Path
-) -> None:
-    events: list[str] = []
-
-    def does(name: str) -> Any:
-        def done(*_: Any) -> list[Any]:
-            events.append(name)
-            return []
-
-        return done
-
-    def sleeps(keep_weights: bool = False) -> None:
-        events.append("learner sleeps but for its weights" if keep_weights else "learner sleeps")
-
-    policy: Any = SimpleNamespace(
-        name="policy", engines=[], waiting=[], next_version=1,
-        **{name: does(name) for name in ("learn", "export", "publish", "verify_weights")},
-        wake_learners=does("learner wakes"), sleep_learners=sleeps,
-    )  # fmt: skip
-    engines: Any = SimpleNamespace(
-        lock=threading.RLock(), lost=lambda *_: None, joined=lambda *_: None,
-        sleep=does("engines sleep"), wake=lambda part="all": events.append(f"engines wake {part}"),
-        replace_missing=lambda: None,
-    )  # fmt: skip
-    lease, arenas = FolderLease.take(tmp_path), SimpleNamespace()
-
-    def learn_and_publish(placement: str) -> None:
-        config: Any = SimpleNamespace(placement=placement, sync=SimpleNamespace(channel=channel))
-        publisher = Publisher(config, lease, [policy], engines, cast(Any, arenas))
-        publisher.wake_learners()
-        policy.learn()
-        publisher.publish()
-        assert publisher.published() == {"policy": 1}
-
-    learn_and_publish("colocated")
-    assert events == ["engines sleep", "learner wakes", "learn", *taken]
-    events.clear()
-    learn_and_publish("separate")
-    assert events == ["learn", "export", "publish", "verify_weights"]

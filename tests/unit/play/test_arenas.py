@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cluster.rollout import arenas as arenas_module
-from cluster.rollout.arenas import Arenas
+from cluster.rollout.arenas import Arenas, Members
 from cluster.types import Engine
 
 
@@ -32,11 +32,47 @@ class FakeArena:
                 assert (share, is_open) != self.engines.get(engine.name), "nothing is said twice"
                 self.engines[engine.name] = share, is_open
         if method == "drop":
-            del self.engines[arguments[0].name]
-        if method in ("drain", "reopen"):
-            name = arguments[0].name
-            self.engines[name] = self.engines[name][0], method == "reopen"
+            del self.engines[arguments[1]]
+        if method == "drain":
+            assert not self.engines[arguments[1]][1], "it takes no new games before it is waited for"
         return method
+
+
+class Pools:
+    """The engines that there are, and which of them take no new games."""
+
+    def __init__(self, arenas: Arenas) -> None:
+        self.arenas = arenas
+        self.engines: dict[Engine, bool] = {}
+        arenas.serve(self.members)
+
+    def members(self) -> dict[str, Members]:
+        found: dict[str, Members] = {}
+        for engine, is_open in self.engines.items():
+            found.setdefault(engine.pool, Members(f"plays in {engine.pool}")).engines.append((engine, is_open))
+        return found
+
+    def join(self, engines: list[Engine]) -> None:
+        self.engines |= dict.fromkeys(engines, True)
+        self.arenas.update(*{engine.pool for engine in engines})
+
+    def drop(self, engine: Engine) -> None:
+        self.engines.pop(engine, None)
+        self.arenas.update(engine.pool)
+
+    def drain(self, engine: Engine) -> None:
+        self.engines[engine] = False
+        self.arenas.update(engine.pool)
+        self.arenas.wait_until_empty(engine)
+
+    def reopen(self, engine: Engine) -> None:
+        self.engines[engine] = True
+        self.arenas.update(engine.pool)
+
+
+@pytest.fixture
+def pools(arenas: Arenas) -> Pools:
+    return Pools(arenas)
 
 
 @pytest.fixture
@@ -44,6 +80,7 @@ def arenas(monkeypatch: pytest.MonkeyPatch) -> Arenas:
     """Three arenas that only note what they are told."""
     monkeypatch.setattr(arenas_module, "get", lambda call, timeout_s: call)
     monkeypatch.setattr(arenas_module.ray, "kill", lambda handle: None)
+    monkeypatch.setattr(arenas_module.ray, "wait", lambda calls, num_returns, timeout: (calls, []))
 
     def start(self: Arenas, index: int) -> Any:
         self._lives[index] += 1
@@ -65,58 +102,60 @@ def known(arenas: Arenas) -> list[dict[str, tuple[float, bool]]]:
     return [{name: told for name, told in arena.engines.items() if told[0]} for arena in handles]
 
 
-def test_engines_that_join_are_shared_out(arenas: Arenas) -> None:
+def test_engines_that_join_are_shared_out(arenas: Arenas, pools: Pools) -> None:
     first, second, third = engines(3)
-    arenas.join([first], "plays in policy")
+    pools.join([first])
     assert known(arenas) == [{"policy-0": (1 / 3, True)}] * 3, "one engine plays for all"
-    arenas.join([second, third], "plays in policy")
+    pools.join([second, third])
     assert known(arenas) == [{f"policy-{number}": (1.0, True)} for number in range(3)]
-    arenas.join(engines(1, "other"), "plays in other")
+    pools.join(engines(1, "other"))
     assert known(arenas) == [{f"policy-{number}": (1.0, True), "other-0": (1 / 3, True)} for number in range(3)]
 
 
-def test_an_arena_whose_engine_is_lost_gets_part_of_the_others(arenas: Arenas) -> None:
+def test_an_arena_whose_engine_is_lost_gets_part_of_the_others(arenas: Arenas, pools: Pools) -> None:
     all_engines = engines(3)
-    arenas.join(all_engines, "plays in policy")
-    arenas.drop(all_engines[1])
+    pools.join(all_engines)
+    pools.drop(all_engines[1])
     assert known(arenas) == [
         {"policy-0": (2 / 3, True)},
         {"policy-0": (1 / 3, True), "policy-2": (1 / 3, True)},
         {"policy-2": (2 / 3, True)},
     ]
-    arenas.drop(all_engines[1])  # said by two: nothing changes
-    arenas.drop(all_engines[0])
-    arenas.drop(all_engines[2])
+    pools.drop(all_engines[1])  # said by two: nothing changes
+    pools.drop(all_engines[0])
+    pools.drop(all_engines[2])
     assert known(arenas) == [{}] * 3
 
 
-def test_an_engine_that_is_drained_is_closed_for_arenas_that_get_a_share_of_it_meanwhile(arenas: Arenas) -> None:
+def test_an_engine_that_is_drained_is_closed_for_arenas_that_get_a_share_of_it_meanwhile(
+    arenas: Arenas, pools: Pools
+) -> None:
     all_engines = engines(3)
-    arenas.join(all_engines, "plays in policy")
-    arenas.drain(all_engines[2])
-    arenas.drop(all_engines[1])
+    pools.join(all_engines)
+    pools.drain(all_engines[2])
+    pools.drop(all_engines[1])
     assert known(arenas)[1] == {"policy-0": (1 / 3, True), "policy-2": (1 / 3, False)}
     assert known(arenas)[2] == {"policy-2": (2 / 3, False)}
-    arenas.reopen(all_engines[2])
+    pools.reopen(all_engines[2])
     assert known(arenas)[1:] == [{"policy-0": (1 / 3, True), "policy-2": (1 / 3, True)}, {"policy-2": (2 / 3, True)}]
 
 
-def test_an_arena_that_an_engine_has_not_left_yet_drains_and_drops_it_too(arenas: Arenas) -> None:
+def test_an_arena_that_an_engine_has_not_left_yet_drains_and_drops_it_too(arenas: Arenas, pools: Pools) -> None:
     first, second, third = engines(3)
-    arenas.join([first], "plays in policy")
-    arenas.join([second, third], "plays in policy")
+    pools.join([first])
+    pools.join([second, third])
     handles: Any = arenas.handles
     assert [arena.engines["policy-0"][0] for arena in handles] == [1.0, 0.0, 0.0], "its games may not have ended"
-    arenas.drain(first)
-    arenas.drop(first)
-    assert [arena.calls[-3:-1] for arena in handles] == [["drain", "drop"]] * 3
+    pools.drain(first)
+    pools.drop(first)
+    assert [arena.calls[-4:-1] for arena in handles] == [["share", "drain", "drop"]] * 3
 
 
-def test_an_arena_that_is_replaced_is_told_everything(arenas: Arenas) -> None:
+def test_an_arena_that_is_replaced_is_told_everything(arenas: Arenas, pools: Pools) -> None:
     all_engines = engines(4)
-    arenas.join(all_engines, "plays in policy")
-    arenas.join(engines(1, "other"), "plays in other")
-    arenas.drain(all_engines[2])
+    pools.join(all_engines)
+    pools.join(engines(1, "other"))
+    pools.drain(all_engines[2])
     arenas.pause(True)
     before = known(arenas)
     with arenas.waiting_for_room("policy", "policy", ["policy-4"]):
@@ -125,9 +164,9 @@ def test_an_arena_that_is_replaced_is_told_everything(arenas: Arenas) -> None:
     assert handle.calls == ["pause", "share", "share", "wait_for_room", "found_room"]
 
 
-def test_after_the_end_nothing_is_told(arenas: Arenas) -> None:
+def test_after_the_end_nothing_is_told(arenas: Arenas, pools: Pools) -> None:
     all_engines = engines(2)
-    arenas.join(all_engines, "plays in policy")
+    pools.join(all_engines)
     arenas.close()
-    arenas.drop(all_engines[0])
-    arenas.join(all_engines, "plays in policy")
+    pools.drop(all_engines[0])
+    pools.join(all_engines)

@@ -341,7 +341,7 @@ def test_what_was_evaluated_is_not_again_and_what_a_run_goes_back_behind_is_forg
     policy = LearningPolicy("policy", tuple(Role), config, tmp_path, "model", recorder)
     restarts, status = RestartBudget(config.supervision, recorder), StatusBoard(lambda: 0)
     lease = FolderLease.take(tmp_path)
-    evaluation = TaskEvaluation(config, lease, [policy], restarts, recorder, status, lambda: None)
+    evaluation = TaskEvaluation(config, lease, [policy], restarts, recorder, status, lambda: None, lambda policy: [])
     assert evaluation.missing("base") == []
     assert evaluation.missing("imitated") == ["mine"]
     evaluation.keep(lambda stage: stage != "spag-1")

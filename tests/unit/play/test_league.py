@@ -214,11 +214,12 @@ class Policies:
 
 
 class Given:
-    """Engines that write down what they are asked for."""
+    """A publisher and a fleet that write down what they are asked for."""
 
     def __init__(self) -> None:
         self.started: list[tuple[str, int, int]] = []
         self.given: list[tuple[str, dict[str | None, int]]] = []
+        self.fleet = self
 
     def start(self, model: str, pool: str, policy: str, count: int, num_adapters: int = 0) -> None:
         assert (model, policy) == ("/models/base", "past policy")

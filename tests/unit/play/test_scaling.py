@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.elastic.scaling import Load, Scaling
+from cluster.fleet.scaling import Load, Scaling
 from spag_ray.config.engine import EngineRange
 
 

@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[3]
 # Waits without a time limit in their call, and what bounds them.
 BOUNDED_ELSEWHERE = {
     "cluster/supervision/actor_watch.py": {"ray.get": "a call that ray.wait has found to have ended"},
-    "cluster/supervision/engine_watch.py": {"ray.get": "a call that ray.wait has found to have ended"},
+    "cluster/fleet/heartbeats.py": {"ray.get": "a call that ray.wait has found to have ended"},
     "cluster/rollout/engine_actor.py": {"ray.get": "a call that ray.wait has found to have ended"},
     "actors/arena.py": {"result": "a task of its own event loop that asyncio.wait has found to have ended"},
     "cluster/learning/direct_channel.py": {"ray.get": "a call that ray.wait has found to have ended"},

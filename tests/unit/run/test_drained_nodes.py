@@ -9,38 +9,38 @@ from typing import Any
 
 import pytest
 
-from cluster.elastic import drained_nodes
-from cluster.elastic.drained_nodes import MARGIN_S, DrainedNodes
-from cluster.rollout.engines import Placed
+from cluster.fleet import drained_nodes
+from cluster.fleet.drained_nodes import MARGIN_S, DrainedNodes
+from cluster.fleet.engine_record import EngineRecord, State
 
 
-class FakeEngines:
+class FakeFleet:
     """Engines whose handle is the name of their node. They move off at once; threads run to their end at once."""
 
-    def __init__(self, *placed: Placed) -> None:
-        self.placed = list(placed)
-        self.watch = SimpleNamespace(in_thread=self.in_thread, is_stopped=False)
+    def __init__(self, *records: EngineRecord) -> None:
+        self.records = list(records)
+        self.tasks = SimpleNamespace(start=self.in_thread, is_stopped=False)
         self.done: list[str] = []
         self.within_s = 0.0
 
     def in_thread(self, name: str, work: Callable[[], None]) -> None:
         work()
 
-    def move_off(self, placed: Placed, reason: str, timeout_s: float) -> bool:
-        self.done.append(f"{placed.engine.name} leaves: {reason}")
+    def move_off(self, record: EngineRecord, reason: str, timeout_s: float) -> bool:
+        self.done.append(f"{record.name} leaves: {reason}")
         self.within_s = timeout_s
         return True
 
-    def bring_back(self, placed: Placed) -> None:
-        self.done.append(f"{placed.engine.name} comes back")
+    def bring_back(self, record: EngineRecord) -> None:
+        self.done.append(f"{record.name} comes back")
 
 
-def engine(name: str, node: str, pool: str = "policy", is_extra: bool = False) -> Placed:
-    placed: Any = SimpleNamespace(name=name, handle=node, pool=pool)
-    return Placed(placed, "model", pool, is_extra=is_extra)
+def engine(name: str, node: str, pool: str = "policy", is_extra: bool = False) -> EngineRecord:
+    process: Any = SimpleNamespace(name=name, handle=node, pool=pool)
+    return EngineRecord(name, pool, pool, "model", is_extra=is_extra, engine=process, state=State.PLAYING)
 
 
-def drained(engines: FakeEngines, learner_nodes: frozenset[str] = frozenset()) -> tuple[DrainedNodes, list[str]]:
+def drained(engines: FakeFleet, learner_nodes: frozenset[str] = frozenset()) -> tuple[DrainedNodes, list[str]]:
     """Also what is noted and saved."""
     said: list[str] = []
     policies: Any = [SimpleNamespace(learners=SimpleNamespace(nodes=learner_nodes))]
@@ -65,7 +65,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_an_engine_leaves_once_and_a_planned_one_comes_back_when_the_node_is_gone(cluster: SimpleNamespace) -> None:
-    engines = FakeEngines(engine("planned", "a"), engine("extra", "a", is_extra=True), engine("stays", "b"))
+    engines = FakeFleet(engine("planned", "a"), engine("extra", "a", is_extra=True), engine("stays", "b"))
     nodes, _ = drained(engines)
     nodes.look()
     assert engines.done == []
@@ -81,21 +81,21 @@ def test_an_engine_leaves_once_and_a_planned_one_comes_back_when_the_node_is_gon
 
 
 def test_the_only_engine_of_a_pool_plays_on(cluster: SimpleNamespace) -> None:
-    engines = FakeEngines(engine("only", "a"), engine("other pool", "b", pool="past"))
+    engines = FakeFleet(engine("only", "a"), engine("other pool", "b", pool="past"))
     cluster.draining = {"a": 0.0}
     drained(engines)[0].look()
     assert engines.done == []
 
 
 def test_an_engine_leaves_before_the_deadline(cluster: SimpleNamespace) -> None:
-    engines = FakeEngines(engine("leaves", "a", is_extra=True), engine("stays", "b"))
+    engines = FakeFleet(engine("leaves", "a", is_extra=True), engine("stays", "b"))
     cluster.draining = {"a": time.time() + 60}
     drained(engines)[0].look()
     assert 0 < engines.within_s <= 60 - MARGIN_S
 
 
 def test_a_run_is_saved_once_for_each_node_of_a_learner(cluster: SimpleNamespace) -> None:
-    nodes, said = drained(FakeEngines(), frozenset(["a", "b"]))
+    nodes, said = drained(FakeFleet(), frozenset(["a", "b"]))
     cluster.draining = {"c": 0.0}
     nodes.look()
     assert said == []

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cluster.elastic import elastic_engines
-from cluster.elastic.elastic_engines import ElasticEngines
+from cluster.fleet import elastic_engines
+from cluster.fleet.elastic_engines import ElasticEngines
 from spag_ray.config.engine import EngineConfig
 from spag_ray.errors import EngineError
 
@@ -22,22 +22,22 @@ class Policy:
 POLICY: Any = Policy()
 
 
-class FakeEngines:
+class FakeFleet:
     """Engines that join and leave at once; `num_turns` turns are under way at each."""
 
     def __init__(self, num_turns: int) -> None:
         self.num_turns = num_turns
-        self.placed: list[Any] = []
-        self.watch = SimpleNamespace(num_pending=self.pending, in_thread=self.in_thread, is_stopped=False)
+        self.records: list[Any] = []
+        self.tasks = SimpleNamespace(start=self.in_thread, is_stopped=False)
         self.refused: Exception | None = None
         self.place(False)
 
     def place(self, is_extra: bool) -> None:
-        name = f"engine-{len(self.placed)}"
-        self.placed.append(SimpleNamespace(learner=POLICY, is_extra=is_extra, engine=SimpleNamespace(name=name)))
+        name = f"engine-{len(self.records)}"
+        self.records.append(SimpleNamespace(learner=POLICY, is_extra=is_extra, name=name, is_up=True))
 
-    def pending(self) -> Any:
-        return SimpleNamespace(get=lambda placed, default: self.num_turns)
+    def num_pending(self) -> dict[str, int]:
+        return {record.name: self.num_turns for record in self.records}
 
     def in_thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=work)
@@ -50,8 +50,8 @@ class FakeEngines:
             raise self.refused
         self.place(is_extra)
 
-    def retire(self, placed: Any, reason: str) -> None:
-        self.placed.remove(placed)
+    def retire(self, record: Any, reason: str) -> None:
+        self.records.remove(record)
 
 
 @pytest.fixture
@@ -67,18 +67,18 @@ def elastic(engines: Any, notes: list[str], **limits: float) -> ElasticEngines:
 
 
 def test_engines_come_with_the_load_and_go_with_it(clock: SimpleNamespace) -> None:
-    engines = FakeEngines(num_turns=20)
+    engines = FakeFleet(num_turns=20)
     numbers, scaled = [], elastic(engines, [])
     for num_turns in (20, 20, 20, 2, 2, 2):
         engines.num_turns = num_turns
         scaled.look()
-        numbers.append(len(engines.placed))
+        numbers.append(len(engines.records))
     assert numbers == [2, 3, 3, 2, 1, 1]
-    assert [each.engine.name for each in engines.placed] == ["engine-0"], "the first stays"
+    assert [each.name for each in engines.records] == ["engine-0"], "the first stays"
 
 
 def test_an_engine_that_finds_no_room_is_asked_for_again_a_minute_later(clock: SimpleNamespace) -> None:
-    engines, notes = FakeEngines(num_turns=20), list[str]()
+    engines, notes = FakeFleet(num_turns=20), list[str]()
     scaled = elastic(engines, notes)
     engines.refused = EngineError("no room for 1 GPU")
     for clock.s in (0, 30, 59):
@@ -86,10 +86,10 @@ def test_an_engine_that_finds_no_room_is_asked_for_again_a_minute_later(clock: S
     assert notes == ["no engine was added, the run continues with the engines that it has: no room for 1 GPU"]
     engines.refused, clock.s = None, 61
     scaled.look()
-    assert len(engines.placed) == 2
+    assert len(engines.records) == 2
 
 
 def test_a_plain_number_of_engines_is_left_alone(clock: SimpleNamespace) -> None:
-    engines: Any = FakeEngines(num_turns=20)
+    engines: Any = FakeFleet(num_turns=20)
     ElasticEngines(EngineConfig(num_engines=1, max_num_seqs=8), engines, [POLICY], print).look()
-    assert len(engines.placed) == 1
+    assert len(engines.records) == 1

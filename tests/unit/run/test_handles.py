@@ -46,7 +46,7 @@ WRONG = {
     'records: list[str] = get(buffer.take.remote("spag-1"))': 'expected "Ref[list[str]]"',
     'counts: list[str] = get([buffer.count.remote("spag-1")])': 'expected "Ref[str]"',
     "arena.pause.remote(now=True)": 'Unexpected keyword argument "now"',
-    "arena.drain.options(max_task_retries=0).remote(version)": 'incompatible type "int"; expected "Engine"',
+    "arena.drain.options(max_task_retries=0).remote('policy', version)": 'incompatible type "int"; expected "str"',
 }
 
 

@@ -19,10 +19,10 @@ from typing import Any, cast
 
 import pytest
 
+from cluster.fleet.publisher import Publisher
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.learning.policy_training import Held
 from cluster.learning.stage_samples import StageSamples
-from cluster.rollout.publisher import Publisher
 from cluster.run import checkpoint, training_verbs
 from cluster.run.checkpoint import RunState
 from cluster.run.control import RunControl
@@ -147,23 +147,25 @@ class Policy(LearningPolicy):
     def export(self) -> None:
         self.fate.point()
 
-    def publish(self, gate: object) -> dict[Any, str]:
+    def publish(self, engines: object, gate: object) -> dict[Any, str]:
         assert self.learners is not None
         self.version, self.played = self.next_version, self.learners.weights  # type: ignore[attr-defined]
         self.publishes.append((self.version, self.played))
         self.fate.point()
         return {}
 
-    def verify_weights(self) -> dict[Any, str]:
+    def verify_weights(self, engines: object) -> dict[Any, str]:
         return {}
 
 
-class Engines:
+class Fleet:
     """The pools of past versions, and the folders that they were given. `drawn`: for which of the learner's weights."""
 
     def __init__(self, fate: Fate, policy: Policy, drawn: dict[tuple[str, str], Any]) -> None:
         self.given: dict[str, dict[str | None, tuple[str, int]]] = {}
-        self.lock = threading.RLock()
+        self.updating = threading.RLock()
+        self.fleet = self
+        self.roster = SimpleNamespace(of_learner=lambda *_: [])
         self._fate = fate
         self._policy = policy
         self._drawn = drawn
@@ -177,11 +179,11 @@ class Engines:
         self.given[pool] = dict(saved)
         self._drawn[self._policy.played, pool] = {adapter: Path(of).parent.name for adapter, (of, _) in saved.items()}
 
-    def lost(self, policy: str, engines: Mapping[Any, str]) -> None:
+    def lose(self, engines: Mapping[Any, str]) -> None:
         assert not engines
 
-    def replace_missing(self) -> None:
-        """None sleeps, so none dies asleep."""
+    def joined(self, records: list[Any], version: int) -> None:
+        assert not records
 
 
 class Life(Trainer):
@@ -193,19 +195,19 @@ class Life(Trainer):
         control, silent = RunControl(self.lease), cast(Any, Silent())
         self.policy = Policy("policy", tuple(Role), config, folder, "/models/base", silent)
         self.policy.fate, self.policy.publishes = fate, []
-        engines: Any = Engines(fate, self.policy, drawn)
-        self.engines = engines
+        fleet: Any = Fleet(fate, self.policy, drawn)
+        self.fleet = fleet
         policies: list[LearningPolicy] = [self.policy]
-        publisher = Publisher(config, self.lease, policies, engines, silent)
+        publisher = Publisher(config, self.lease, policies, fleet, silent)
         seating = Seating(config, policies, "/models/base", {})
         self.words = WordStream(WORDS, config.seed, attacker_seats=2)
-        self.league = LeaguePlay(config, self.lease, policies, engines, seating, silent)
+        self.league = LeaguePlay(config, self.lease, policies, fleet, seating, silent)
         rest = [silent] * 5
         recovery = Recovery(config, control, policies, publisher, silent, self.words, self.league, *rest)
         ground: Any = SimpleNamespace(config=config, folder=folder, status=silent, buffer_metrics=silent, life=self)
         samples = StageSamples(config, silent, silent, {"policy"}, silent)
         super().__init__(
-            control, ground, policies, engines, publisher, silent, seating, self.words, {}, samples, self.league,
+            control, ground, policies, fleet, publisher, silent, seating, self.words, {}, samples, self.league,
             silent, silent, silent, [], silent, recovery,
         )  # fmt: skip
 
@@ -253,7 +255,7 @@ class Life(Trainer):
         if "past" not in seat:
             return self.policy.played, self.policy.version
         of = self.league.seats[seat]
-        folder, version = self.engines.given[of.pool].get(of.adapter, ("", 0))
+        folder, version = self.fleet.given[of.pool].get(of.adapter, ("", 0))
         return (Path(folder) / "weights").read_text() if folder else "base", version
 
     def _game(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,12 @@ from typing import Any
 import pytest
 import ray
 
+from cluster.fleet.heartbeats import Heartbeats
 from cluster.monitor.status_board import StatusBoard
-from cluster.rollout.engines import Placed
 from cluster.schedules.task_evaluation import HarnessStuckError, TaskEvaluation
-from cluster.supervision.engine_watch import EngineWatch
+from cluster.supervision.actor_watch import BEAT_S
 from cluster.supervision.restart_budget import RestartBudget
+from cluster.supervision.tasks import Tasks
 from cluster.tracking.recorder import Recorder
 from cluster.types import Engine
 from spag_ray.config.parts import SupervisionConfig
@@ -48,53 +48,48 @@ class Silent:
     ],
 )
 def test_a_heart_that_stops_is_noticed(beat: Any, fault: str | None) -> None:
-    found: list[tuple[Placed, Any]] = []
-    config = SupervisionConfig(heartbeat_timeout_s=2, engine_stall_s=5)
-
-    def lost(placed: Placed, what: BaseException | str) -> None:
-        found.append((placed, what))
-        watch.forget(placed.engine)
-
-    watch = EngineWatch(config, lost)
+    found: list[Any] = []
     handle = ray.remote(Silent).options(num_cpus=0).remote(beat)
     ray.get(handle.__ray_ready__.remote())
-    placed = Placed(Engine(handle, "engine-0", "policy"), "model", "policy")
-    watch.watch(placed)
-    watch.start()
+    watched = [Engine(handle, "engine-0", "policy")]
+
+    def lost(name: str, what: BaseException | str) -> None:
+        found.append(what)
+        watched.clear()
+
+    beats = Heartbeats(SupervisionConfig(heartbeat_timeout_s=2, engine_stall_s=5), lambda: watched, lost)
+    tasks = Tasks()
+    tasks.every(BEAT_S, beats.look, "heartbeats")
     deadline = time.monotonic() + (15 if fault else 4)
     while not found and time.monotonic() < deadline:
         time.sleep(0.1)
-    watch.stop()
+    tasks.stop()
+    tasks.check()
     ray.kill(handle)
-    assert [what for _, what in found] == ([fault] if fault else [])
+    assert found == ([fault] if fault else [])
 
 
-def test_an_engine_that_dies_while_another_is_replaced_is_replaced_meanwhile() -> None:
+def test_engines_that_die_are_found_each_once() -> None:
     found: list[str] = []
-    is_mended = threading.Event()
-
-    def replace(placed: Placed, fault: Any) -> None:
-        found.append(placed.engine.name)
-        if placed.engine.name == "engine-0":
-            assert is_mended.wait(30), "the other one has to be seen first"
-        is_mended.set()
-
-    watch = EngineWatch(SupervisionConfig(heartbeat_timeout_s=60), replace)
     actor = ray.remote(Silent).options(num_cpus=0)
-    engines = [Engine(actor.remote((0, 0.0)), f"engine-{number}", "policy") for number in range(2)]
+    watched = [Engine(actor.remote((0, 0.0)), f"engine-{number}", "policy") for number in range(2)]
+    engines = list(watched)
     ray.get([engine.handle.__ray_ready__.remote() for engine in engines])
+
+    def lost(name: str, what: BaseException | str) -> None:
+        found.append(name)
+        watched[:] = [engine for engine in watched if engine.name != name]
+
+    beats = Heartbeats(SupervisionConfig(heartbeat_timeout_s=60), lambda: watched, lost)
     for engine in engines:
-        watch.watch(Placed(engine, "model", "policy"))
-    watch.start()
-    for engine in engines:
+        beats.look()
         ray.kill(engine.handle)
         deadline = time.monotonic() + 10
         while engine.name not in found and time.monotonic() < deadline:
+            beats.look()
             time.sleep(0.1)
-    time.sleep(1.5)
-    watch.stop()
-    assert found == ["engine-0", "engine-1"], "each once"
-    watch.check()
+    beats.look()
+    assert found == ["engine-0", "engine-1"]
 
 
 class Harness:
@@ -117,7 +112,9 @@ def test_a_harness_that_hangs_is_noticed(tmp_path: Path) -> None:
     config = RunConfig(supervision=SupervisionConfig(heartbeat_timeout_s=2))
     recorder, status = Recorder(tmp_path), StatusBoard(lambda: 0)
     restarts = RestartBudget(config.supervision, recorder)
-    tasks = TaskEvaluation(config, FolderLease.take(tmp_path), [], restarts, recorder, status, lambda: None)
+    tasks = TaskEvaluation(
+        config, FolderLease.take(tmp_path), [], restarts, recorder, status, lambda: None, lambda policy: []
+    )
     handle = ray.remote(Harness).options(num_cpus=0, max_concurrency=2).remote()
     nobody: Any = None
     with pytest.raises(HarnessStuckError, match="the evaluation of boolq has not answered a heartbeat for 2 s"):

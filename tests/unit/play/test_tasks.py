@@ -1,22 +1,20 @@
-"""What an EngineWatch does in threads: an error in one of them ends the run."""
+"""What a run does in threads: an error in one of them ends the run."""
 
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import pytest
 
-from cluster.supervision.engine_watch import EngineWatch
-from spag_ray.config.parts import SupervisionConfig
+from cluster.supervision.tasks import Tasks
 
 
 @pytest.fixture
-def watch() -> EngineWatch[Any]:
-    return EngineWatch(SupervisionConfig(), lambda placed, fault: None)
+def tasks() -> Tasks:
+    return Tasks()
 
 
-def test_work_is_done_again_and_again_until_the_watch_stops(watch: EngineWatch[Any]) -> None:
+def test_work_is_done_again_and_again_until_the_tasks_stop(tasks: Tasks) -> None:
     done, enough = [0], threading.Event()
 
     def work() -> None:
@@ -24,36 +22,36 @@ def test_work_is_done_again_and_again_until_the_watch_stops(watch: EngineWatch[A
         if done[0] == 3:
             enough.set()
 
-    watch.every(0.01, work, "work")
+    tasks.every(0.01, work, "work")
     assert enough.wait(5)
-    watch.stop()
-    watch.check()
+    tasks.stop()
+    tasks.check()
     before = done[0]
     assert not threading.Event().wait(0.05)
     assert done[0] == before
 
 
-def test_the_error_of_work_is_raised_by_the_next_check_and_ends_the_work(watch: EngineWatch[Any]) -> None:
+def test_the_error_of_work_is_raised_by_the_next_check_and_ends_the_work(tasks: Tasks) -> None:
     done: list[int] = []
 
     def work() -> None:
         done.append(len(done))
         raise ValueError("no such node")
 
-    watch.every(0.0, work, "work")
-    for thread in list(watch._threads):
+    tasks.every(0.0, work, "work")
+    for thread in list(tasks._threads):
         thread.join(5)
     with pytest.raises(ValueError, match="no such node"):
-        watch.check()
+        tasks.check()
     assert done == [0]
 
 
-def test_every_thread_that_is_started_together_is_returned_and_kept(watch: EngineWatch[Any]) -> None:
+def test_every_thread_that_is_started_together_is_returned_and_kept(tasks: Tasks) -> None:
     begin, returned = threading.Barrier(8), []
 
     def start(number: int) -> None:
         begin.wait()
-        returned.append((f"work-{number}", watch.in_thread(f"work-{number}", lambda: None).name))
+        returned.append((f"work-{number}", tasks.start(f"work-{number}", lambda: None).name))
 
     starters = [threading.Thread(target=start, args=(number,)) for number in range(8)]
     for starter in starters:

@@ -1,0 +1,478 @@
+"""The fleet: who may be taken out, what becomes of engines that die, and a model of everything at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from cluster.fleet import fleet as fleet_module
+from cluster.fleet.engine_record import MAY_BECOME, EngineRecord, State
+from cluster.fleet.fleet import Fleet
+from cluster.fleet.publisher import Publisher
+from cluster.learning.learning_policy import LearningPolicy
+from cluster.planning.reservation import Reservation
+from cluster.rollout import arenas as arenas_module
+from cluster.rollout.arenas import Arenas
+from cluster.run.run import Run
+from cluster.supervision.restart_budget import RestartBudget
+from cluster.tracking.recorder import Recorder
+from spag_ray.config.loading import parse_config
+from spag_ray.errors import EngineError, EngineGoneError, InputError
+from spag_ray.game.rules import Role
+from spag_ray.host.folder_lease import FolderLease
+from tests.support.fake_engines import FakeRay
+from tests.support.runs import records_of
+
+WITHIN_S = 20.0  # far more than anything here takes
+
+
+class FakeLearners:
+    """Learner ranks whose weights are one bucket, ready at once."""
+
+    num_tensors, adapter, timeout_s = 1, None, 5.0
+
+    def bucket_refs(self) -> list[Any]:
+        return []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
+class Parts:
+    """A fleet with fake engines and arenas, a policy that learns, and all that connects them. `calls` of what a run
+    does in its own thread come one after the other; others beside them."""
+
+    def __init__(self, folder: Path, placement: str = "separate", update: str = "in_flight", arenas: int = 2) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.ray = FakeRay()
+        self.ray.install(self.patch)
+        self.patch.setattr(fleet_module, "BEAT_S", 0.02)
+        self.patch.setattr(fleet_module, "LOOK_EVERY_S", 0.02)
+        self.patch.setattr(fleet_module, "CLOSE_WITHIN_S", 0.1)
+        self.patch.setattr(arenas_module.Arenas, "_start", lambda arenas, index: self._arena(arenas, index))
+        self.config = parse_config(
+            {
+                "placement": placement,
+                "sync": {"update": update, "timeout_s": 0.5, "channel": "object_store"},
+                "supervision": {"heartbeat_timeout_s": 0.5, "max_restarts": 100000},
+                "engine": {"start_timeout_s": 5},
+            }
+        )
+        recorder = Recorder(folder)
+        self.failures: list[str] = []
+        self.restarts = RestartBudget(self.config.supervision, recorder, self.failures.append)
+        watch: Any = SimpleNamespace(forget=lambda name: None, reason=lambda name: None, answer_within_s=5.0)
+        self.arenas = Arenas("alone", "", arenas, watch, SimpleNamespace(count=lambda *_: None), game_within_s=5.0)  # type: ignore[arg-type]
+        self.fleet = Fleet(self.config, folder, self.arenas, recorder, self.restarts, Reservation())
+        self.policy = LearningPolicy("policy", tuple(Role), self.config, folder, "model", recorder)
+        self.policy.learners = FakeLearners()  # type: ignore[assignment]
+        self.policy.start_learners = lambda: None  # type: ignore[method-assign]
+        self.publisher = Publisher(self.config, FolderLease.take(folder), [self.policy], self.fleet, self.arenas)
+
+    def _arena(self, arenas: Arenas, index: int) -> Any:
+        arenas._lives[index] += 1
+        return self.ray.arena()
+
+    def start(self, count: int) -> None:
+        self.fleet.start("model", "policy", "policy", count, self.policy)
+
+    def record(self, name: str) -> EngineRecord:
+        return next(each for each in self.fleet.records if each.name == name)
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + WITHIN_S
+        while not is_so():
+            self.fleet.tasks.check()
+            assert time.monotonic() < deadline, (
+                [(each.name, str(each.state)) for each in self.fleet.records],
+                [each.name for each in self.ray.alive],
+            )
+            time.sleep(0.005)
+
+    def play(self) -> list[str]:
+        return [engine.name for engine in self.fleet.of("policy")]
+
+    def close(self) -> None:
+        self.ray.busy.clear()
+        self.fleet.close()
+        self.patch.undo()
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Parts]]:
+    made: list[Parts] = []
+
+    def build(**options: Any) -> Parts:
+        made.append(Parts(tmp_path, **options))
+        return made[-1]
+
+    yield build
+    for each in made:
+        each.close()
+
+
+def test_an_engine_that_is_not_there_cannot_be_taken_out(make: Callable[..., Parts]) -> None:
+    parts = make()
+    parts.start(1)
+    with pytest.raises(InputError, match="no engine is called 'engine-policy-7'; there are engine-policy-0"):
+        parts.fleet.remove("engine-policy-7")
+
+
+def test_no_engine_is_added_for_a_policy_that_does_not_learn() -> None:
+    run: Any = SimpleNamespace(_policies=[SimpleNamespace(name="attacker"), SimpleNamespace(name="defender")])
+    with pytest.raises(InputError, match="no policy 'policy' learns; there are attacker, defender"):
+        Run.add_engine(run)
+
+
+def test_a_lost_engine_is_replaced_and_plays_the_newest_version(make: Callable[..., Parts]) -> None:
+    parts = make()
+    parts.start(2)
+    parts.publisher.publish()
+    parts.ray.engines[0].is_dead = True
+    parts.until(lambda: parts.play() == ["engine-policy-0.2", "engine-policy-1"])
+    assert parts.record("engine-policy-0.2").version == 1
+    assert parts.ray.engines[2].loaded == [1]
+    assert len(parts.failures) == 1
+    for arena in parts.arenas.handles:
+        assert set(arena.known["policy"]) <= {"engine-policy-0.2", "engine-policy-1"}  # type: ignore[attr-defined]
+
+
+def test_an_engine_that_dies_while_the_learner_works_starts_again_when_the_engines_wake(
+    make: Callable[..., Parts],
+) -> None:
+    """Colocated: there is no room on the devices before. Once the publish waited for the replacement, which needed the
+    publisher's lock."""
+    parts = make(placement="colocated")
+    parts.start(1)
+    parts.publisher.wake_learners()
+    parts.ray.engines[0].is_dead = True
+    parts.until(lambda: parts.record("engine-policy-0").state is State.LOST)
+    time.sleep(0.1)
+    assert len(parts.ray.engines) == 1
+    parts.publisher.publish()
+    parts.until(lambda: parts.play() == ["engine-policy-0.2"])
+    assert parts.record("engine-policy-0.2").version == 1
+
+
+def test_a_replacement_under_way_when_engines_go_to_sleep_is_stopped_and_no_restart_is_counted(
+    make: Callable[..., Parts],
+) -> None:
+    """It would fill a card that the learner needs, or fail on it again and again until the budget ends the run."""
+    parts = make(placement="colocated")
+    parts.start(2)
+    parts.ray.start_s = 3.0
+    parts.ray.engines[1].is_dead = True
+    parts.until(lambda: len(parts.ray.engines) == 3)
+    parts.publisher.wake_learners()
+    parts.until(lambda: parts.ray.engines[2].is_dead)
+    parts.ray.start_s = 0.0
+    time.sleep(0.2)
+    assert len(parts.ray.engines) == 3, "nothing starts while the learner has the devices"
+    parts.publisher.publish()
+    parts.until(lambda: parts.play() == ["engine-policy-0", "engine-policy-1.3"])
+    assert len(parts.failures) == 1, "one engine died"
+
+
+@pytest.mark.parametrize("error", [EngineError("no"), fleet_module.SpagError("no room"), ValueError])
+def test_a_replacement_that_does_not_start_is_tried_again_while_others_play(
+    error: Any, make: Callable[..., Parts]
+) -> None:
+    """ClusterError and WeightSyncError once ended the run. What nobody foresaw still does."""
+    parts = make()
+    parts.start(2)
+    start, tried = parts.fleet._starter.start, []
+
+    def fails(records: Any, games_wait: bool = False) -> None:
+        tried.append(records[0].name)
+        if len(tried) < 3:
+            raise error
+        start(records, games_wait)
+
+    parts.patch.setattr(parts.fleet._starter, "start", fails)
+    parts.ray.engines[0].is_dead = True
+    if error is ValueError:
+        parts.until(lambda: parts.fleet.tasks._failure is not None)
+        parts.fleet.tasks._failure = None
+        return
+    parts.until(lambda: parts.play() == ["engine-policy-0.4", "engine-policy-1"])
+    assert tried == ["engine-policy-0.2", "engine-policy-0.3", "engine-policy-0.4"]
+    assert len(parts.failures) == 3
+
+
+def test_two_drains_of_one_engine_both_end_and_it_retires(make: Callable[..., Parts]) -> None:
+    """A sync between games and a load that falls: the sync once opened again what was to leave."""
+    parts = make(update="between_games")
+    parts.start(2)
+    record = parts.record("engine-policy-1")
+    parts.ray.busy.add("engine-policy-1")
+    with ThreadPoolExecutor() as threads:
+        published = threads.submit(parts.publisher.publish)
+        parts.until(lambda: record.state is State.DRAINING)
+        retired = threads.submit(parts.fleet.retire, record, "fewer are needed")
+        parts.until(lambda: bool(record.leaving) or retired.done())
+        parts.ray.busy.clear()
+        published.result(WITHIN_S)
+        assert retired.result(WITHIN_S)
+    assert parts.play() == ["engine-policy-0"]
+    assert not parts.fleet.retire(record, "again")
+
+
+def test_new_weights_do_not_wait_for_games_that_wait_for_an_engine(make: Callable[..., Parts]) -> None:
+    """The engine that is to join needs the lock of the publish."""
+    parts = make(update="between_games")
+    parts.start(1)
+    parts.fleet.start("other", "past", "past", 1)
+    parts.ray.start_s = 0.3
+    parts.ray.busy.add("engine-policy-0")
+    parts.ray.engines[1].is_dead = True
+    parts.until(lambda: parts.fleet.of("past") == [])
+    parts.publisher.publish()
+    parts.until(lambda: [engine.name for engine in parts.fleet.of("past")] == ["engine-past-0.2"])
+
+
+def test_an_engine_whose_pool_has_ended_does_not_come_back(make: Callable[..., Parts]) -> None:
+    parts = make()
+    parts.fleet.start("other", "past", "past", 1)
+    parts.ray.start_s = 0.3
+    parts.ray.engines[0].is_dead = True
+    parts.until(lambda: len(parts.ray.engines) == 2)
+    parts.fleet.remove_pool("past")
+    parts.until(lambda: parts.ray.engines[1].is_dead)
+    assert parts.fleet.records == []
+
+
+def test_saved_weights_reach_every_engine_of_a_pool_and_the_next_ones(make: Callable[..., Parts]) -> None:
+    parts = make()
+    parts.fleet.start("other", "past", "past", 2)
+    parts.publisher.give("past", {None: ("/saved", 7)})
+    assert [each.version for each in parts.fleet.records] == [7, 7]
+    parts.ray.engines[0].is_dead = True
+    parts.until(lambda: {engine.name for engine in parts.fleet.of("past")} == {"engine-past-0.2", "engine-past-1"})
+    assert parts.record("engine-past-0.2").version == 7
+
+
+def test_an_engine_whose_process_ends_while_it_starts_is_a_line_with_its_logs(make: Callable[..., Parts]) -> None:
+    parts = make()
+    parts.ray.start_s = 5.0
+
+    def die() -> None:
+        parts.until(lambda: len(parts.ray.engines) == 1)
+        parts.ray.engines[0].is_dead = True
+
+    with ThreadPoolExecutor() as threads:
+        threads.submit(die)
+        with pytest.raises(EngineGoneError, match=r"ended while it started \(The actor.*/logs$") as caught:
+            parts.start(1)
+    assert "\n" not in str(caught.value)
+    assert parts.fleet.records == []
+
+
+def test_every_change_of_a_state_is_a_line_in_the_log_and_in_the_metrics(
+    make: Callable[..., Parts], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="spag_ray.fleet")
+    parts = make()
+    parts.start(1)
+    parts.ray.engines[0].is_dead = True
+    parts.until(lambda: parts.play() == ["engine-policy-0.2"])
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [
+        "engine-policy-0: new -> starting: it is to play policy",
+        "engine-policy-0: starting -> behind: it has loaded its model",
+        "engine-policy-0: behind -> playing: it has version 0",
+        "engine-policy-0: playing -> lost: The actor experienced an error before finishing this task.",
+        "engine-policy-0.2: lost -> starting: it takes the place of engine-policy-0",
+        "engine-policy-0.2: starting -> behind: it has loaded its model",
+        "engine-policy-0.2: behind -> playing: it has version 0",
+    ]
+    lines = [line for line in records_of(tmp_path, "engine_state") if line["engine"] == "engine-policy-0.2"]
+    assert [(line["before"], line["state"]) for line in lines] == [
+        ("lost", "starting"),
+        ("starting", "behind"),
+        ("behind", "playing"),
+    ]
+
+
+def test_a_state_changes_only_as_the_table_allows() -> None:
+    record = EngineRecord("engine-0", "policy", "policy", "model")
+    with pytest.raises(AssertionError, match="engine-0 is starting and cannot become playing"):
+        record.become(State.PLAYING)
+    assert all(State.RETIRED in to for state, to in MAY_BECOME.items() if state is not State.RETIRED)
+    assert MAY_BECOME[State.RETIRED] == frozenset()
+
+
+class Model(RuleBasedStateMachine):
+    """Everything that may happen to engines, in any order and at the same time. Whatever it was, at rest:
+
+    every slot has an engine that plays the newest version, and there is no other one; every arena knows these and no
+    others, so every turn is answered, or asked again of one that is there; restarts are counted for failures alone."""
+
+    placement = "separate"
+    update = "in_flight"
+
+    def __init__(self) -> None:
+        super().__init__()
+        import tempfile
+
+        self.folder = tempfile.TemporaryDirectory()
+        self.parts = Parts(Path(self.folder.name), self.placement, self.update)
+        self.own = ThreadPoolExecutor(1)  # the run's thread
+        self.beside = ThreadPoolExecutor(16)
+        self.calls: list[Future[Any]] = []
+        self.num_failures = 0
+        self.parts.start(2)
+        self.parts.fleet.start("other", "past", "past", 1)
+
+    def _do(self, work: Callable[[], Any], own: bool = False) -> None:
+        self.calls.append((self.own if own else self.beside).submit(work))
+
+    def _one(self, number: int) -> Any:
+        up = [each for each in self.parts.fleet.records if each.is_up]
+        return up[number % len(up)] if up else None
+
+    @rule(start_s=st.sampled_from([0.0, 0.05, 0.3]))
+    def starts_take(self, start_s: float) -> None:
+        self.parts.ray.start_s = start_s
+
+    @rule(number=st.integers(0, 9), hangs=st.booleans())
+    def an_engine_fails(self, number: int, hangs: bool) -> None:
+        alive = self.parts.ray.alive
+        if alive:
+            engine = alive[number % len(alive)]
+            self.num_failures += 1
+            engine.hangs, engine.is_dead = hangs, not hangs
+
+    @rule()
+    def publish(self) -> None:
+        def learn() -> None:
+            self.parts.publisher.wake_learners()
+            self.parts.publisher.publish()
+
+        self._do(learn, own=True)
+
+    @rule()
+    def sleep_and_wake(self) -> None:
+        def checkpoint() -> None:
+            self.parts.publisher.wake_learners()
+            self.parts.publisher.wake_engines()
+
+        self._do(checkpoint, own=True)
+
+    @rule(version=st.integers(1, 50))
+    def give(self, version: int) -> None:
+        self._do(lambda: self.parts.publisher.give("past", {None: ("/saved", version)}), own=True)
+
+    @rule()
+    def add(self) -> None:
+        self._do(lambda: self.parts.fleet.add(self.parts.policy, is_extra=True))
+
+    @rule(number=st.integers(0, 9))
+    def retire(self, number: int) -> None:
+        record = self._one(number)
+        if record is not None and record.is_extra:
+            self._do(lambda: self.parts.fleet.retire(record, "fewer are needed"))
+
+    @rule(number=st.integers(0, 9))
+    def leave_a_node(self, number: int) -> None:
+        record = self._one(number)
+
+        def leave() -> None:
+            if self.parts.fleet.move_off(record, "its node is drained", 0.1) and not record.is_extra:
+                self.parts.fleet.bring_back(record)
+
+        if record is not None:
+            self._do(leave)
+
+    @rule(number=st.integers(0, 9))
+    def remove(self, number: int) -> None:
+        record = self._one(number)
+        if record is not None and record.is_extra:
+
+            def take_out() -> None:
+                with contextlib.suppress(InputError):  # it has left meanwhile
+                    self.parts.fleet.remove(record.name)
+
+            self._do(take_out)
+
+    @rule(number=st.integers(0, 9))
+    def a_long_game(self, number: int) -> None:
+        record = self._one(number)
+        if record is not None:
+            self.parts.ray.busy.add(record.name)
+
+    @rule(index=st.integers(0, 1))
+    def an_arena_dies(self, index: int) -> None:
+        arenas = self.parts.arenas
+        arenas.handles[index].is_dead = True  # type: ignore[attr-defined]
+        name = arenas.name(index)
+        self._do(lambda: arenas.replace(index, name, RuntimeError()))
+
+    @rule()
+    def rest(self) -> None:
+        parts = self.parts
+        parts.ray.start_s = 0.0
+        parts.ray.busy.clear()
+        done, late = wait(self.calls, WITHIN_S)
+        assert not late, "nobody waits for ever"
+        for call in done:
+            error = call.exception()
+            # Only what a run is told of: every engine that was asked had failed.
+            assert error is None or isinstance(error, EngineError) or self.num_failures, error
+        self.calls = []
+        parts.until(self._is_well)
+        versions = {each.version for each in parts.fleet.records if each.learner is parts.policy}
+        assert versions <= {parts.policy.version}
+        for arena in parts.arenas.handles:
+            known = {name for pool in arena.known.values() for name, told in pool.items() if told[0]}  # type: ignore[attr-defined]
+            assert known <= {each.name for each in parts.fleet.records}
+            assert all(told[1] for pool in arena.known.values() for told in pool.values())  # type: ignore[attr-defined]
+        assert len(parts.failures) <= self.num_failures
+
+    def _is_well(self) -> bool:
+        """Every slot plays, in a process of its own that lives, and no other process is left."""
+        records, alive = self.parts.fleet.records, self.parts.ray.alive
+        slots = {each.slot for each in records if not each.is_extra}
+        playing = [id(each.process.handle) for each in records if each.state is State.PLAYING]
+        are_there = len(playing) == len(records) and slots == {"engine-policy-0", "engine-policy-1", "engine-past-0"}
+        return are_there and sorted(playing) == sorted(map(id, alive)) and not any(each.hangs for each in alive)
+
+    @invariant()
+    def nothing_has_failed(self) -> None:
+        self.parts.fleet.tasks.check()
+
+    def teardown(self) -> None:
+        try:
+            self.rest()
+        finally:
+            self.parts.close()
+            self.own.shutdown(wait=False)
+            self.beside.shutdown(wait=False)
+            self.folder.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("placement", "update"), [("separate", "in_flight"), ("separate", "between_games"), ("colocated", "in_flight")]
+)
+def test_whatever_happens_in_any_order_every_slot_plays_in_the_end(placement: str, update: str) -> None:
+    machine = type("Machine", (Model,), {"placement": placement, "update": update})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=int(os.environ.get("EXAMPLES", "15")),
+            stateful_step_count=20,
+            deadline=None,
+            phases=[Phase.generate],  # threads: the same steps need not end the same way
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
