@@ -17,6 +17,10 @@ from cluster.runtime.ray_session import redirect_output, set_environment
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import Channel, LearnerConfig
 
+# How often a CPU thread of a learner looks again before it sleeps, while it waits for the others (GNU OpenMP's
+# GOMP_SPINCOUNT; by default it looks 300,000 times). See "Threads that wait" in docs/benchmarks.md.
+SPINS = "1000"
+
 
 @dataclass(frozen=True)
 class Place:
@@ -73,6 +77,8 @@ class LearnerActor:
         if config.num_threads is None:
             config = config.model_copy(update={"num_threads": max(1, (os.cpu_count() or 1) // num_here)})
         os.environ["OMP_NUM_THREADS"] = str(config.num_threads)
+        if "OMP_WAIT_POLICY" not in os.environ:
+            os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
         from learners.engine import World
         from learners.learner import Learner
 
