@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 import ray
-from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.cluster_utils import Cluster
-from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 
 from cluster.launch.placed_run import placed_run
 from cluster.run.run_handle import SESSIONS
@@ -20,6 +18,7 @@ from cluster.runtime.ray_session import ray_session
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.loading import parse_config
 from spag_ray.config.parts import ClusterConfig
+from tests.support.draining import drain
 from tests.support.runs import records_of, stream_run
 from tests.support.tiny_model import TARGETS
 
@@ -67,17 +66,6 @@ def wait_for(is_so: Callable[[], bool], seconds: float) -> None:
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.5)
-
-
-def drain(cluster: Cluster, node_id: str) -> None:
-    """Announce that a node will be taken away, as a cloud does with a spot machine."""
-    accepted, why = GcsClient(address=cluster.address).drain_node(
-        node_id,
-        DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION"),
-        "taken back",
-        int(1000 * (time.time() + 600)),
-    )
-    assert accepted, why
 
 
 @pytest.mark.timeout(400)

@@ -1,0 +1,161 @@
+"""What happens to engines at the same time as something else happens to them; nothing is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+from cluster.launch.placed_run import placed_run
+from cluster.run.run_handle import SESSIONS
+from cluster.runtime.nodes import node_of
+from cluster.runtime.ray_session import ray_session
+from cluster.runtime.run_folder import make_run_folder
+from spag_ray.config.parts import ClusterConfig
+from spag_ray.episodes.log import read_log
+from spag_ray.game.decks import load_deck
+from tests.support.draining import drain
+from tests.support.faults import kill_engine
+from tests.support.runs import PENALISED, records_of, stream_run, tiny_run
+from tests.support.tiny_model import TARGETS
+
+
+def play(folder: Path, config: Any, meanwhile: Callable[[Any], bool]) -> None:
+    """Run to the end; `meanwhile` is called with the Run's handle again and again, until it returns True."""
+    targets = list(TARGETS)
+    is_done = False
+    with placed_run(config, folder, config.model, targets[2:], targets[:2], load_deck("everyday")) as run:
+        training = run.train.remote()
+        while not ray.wait([training], timeout=0.05)[0]:
+            is_done = is_done or ((folder / "metrics.jsonl").exists() and meanwhile(run))
+        ray.get(training)
+    assert is_done, "the run was over before everything had happened"
+
+
+def states(folder: Path, state: str, reason: str = "") -> list[dict[str, Any]]:
+    lines = records_of(folder, "engine_state")
+    return [line for line in lines if line["state"] == state and reason in line["reason"]]
+
+
+def check_games(folder: Path, log: str) -> None:
+    numbers = [episode.number for episode in read_log(folder / "episodes" / log)]
+    assert len(numbers) == len(set(numbers)), "every game is in the log once"
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("local_ray")
+def test_a_replacement_under_way_when_the_engines_go_to_sleep(tiny_model: Path, words: Path, tmp_path: Path) -> None:
+    """Colocated: it is stopped, no restart is counted for that, and it starts again when the others wake."""
+    config = tiny_run(
+        tiny_model,
+        words,
+        placement="colocated",
+        engine={"num_engines": 2, "num_cpus": 0.5},
+        learner={"num_cpus": 0.5},
+        game={"payoffs": PENALISED},
+        imitation={"enabled": False},
+        self_play={"rounds": 6, "games_per_round": 24, "batch_games": 4},
+        supervision={"max_restarts": 100, "heartbeat_timeout_s": 8},
+        evaluation={"games": 0},
+    )
+    folder = make_run_folder(tmp_path / "run", config)
+    killed: list[int] = []
+
+    def kill_while_they_play(run: Any) -> bool:
+        stage = len({line["stage"] for line in records_of(folder, "games")})
+        if stage in (1, 3) and stage not in killed and kill_engine(f"engine-policy-{len(killed)}"):
+            killed.append(stage)
+        return len(killed) >= 2
+
+    play(folder, config, kill_while_they_play)
+    restarted, asleep = records_of(folder, "restart"), states(folder, "lost", "sleep")
+    print(f"\n{len(killed)} engines killed, {len(restarted)} restarts; stopped by sleep: {asleep}")
+    assert len(restarted) == len(killed), "only what was killed has failed"
+    assert records_of(folder, "checkpoint")[-1]["name"] == "spag-6"
+    for number in range(1, 7):
+        check_games(folder, f"spag-{number}.log")
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("local_ray")
+def test_engines_that_are_to_leave_while_new_weights_wait_for_their_games(
+    tiny_model: Path, words: Path, tmp_path: Path
+) -> None:
+    """A drain beside a drain, eight times: each engine leaves, and none is opened again."""
+    engine = {"kind": "transformers", "num_engines": {"min": 1, "max": 2, "grow_after_s": 0, "shrink_after_s": 600}}
+    config = stream_run(tiny_model, words, 120, engine=engine | {"max_num_seqs": 4}, sync={"update": "between_games"})
+    folder = make_run_folder(tmp_path / "run", config)
+    retiring: list[Any] = []
+
+    def retire(run: Any) -> Any:
+        extra = [each for each in run._fleet.records if each.is_extra and each.may_play and not each.leaving]
+        return bool(extra) and run._fleet.retire(extra[0], "fewer are needed")
+
+    def retire_at_a_sync(run: Any) -> bool:
+        if retiring and ray.wait(retiring, timeout=0)[0]:
+            retiring.clear()
+        if not retiring and len(states(folder, "draining", "new weights")) > 2 * len(
+            states(folder, "draining", "fewer")
+        ):
+            call = run.__ray_call__.options(concurrency_group=SESSIONS)
+            retiring.append(call.remote(retire))
+        return len(states(folder, "retired", "fewer are needed")) >= 8
+
+    play(folder, config, retire_at_a_sync)
+    left = [line["engine"] for line in records_of(folder, "engine_left")]
+    assert len(left) >= 8
+    assert len(left) == len(set(left)), "each left once"
+    assert not records_of(folder, "restart")
+    check_games(folder, "stream.log")
+
+
+@pytest.fixture
+def nodes() -> Iterator[Cluster]:
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    for _ in range(3):
+        cluster.add_node(num_cpus=1)
+    with ray_session(ClusterConfig(address=cluster.address)):
+        yield cluster
+    cluster.shutdown()
+
+
+@pytest.mark.timeout(900)
+def test_a_node_that_is_drained_while_its_engine_gets_new_weights(
+    nodes: Cluster, tiny_model: Path, words: Path, tmp_path: Path
+) -> None:
+    """The engine leaves, and another one takes its slot when the node is gone."""
+    config = stream_run(
+        tiny_model,
+        words,
+        200,
+        engine={"kind": "transformers", "num_cpus": 0.6, "num_engines": 2},
+        learner={"num_cpus": 0.6},
+        sync={"update": "between_games"},
+    )
+    folder = make_run_folder(tmp_path / "run", config)
+    drained: dict[str, float] = {}
+
+    def drain_during_a_sync(run: Any) -> bool:
+        if drained:
+            (node,) = drained
+            if time.monotonic() - drained[node] > 5 and any(each.node_id == node for each in nodes.worker_nodes):
+                nodes.remove_node(next(each for each in nodes.worker_nodes if each.node_id == node))
+                nodes.add_node(num_cpus=1)
+            return bool(records_of(folder, "engine_joined"))
+        if len(states(folder, "draining")) > 3:
+            node = node_of(ray.get_actor("engine-policy-1-run"))
+            drain(nodes, node)
+            drained[node] = time.monotonic()
+        return False
+
+    play(folder, config, drain_during_a_sync)
+    (left,) = records_of(folder, "engine_left")
+    assert left["engine"] == "engine-policy-1"
+    assert [line["engine"] for line in records_of(folder, "engine_joined")] == ["engine-policy-1.2"]
+    assert not records_of(folder, "restart"), "nothing was lost"
+    check_games(folder, "stream.log")
