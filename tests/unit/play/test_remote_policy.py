@@ -105,8 +105,13 @@ def test_a_request_that_fails_fails_alone(loop: Any) -> None:
     assert good[0].request_id == "good"
 
 
+def asked_as(request_id: str) -> str:
+    """The id that the arena gave to a request."""
+    return request_id.split("@")[0]
+
+
 class Held:
-    """A policy that answers when it is told to."""
+    """A policy that answers when it is told to. A queue adds to the id of a request (see `asked_as`)."""
 
     version, is_dead, name = 0, False, "held"
 
@@ -115,7 +120,7 @@ class Held:
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         (request,) = requests
-        await self.may_answer.setdefault(request.request_id, asyncio.Event()).wait()
+        await self.may_answer.setdefault(asked_as(request.request_id), asyncio.Event()).wait()
         return [Completion(request.request_id, (3,), (-1.0,), 0, 0, "stop")]
 
     def answer(self, name: str) -> None:
