@@ -26,7 +26,16 @@ from rich.console import Console
 from cluster.launch.jobs import AFTER_NOTICE_S, check_run_dir
 from cluster.launch.parcel import named_files, parcel_of
 from cluster.monitor.progress import describe
-from cluster.runtime.ray_session import ANSWER_WITHIN_S, ENVIRONMENT, NAMESPACE, ClusterError, get, log_options
+from cluster.runtime.ray_session import (
+    ANSWER_WITHIN_S,
+    ENVIRONMENT,
+    NAMESPACE,
+    ClusterError,
+    first_line,
+    get,
+    is_unavailable,
+    log_options,
+)
 from cluster.runtime.ray_token import use_token
 from cluster.types import Progress
 from spag_ray.config.loading import load_config, parse_config, to_yaml
@@ -169,6 +178,8 @@ class AttachedRun:
         try:
             return get(call(self._handle), timeout_s)
         except ray.exceptions.RayActorError as error:
+            if is_unavailable(error):
+                raise ClusterError(f"run {self.name} cannot be reached now ({first_line(error)}); ask again") from error
             raise ClusterError(
                 f"run {self.name} is no longer there: it has ended or died; its folder says which. To "
                 "continue it, use --resume"

@@ -25,7 +25,7 @@ from cluster.rollout.game_rules import every_rules
 from cluster.run.checkpoint import to_resume
 from cluster.run.run import Run
 from cluster.run.run_handle import CONCURRENCY_GROUPS, RunHandle
-from cluster.runtime.ray_session import NAMESPACE, ClusterError, NoAnswerError, get, ray_session
+from cluster.runtime.ray_session import NAMESPACE, ClusterError, NoAnswerError, get, is_unavailable, ray_session
 from cluster.runtime.run_folder import check_can_be_made, make_run_folder, note_stop, reopen_run_folder, resumed_config
 from cluster.types import Progress
 from spag_ray.config.no_effect import values_without_effect
@@ -248,7 +248,9 @@ def watch_run(
         nonlocal last, silent_s
         try:  # a short wait: a notice to stop may come meanwhile
             last, silent_s = get(run.status.remote(), STATUS_WITHIN_S), 0.0
-        except NoAnswerError:
+        except (NoAnswerError, ray.exceptions.ActorUnavailableError) as error:
+            if is_unavailable(error):  # it may live, and the call has not waited
+                time.sleep(STATUS_WITHIN_S)
             silent_s += STATUS_WITHIN_S  # only waits count: this process itself may have been stopped, or its terminal
             told = f"the run has not answered for {silent_s:.0f} s"
             if silent_s >= RUN_SILENT_S:

@@ -9,6 +9,7 @@ four methods. This file is the same for every channel; a new channel is added th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol
@@ -16,7 +17,7 @@ from typing import Any, Generic, Protocol
 import ray
 
 from cluster.handles import R, Ref
-from cluster.runtime.ray_session import first_line, is_gone
+from cluster.runtime.ray_session import Retry, first_line, is_gone, is_unavailable
 from cluster.types import Engine
 from spag_ray.config.parts import Channel, SyncConfig
 from spag_ray.errors import LearnersLostError, WeightSyncError
@@ -121,9 +122,19 @@ class Answers(Generic[R]):
             raise WeightSyncError(f"{failure}{reasons}; these engines were stopped")
 
 
-def gather(engines: Sequence[Engine], refs: Sequence[Ref[R]], timeout_s: float) -> Answers[R]:
-    """Wait for one call to each engine, `timeout_s` for all. Engines that died, are stuck, or refused are killed."""
+def gather(
+    engines: Sequence[Engine],
+    refs: Sequence[Ref[R]],
+    timeout_s: float,
+    again: Callable[[Engine], Ref[R]] | None = None,
+) -> Answers[R]:
+    """Wait for one call to each engine, `timeout_s` for all. Engines that died, are stuck, or refused are killed.
+
+    `again` makes the call once more, to an engine that was unavailable. None: the call must not be made twice, and
+    nobody knows what has become of it, so the engine is killed too.
+    """
     answers: Answers[R] = Answers()
+    until = time.monotonic() + timeout_s
     is_done = set(ray.wait(list(refs), num_returns=len(refs), timeout=timeout_s)[0]) if refs else set()
     for engine, ref in zip(engines, refs, strict=True):
         if ref not in is_done:
@@ -131,14 +142,27 @@ def gather(engines: Sequence[Engine], refs: Sequence[Ref[R]], timeout_s: float) 
             answers.lost[engine] = f"{engine.name}: no answer within {timeout_s:g} s"
             continue
         try:
-            answers.found[engine] = ray.get(ref)
+            answers.found[engine] = _answer(engine, ref, until, again)
         except ray.exceptions.RayError as error:
-            if is_gone(error):
+            if is_gone(error) or is_unavailable(error):
                 ray.kill(engine.handle)
                 answers.lost[engine] = f"{engine.name}: {first_line(error)}"
             else:
                 answers.refuse(engine, f"{engine.name}: {first_line(getattr(error, 'cause', None) or error)}")
     return answers
+
+
+def _answer(engine: Engine, ref: Ref[R], until: float, again: Callable[[Engine], Ref[R]] | None) -> R:
+    """The engine's answer to `ref`, or to one of the calls that are made again until then."""
+    retry = Retry(until - time.monotonic())
+    while True:
+        try:
+            return ray.get(ref, timeout=max(0.0, until - time.monotonic()))
+        except ray.exceptions.RayError as error:
+            if again is None or not is_unavailable(error) or (pause_s := retry.pause_s()) is None:
+                raise
+        time.sleep(pause_s)
+        ref = again(engine)
 
 
 class Senders(Protocol):
@@ -167,8 +191,11 @@ class DirectChannel:
         Raises WeightSyncError when every engine refused. Raises LearnersLostError when a learner rank died; the engines
         that it was sending to are killed first, because they would wait for the rest.
         """
-        versions = [engine.handle.played_version.remote() for engine in engines]
-        answers = gather(engines, versions, self._config.timeout_s)
+
+        def played(engine: Engine) -> Ref[int]:
+            return engine.handle.played_version.remote()
+
+        answers = gather(engines, list(map(played, engines)), self._config.timeout_s, again=played)
         alive = list(answers.found)
         names = [engine.name for engine in alive]
         if not alive:

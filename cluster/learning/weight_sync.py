@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import ray
 
+from actors.policy import Score
 from cluster.handles import Ref
 from cluster.learning.direct_channel import Answers, DirectChannel, gather
 from cluster.learning.learner_group import LearnerGroup
@@ -122,8 +123,11 @@ def verify_weights(
     """
     began = time.perf_counter()
     expected = _expected(exported)
-    refs = [engine.handle.score.remote([(probe.prompt_ids, probe.target_ids)], 1.0) for engine in engines]
-    answers = gather(engines, refs, config.timeout_s)
+
+    def score(engine: Engine) -> Ref[list[Score]]:
+        return engine.handle.score.remote([(probe.prompt_ids, probe.target_ids)], 1.0)
+
+    answers = gather(engines, list(map(score, engines)), config.timeout_s, again=score)
     worst = (0.0, 0.0)
     for engine, (found,) in list(answers.found.items()):
         gaps = [abs(ours - theirs) for ours, theirs in zip(expected, found.logprobs, strict=True)]
@@ -155,19 +159,20 @@ def _load(
         answers.add(sent)
         return num_bytes, held
     in_flight = config.update == "in_flight"
-    loads = [
-        engine.handle.load.remote(
+
+    def load(engine: Engine) -> Ref[tuple[int, int]]:
+        return engine.handle.load.remote(
             exported.version, exported.num_tensors, exported.bucket_refs, exported.adapter, in_flight
         )
-        for engine in engines
-    ]
+
+    loads = list(map(load, engines))
     try:
         exported.wait()  # engines that wait for the learner's buckets are not late themselves
     except LearnersLostError:
         for engine in engines:
             ray.kill(engine.handle)  # it has loaded only part of the version
         raise
-    loaded = gather(engines, loads, config.timeout_s)
+    loaded = gather(engines, loads, config.timeout_s, again=load)
     answers.add(loaded)
     for engine, (version, _) in loaded.found.items():
         assert version == exported.version, f"{engine.name} answered with version {version}"

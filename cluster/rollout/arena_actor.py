@@ -74,7 +74,8 @@ class ArenaActor:
         to = self._pool(pool, policy)
         for engine, share, is_open in changes:
             if not to.reshare(engine.name, share) and share:
-                to.join(engine.name, RemotePolicy(engine.handle, engine.name, pace=self._pace), share)
+                policy_there = RemotePolicy(engine.handle, engine.name, pace=self._pace, within_s=self._turn_timeout_s)
+                to.join(engine.name, policy_there, share)
             (to.reopen if is_open else to.close)(engine.name)
         self._pace.num_engines = sum(len(pool.games) for pool in self._pools.values())
 

@@ -58,6 +58,8 @@ class EngineActor:
         self._policy: Policy | None = None
         self._queue: RequestQueue | None = None
         self._num_pauses = 0
+        self._load_lock = asyncio.Lock()
+        self._loaded: tuple[int, int] | None = None  # by `load`: (version, bytes)
 
     def __repr__(self) -> str:
         """The name in Ray's dashboard and messages."""
@@ -123,11 +125,15 @@ class EngineActor:
         adapter: Mapping[str, Any] | None = None,
         in_flight: bool = False,
     ) -> tuple[int, int]:
-        """Load the snapshot whose buckets are `refs`; returns (version now played, bytes received)."""
-        snapshot = _FromObjectStore(version, num_tensors, refs, adapter)
-        with self._pausing():
-            await self._engine.load(snapshot, in_flight)
-        return self._engine.version, snapshot.num_bytes
+        """Load the snapshot whose buckets are `refs`; returns (version now played, bytes received). If Ray loses the
+        call's reply, it is made again: it then waits for the first one, and returns what that has loaded."""
+        async with self._load_lock:
+            if self._loaded is None or self._loaded[0] != version:
+                snapshot = _FromObjectStore(version, num_tensors, refs, adapter)
+                with self._pausing():
+                    await self._engine.load(snapshot, in_flight)
+                self._loaded = self._engine.version, snapshot.num_bytes
+            return self._loaded
 
     # For learner ranks that send weights themselves (learning/direct_channel.py); only a vLLM engine can take them.
 

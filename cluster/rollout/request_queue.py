@@ -1,17 +1,26 @@
-"""An engine's queue: requests come in, and answers wait to be fetched."""
+"""An engine's queue: requests come in, and answers wait to be fetched.
+
+A client is a RemotePolicy, and there may be several: an arena that replaces a dead one asks for the same turns of the
+same games. So requests are kept by client, and the engine knows each by an id that was never used before.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import dataclass, field, replace
+from itertools import count
 
 from actors.policy import Completion, Policy, Request, Sampling, Score
 from cluster.handles import Packed
 
+log = logging.getLogger(__name__)
+
 HOLD_S = 10.0  # an exchange returns after this, even with no answers; so a call whose reply was lost costs no more
+SILENT_S = 120.0  # a client that awaits a turn exchanges every HOLD_S: one that has not for so long is dead
 
 
 def pack_request(request: Request) -> Packed:
@@ -44,20 +53,30 @@ def pack_completion(completion: Completion) -> Packed:
     )
 
 
+@dataclass(eq=False)
+class _Client:
+    """What a client has asked for and not fetched: `tasks` by request id. `held`: its exchange that has not returned.
+    `silence`: forgets it SILENT_S after its last exchange began."""
+
+    tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    finished: list[Packed] = field(default_factory=list)
+    held: _Held | None = None
+    silence: asyncio.TimerHandle | None = None
+
+
 class RequestQueue:
     """Requests to a policy, and its answers until they are fetched, separate for each client."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
-        self._finished: dict[str, list[Packed]] = {}
-        self._held: dict[str, _Held] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._clients: dict[str, _Client] = {}
+        self._serials = count()
         self._num_scores = 0
         self._answered = time.monotonic()
 
     @property
     def num_pending(self) -> int:
-        return len(self._tasks) + self._num_scores
+        return sum(len(client.tasks) for client in self._clients.values()) + self._num_scores
 
     @property
     def idle_s(self) -> float:
@@ -73,28 +92,46 @@ class RequestQueue:
     ) -> list[Packed]:
         """Start to answer `requests`, stop answering `cancelled`; returns all answers since the last exchange, at
         `gather_s` after the first of them. The client's next exchange ends this one at once, and takes its place."""
+        asker = self._clients.setdefault(client, _Client())
+        if asker.silence is not None:
+            asker.silence.cancel()
+        asker.silence = asyncio.get_running_loop().call_later(SILENT_S, self._forget, client)
         for request_id in cancelled:
-            if (task := self._tasks.get(request_id)) is not None:
+            if (task := asker.tasks.pop(request_id, None)) is not None:
                 task.cancel()
         if requests and not self.num_pending:
             self.touch()
         for packed in requests:
             request = unpack_request(packed)
-            task = asyncio.create_task(self._answer(client, request))
-            self._tasks[request.request_id] = task
-            task.add_done_callback(partial(self._forget, request.request_id))
-        before = self._held.get(client)
-        held = self._held[client] = _Held(gather_s)
+            assert request.request_id not in asker.tasks, f"{request.request_id} is asked for twice at once"
+            asker.tasks[request.request_id] = asyncio.create_task(self._answer(asker, request))
+        before = asker.held
+        held = asker.held = _Held(gather_s)
         if before is not None:
             before.end()  # and takes what has finished so far
-        elif self._finished.get(client):
+        elif asker.finished:
             held.answered()
         try:
             await held.ended
         finally:
-            if self._held.get(client) is held:
-                del self._held[client]
-        return self._finished.pop(client, [])
+            if asker.held is held:
+                asker.held = None
+        answers, asker.finished = asker.finished, []
+        return answers
+
+    def _forget(self, client: str) -> None:
+        """Stop answering a client that is not heard of any more. If it does live, it asks again after its timeout."""
+        asker = self._clients.pop(client)
+        if asker.tasks or asker.finished:
+            log.warning(
+                "client %s is silent for %g s: %d turns are cancelled, %d answers dropped",
+                client,
+                SILENT_S,
+                len(asker.tasks),
+                len(asker.finished),
+            )
+        for task in asker.tasks.values():
+            task.cancel()
 
     async def score(
         self, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], temperature: float, adapter: str | None = None
@@ -117,20 +154,21 @@ class RequestQueue:
         if self._policy.is_dead:
             os._exit(1)
 
-    def _forget(self, request_id: str, task: asyncio.Task[None]) -> None:
-        del self._tasks[request_id]
-
-    async def _answer(self, client: str, request: Request) -> None:
+    async def _answer(self, asker: _Client, request: Request) -> None:
+        """The task of a request. Whoever cancels it has taken it off the list."""
+        alone = replace(request, request_id=f"{request.request_id}@{next(self._serials)}")
+        answer: Packed
         try:
-            (completion,) = await self._policy.generate([request])
-            answer = pack_completion(completion)
+            (completion,) = await self._policy.generate([alone])
+            answer = pack_completion(replace(completion, request_id=request.request_id))
         except Exception as error:  # goes to the arena that asked, which raises it
             answer = (request.request_id, f"{type(error).__name__}: {error}")
             self._end_if_dead()
+        del asker.tasks[request.request_id]
         self.touch()
-        self._finished.setdefault(client, []).append(answer)
-        if (held := self._held.get(client)) is not None:
-            held.answered()
+        asker.finished.append(answer)
+        if asker.held is not None:
+            asker.held.answered()
 
 
 class _Held:

@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
@@ -34,6 +35,7 @@ ENVIRONMENT = {
 }
 NAMESPACE = "spag_ray"  # Ray namespace of detached runs
 ANSWER_WITHIN_S = 300.0  # a call that plays, trains or loads nothing; a process that hangs is killed long before
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 5.0  # before an actor that is unavailable is called again
 STARTUP_TIMEOUT = "timed out during startup"  # Ray raises a plain Exception with this text
 
 
@@ -170,8 +172,32 @@ def is_gone(error: BaseException) -> bool:
     """Whether the called actor has died or does not answer. A method that failed because of another actor's death also
     raises a RayActorError, but that is a RayTaskError too: the called actor is alive."""
     is_late = isinstance(error, ray.exceptions.GetTimeoutError)
-    is_dead = isinstance(error, ray.exceptions.RayActorError) and not isinstance(error, ray.exceptions.RayTaskError)
-    return is_late or is_dead
+    return is_late or (_is_of_called_actor(error) and not is_unavailable(error))
+
+
+def is_unavailable(error: BaseException) -> bool:
+    """Whether Ray has lost the connection to the called actor, which may be alive, or dead without Ray knowing it yet.
+    What was asked may have been done or not. The next call tells: it is answered, or fails because the actor died."""
+    return _is_of_called_actor(error) and isinstance(error, ray.exceptions.ActorUnavailableError)
+
+
+def _is_of_called_actor(error: BaseException) -> bool:
+    return isinstance(error, ray.exceptions.RayActorError) and not isinstance(error, ray.exceptions.RayTaskError)
+
+
+class Retry:
+    """The pauses before an actor that is unavailable is called again: they grow, and end after `within_s` in all."""
+
+    def __init__(self, within_s: float) -> None:
+        self._until = time.monotonic() + within_s
+        self._pause_s = FIRST_PAUSE_S
+
+    def pause_s(self) -> float | None:
+        """The next pause; None when the time is over."""
+        if time.monotonic() >= self._until:
+            return None
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, MAX_PAUSE_S)
+        return pause_s
 
 
 def first_line(error: BaseException | str) -> str:

@@ -17,6 +17,7 @@ from typing import Protocol, cast
 import ray
 
 from cluster.handles import ActorHandle, Ref, remote_method
+from cluster.runtime.ray_session import is_unavailable
 
 BEAT_S = 1.0
 START_WITHIN_S = 60.0  # a process, and what it imports
@@ -53,8 +54,12 @@ class _Watched:
     def ask(self) -> None:
         if self.is_restarted and self.life is None:
             self.life = cast(RestartedHandle, self.handle).live.options(max_task_retries=0).remote()
-        self.beat = self.handle.heartbeat.options(max_task_retries=0).remote()
+        self.ask_again()
         self.asked = time.monotonic()
+
+    def ask_again(self) -> None:
+        """Replace a heartbeat that did not get through; the time since the first one counts."""
+        self.beat = self.handle.heartbeat.options(max_task_retries=0).remote()
 
 
 class ActorWatch:
@@ -127,12 +132,15 @@ class ActorWatch:
         if ray.wait([each.beat], timeout=0)[0]:
             try:
                 ray.get(each.beat)
-            except ray.exceptions.RayActorError:  # those who wait for it see that too
-                self._is_dead(each)
-            else:
                 each.is_up = True
                 each.ask()
-        elif time.monotonic() - each.asked > limit_s:
+            except ray.exceptions.RayActorError as error:
+                # Of an actor that Ray restarts, this is how its death is told.
+                if each.is_restarted or not is_unavailable(error):
+                    self._is_dead(each)  # those who wait for it see that too
+                    return
+                each.ask_again()
+        if time.monotonic() - each.asked > limit_s:
             self._killed[each.name] = f"{each.name} has not answered a heartbeat for {limit_s:g} s"
             ray.kill(each.handle, no_restart=not each.is_restarted)
             self._is_dead(each)

@@ -119,6 +119,28 @@ def test_one_that_hangs_while_it_starts_is_killed_too(watch: ActorWatch, monkeyp
     assert watch.reason("arena-0") == "arena-0 has not answered a heartbeat for 3 s"
 
 
+def test_one_that_could_not_be_reached_for_a_moment_is_still_watched() -> None:
+    watch = ActorWatch(10.0)
+    watch.start()
+    handle = started(max_restarts=1)  # Ray says of its restart what it says of a network that failed
+    watch.watch("arena-0", handle)
+    wait_until_up(handle)
+    os.kill(ray.get(handle.pid.remote()), signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while True:
+        assert time.monotonic() < deadline
+        try:
+            wait_until_up(handle)
+            break
+        except ray.exceptions.ActorUnavailableError:
+            time.sleep(0.1)
+    os.kill(ray.get(handle.pid.remote()), signal.SIGSTOP)
+    with pytest.raises(ray.exceptions.RayActorError):
+        ray.get(handle.pid.remote(), timeout=60)
+    watch.stop()
+    assert watch.reason("arena-0") == "arena-0 has not answered a heartbeat for 10 s"
+
+
 def test_an_arena_that_two_plays_find_dead_is_replaced_once(watch: ActorWatch, tmp_path: Path) -> None:
     """An evaluation inside a stream is played by the stream's arenas."""
     metrics = Recorder(tmp_path)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
 
+from cluster.handles import Ref
 from cluster.learning.direct_channel import DirectChannel, EngineClient, SendReport, gather
 from cluster.types import Engine
 from spag_ray.config.parts import SyncConfig
@@ -129,6 +133,35 @@ def test_engines_that_hang_have_one_deadline_together() -> None:
     assert list(answers.found) == engines[3:]
     assert list(answers.lost) == engines[:3]
     assert "no answer within 2 s" in answers.lost[engines[0]]
+
+
+class Restarted:
+    """An engine whose first process dies when it is called: Ray says "unavailable", as of a network that failed."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = Path(mark)
+
+    def played_version(self) -> int:
+        if not self._mark.exists():
+            self._mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 7
+
+
+def test_an_engine_that_cannot_be_reached_is_called_again_if_the_call_may_be_made_twice(tmp_path: Path) -> None:
+    def engine(name: str) -> Engine:
+        actor = ray.remote(Restarted).options(num_cpus=0, max_restarts=1)
+        return Engine(actor.remote(str(tmp_path / name)), name, "p")
+
+    def played(each: Engine) -> Ref[int]:
+        return each.handle.played_version.remote()
+
+    once, twice = engine("once"), engine("twice")
+    answers = gather([twice], [played(twice)], 60.0, again=played)
+    assert answers.found == {twice: 7}
+    answers = gather([once], [played(once)], 60.0)
+    assert "unavailable" in answers.lost[once]
+    assert answers.refused == [], "the fault is not the call's"
 
 
 def test_a_channel_that_broke_is_opened_again_for_the_next_version() -> None:

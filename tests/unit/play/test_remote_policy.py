@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import ray
 
 from actors.policy import Completion, Request, Sampling, Score
 from actors.transformers_policy import TransformersPolicy
 from cluster.rollout import request_queue
 from cluster.rollout.remote_policy import RemotePolicy
 from cluster.rollout.request_queue import Packed, RequestQueue, pack_request, unpack_request
-from spag_ray.errors import EngineError
+from cluster.runtime import ray_session
+from spag_ray.errors import EngineError, EngineGoneError
 from tests.support.policies import PROMPT, ask
 
 
@@ -23,6 +27,11 @@ class Method:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.remote = function
+
+
+def asked_as(request_id: str) -> str:
+    """The id that the arena gave to a request: RemotePolicy adds to it, and so does RequestQueue."""
+    return re.split("[~@]", request_id)[0]
 
 
 class FakeEngine:
@@ -37,17 +46,18 @@ class FakeEngine:
         self.exchange = Method(self._exchange)
 
     async def _exchange(self, client: str, requests: list[Packed], cancelled: list[str], gather_s: float) -> list[Any]:
-        self.cancelled += cancelled
+        self.cancelled += map(asked_as, cancelled)
         if requests:
-            self.submits.append([request_id for request_id, *_ in requests])
+            self.submits.append([asked_as(request_id) for request_id, *_ in requests])
         for request_id, *_ in requests:
-            asyncio.get_running_loop().call_later(self._delays[request_id], self._finish, request_id)
+            asyncio.get_running_loop().call_later(self._delays[asked_as(request_id)], self._finish, request_id)
         await asyncio.sleep(0.005)
         answers, self._answers = self._answers, []
         return answers
 
     def _finish(self, name: str) -> None:
-        self._answers.append((name, "out of luck") if name in self._broken else (name, (3,), (-1.0,), 0, 0, "stop"))
+        is_broken = asked_as(name) in self._broken
+        self._answers.append((name, "out of luck") if is_broken else (name, (3,), (-1.0,), 0, 0, "stop"))
 
 
 def handle_of(engine: FakeEngine) -> Any:
@@ -115,7 +125,7 @@ class Held:
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         (request,) = requests
-        await self.may_answer.setdefault(request.request_id, asyncio.Event()).wait()
+        await self.may_answer.setdefault(asked_as(request.request_id), asyncio.Event()).wait()
         return [Completion(request.request_id, (3,), (-1.0,), 0, 0, "stop")]
 
     def answer(self, name: str) -> None:
@@ -256,3 +266,147 @@ def test_scores_are_pending_until_they_come_so_that_an_engine_that_hangs_is_seen
     during, idle_s, after = loop.run(scenario())
     assert (during, after) == (1, 0)
     assert idle_s >= 0.015
+
+
+UNAVAILABLE = ray.exceptions.ActorUnavailableError("connection reset", None)
+
+
+class Lossy(QueueEngine):
+    """Its first replies are lost on the way, when they come: the engine has done what was asked, or not."""
+
+    def __init__(self, queue: RequestQueue, num_lost: int, error: Exception = UNAVAILABLE) -> None:
+        super().__init__(queue)
+        self.score = Method(self._score)
+        self._num_lost = num_lost
+        self._error = error
+
+    async def _exchange(self, *arguments: Any) -> list[Any]:
+        answers = await super()._exchange(*arguments)
+        self._lose()
+        return answers
+
+    async def _score(self, sequences: Sequence[Any], *_: Any) -> list[Score]:
+        self._lose()
+        return [Score((-1.0,), True) for _ in sequences]
+
+    def _lose(self) -> None:
+        if self._num_lost:
+            self._num_lost -= 1
+            raise self._error
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_session, "FIRST_PAUSE_S", 0.01)
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_engine_that_cannot_be_reached_is_asked_again_and_no_turn_is_lost(loop: Any) -> None:
+    async def scenario() -> None:
+        policy = Held()
+        engine = Lossy(RequestQueue(cast(Any, policy)), num_lost=3)
+        remote = RemotePolicy(cast(Any, engine), "lossy")
+        turns = asyncio.gather(*(remote.generate([ask(name)]) for name in ("a", "b")))
+        policy.answer("a")
+        policy.answer("b")
+        found = await asyncio.wait_for(turns, 5)
+        assert [completion.request_id for (completion,) in found] == ["a", "b"]
+        assert engine.num_calls == 4
+
+    loop.run(scenario())
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_engine_that_stays_out_of_reach_is_gone_after_a_time(loop: Any) -> None:
+    async def scenario() -> None:
+        policy = Held()
+        policy.answer("a")
+        engine = Lossy(RequestQueue(cast(Any, policy)), num_lost=10**6)
+        remote = RemotePolicy(cast(Any, engine), "lossy", within_s=0.2)
+        with pytest.raises(EngineGoneError, match=r"lossy .*could not be reached"):
+            await asyncio.wait_for(remote.generate([ask("a")]), 5)
+        with pytest.raises(EngineGoneError, match=r"lossy .*could not be reached"):
+            await asyncio.wait_for(remote.score([(PROMPT, (5,))]), 5)
+        assert engine.num_calls < 10, "the pauses grow"
+
+    loop.run(scenario())
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_score_is_asked_again_too(loop: Any) -> None:
+    engine = Lossy(RequestQueue(cast(Any, Held())), num_lost=2)
+    (score,) = loop.run(RemotePolicy(cast(Any, engine), "lossy").score([(PROMPT, (5,))]))
+    assert score.is_greedy
+
+
+def failed_in_engine(cause: Exception) -> Exception:
+    """What Ray raises of a method of the engine that raised `cause`."""
+    return ray.exceptions.RayTaskError("exchange", "traceback", cause).as_instanceof_cause()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ray.exceptions.ActorDiedError(), EngineGoneError),
+        (failed_in_engine(ray.exceptions.ActorDiedError()), EngineError),  # of another actor, that the engine asked
+        (failed_in_engine(ValueError("no")), EngineError),
+        (ray.exceptions.RaySystemError(ValueError("no")), EngineError),
+        (TypeError("an answer that cannot be unpickled"), EngineError),
+    ],
+    ids=lambda value: getattr(value, "__name__", None) or type(value).__name__,
+)
+def test_any_other_error_of_a_call_fails_its_turns_at_once_and_is_logged(
+    loop: Any, error: Exception, kind: type[EngineError], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        policy = Held()
+        policy.answer("a")
+        engine = Lossy(RequestQueue(cast(Any, policy)), num_lost=1, error=error)
+        remote = RemotePolicy(cast(Any, engine), "broken")
+        turns = [asyncio.create_task(remote.generate([ask(name)])) for name in ("a", "b")]
+        for turn in turns:
+            with pytest.raises(EngineError) as caught:
+                await asyncio.wait_for(turn, 5)
+            assert type(caught.value) is kind
+        (completion,) = await asyncio.wait_for(remote.generate([ask("a")]), 5)
+        assert completion.request_id == "a", "the next call is another try"
+
+    with caplog.at_level(logging.WARNING):
+        loop.run(scenario())
+    assert "broken" in caplog.text
+
+
+def test_an_answer_that_makes_no_sense_fails_the_turns_at_once(loop: Any) -> None:
+    class Senseless(QueueEngine):
+        async def _exchange(self, *arguments: Any) -> list[Any]:
+            return [("a~1", 1, 2)]
+
+    async def scenario() -> None:
+        remote = RemotePolicy(cast(Any, Senseless(RequestQueue(cast(Any, Held())))), "senseless")
+        with pytest.raises(EngineError, match="senseless"):
+            await asyncio.wait_for(remote.generate([ask("a")]), 5)
+
+    loop.run(scenario())
+
+
+def test_an_answer_that_comes_late_is_not_taken_for_that_of_the_same_turn_asked_again(loop: Any) -> None:
+    """A game that is restarted asks for the same turn, maybe after other turns: other tokens come before it."""
+
+    async def scenario() -> None:
+        sent: list[str] = []
+
+        class Late(QueueEngine):
+            async def _exchange(self, client: str, requests: list[Packed], *_: Any) -> list[Any]:
+                sent.extend(request_id for request_id, *_ in requests)
+                await asyncio.sleep(0.05)
+                late, first = len(sent) > 1, sent[0]
+                return [(first, (7,), (-1.0,), 0, 0, "stop"), (sent[-1], (8,), (-1.0,), 0, 0, "stop")] if late else []
+
+        remote = RemotePolicy(cast(Any, Late(RequestQueue(cast(Any, Held())))), "late")
+        given_up = asyncio.create_task(remote.generate([ask("a")]))
+        await until(lambda: len(sent) == 1)
+        given_up.cancel()
+        (completion,) = await asyncio.wait_for(remote.generate([ask("a")]), 5)
+        assert (completion.request_id, completion.token_ids) == ("a", (8,))
+
+    loop.run(scenario())

@@ -38,7 +38,6 @@ BOUNDED_ELSEWHERE = {
     "cluster/fleet/heartbeats.py": {"ray.get": "a call that ray.wait has found to have ended"},
     "cluster/rollout/engine_actor.py": {"ray.get": "a call that ray.wait has found to have ended"},
     "actors/arena.py": {"result": "a task of its own event loop that asyncio.wait has found to have ended"},
-    "cluster/learning/direct_channel.py": {"ray.get": "a call that ray.wait has found to have ended"},
 }
 
 
@@ -191,6 +190,24 @@ def test_a_command_ends_when_the_process_of_its_run_hangs(monkeypatch: pytest.Mo
         placed_run.watch_run(run, ending, console)
     assert set(waited) == {placed_run.STATUS_WITHIN_S}, "so that a notice to stop is seen soon"
     assert "spag-1: play (the run has not answered for" in console.export_text()
+
+
+def test_a_command_waits_for_a_run_that_cannot_be_reached_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placed_run, "STATUS_WITHIN_S", 0.01)
+    waits: list[tuple[list[str], list[str]]] = [([], ["ending"])] * 4 + [(["ending"], [])]
+    monkeypatch.setattr(placed_run.ray, "wait", lambda refs, timeout: waits.pop(0))
+    shown: list[str] = []
+
+    def answer(ref: object, timeout_s: float) -> Any:
+        shown.append("asked")
+        raise ray.exceptions.ActorUnavailableError("connection reset", None)
+
+    monkeypatch.setattr(placed_run, "get", answer)
+    run: Any = SimpleNamespace(status=SimpleNamespace(remote=lambda: "status"))
+    ending: Any = "ending"
+    placed_run.watch_run(run, ending, Console(record=True, width=200))
+    assert waits == [], "until the run itself has ended"
+    assert len(shown) > 1
 
 
 def test_time_in_which_a_command_itself_was_held_up_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Errors while Ray starts."""
+"""Errors while Ray starts, and what an error says of the actor that was called."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 import pytest
 import ray
 
-from cluster.runtime.ray_session import STARTUP_TIMEOUT, ClusterError, ray_session
+from cluster.runtime.ray_session import STARTUP_TIMEOUT, ClusterError, Retry, is_gone, is_unavailable, ray_session
 from spag_ray.config.parts import ClusterConfig
 
 
@@ -31,3 +31,30 @@ def test_other_errors_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(ray, "init", start)
     with pytest.raises(Exception, match="something else"), ray_session(ClusterConfig()):
         pass
+
+
+def failed(cause: Exception) -> Exception:
+    """What Ray raises of a method that raised `cause`."""
+    return ray.exceptions.RayTaskError("method", "traceback", cause).as_instanceof_cause()
+
+
+@pytest.mark.parametrize(
+    ("error", "gone", "unavailable"),
+    [
+        (ray.exceptions.ActorDiedError(), True, False),
+        (ray.exceptions.GetTimeoutError(), True, False),
+        (ray.exceptions.ActorUnavailableError("connection reset", None), False, True),
+        (failed(ray.exceptions.ActorDiedError()), False, False),
+        (failed(ValueError()), False, False),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_only_an_actor_that_died_or_is_silent_is_gone(error: Exception, gone: bool, unavailable: bool) -> None:
+    assert (is_gone(error), is_unavailable(error)) == (gone, unavailable)
+
+
+def test_pauses_grow_up_to_a_limit_and_end() -> None:
+    retry = Retry(60.0)
+    pauses = [retry.pause_s() for _ in range(10)]
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0, 5.0]
+    assert Retry(0.0).pause_s() is None
