@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import ray
@@ -32,9 +32,12 @@ class EngineStarter:
         self._reservation = reservation
         self._tasks = tasks
 
-    def start(self, records: Sequence[EngineRecord], games_wait: bool = False) -> None:
+    def start(
+        self, records: Sequence[EngineRecord], games_wait: bool = False, gives_up: Callable[[], bool] = lambda: False
+    ) -> None:
         """Start an engine in the place of each record, all of the same kind, with their processes as
         `record.engine`. `games_wait`: games under way wait for them; the wait for room is then no fault of theirs.
+        `gives_up`: whether they are not to start after all.
 
         Raises EngineError when it takes too long or fails, EngineGoneError when a process ends, ClusterError when
         there is no room; then none is left running.
@@ -62,7 +65,7 @@ class EngineStarter:
                 )
                 for index, engine in enumerate(engines)
             ]
-            self.wait_until_up(engines, starts)
+            self._wait_until_up(engines, starts, gives_up)
         except BaseException:
             self.end(engines)
             raise
@@ -75,7 +78,9 @@ class EngineStarter:
             ray.kill(engine.handle)
             self._reservation.leave(engine.name)
 
-    def wait_until_up(self, engines: Sequence[Engine], starts: Sequence[Ref[int]]) -> None:
+    def _wait_until_up(
+        self, engines: Sequence[Engine], starts: Sequence[Ref[int]], gives_up: Callable[[], bool]
+    ) -> None:
         """Raises EngineError when it takes too long, an engine stops answering, or the run ends."""
         start_timeout_s = self._config.engine.start_timeout_s
         silent_s = self._config.supervision.heartbeat_timeout_s
@@ -89,8 +94,8 @@ class EngineStarter:
             except ray.exceptions.RayActorError as error:
                 told = f"an engine's process ended while it started ({' '.join(str(error).split())[:300]})"
                 raise EngineGoneError(f"{told}; see {self._folder}/logs") from error
-            if self._tasks.is_stopped:
-                raise EngineError("the run ends while an engine starts")
+            if self._tasks.is_stopped or gives_up():
+                raise EngineError("the run ends, or sleeps, while an engine starts")
             if pending and time.monotonic() > deadline:
                 raise EngineError(
                     f"no engine after engine.start_timeout_s ({start_timeout_s:.0f} s); see {self._folder}/logs"

@@ -131,12 +131,12 @@ class Fleet:
         published weights: at once, or after the next sync if learners send weights themselves."""
         with self.roster.lock:
             self._num_added += 1
-            slot = f"engine-{policy.name}-added-{self._num_added}"
+            slot, since = f"engine-{policy.name}-added-{self._num_added}", self.roster.num_sleeps
         record = self.roster.add(EngineRecord(slot, policy.name, policy.name, policy.model, policy, is_extra=is_extra))
         try:
             self._come_up(record)
         except BaseException as error:
-            if not self.are_asleep:
+            if self.roster.num_sleeps == since:
                 self.roster.remove(record, "it did not start")
                 raise
             if self._did_not_come_up(record, first_line(error)):
@@ -268,24 +268,26 @@ class Fleet:
 
     def _come_up(self, record: EngineRecord, games_wait: bool = False) -> None:
         """Start an engine and let it play. Raises _NotNowError, and what starting and loading raise; it ends then."""
-        self._starter.start([record], games_wait)
+        since = self.roster.num_sleeps
+        self._starter.start([record], games_wait, lambda: self.roster.num_sleeps != since)
         engine, saved = record.process, None
         try:
-            while not self._join(record, engine, saved):
+            while not self._join(record, engine, saved, since):
                 saved = self._load_saved(engine)
         except BaseException:
             self._starter.end([engine])
             raise
 
-    def _join(self, record: EngineRecord, engine: Engine, saved: SavedWeights | None) -> bool:
-        """Let it play from now on. Returns False if its pool plays other saved weights than it has loaded."""
+    def _join(self, record: EngineRecord, engine: Engine, saved: SavedWeights | None, since: int) -> bool:
+        """Let it play from now on. Returns False if its pool plays other saved weights than it has loaded. `since`: how
+        often the engines had slept when it started: sleep stops what starts."""
         learner = record.learner
         with self.updating:
             with self.roster.lock:
                 if record.state is not State.STARTING or record.pool in self._ended:
                     raise _NotNowError("it is no longer needed")
-                if self.are_asleep:
-                    raise _NotNowError("the engines sleep")
+                if self.roster.num_sleeps != since:
+                    raise _NotNowError("the others went to sleep")
                 if self.saved.get(record.pool) != saved:
                     return False
                 self.roster.become(record, State.BEHIND, "it has loaded its model")

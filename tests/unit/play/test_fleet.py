@@ -193,11 +193,11 @@ def test_a_replacement_that_does_not_start_is_tried_again_while_others_play(
     parts.start(2)
     start, tried = parts.fleet._starter.start, []
 
-    def fails(records: Any, games_wait: bool = False) -> None:
+    def fails(records: Any, *options: Any) -> None:
         tried.append(records[0].name)
         if len(tried) < 3:
             raise error
-        start(records, games_wait)
+        start(records, *options)
 
     parts.patch.setattr(parts.fleet._starter, "start", fails)
     parts.ray.engines[0].is_dead = True
