@@ -67,7 +67,7 @@ def test_a_replacement_under_way_when_the_engines_go_to_sleep(tiny_model: Path, 
     killed: list[int] = []
 
     def kill_while_they_play(run: Any) -> bool:
-        stage = len({line["stage"] for line in records_of(folder, "games")})
+        stage = len([log for log in (folder / "episodes").glob("spag-*.log") if log.stat().st_size])
         if stage in (1, 3) and stage not in killed and kill_engine(f"engine-policy-{len(killed)}"):
             killed.append(stage)
         return len(killed) >= 2
@@ -86,9 +86,9 @@ def test_a_replacement_under_way_when_the_engines_go_to_sleep(tiny_model: Path, 
 def test_engines_that_are_to_leave_while_new_weights_wait_for_their_games(
     tiny_model: Path, words: Path, tmp_path: Path
 ) -> None:
-    """A drain beside a drain, eight times: each engine leaves, and none is opened again."""
+    """A drain beside a drain, four times: each engine leaves, and none is opened again."""
     engine = {"kind": "transformers", "num_engines": {"min": 1, "max": 2, "grow_after_s": 0, "shrink_after_s": 600}}
-    config = stream_run(tiny_model, words, 120, engine=engine | {"max_num_seqs": 4}, sync={"update": "between_games"})
+    config = stream_run(tiny_model, words, 200, engine=engine | {"max_num_seqs": 4}, sync={"update": "between_games"})
     folder = make_run_folder(tmp_path / "run", config)
     retiring: list[Any] = []
 
@@ -99,16 +99,14 @@ def test_engines_that_are_to_leave_while_new_weights_wait_for_their_games(
     def retire_at_a_sync(run: Any) -> bool:
         if retiring and ray.wait(retiring, timeout=0)[0]:
             retiring.clear()
-        if not retiring and len(states(folder, "draining", "new weights")) > 2 * len(
-            states(folder, "draining", "fewer")
-        ):
+        if not retiring:
             call = run.__ray_call__.options(concurrency_group=SESSIONS)
             retiring.append(call.remote(retire))
-        return len(states(folder, "retired", "fewer are needed")) >= 8
+        return len(states(folder, "retired", "fewer are needed")) >= 4
 
     play(folder, config, retire_at_a_sync)
     left = [line["engine"] for line in records_of(folder, "engine_left")]
-    assert len(left) >= 8
+    assert len(left) >= 4
     assert len(left) == len(set(left)), "each left once"
     assert not records_of(folder, "restart")
     check_games(folder, "stream.log")
@@ -144,7 +142,8 @@ def test_a_node_that_is_drained_while_its_engine_gets_new_weights(
         if drained:
             (node,) = drained
             if time.monotonic() - drained[node] > 5 and any(each.node_id == node for each in nodes.worker_nodes):
-                nodes.remove_node(next(each for each in nodes.worker_nodes if each.node_id == node))
+                gone = next(each for each in nodes.worker_nodes if each.node_id == node)
+                nodes.remove_node(gone, allow_graceful=False)
                 nodes.add_node(num_cpus=1)
             return bool(records_of(folder, "engine_joined"))
         if len(states(folder, "draining")) > 3:
