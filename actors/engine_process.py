@@ -24,7 +24,6 @@ from typing import Any, TypeVar
 
 from actors.policy import Completion, Policy, Request, Score, WakePart
 from spag_ray.config.engine import EngineConfig
-from spag_ray.config.parts import Channel
 from spag_ray.errors import EngineError, EngineGoneError, SpagError
 from spag_ray.weights.snapshot import Snapshot
 
@@ -34,7 +33,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 async def start_engine(
-    model: str, config: EngineConfig, name: str, version: int = 0, seed: int = 0, channel: Channel = "object_store"
+    model: str, config: EngineConfig, name: str, version: int = 0, seed: int = 0, channel: str = "object_store"
 ) -> Policy:
     """An engine of `config.kind` in this process. Raises EngineError or ModelError if it cannot load the model."""
     if config.kind == "vllm":

@@ -1,23 +1,15 @@
-"""Buckets of weights and torch tensors, on the side that receives weights."""
+"""A model folder as a version of the weights that an engine loads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 
 from spag_ray.errors import ModelError
-from spag_ray.weights.snapshot import LocalSnapshot, TensorSpec, make_bucket, plan_buckets
+from spag_ray.weights.snapshot import LocalSnapshot, make_bucket, plan_buckets
 from spag_ray.weights.weight_files import weight_files
-
-
-def tensors_of(payload: torch.Tensor, specs: tuple[TensorSpec, ...]) -> Iterator[tuple[str, torch.Tensor]]:
-    """`payload` [bytes] uint8 -> (name, view of it with the spec's dtype and shape); nothing is copied."""
-    for spec in specs:
-        part = payload[spec.offset : spec.offset + spec.num_bytes]
-        yield spec.name, part.view(getattr(torch, spec.dtype)).view(spec.shape)
 
 
 def saved_snapshot(folder: str | Path, version: int, max_bytes: int = 64 * 2**20) -> LocalSnapshot:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from actors.policy import Completion, Request, Sampling, Score, WakePart, refuse_adapter
-from actors.tensors import tensors_of
+from spag_ray.channels.buckets import tensors_of
 from spag_ray.errors import ModelError, WeightSyncError
 from spag_ray.families.auto import AutoModelForCausalLM
 from spag_ray.weights.snapshot import Snapshot

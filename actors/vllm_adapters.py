@@ -16,14 +16,12 @@ import asyncio
 import contextlib
 import itertools
 import json
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from spag_ray.errors import EngineError, WeightSyncError, reason_of
-from spag_ray.weights.shared_memory import shared_memory
+from spag_ray.host.shared_memory import folder_in_shared_memory
 from spag_ray.weights.snapshot import Snapshot
 
 
@@ -80,7 +78,7 @@ class EngineAdapters:
         import torch
         from safetensors.torch import save_file
 
-        from actors.tensors import tensors_of
+        from spag_ray.channels.buckets import tensors_of
 
         tensors: dict[str, torch.Tensor] = {}
         async for bucket in snapshot.buckets():
@@ -91,10 +89,10 @@ class EngineAdapters:
         if (retired := self._retired) is not None:
             await self._remove(retired)
             self._retired = None
-        with tempfile.TemporaryDirectory(dir=shared_memory(), prefix="spag_ray-adapter-") as folder:
-            save_file({name: tensor.clone() for name, tensor in tensors.items()}, f"{folder}/adapter_model.safetensors")
-            Path(folder, "adapter_config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
-            newest = await self._add(folder, snapshot.version)
+        with folder_in_shared_memory() as folder:
+            save_file({name: tensor.clone() for name, tensor in tensors.items()}, folder / "adapter_model.safetensors")
+            (folder / "adapter_config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
+            newest = await self._add(str(folder), snapshot.version)
         self._retired, self.newest = self.newest, newest
 
     async def hold(self, saved: Mapping[str, tuple[str, int]]) -> None:

@@ -12,12 +12,12 @@ from typing import Any, get_args
 from actors.models import inner_linear_layers
 from actors.policy import Completion, Request, Sampling, Score, WakePart
 from actors.vllm_adapters import Adapter, EngineAdapters
+from spag_ray.channels.base import CHANNELS, known
+from spag_ray.channels.buckets import in_shared_memory
 from spag_ray.config.engine import EngineConfig
-from spag_ray.config.parts import Channel
 from spag_ray.config.vllm_arguments import unknown_argument
 from spag_ray.errors import EngineError, WeightSyncError, reason_of
 from spag_ray.host.plain_path import plain_path
-from spag_ray.weights.shared_memory import in_shared_memory
 from spag_ray.weights.snapshot import Snapshot
 
 _SLEEPERS = frozenset({"weights", "kv_cache"})  # the parts that vLLM puts to sleep and wakes separately
@@ -29,8 +29,12 @@ class VllmPolicy:
     `score` asks for prompt log-probabilities with a reply of one token, which vLLM computes without its prefix cache.
     """
 
-    def __init__(self, engine: Any, name: str, version: int, max_model_len: int, on_cpu: bool) -> None:
+    def __init__(
+        self, engine: Any, name: str, version: int, max_model_len: int, on_cpu: bool, channel: str = "object_store"
+    ) -> None:
         self.name = name
+        self._channel = channel
+        self._is_updating = False  # between `begin_update` and `end_update`; still so after an update that broke
         self._engine = engine
         self._version = version  # of the whole weights
         self._max_model_len = max_model_len
@@ -48,20 +52,18 @@ class VllmPolicy:
         name: str = "policy",
         version: int = 0,
         seed: int = 0,
-        channel: Channel = "object_store",
+        channel: str = "object_store",
     ) -> VllmPolicy:
-        """Load `model` (a folder) into a new engine; 10 to 40 s. `channel`: how new weights will come.
+        """Load `model` (a folder) into a new engine; 10 to 40 s. `channel`: how a learner's weights will come.
 
-        Raises EngineError when vLLM cannot load it.
+        Raises EngineError when vLLM cannot load it, ValueError for an unknown channel.
         """
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         # The core is a child process; spawned, it does not inherit the threads and locks of this one.
         os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
-        if channel == "ipc":
-            # CUDA's handles travel from the engine to its own worker processes as pickled tuples.
-            os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
+        os.environ.update(CHANNELS[known(channel)].environment)
         from vllm.platforms import current_platform
         from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -71,10 +73,10 @@ class VllmPolicy:
         on_cpu = current_platform.is_cpu()
         try:
             with plain_path(model) as plain:  # the folder is not read again after the start
-                engine = AsyncLLM.from_engine_args(_engine_arguments(plain, config, seed, channel, on_cpu))
+                engine = AsyncLLM.from_engine_args(_engine_arguments(plain, config, seed, on_cpu))
         except (ValueError, RuntimeError, OSError, ImportError) as error:
             raise EngineError(f"vLLM cannot load {model}: {reason_of(error)}") from error
-        return cls(engine, name, version, config.max_model_len, on_cpu)
+        return cls(engine, name, version, config.max_model_len, on_cpu, channel)
 
     @property
     def version(self) -> int:
@@ -205,21 +207,32 @@ class VllmPolicy:
         await self.end_update(snapshot.version)
 
     async def open_channel(self, init_info: Mapping[str, Any]) -> None:
-        """Connect to a learner's sender (learners/channel_senders.py); again when it changed. `load` needs none."""
+        """Connect to a learner's sender, which says `init_info`; again when it changed. `load` needs none."""
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
+        opening = {"channel": self._channel, "told": dict(init_info)}
         with self._taking("open a channel for new weights"):
+            await self._end_broken_update()
             await self._engine.shutdown_weight_transfer_engine()
-            await self._engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info=dict(init_info)))
+            await self._engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info=opening))
 
     async def begin_update(self, in_flight: bool) -> None:
-        """Pause at once (`in_flight`) or after the current turns, then accept the parts of a version."""
+        """Pause at once (`in_flight`) or after the current turns, then accept the parts of a version: all of them, also
+        if some of a version whose channel broke have come."""
         await self._engine.pause_generation(mode="keep" if in_flight else "wait", clear_cache=False)
         with self._taking("begin to take new weights"):
+            await self._end_broken_update()
+            self._is_updating = True
             await self._engine.start_weight_update()
 
+    async def _end_broken_update(self) -> None:
+        """vLLM refuses to start an update, or to leave a channel, during another."""
+        if self._is_updating:
+            await self._engine.collective_rpc("end_broken_update")
+            self._is_updating = False
+
     async def take_update(self, update: Mapping[str, Any]) -> None:
-        """Load one part of a version, in the format of the engine's channel. Raises WeightSyncError."""
+        """Load one part of a version, a bucket or an update of the engine's channel. Raises WeightSyncError."""
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
         with self._taking("take new weights"):
@@ -229,6 +242,7 @@ class VllmPolicy:
         """All parts have arrived: following turns are of `version`."""
         with self._taking(f"finish version {version}"):
             await self._engine.finish_weight_update(weight_version=str(version))
+            self._is_updating = False
         await self._play_on(version)
 
     async def _play_on(self, version: int) -> None:
@@ -270,10 +284,12 @@ class VllmPolicy:
         self._engine.shutdown()
 
 
-def _engine_arguments(model: str, config: EngineConfig, seed: int, channel: Channel, on_cpu: bool) -> Any:
+def _engine_arguments(model: str, config: EngineConfig, seed: int, on_cpu: bool) -> Any:
     """vLLM's AsyncEngineArgs."""
     import vllm
     from vllm.config import WeightTransferConfig
+
+    from spag_ray.channels.engine_side import BACKEND
 
     arguments: dict[str, Any] = {"enable_prefix_caching": True, "disable_log_stats": True, "enforce_eager": on_cpu}
     if on_cpu:
@@ -304,7 +320,6 @@ def _engine_arguments(model: str, config: EngineConfig, seed: int, channel: Chan
             # the prompt's positions for requests. Learners put no adapter there.
             "lora_target_modules": inner_linear_layers(model),
         }
-    backend = channel if channel in ("nccl", "ipc") else "shared_memory"
     if fault := unknown_argument(config.vllm, (field.name for field in fields(vllm.AsyncEngineArgs))):
         raise EngineError(fault)
     arguments |= config.vllm
@@ -322,7 +337,7 @@ def _engine_arguments(model: str, config: EngineConfig, seed: int, channel: Chan
         trust_remote_code=False,
         skip_tokenizer_init=True,
         worker_extension_cls="actors.vllm_weights.WorkerExtension",
-        weight_transfer_config=WeightTransferConfig(backend=backend),
+        weight_transfer_config=WeightTransferConfig(backend=BACKEND),
         **arguments,
     )
 

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 if TYPE_CHECKING:  # a session (console.py) imports this, and has little installed
     from actors.policy import Score, WakePart
     from spag_ray.config.engine import EngineConfig
-    from spag_ray.config.parts import Channel
     from spag_ray.weights.snapshot import Bucket
 
 P = ParamSpec("P")
@@ -71,7 +70,7 @@ class EngineHandle(ActorHandle, Protocol):
 
     @remote_method
     def start(
-        self, model: str, config: EngineConfig, name: str, version: int, seed: int, channel: Channel = "object_store"
+        self, model: str, config: EngineConfig, name: str, version: int, seed: int, channel: str = "object_store"
     ) -> int: ...
 
     @remote_method

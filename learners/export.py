@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -13,44 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from learners.engine import TrainingEngine
+from spag_ray.channels.buckets import StagingBuffer
 from spag_ray.config.parts import LoraConfig
 from spag_ray.weights.snapshot import Bucket, TensorSpec, checksum, plan_buckets
 
 # Name of a weight -> its parameters, and the function that computes it while they are gathered.
 Weights = Mapping[str, tuple[list[nn.Parameter], Callable[[], Tensor]]]
-
-
-class StagingBuffer:
-    """Host memory for outgoing weights: as large as the largest bucket so far, and reused for each.
-
-    On a machine with a GPU it is page-locked, so that the GPU writes it at the speed of its bus.
-    """
-
-    def __init__(self) -> None:
-        self._memory = torch.empty(0, dtype=torch.uint8)
-
-    def fill(
-        self, dtype: torch.dtype, tensors: Iterable[tuple[str, Tensor]], num_bytes: int
-    ) -> tuple[tuple[TensorSpec, ...], NDArray[np.uint8]]:
-        """Copy the tensors, from any device, as `dtype`; `num_bytes` in all. Returns where each lies and the bytes,
-        which are this buffer's own and valid until the next call."""
-        if len(self._memory) < num_bytes:
-            self._memory = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
-        specs, offset = [], 0
-        for name, tensor in tensors:
-            end = offset + tensor.numel() * dtype.itemsize
-            self._memory[offset:end].view(dtype).view(tensor.shape).copy_(tensor, non_blocking=True)
-            named = str(dtype).removeprefix("torch.")
-            specs.append(TensorSpec(name, named, tuple(tensor.shape), offset, end - offset))
-            offset = end
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        return tuple(specs), self._memory[:offset].numpy()
-
-    def bucket(self, index: int, dtype: torch.dtype, tensors: Iterable[tuple[str, Tensor]], num_bytes: int) -> Bucket:
-        """`fill` as a bucket."""
-        specs, payload = self.fill(dtype, tensors, num_bytes)
-        return Bucket(index, specs, payload, checksum(payload))
 
 
 class Exporter:

@@ -35,8 +35,9 @@ from learners.packing import check_packable, pack, pad
 from learners.stage_start import StageStart
 from learners.staging import moment, seconds_between
 from learners.step_sums import StepSums, step_report
+from spag_ray.channels.base import Link, Sender, find
 from spag_ray.config.objective import ObjectiveConfig
-from spag_ray.config.parts import Channel, LearnerConfig
+from spag_ray.config.parts import LearnerConfig
 from spag_ray.errors import LearnerError
 from spag_ray.host.memory import keep_freed_memory, release_freed_memory
 from spag_ray.results.lines import StepReport
@@ -91,7 +92,7 @@ class Learner:
         self._spec = StageSpec("self_play", 1, 0.0, objective.kl_coeff)
         self._num_steps_done = 0
         self._is_asleep = False
-        self._sender: Any = None
+        self._sender: Sender | None = None
 
     @property
     def num_tensors(self) -> int:
@@ -258,28 +259,25 @@ class Learner:
                     write_model(model, state, self._model_folder, partial)
         release_freed_memory()
 
-    def open_channel(self, channel: Channel, client: Any, address: str, world_size: int) -> None:
+    def open_channel(self, channel: str, client: Any, address: str, world_size: int, timeout_s: float) -> None:
         """Prepare to send the published weights to the engines behind `client`. Called by every rank, and again after
-        the engines have changed; see learners/channel_senders.py."""
-        from learners.channel_senders import open_sender
-
+        the engines have changed; see spag_ray/channels/base.py."""
         if self._sender is not None:
-            self._sender.shutdown()
-        self._sender = open_sender(
-            channel, self._world.rank, self._published, client, address, world_size, self._config.bucket_bytes
-        )
+            self._sender.close()
+        link = Link(self._world.rank, address, world_size, self._config.bucket_bytes, timeout_s)
+        self._sender = find(channel).sender(self._published, client, link)  # `abort_sending` may come during `open`
+        self._sender.open()
 
     def send(self) -> bool:
-        """Send the current weights to the engines of the open channel; a collective call. False if `abort_sending`
-        interrupted it."""
+        """Send the current weights to the engines of the open channel; a collective call. False if the channel
+        broke."""
         assert self._sender is not None
-        is_sent: bool = self._sender.send_weights()
-        return is_sent
+        return self._sender.send()
 
-    def abort_sending(self) -> None:
-        """Called from another thread when an engine died for which `send` may be waiting."""
-        if self._sender is not None:
-            self._sender.abort()
+    def abort_sending(self) -> bool:
+        """Called from another thread when an engine is gone for which `open_channel` or `send` may be waiting. Returns
+        whether the channel broke by that."""
+        return self._sender is not None and self._sender.abort()
 
     @property
     def num_bytes(self) -> int:

@@ -19,6 +19,7 @@ from cluster.planning.placement import Rooms, Unplaced, actors_of
 from cluster.planning.placement_faults import placement_doubt, placement_fault
 from cluster.planning.plan import make_plan, plan_faults, snapshot_bytes, version_bytes
 from cluster.types import Node, NodeResources
+from spag_ray.channels.base import CHANNELS
 from spag_ray.config.run import RunConfig
 
 Status = Literal["pass", "warn", "fail"]
@@ -181,7 +182,7 @@ def gpu_checks(reports: Sequence[NodeReport]) -> Iterator[CheckResult]:
 def memory_checks(config: RunConfig, size: ModelSize | None, reports: Sequence[NodeReport]) -> Iterator[CheckResult]:
     """Shared memory for buckets of weights that are sent to an engine, and GPU memory for a learner rank."""
     needed = 0
-    if config.sync.channel in ("object_store", "shared_memory") and config.engine.kind == "vllm":
+    if not CHANNELS[config.sync.channel].gpus and config.engine.kind == "vllm":
         bucket = bucket_bytes(config, size)
         whole = bucket if size is None else version_bytes(config, size)
         needed = min(LEAST_SHARED_MEMORY * bucket, whole)

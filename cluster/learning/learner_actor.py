@@ -15,7 +15,7 @@ from cluster.handles import ActorHandle, remote_method
 from cluster.learning.direct_channel import EngineClient, SendReport
 from cluster.runtime.ray_session import redirect_output, set_environment
 from spag_ray.config.objective import ObjectiveConfig
-from spag_ray.config.parts import Channel, LearnerConfig
+from spag_ray.config.parts import LearnerConfig
 
 # How often a CPU thread of a learner looks again before it sleeps, while it waits for the others (GNU OpenMP's
 # GOMP_SPINCOUNT; by default it looks 300,000 times). See "Threads that wait" in docs/benchmarks.md.
@@ -104,16 +104,18 @@ class LearnerActor:
         for index in range(self._learner.num_buckets):
             self._learner.bucket(index)
 
-    def open_channel(self, channel: Channel, client: EngineClient, address: str) -> None:
+    def open_channel(self, channel: str, client: EngineClient, address: str) -> None:
         self._client = client
         client.abort = self._learner.abort_sending
         with self._meeting or contextlib.nullcontext():  # rank 0's, closed when its sender listens
-            self._learner.open_channel(channel, client, address, client.world_size)
+            self._learner.open_channel(channel, client, address, client.world_size, client.timeout_s)
+        client.check()
 
     def send(self, version: int) -> SendReport:
         assert self._client is not None
         self._client.version = version
         is_sent = self._learner.send()
+        self._client.check()
         return SendReport(self._client.lost, self._learner.num_bytes, is_sent)
 
 
@@ -141,7 +143,7 @@ class LearnerHandle(ActorHandle, Protocol):
     def gather_buckets(self) -> None: ...
 
     @remote_method
-    def open_channel(self, channel: Channel, client: EngineClient, address: str) -> None: ...
+    def open_channel(self, channel: str, client: EngineClient, address: str) -> None: ...
 
     @remote_method
     def send(self, version: int) -> SendReport: ...

@@ -21,7 +21,7 @@ from cluster.planning.reservation import Reservation
 from cluster.runtime.ray_session import get
 from cluster.types import Engine
 from spag_ray.config.objective import ObjectiveConfig
-from spag_ray.config.parts import Channel, LearnerConfig
+from spag_ray.config.parts import LearnerConfig
 from spag_ray.errors import LearnerError, LearnersLostError
 from spag_ray.results.lines import StepReport
 from spag_ray.training_data.samples import GameSample, Sample, with_column
@@ -165,7 +165,7 @@ class LearnerGroup:
         self._all("save_model", folder, adapter_alone)
 
     def open_channel(
-        self, channel: Channel, engines: Sequence[Engine], workers_per_engine: int, in_flight: bool, timeout_s: float
+        self, channel: str, engines: Sequence[Engine], workers_per_engine: int, in_flight: bool, timeout_s: float
     ) -> None:
         """Connect the ranks with these engines; call it again when the engines have changed."""
         client = EngineClient(engines, workers_per_engine, in_flight, timeout_s)

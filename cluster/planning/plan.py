@@ -25,6 +25,7 @@ from cluster.planning.micro_batches import planned_line, with_planned_learner
 from cluster.planning.model_size import ModelSize, kv_heads, model_size
 from cluster.planning.placement import ActorSpec, actors_of, match_actors, num_later_stages, totals
 from learners.deepspeed_config import deepspeed_config, is_offloaded
+from spag_ray.channels.base import CHANNELS
 from spag_ray.config.parts import ModelShape
 from spag_ray.config.run import RunConfig
 
@@ -115,7 +116,7 @@ def make_plan(config: RunConfig) -> Plan:
 
 def snapshot_bytes(config: RunConfig, size: ModelSize) -> int:
     """Bytes of a published version in the object store of the learner's node and of each node with engines."""
-    return version_bytes(config, size) if config.sync.channel == "object_store" else 0
+    return 0 if CHANNELS[config.sync.channel].is_direct else version_bytes(config, size)
 
 
 def version_bytes(config: RunConfig, size: ModelSize) -> int:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,31 +18,12 @@ from cluster.handles import EngineHandle, Packed, Ref, SavedWeights
 from cluster.rollout.engine_faults import EngineLog, start_fault
 from cluster.rollout.request_queue import RequestQueue
 from cluster.runtime.ray_session import collect_seldom, redirect_output, set_environment
+from spag_ray.channels.object_store import FetchedSnapshot
 from spag_ray.config.engine import EngineConfig
-from spag_ray.config.parts import Channel
 from spag_ray.errors import EngineError
 from spag_ray.weights.snapshot import Bucket
 
 _NOT_STARTED = "this engine was asked to work before it was started"
-
-
-class _FromObjectStore:
-    """A Snapshot whose buckets are fetched from Ray's object store one at a time."""
-
-    def __init__(
-        self, version: int, num_tensors: int, refs: Sequence[Ref[Bucket]], adapter: Mapping[str, Any] | None
-    ) -> None:
-        self.version = version
-        self.num_tensors = num_tensors
-        self.adapter = adapter
-        self.num_bytes = 0
-        self._refs = refs
-
-    async def buckets(self) -> AsyncIterator[Bucket]:
-        for ref in self._refs:
-            bucket = await ref
-            self.num_bytes += bucket.payload.nbytes
-            yield bucket
 
 
 class EngineActor:
@@ -57,7 +38,8 @@ class EngineActor:
         os.environ.pop("OMP_NUM_THREADS", None)
         self._policy: Policy | None = None
         self._queue: RequestQueue | None = None
-        self._num_pauses = 0
+        self._num_loads = 0
+        self._is_updating = False  # from `begin_update` until a whole version has been loaded, on whatever way
         self._load_lock = asyncio.Lock()
         self._loaded: tuple[int, int] | None = None  # by `load`: (version, bytes)
 
@@ -66,7 +48,7 @@ class EngineActor:
         return self._name
 
     async def start(
-        self, model: str, config: EngineConfig, name: str, version: int, seed: int, channel: Channel = "object_store"
+        self, model: str, config: EngineConfig, name: str, version: int, seed: int, channel: str = "object_store"
     ) -> int:
         """Load the model; returns the version it plays. Raises EngineError with the cause, and ModelError."""
         set_environment(config.env)
@@ -97,17 +79,18 @@ class EngineActor:
             if (left_s := until - time.monotonic()) <= 0:
                 break
             await asyncio.sleep(min(left_s, 1.0))
-        if self._queue is None or self._num_pauses:
+        if self._queue is None or self._num_loads or self._is_updating:
             return 0, 0.0
         return self._queue.num_pending, self._queue.idle_s
 
     @contextlib.contextmanager
-    def _pausing(self) -> Iterator[None]:
-        self._num_pauses += 1
+    def _loading(self) -> Iterator[None]:
+        self._num_loads += 1
         try:
             yield
+            self._is_updating = False  # a version whose channel broke came this way instead
         finally:
-            self._num_pauses -= 1
+            self._num_loads -= 1
             if self._queue is not None:
                 self._queue.touch()
 
@@ -129,8 +112,8 @@ class EngineActor:
         call's reply, it is made again: it then waits for the first one, and returns what that has loaded."""
         async with self._load_lock:
             if self._loaded is None or self._loaded[0] != version:
-                snapshot = _FromObjectStore(version, num_tensors, refs, adapter)
-                with self._pausing():
+                snapshot = FetchedSnapshot(version, num_tensors, refs, adapter)
+                with self._loading():
                     await self._engine.load(snapshot, in_flight)
                 self._loaded = self._engine.version, snapshot.num_bytes
             return self._loaded
@@ -141,17 +124,15 @@ class EngineActor:
         await self._vllm.open_channel(init_info)
 
     async def begin_update(self, in_flight: bool) -> None:
-        self._num_pauses += 1
+        self._is_updating = True
         await self._vllm.begin_update(in_flight)
 
     async def take_update(self, update: Mapping[str, Any]) -> None:
         await self._vllm.take_update(update)
 
     async def end_update(self, version: int) -> None:
-        await self._vllm.end_update(version)
-        self._num_pauses -= 1
-        if self._queue is not None:
-            self._queue.touch()
+        with self._loading():
+            await self._vllm.end_update(version)
 
     async def played_version(self) -> int:
         return self._engine.version
@@ -161,7 +142,7 @@ class EngineActor:
         from actors.tensors import saved_snapshot
 
         adapters = {name: place for name, place in saved.items() if name is not None}
-        with self._pausing():
+        with self._loading():
             if None in saved:
                 await self._engine.load(saved_snapshot(*saved[None]))
             if adapters:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from spag_ray.channels.base import CHANNELS, known
 from spag_ray.host.addresses import Form, address_fault
 
 RulesName = Literal["strict", "published"]
@@ -20,9 +21,6 @@ ImitatedSides = Literal["winners", "both", "all"]
 
 # Which of a game's defender's turns teach its word.
 ListeningTurns = Literal["last", "all"]
-
-
-Channel = Literal["object_store", "shared_memory", "nccl", "ipc"]
 
 
 class Part(BaseModel):
@@ -290,10 +288,9 @@ class StreamConfig(Part):
 
 
 class SyncConfig(Part):
-    channel: Channel = Field(
+    channel: Annotated[str, AfterValidator(known)] = Field(
         "object_store",
-        description="how weights travel: Ray's object store (any machines), shared_memory (one machine), nccl (from "
-        "GPU to GPU), ipc (learner and engine on the same GPU; placement: colocated)",
+        description="how weights travel: " + ", ".join(f"{name} ({each.way})" for name, each in CHANNELS.items()),
     )
     update: Literal["between_games", "between_turns", "in_flight"] = Field(
         "between_turns",

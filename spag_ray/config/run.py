@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from spag_ray.channels.base import CHANNELS
 from spag_ray.config.engine import EngineConfig, EngineRange
 from spag_ray.config.former_keys import translated
 from spag_ray.config.games import check_game, without_taboo
@@ -259,8 +260,8 @@ class RunConfig(Part):
 
     def _check_channel(self) -> None:
         """Refuse a channel that cannot carry these weights between these processes."""
-        channel = self.sync.channel
-        if channel == "object_store":
+        channel = CHANNELS[self.sync.channel]
+        if not channel.is_direct:
             return
         reason = None
         on_gpus = self.engine.num_gpus > 0 and self.learner.num_gpus > 0
@@ -268,12 +269,12 @@ class RunConfig(Part):
             reason = f"engine.kind: {self.engine.kind} takes weights only from the object store"
         elif self.sends_adapters:
             reason = "learner.lora.export: adapter sends adapters, which travel by the object store"
-        elif channel == "ipc" and not (on_gpus and self.placement == "colocated"):
-            reason = "it shares one GPU's memory: set placement: colocated, engine.num_gpus and learner.num_gpus"
-        elif channel == "nccl" and not (on_gpus and self.placement == "separate"):
-            reason = "it sends from GPU to GPU: set placement: separate, engine.num_gpus and learner.num_gpus"
+        elif channel.gpus and not (on_gpus and self.placement == channel.gpus):
+            reason = (
+                f"weights travel {channel.way}: set placement: {channel.gpus}, engine.num_gpus and learner.num_gpus"
+            )
         if reason:
-            raise ValueError(f"sync.channel: {channel}: {reason}; or set sync.channel: object_store")
+            raise ValueError(f"sync.channel: {self.sync.channel}: {reason}; or set sync.channel: object_store")
 
     def _check_adapters(self) -> None:
         """Refuse engines that cannot load adapters, and several past versions on an engine of whole models."""

@@ -16,7 +16,6 @@ import ray
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.tracking.recorder import Recorder
 from cluster.types import Engine
-from spag_ray.config.parts import Channel
 from spag_ray.errors import LearnersLostError
 from spag_ray.game.rules import Role
 from tests.support.runs import tiny_run, wait_until_dead
@@ -56,7 +55,7 @@ class NoGate:
 
 @pytest.mark.parametrize("channel", ["object_store", pytest.param("shared_memory", marks=pytest.mark.long)])
 def test_the_learners_are_lost_and_the_engine_is_stopped(
-    channel: Channel, tiny_model: Path, words: Path, tmp_path: Path
+    channel: str, tiny_model: Path, words: Path, tmp_path: Path
 ) -> None:
     config = tiny_run(tiny_model, words, sync={"channel": channel}, learner={"timeout_s": 60})
     policy = LearningPolicy("policy", tuple(Role), config, tmp_path, str(tiny_model), Recorder(tmp_path))

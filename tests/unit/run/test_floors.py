@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,13 @@ FLOORS = {
 }
 ONLY_IN = {"ray": "cluster", "vllm": "actors", "deepspeed": "learners"}
 NOT_IN_SPAG_RAY = {"torch", "transformers"}
-# Model families: the only room of spag_ray with torch, which nothing else in spag_ray imports (test_rooms.py).
-WITH_TORCH = "spag_ray/families/"
-# The learner's side of vLLM's weight-transfer protocol.
-SPEAKS_VLLM = "learners/channel_senders.py"
+# Rooms of spag_ray with torch: model families, and channels for weights. Nothing else in spag_ray imports a module of
+# theirs that has torch (test_rooms.py, and the test below).
+WITH_TORCH = ("spag_ray/families/", "spag_ray/channels/")
+# Both halves of vLLM's weight-transfer protocol: actors/ and learners/, which never import each other, share them.
+SPEAKS_VLLM = "spag_ray/channels/"
+# The names of the channels, which the configuration reads.
+WITHOUT_TORCH = "spag_ray.channels.base"
 # `python -m spag_ray` hands over to the command line.
 EXCEPTION = ("spag_ray/__main__.py", "cluster")
 FILES = sorted(path for floor in FLOORS for path in (ROOT / floor).rglob("*.py"))
@@ -42,7 +47,7 @@ def violations(file: str, source: str) -> list[str]:
     for name in imported(source):
         if name in FLOORS and name not in FLOORS[floor] and (file, name) != EXCEPTION:
             found.append(f"{file} imports {name}, a floor above or beside it")
-        if ONLY_IN.get(name, floor) != floor and (file, name) != (SPEAKS_VLLM, "vllm"):
+        if ONLY_IN.get(name, floor) != floor and not (name == "vllm" and file.startswith(SPEAKS_VLLM)):
             found.append(f"{file} imports {name}, which belongs to {ONLY_IN[name]}/")
         if floor == "spag_ray" and name in NOT_IN_SPAG_RAY and not file.startswith(WITH_TORCH):
             found.append(f"{file} imports {name}")
@@ -60,9 +65,22 @@ def test_an_upward_import_is_found() -> None:
     assert violations("learners/x.py", "from actors import arena")
     assert violations("learners/x.py", "import vllm")
     assert violations("spag_ray/families/x.py", "from learners import packing")
+    assert violations("spag_ray/families/x.py", "import vllm")
+    assert violations("spag_ray/channels/x.py", "import ray")
     assert not violations("spag_ray/families/x.py", "import torch")
-    assert not violations(SPEAKS_VLLM, "import vllm")
+    assert not violations("spag_ray/channels/x.py", "import torch, vllm")
     assert not violations("cluster/x.py", "import ray\nfrom learners.learner import Learner")
+
+
+def test_a_configuration_knows_the_channels_without_torch_and_without_vllm() -> None:
+    for path in (ROOT / "spag_ray").rglob("*.py"):
+        if path.parent.name != "channels":
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("spag_ray.channels"):
+                    assert node.module == WITHOUT_TORCH, path
+    program = "import sys, spag_ray.config.run; print({'torch', 'vllm', 'ray'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "set()", done.stderr
 
 
 def test_what_tests_share_is_in_support() -> None:

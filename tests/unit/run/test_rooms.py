@@ -40,6 +40,7 @@ PICTURE = {
                             games
                             game
                             config
+                            channels
                          host  weights
                     stages  tokens  plain_yaml
                             errors

@@ -17,7 +17,7 @@ from spag_ray.errors import ConfigError, EngineError
 
 
 def told(model: Path, **arguments: Any) -> Any:
-    return _engine_arguments(str(model), EngineConfig(vllm=arguments), 0, "object_store", on_cpu=True)
+    return _engine_arguments(str(model), EngineConfig(vllm=arguments), 0, on_cpu=True)
 
 
 def test_what_vllm_alone_knows_is_passed_on(tiny_model: Path) -> None:
@@ -37,14 +37,14 @@ def test_what_vllm_alone_knows_is_passed_on(tiny_model: Path) -> None:
 
 def test_an_engine_on_a_cpu_has_a_place_more_than_it_has_adapters(tiny_model: Path) -> None:
     config = EngineConfig(max_lora_rank=8, max_adapters=5)
-    on_cpu, on_gpu = (_engine_arguments(str(tiny_model), config, 0, "object_store", is_cpu) for is_cpu in (True, False))
+    on_cpu, on_gpu = (_engine_arguments(str(tiny_model), config, 0, is_cpu) for is_cpu in (True, False))
     assert (on_cpu.max_loras, on_gpu.max_loras) == (6, 5)
     assert not told(tiny_model).enable_lora
 
 
 def test_a_rank_that_vllm_has_no_places_for_gets_the_next_larger_ones(tiny_model: Path) -> None:
     ranks = [
-        _engine_arguments(str(tiny_model), EngineConfig(max_lora_rank=rank), 0, "object_store", True).max_lora_rank
+        _engine_arguments(str(tiny_model), EngineConfig(max_lora_rank=rank), 0, True).max_lora_rank
         for rank in (1, 4, 12, 16, 500)
     ]
     assert ranks == [1, 8, 16, 16, 512]

@@ -1,0 +1,29 @@
+"""The channel `ipc`: the workers of an engine open the GPU memory of the learner rank on the same GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo, IPCWeightTransferEngine
+
+from spag_ray.channels.base import Channel, Link, Receiver, Sender, Weights
+from spag_ray.channels.vllm_twins import TwinReceiver, TwinSender, packed_bytes
+
+
+class Ipc(Channel):
+    """See the module's docstring."""
+
+    @classmethod
+    def sender(cls, weights: Weights, client: Any, link: Link) -> Sender:
+        told = IPCTrainerInitInfo(packed=True, packed_buffer_size_bytes=packed_bytes(weights, link), rank=link.rank)
+        return TwinSender(told, weights, client)
+
+    @classmethod
+    def receiver(cls, *worker: Any) -> Receiver:
+        return _Receiver(IPCWeightTransferEngine(*worker))
+
+
+class _Receiver(TwinReceiver):
+    def finish(self) -> None:
+        # Only then can the learner's process reclaim the buffer that is mapped here. The next version has another.
+        self._engine.shutdown()

@@ -1,0 +1,40 @@
+"""The channel `object_store`: Ray keeps the buckets of a version, and engines fetch them, on any machines.
+
+The learner goes on while engines load, and an engine that starts later loads the same buckets. This channel also
+carries adapters. Rank 0 makes the buckets (Exporter.bucket); Ray's part is in cluster/learning/weight_sync.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from typing import Any
+
+from spag_ray.channels.base import Channel
+from spag_ray.weights.snapshot import Bucket
+
+
+class ObjectStore(Channel):
+    """See the module's docstring."""
+
+
+class FetchedSnapshot:
+    """A Snapshot whose buckets an engine awaits one at a time. `num_bytes`: of those that have come."""
+
+    def __init__(
+        self,
+        version: int,
+        num_tensors: int,
+        buckets: Sequence[Awaitable[Bucket]],
+        adapter: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.version = version
+        self.num_tensors = num_tensors
+        self.adapter = adapter
+        self.num_bytes = 0
+        self._buckets = buckets
+
+    async def buckets(self) -> AsyncIterator[Bucket]:
+        for awaited in self._buckets:
+            bucket = await awaited
+            self.num_bytes += bucket.payload.nbytes
+            yield bucket

@@ -1,0 +1,220 @@
+"""One contract, every channel: what a run may expect of it. NCCL and CUDA are recorded fakes; see support/channels.py.
+
+A toy channel is registered here as any new one is, with a line, and kept to the same contract.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from learners.export import Exporter, whole_weights
+from learners.model_folder import load_model
+from spag_ray.channels import nccl
+from spag_ray.channels.base import CHANNELS, Entry
+from spag_ray.channels.buckets import in_shared_memory
+from spag_ray.errors import WeightSyncError
+from tests.support.channels import Fleet, LocalHandle, NcclNet, use_local_ray, without_cuda
+from tests.support.policies import snapshot_of
+
+TOY = Entry("tests.support.toy_channel:Toy", "in a file")
+NAMES = [*CHANNELS, "toy"]
+DIRECT = [name for name in NAMES if name == "toy" or CHANNELS[name].is_direct]
+BUCKET_BYTES = 1000  # below the largest tensor
+TIMEOUT_S = 2.0
+
+
+@pytest.fixture(autouse=True)
+def net(monkeypatch: pytest.MonkeyPatch) -> Iterator[NcclNet]:
+    monkeypatch.setitem(CHANNELS, "toy", TOY)
+    use_local_ray(monkeypatch)
+    monkeypatch.setattr(nccl, "_GRACE_S", 1.0)
+    net = without_cuda(monkeypatch)
+    yield net
+    net.close()
+
+
+@pytest.fixture
+def exporter(tiny_model: Path) -> Exporter:
+    engine: Any = SimpleNamespace(
+        is_partitioned=False, world=SimpleNamespace(rank=0), gathered=lambda _: contextlib.nullcontext()
+    )
+    model = load_model(str(tiny_model), torch.float32, "sdpa")
+    return Exporter(engine, whole_weights(model, None), torch.float32, BUCKET_BYTES)
+
+
+@contextlib.contextmanager
+def fleet_of(channel: str, exporter: Exporter, num_engines: int = 2) -> Iterator[tuple[Fleet, list[LocalHandle]]]:
+    fleet = Fleet(exporter, channel, BUCKET_BYTES, TIMEOUT_S)
+    handles = [fleet.add() for _ in range(num_engines)]
+    try:
+        yield fleet, handles
+    finally:
+        fleet.close()
+
+
+def learn(exporter: Exporter) -> None:
+    """Change the learner's weights."""
+    for parameters, _ in exporter._weights.values():
+        for parameter in parameters:
+            parameter.data.add_(torch.randn_like(parameter) * 0.1)
+
+
+def check_plays(handle: LocalHandle, exporter: Exporter, version: int) -> None:
+    """The engine has the learner's weights, is stamped with their version, plays, and is watched."""
+    assert handle.model.has(exporter.each())
+    assert (handle.policy.version, handle.llm.weight_version) == (version, str(version))
+    assert not handle.llm.is_paused_now
+    assert handle.heartbeat_now() == (3, 9.0), "its stalls are seen"
+
+
+@pytest.mark.parametrize("channel", NAMES)
+def test_every_engine_plays_each_version_as_the_learner_has_it(channel: str, exporter: Exporter) -> None:
+    """There are tensors larger than a bucket, layers fused of several tensors, and a head tied to the embedding."""
+    assert max(exporter._sizes.values()) > BUCKET_BYTES
+    assert exporter.num_buckets > 2
+    with fleet_of(channel, exporter) as (fleet, handles):
+        for version in (1, 2, 3):
+            learn(exporter)
+            report, lost = fleet.publish(version)
+            assert (report.version, report.num_engines, report.broken_channels, lost) == (version, 2, 0, {})
+            assert report.num_bytes == exporter.num_bytes
+            for handle in handles:
+                check_plays(handle, exporter, version)
+
+
+@pytest.mark.parametrize("channel", NAMES)
+def test_an_engine_that_comes_later_takes_part_from_the_next_version_on(channel: str, exporter: Exporter) -> None:
+    with fleet_of(channel, exporter) as (fleet, handles):
+        fleet.publish(1)
+        learn(exporter)
+        handles.append(fleet.add())
+        assert fleet.publish(2)[1] == {}
+        for handle in handles:
+            check_plays(handle, exporter, 2)
+
+
+@pytest.mark.parametrize("channel", NAMES)
+def test_every_engine_loads_saved_weights_before_and_after_its_channel_is_open(
+    channel: str, exporter: Exporter, tiny_model: Path, other_tiny_model: Path
+) -> None:
+    saved = {"tiny": exporter, "other": exporter_of(other_tiny_model, exporter)}
+    with fleet_of(channel, exporter, 1) as (fleet, (handle,)):
+        fleet.run(handle.policy.load(snapshot_of(other_tiny_model, version=5)))
+        check_plays(handle, saved["other"], 5)
+        learn(exporter)
+        fleet.publish(6)
+        check_plays(handle, exporter, 6)
+        fleet.run(handle.policy.load(snapshot_of(other_tiny_model, version=5)))
+        check_plays(handle, saved["other"], 5)
+        fleet.publish(7)
+        check_plays(handle, exporter, 7)
+
+
+def exporter_of(folder: Path, like: Exporter) -> Exporter:
+    model = load_model(str(folder), torch.float32, "sdpa")
+    return Exporter(like._engine, whole_weights(model, None), torch.float32, BUCKET_BYTES)
+
+
+CALLS = ("open_channel", "begin_update", "take_update", "end_update")
+
+
+@pytest.mark.parametrize("fate", ["dies_at", "hangs_at"])
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("channel", DIRECT)
+def test_an_engine_is_lost_and_the_others_play_the_version_in_time(
+    channel: str, call: str, fate: str, exporter: Exporter
+) -> None:
+    """Also where all wait for the lost one: then the version comes to those that are left another way."""
+    with fleet_of(channel, exporter, 3) as (fleet, handles):
+        if call != "open_channel":
+            fleet.publish(1)
+        learn(exporter)
+        setattr(handles[1], fate, call)
+        began = time.monotonic()
+        report, lost = fleet.publish(2)
+        assert time.monotonic() - began < 4 * TIMEOUT_S
+        assert "engine-1" in lost
+        assert handles[1].is_killed
+        # With NCCL the others are stuck in a call of its own once one has left them there.
+        in_nccl = channel == "nccl" and call in ("open_channel", "take_update")
+        assert len(fleet.engines) == (0 if in_nccl else 2)
+        assert bool(report.broken_channels) == (channel == "nccl" and call != "end_update")
+        for engine in fleet.engines:
+            found: Any = engine.handle
+            check_plays(found, exporter, 2)
+        learn(exporter)
+        newcomer = fleet.add()
+        assert fleet.publish(3)[1] == {}, "the channel works again"
+        for engine in fleet.engines:
+            found = engine.handle
+            check_plays(found, exporter, 3)
+        assert newcomer in [engine.handle for engine in fleet.engines]
+
+
+@pytest.mark.parametrize("fate", ["dies_at", "hangs_at"])
+def test_a_broadcast_that_an_engine_has_left_is_walked_to_its_end(
+    fate: str, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ZeRO-3 the other ranks gather each weight together with this one."""
+    passes: list[list[str]] = []
+    each = exporter.each
+
+    def watched() -> Iterator[tuple[str, torch.Tensor]]:
+        passes.append(walked := [])
+        for name, tensor in each():
+            walked.append(name)
+            yield name, tensor
+
+    with fleet_of("nccl", exporter) as (fleet, handles):
+        fleet.publish(1)
+        setattr(handles[1], fate, "take_update")
+        monkeypatch.setattr(exporter, "each", watched)
+        for version in (2, 3):  # the second time there is no group any more
+            assert not fleet.learners.send(version).is_sent
+            assert list(exporter.shapes()) in passes
+            passes.clear()
+
+
+def test_where_each_engine_is_served_by_itself_nothing_is_given_up(exporter: Exporter) -> None:
+    with fleet_of("shared_memory", exporter, 1) as (fleet, _):
+        fleet.publish(1)
+        assert not fleet.learners._rank._learner.abort_sending()
+        assert fleet.learners.send(2).is_sent
+
+
+@pytest.mark.parametrize("channel", NAMES)
+def test_when_every_engine_refuses_the_version_is_at_fault(channel: str, exporter: Exporter) -> None:
+    with fleet_of(channel, exporter) as (fleet, handles):
+        fleet.publish(1)
+        for handle in handles:
+            handle.refuses_at = "take_update" if CHANNELS[channel].is_direct else "load"
+        with pytest.raises(WeightSyncError, match=r"version 2 was not taken by engine-0: .*do not fit; engine-1"):
+            fleet.publish(2)
+
+
+@pytest.mark.parametrize("channel", DIRECT)
+def test_a_version_that_broke_off_leaves_nothing_in_the_next(channel: str, exporter: Exporter) -> None:
+    """Some of its buckets had come: their layers do not count as loaded, and their tensors are gone."""
+    with fleet_of(channel, exporter, 1) as (fleet, (handle,)):
+        fleet.publish(1)
+        buckets = fleet.learners.bucket_refs()
+
+        async def broken_off() -> None:
+            await handle.actor.begin_update(True)
+            for stored in buckets[: len(buckets) // 2]:
+                with in_shared_memory(await stored) as update:
+                    await handle.actor.take_update(update)
+
+        fleet.run(broken_off())
+        assert handle.heartbeat_now() == (0, 0.0), "it loads weights"
+        learn(exporter)
+        fleet.publish(2)
+        check_plays(handle, exporter, 2)
