@@ -100,7 +100,7 @@ def submit(
 
     settings = load_config(config, override or [])
     check_name(settings)
-    raise typer.Exit(run_submit(settings, address, run_dir, resume, follow, dry_run, _console()))
+    raise typer.Exit(run_submit(settings, address, run_dir, _console(), resume=resume, follow=follow, dry_run=dry_run))
 
 
 @app.command()
@@ -253,7 +253,7 @@ def reward(
     """Judge games and write the winner's turns with their rewards and weights."""
     from cluster.commands.reward import run_reward
 
-    run_reward(games, out, decay, rules, prompts, sft, _console())
+    run_reward(games, out, _console(), decay=decay, rules=rules, prompts=prompts, sft=sft)
 
 
 @app.command()

@@ -48,10 +48,10 @@ class BufferMetrics:
         return BufferLine(
             sample.waiting,
             oldest_s,
-            stream.permits_free,
-            stream.begun,
-            stream.lost,
-            stream.repeated,
-            stream.evicted,
-            {lag: stream.lag[lag] for lag in range(self._max_lag + 1)},
+            permits_free=stream.permits_free,
+            begun=stream.begun,
+            lost=stream.lost,
+            repeated=stream.repeated,
+            evicted=stream.evicted,
+            lags={lag: stream.lag[lag] for lag in range(self._max_lag + 1)},
         )

@@ -64,13 +64,13 @@ def look(node: str, wanted: Wanted, host: str = "") -> NodeReport:
         {"python": ".".join(map(str, sys.version_info[:2])), **package_versions(), "cuda": _cuda()},
         {path: _bytes_of(Path(path).expanduser()) for path in wanted.paths},
         wanted.token is None or _reads(*wanted.token),
-        gpus,
-        driver,
-        memory_bytes(),
-        shutil.disk_usage(shared_memory()).free,
-        _port_fault(host),
-        tuple(_build_faults()),
-        tuple(import_faults(wanted.needs, node, wanted.environment)) if wanted.needs else (),
+        gpus=gpus,
+        gpu_driver=driver,
+        memory_bytes=memory_bytes(),
+        shared_memory_bytes=shutil.disk_usage(shared_memory()).free,
+        port_fault=_port_fault(host),
+        build_faults=tuple(_build_faults()),
+        import_faults=tuple(import_faults(wanted.needs, node, wanted.environment)) if wanted.needs else (),
     )
 
 

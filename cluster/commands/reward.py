@@ -15,7 +15,7 @@ from spag_ray.training_data.published_rows import to_samples
 
 
 def run_reward(
-    games_file: Path, out: Path, decay: float, rules: str, prompts: str, sft: Path | None, console: Console
+    games_file: Path, out: Path, console: Console, *, decay: float, rules: str, prompts: str, sft: Path | None
 ) -> None:
     """`spag-ray reward`: needs no model, because the query is the text of a `flat` template."""
     refuse_existing(out)

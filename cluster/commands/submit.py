@@ -13,14 +13,14 @@ from spag_ray.config.run import RunConfig
 
 
 def run_submit(
-    config: RunConfig, address: str, run_dir: Path, resume: bool, follow: bool, dry_run: bool, console: Console
+    config: RunConfig, address: str, run_dir: Path, console: Console, *, resume: bool, follow: bool, dry_run: bool
 ) -> int:
     """`spag-ray submit`: returns the job's exit code, or 0 when it is not followed. `dry_run`: list what would be sent,
     and send nothing."""
     if dry_run:
         list_parcel(config, run_dir, console)
         return 0
-    return submit_job(config, address, run_dir, resume, follow, console, _ask_to_stop)
+    return submit_job(config, address, run_dir, console, resume=resume, follow=follow, ask=_ask_to_stop)
 
 
 def _ask_to_stop() -> bool:

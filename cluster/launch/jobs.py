@@ -34,9 +34,10 @@ def submit_job(
     config: RunConfig,
     address: str,
     run_dir: Path,
+    console: Console,
+    *,
     resume: bool,
     follow: bool,
-    console: Console,
     ask: Callable[[], bool],
 ) -> int:
     """Submits a job. Returns its exit code, or 0 if it is not followed. On Ctrl-C, `ask` decides whether to stop it.

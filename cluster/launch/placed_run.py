@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,7 +62,7 @@ def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
     words, held_out = every_words(config, cards)
     check_files(config)
     model = resolve_model(config.model)
-    check_with_imports(config, check_run, config, model, words, held_out, list(cards))
+    check_with_imports(config, partial(check_run, config, model, words, held_out, list(cards)))
     kept = zip(config.each_game, by_game(config, held_out).values(), strict=True)
     of_taboo = [word for each, own in kept if each.game.is_taboo for word in own]
     return Prepared(model, words, held_out, without_words(cards, of_taboo))
@@ -81,7 +82,7 @@ def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
         actor = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(Run).options(
             name=f"run-{folder.name}", namespace=NAMESPACE, lifetime="detached", num_cpus=0
         )
-        run: RunHandle = actor.remote(planned(config, prepared.model), lease, *prepared, every_rules(config))
+        run: RunHandle = actor.remote(planned(config, prepared.model), lease, *prepared, rules=every_rules(config))
         try:
             get(run.status.remote())  # an error of its constructor is raised here
             run.train_alone.remote()
@@ -170,6 +171,7 @@ def placed_run(
     words: Scenarios,
     held_out: Scenarios,
     cards: Deck,
+    *,
     lease: FolderLease | None = None,
 ) -> Iterator[RunHandle]:
     """Ray, and a Run in it; when the Run ends, so does everything it owns. `lease`: the folder's, if already held."""
@@ -177,8 +179,8 @@ def placed_run(
         lease = lease or stack.enter_context(held(folder))
         stack.enter_context(ray_session(config.cluster))
         actor = ray.remote(concurrency_groups=CONCURRENCY_GROUPS)(Run).options(name=f"run-{folder.name}", num_cpus=0)
-        of_run = planned(config, model), lease, model, words, held_out, cards, every_rules(config)
-        run: RunHandle = actor.remote(*of_run)
+        of_run = planned(config, model), lease, model, words, held_out, cards
+        run: RunHandle = actor.remote(*of_run, rules=every_rules(config))
         try:
             yield run
         except (KeyboardInterrupt, StopRequestedError) as stop:

@@ -74,6 +74,7 @@ class StageSamples:
         sft: Sequence[Sample],
         baselines: Mapping[str, RoleBaselines] | None = None,
         windows: Mapping[str, RoleWindow] | None = None,
+        *,
         repeated: Container[int] = (),
     ) -> TrainingStage:
         """The learner's own turns. `baselines`: {game: its moving averages}. `windows`: {game: its wins} of a stream,
@@ -87,11 +88,11 @@ class StageSamples:
                 episodes,
                 objective,
                 game.game.payoffs,
-                (baselines or {}).get(name),
-                config.render == "exact",
-                self._learning,
-                None if windows is None else windows[name],
-                repeated,
+                baselines=(baselines or {}).get(name),
+                sampled=config.render == "exact",
+                learning=self._learning,
+                window=None if windows is None else windows[name],
+                repeated=repeated,
             )
             games = self._listening(game, games, episodes, objective.listening_coeff, self._learning)
             return self._unsaid(game, games, episodes, self._learning)

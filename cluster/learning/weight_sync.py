@@ -67,10 +67,10 @@ def export(learners: LearnerGroup, version: int, probe: Probe | None, direct: Di
         version,
         learners.bucket_refs() if direct is None else [],
         learners.probe_ref(probe.prompt_ids, probe.target_ids) if probe is not None else None,
-        learners.num_tensors,
-        learners.adapter,
-        learners.timeout_s,
-        direct,
+        num_tensors=learners.num_tensors,
+        adapter=learners.adapter,
+        learner_timeout_s=learners.timeout_s,
+        direct=direct,
     )
 
 

@@ -98,19 +98,19 @@ def make_plan(config: RunConfig) -> Plan:
     size = model_size(config.model, config.model_shape)
     chosen = planned_line(config, size)
     config = with_planned_learner(config, size)
-    num_past = config.league.num_past
+    holds_past = config.sends_adapters and bool(config.league.num_past)
     return Plan(
         config,
         tuple(actors_of(config)),
         tuple(match_actors(config)),
         make_schedule(config),
         size,
-        learner_memory(config, size) if size else None,
-        engine_memory(config, size) if size else None,
-        engine_memory(config, size, holds_past=True) if size and config.sends_adapters and num_past else None,
-        make_disk(config, size) if size else None,
-        snapshot_bytes(config, size) if size else 0,
-        chosen,
+        learner=learner_memory(config, size) if size else None,
+        engine=engine_memory(config, size) if size else None,
+        past_engine=engine_memory(config, size, holds_past=True) if size and holds_past else None,
+        disk=make_disk(config, size) if size else None,
+        store_bytes=snapshot_bytes(config, size) if size else 0,
+        chosen=chosen,
     )
 
 
@@ -142,15 +142,15 @@ def make_schedule(config: RunConfig) -> Schedule:
     num_evaluated = 1 + int(imitation.enabled) + self_play.rounds + 2 * len(match_actors(config)[:1])
     num_matches = sum(2 * num_later_stages(config, opponent) for opponent in config.evaluation.against)
     return Schedule(
-        imitation_games,
-        imitation_steps,
-        self_play.rounds,
-        games,
-        versions + int(imitation.enabled),
-        steps,
-        num_evaluated * config.evaluation.games + num_matches * config.evaluation.num_against_games,
-        permits,
-        max_lag,
+        imitation_games=imitation_games,
+        imitation_steps=imitation_steps,
+        rounds=self_play.rounds,
+        games=games,
+        versions=versions + int(imitation.enabled),
+        steps=steps,
+        evaluation_games=num_evaluated * config.evaluation.games + num_matches * config.evaluation.num_against_games,
+        permits=permits,
+        max_lag=max_lag,
     )
 
 

@@ -14,7 +14,12 @@ class RunControl:
     def __init__(self, lease: FolderLease) -> None:
         self.lease = lease
         self.is_paused = False
+        self.is_save_wanted = False
         self._stop_at: float | None = None
+
+    def save_soon(self) -> None:
+        """Write a checkpoint at the next point where one can be written."""
+        self.is_save_wanted = True
 
     def stop_soon(self, seconds: float) -> None:
         """Stop at the next point where nothing is lost; this process ends in `seconds`."""

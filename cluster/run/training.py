@@ -28,17 +28,12 @@ Play waits only for permits (cluster/buffer/stream.py), the learner only for a v
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Protocol
 
-from cluster.learning.stage_samples import StageSamples, nothing_to_learn
-from cluster.learning.training_stage import TrainingStage
+from cluster.learning.stage_samples import nothing_to_learn
 from cluster.run.checkpoint import RunState
 from cluster.run.role_averages import RoleAverages
-from cluster.schedules.stream import Stream
-from spag_ray.config.run import RunConfig
-from spag_ray.episodes.episode import Episode
+from cluster.run.training_verbs import Trainer
 from spag_ray.errors import LearnersLostError, StopRequestedError
 from spag_ray.results.matches import Match
 from spag_ray.stages import BASE, IMITATED, STREAM, Stage
@@ -48,85 +43,26 @@ from spag_ray.training_data.samples import Sample
 MAX_UNDECIDED = 5  # versions of a stream in a row without a decided game
 
 
-class Training(Protocol):
-    """The steps of the loop; training_verbs.py implements them with a run's parts."""
-
-    config: RunConfig
-    samples: StageSamples
-
-    def start(self) -> None:
-        """Start engines and learners, once there is room for all of them."""
-
-    def restore(self) -> RunState:
-        """Where to resume; learners and engines are up when this returns."""
-        ...
-
-    def restart_learners(self, error: LearnersLostError) -> None: ...
-    def measure_checkpoint(self) -> None: ...
-    def checkpoint(self, name: str, state: RunState) -> RunState: ...
-    def checkpoint_is_due(self, num_versions: int) -> bool:
-        """Whether a stream that has published so many versions is to be saved."""
-        ...
-
-    def time_to_save(self) -> bool:
-        """Whether the run is to stop, and there is time for a checkpoint."""
-        ...
-
-    def play_expert(self) -> list[Episode]: ...
-    def self_play(self, stage: Stage) -> list[Episode]: ...
-    def streaming(self, state: RunState) -> AbstractContextManager[Stream]: ...
-    def learn(self, stage: TrainingStage) -> None: ...
-    def save(self, stage: Stage) -> None:
-        """The learners' weights as model folders of the run."""
-
-    def save_missing(self, state: RunState) -> None:
-        """Save the model of the stage that `state` ended with, if the attempt before could not."""
-
-    def publish(self) -> None: ...
-    def start_league(self, state: RunState) -> None: ...
-    def new_version(self, state: RunState) -> None:
-        """Call after a publish: the league may keep the version, and draws past versions for its engines."""
-
-    def record_opponents(self, episodes: list[Episode]) -> None:
-        """Who won against whom."""
-
-    def evaluate(self, stage: Stage) -> None:
-        """Play the stage on held-out words. Raises CollapseError if the run has collapsed and is to stop."""
-
-    def match_with(self, stage: Stage) -> None:
-        """The newest weights against those of an earlier stage, in both seats."""
-
-    def is_mid_stage(self) -> bool:
-        """Whether the learners' weights are from the middle of a stage, which resumes with its next step."""
-        ...
-
-    def look_for_collapse(self, stage: Stage) -> None:
-        """The part of `evaluate` that plays nothing: it looks at what was measured before."""
-
-    def end_learning(self) -> None: ...
-    def end(self) -> list[Match]: ...
-
-
-def train(run: Training) -> list[Match]:
+def train(run: Trainer) -> list[Match]:
     lost: LearnersLostError | None = None
     while True:
         try:
             if lost is None:
                 run.start()
             else:
-                run.restart_learners(lost)
-            state = run.restore()
+                run.recovery.restart_learners(lost)
+            state = run.recovery.restore()
             run.save_missing(state)
             return go_on(run, state)
         except LearnersLostError as error:
             lost = error
 
 
-def go_on(run: Training, state: RunState) -> list[Match]:
+def go_on(run: Trainer, state: RunState) -> list[Match]:
     """Train from `state` to the end."""
     config = run.config
     if not state.order:
-        run.measure_checkpoint()
+        run.recovery.measure_checkpoint()
     if not state.stage:
         evaluate(run, state)
         if config.imitation.enabled:
@@ -151,7 +87,7 @@ def go_on(run: Training, state: RunState) -> list[Match]:
     return run.end()
 
 
-def evaluate(run: Training, state: RunState) -> None:
+def evaluate(run: Trainer, state: RunState) -> None:
     """Evaluate the stage that ended last, unless the run resumes later than at its end: then it was evaluated before,
     and the learners no longer have its weights."""
     stage, config = Stage.parse(state.stage) if state.stage else BASE, run.config
@@ -163,28 +99,28 @@ def evaluate(run: Training, state: RunState) -> None:
         run.evaluate(stage)
 
 
-def imitate(run: Training, state: RunState) -> RunState:
+def imitate(run: Trainer, state: RunState) -> RunState:
     """Train on the winner's turns of a stronger player's games, or on rows of training data, and on SFT rows."""
     is_scripted = run.config.imitation.source == "scripted"
     run.learn(run.samples.imitation(run.play_expert() if is_scripted else None))
-    state = run.checkpoint(str(IMITATED), replace(state, stage=str(IMITATED)))
+    state = run.recovery.checkpoint(str(IMITATED), replace(state, stage=str(IMITATED)))
     run.save(IMITATED)
     run.publish()
     return state
 
 
-def spag_round(run: Training, number: int, state: RunState, sft: list[Sample], averages: RoleAverages) -> RunState:
+def spag_round(run: Trainer, number: int, state: RunState, sft: list[Sample], averages: RoleAverages) -> RunState:
     """Self-play with the newest weights, then one training pass over the decided games."""
     stage = Stage.of_round(number)
     episodes = run.self_play(stage)
     run.record_opponents(episodes)
     run.learn(run.samples.self_play(stage, episodes, f"round {number}", sft, averages.baselines))
-    state = run.checkpoint(str(stage), averages.added_to(replace(state, stage=str(stage), rounds=number)))
+    state = run.recovery.checkpoint(str(stage), averages.added_to(replace(state, stage=str(stage), rounds=number)))
     run.save(stage)
     return state
 
 
-def stream_rounds(run: Training, state: RunState, sft: list[Sample], averages: RoleAverages) -> RunState:
+def stream_rounds(run: Trainer, state: RunState, sft: list[Sample], averages: RoleAverages) -> RunState:
     """All rounds, while play continues: a new version of the weights for every `games_per_version` games."""
     config = run.config
     per_version = config.stream.games_per_version
@@ -199,12 +135,12 @@ def stream_rounds(run: Training, state: RunState, sft: list[Sample], averages: R
             try:
                 episodes, repeated = stream.next_batch(f"{stage}, version {place} of {versions_per_round}: play")
             except StopRequestedError:  # the learner's weights are those of `state`
-                if run.time_to_save():
-                    run.checkpoint(f"version-{part}", state)
+                if run.recovery.time_to_save():
+                    run.recovery.checkpoint(f"version-{part}", state)
                 raise
             run.record_opponents([episode for episode in episodes if episode.number not in repeated])
             learned = run.samples.self_play(
-                stage, episodes, str(stage), sft, averages.baselines, averages.windows, repeated
+                stage, episodes, str(stage), sft, averages.baselines, averages.windows, repeated=repeated
             )
             num_undecided = 0 if learned.games else num_undecided + 1
             if num_undecided == MAX_UNDECIDED:
@@ -224,7 +160,7 @@ def stream_rounds(run: Training, state: RunState, sft: list[Sample], averages: R
             if place == versions_per_round:
                 state = replace(state, stage=str(stage), rounds=round_number)
             if place == versions_per_round or run.checkpoint_is_due(part + 1):
-                state = run.checkpoint(f"version-{part + 1}", state)
+                state = run.recovery.checkpoint(f"version-{part + 1}", state)
             if place == versions_per_round:
                 run.save(stage)
                 run.evaluate(stage)

@@ -40,8 +40,8 @@ def play_round(
             stage,
             ground.config.seed,
             *opponents(number),
-            could_have_known and (all(has_words.values()) if game is None else has_words[game]),
-            game,
+            could_have_known=could_have_known and (all(has_words.values()) if game is None else has_words[game]),
+            game=game,
         )
         for number, (text, game) in enumerate(scenarios)
     ]

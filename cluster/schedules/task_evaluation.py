@@ -22,11 +22,10 @@ from actors.lm_eval_tasks import Shelf, evaluate, harness_environment
 from actors.models import load_tokenizer
 from cluster.handles import ActorHandle, remote_method
 from cluster.learning.learning_policy import LearningPolicy
-from cluster.monitor.status_board import StatusBoard
 from cluster.rollout.remote_policy import RemotePolicy
 from cluster.runtime.ray_session import get, own_environment, redirect_output
+from cluster.schedules.playground import Playground
 from cluster.supervision.restart_budget import RestartBudget
-from cluster.tracking.recorder import Recorder
 from cluster.types import Engine
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import EngineError, EngineGoneError
@@ -88,29 +87,17 @@ class HarnessStuckError(EngineError):
 
 
 class TaskEvaluation:
-    """The tasks of one run; those that a previous attempt has evaluated are not evaluated again. `engines_of` a policy
-    returns its engines that can be asked now."""
+    """The tasks of one run. Those that a previous attempt has evaluated are not evaluated again."""
 
     def __init__(
-        self,
-        config: RunConfig,
-        lease: FolderLease,
-        policies: Sequence[LearningPolicy],
-        restarts: RestartBudget,
-        recorder: Recorder,
-        status: StatusBoard,
-        poll_health: Callable[[], None],
-        engines_of: Callable[[str], Sequence[Engine]],
+        self, ground: Playground, lease: FolderLease, policies: Sequence[LearningPolicy], restarts: RestartBudget
     ) -> None:
-        self._config = config
+        self._ground = ground
+        self._config = ground.config
         self._lease = lease
         self._folder = lease.folder
         self._policies = policies
         self._restarts = restarts
-        self._recorder = recorder
-        self._status = status
-        self._poll_health = poll_health
-        self._engines_of = engines_of
         self._path = self._folder / FILE
         self.rows = read_evaluations(self._path) if self._path.exists() else []
 
@@ -130,7 +117,7 @@ class TaskEvaluation:
                 while rows is None:
                     actor = actor or self._start(model)
                     try:
-                        rows = self._ask(actor, name, stage, partial(self._engines_of, policy))
+                        rows = self._ask(actor, name, stage, partial(self._ground.fleet.of, policy))
                     except (ray.exceptions.RayActorError, EngineGoneError, HarnessStuckError) as error:
                         is_stuck = isinstance(error, HarnessStuckError)
                         self._restarts.count("evaluation", str(error) if is_stuck else error)
@@ -177,8 +164,8 @@ class TaskEvaluation:
         # Importing the harness takes long; after that the actor always answers.
         answered, patience_s = time.monotonic(), self._config.engine.start_timeout_s
         while not ray.wait([asked], timeout=0.5)[0]:
-            self._status.show_answers(f"{Stage.evaluation(stage)}: {name}", *found)
-            self._poll_health()
+            self._ground.status.show_answers(f"{Stage.evaluation(stage)}: {name}", *found)
+            self._ground.poll_health()
             if ray.wait([progress], timeout=0)[0]:
                 found, progress = get(progress), actor.progress.remote()
                 answered, patience_s = time.monotonic(), self._config.supervision.heartbeat_timeout_s
@@ -187,7 +174,7 @@ class TaskEvaluation:
         rows, num_cut = get(asked)
         if num_cut:
             length = self._config.engine.max_model_len
-            self._status.note(
+            self._ground.status.note(
                 f"{stage}: {name}: {num_cut} contexts were cut from the left to engine.max_model_len {length}"
             )
         return rows
@@ -198,7 +185,7 @@ class TaskEvaluation:
         while not (found := list(engines())):
             if time.monotonic() > deadline:
                 raise EngineError(f"no engine to evaluate with; see {self._folder}/logs")
-            self._poll_health()
+            self._ground.poll_health()
             time.sleep(0.5)
         return found
 
@@ -209,4 +196,4 @@ class TaskEvaluation:
         self._lease.check(now=True)
         write_evaluations(self._path, self.rows)
         for row in rows:
-            self._recorder.record(EvaluationLine(policy, row))
+            self._ground.recorder.record(EvaluationLine(policy, row))

@@ -76,7 +76,7 @@ def run_serve(wanted: ServeWanted, console: Console) -> None:
     token = None if is_loopback(wanted.host) else secrets.token_urlsafe(24)
     with keeping(wanted.keep) as kept, _bound(wanted.host, wanted.port) as listening:
         with contextlib.suppress(KeyboardInterrupt):  # while the first model is loaded, or a second time
-            asyncio.run(_serve(wanted, served, table, token, kept, listening, console))
+            asyncio.run(_serve(wanted, served, table, console, token=token, kept=kept, listening=listening))
         console.print("stopped")
 
 
@@ -84,10 +84,11 @@ async def _serve(
     wanted: ServeWanted,
     served: _Served,
     table: Table,
+    console: Console,
+    *,
     token: str | None,
     kept: KeptGames | None,
     listening: socket.socket,
-    console: Console,
 ) -> None:
     opponents = Opponents(served.config, served.opponents, wanted.engine)
     try:

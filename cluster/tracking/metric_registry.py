@@ -111,11 +111,11 @@ def _of_stream(name: str, unit: str, help: str, value: str) -> Metric:
 
 
 def _gauge(name: str, unit: str, help: str, line: str, value: str, labels: tuple[str, ...] = (), **more: Any) -> Metric:
-    return Metric("gauge", name, unit, help, line, value, labels, **more)
+    return Metric("gauge", name, unit, help, line, value, labels=labels, **more)
 
 
 def _seconds(name: str, help: str, line: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Metric:
-    return Metric("histogram", name, "seconds", help, line, "seconds", labels, buckets=buckets)
+    return Metric("histogram", name, "seconds", help, line, "seconds", labels=labels, buckets=buckets)
 
 
 METRICS: tuple[Metric, ...] = (

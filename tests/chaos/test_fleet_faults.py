@@ -93,8 +93,8 @@ def test_engines_that_are_to_leave_while_new_weights_wait_for_their_games(
     retiring: list[Any] = []
 
     def retire(run: Any) -> Any:
-        extra = [each for each in run._fleet.records if each.is_extra and each.may_play and not each.leaving]
-        return bool(extra) and run._fleet.retire(extra[0], "fewer are needed")
+        extra = [each for each in run._parts.fleet.records if each.is_extra and each.may_play and not each.leaving]
+        return bool(extra) and run._parts.fleet.retire(extra[0], "fewer are needed")
 
     def retire_at_a_sync(run: Any) -> bool:
         if retiring and ray.wait(retiring, timeout=0)[0]:

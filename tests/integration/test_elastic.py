@@ -92,7 +92,12 @@ def test_an_engine_is_added_on_a_new_node_and_leaves_when_its_node_is_drained(
     assert node_of(ray.get_actor(f"{added()[0]}-run")) == new.node_id
 
     retire = run.__ray_call__.options(concurrency_group=SESSIONS)  # the default group's one thread trains
-    ray.get(retire.remote(lambda run: run._fleet.retire(run._fleet.records[-1], "fewer are needed")), timeout=120)
+
+    def one_less(run: Any) -> None:
+        fleet = run._parts.fleet
+        fleet.retire(fleet.records[-1], "fewer are needed")
+
+    ray.get(retire.remote(one_less), timeout=120)
     wait_for(lambda: len(added()) == 2, 90)  # the load asks for it again
 
     drain(nodes, new.node_id)

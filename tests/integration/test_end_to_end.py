@@ -212,7 +212,7 @@ def test_play_reward_and_learn_hand_each_other_published_files(tiny_model: Path,
     ]  # fmt: skip
     games.unlink()
     games.write_text(json.dumps(played + decided))
-    run_reward(games, data, 0.8, "published", "flat", sft, quiet())
+    run_reward(games, data, quiet(), decay=0.8, rules="published", prompts="flat", sft=sft)
     rows = read_samples(data)
     assert rows[-1]["type"] == "sft"
     assert any(row.get("reward") for row in rows)

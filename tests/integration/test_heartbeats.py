@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -112,9 +113,8 @@ def test_a_harness_that_hangs_is_noticed(tmp_path: Path) -> None:
     config = RunConfig(supervision=SupervisionConfig(heartbeat_timeout_s=2))
     recorder, status = Recorder(tmp_path), StatusBoard(lambda: 0)
     restarts = RestartBudget(config.supervision, recorder)
-    tasks = TaskEvaluation(
-        config, FolderLease.take(tmp_path), [], restarts, recorder, status, lambda: None, lambda policy: []
-    )
+    ground: Any = SimpleNamespace(config=config, recorder=recorder, status=status, poll_health=lambda: None)
+    tasks = TaskEvaluation(ground, FolderLease.take(tmp_path), [], restarts)
     handle = ray.remote(Harness).options(num_cpus=0, max_concurrency=2).remote()
     nobody: Any = None
     with pytest.raises(HarnessStuckError, match="the evaluation of boolq has not answered a heartbeat for 2 s"):

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,9 @@ PHASES = {
     "start": ("_trainer", "start", 1),
     "restore": ("_recovery", "restore", 2),  # the second one: a learner is killed before it
     "open": ("_trainer", "streaming", 1),
-    "publish": ("_publisher", "publish", 2),
+    "publish": ("_parts.publisher", "publish", 2),
     "checkpoint": ("_recovery", "checkpoint", 2),
-    "evaluate": ("_matches", "play", 1),
+    "evaluate": ("_parts.matches", "play", 1),
     "end": ("_trainer", "end_learning", 1),
 }
 
@@ -38,17 +39,17 @@ PHASES = {
 class RunWithPhases(Run):
     """See above."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         found = json.loads((self._folder / FILE).read_text(encoding="utf-8"))
         part, method, which = PHASES[found["phase"]]
         self._before(part, method, which, partial(self._stop, found["kind"]))
         if found["phase"] == "restore":
-            self._before("_publisher", "publish", 2, lambda: _signal("LearnerActor", signal.SIGKILL))
+            self._before("_parts.publisher", "publish", 2, lambda: _signal("LearnerActor", signal.SIGKILL))
 
     def _before(self, part: str, method: str, which: int, act: Callable[[], object]) -> None:
         """Do something before the n-th call of a part's method."""
-        target, calls = getattr(self, part), iter(range(1, 10**6))
+        target, calls = attrgetter(part)(self), iter(range(1, 10**6))
         original = getattr(target, method)
 
         def call(*arguments: Any, **options: Any) -> Any:

@@ -22,7 +22,6 @@ from actors.policy import Score
 from actors.transformers_policy import TransformersPolicy
 from cluster.checks.preflight import check_tasks
 from cluster.learning.learning_policy import LearningPolicy
-from cluster.monitor.status_board import StatusBoard
 from cluster.monitor.tables import evaluation_tables
 from cluster.schedules.task_evaluation import TaskEvaluation
 from cluster.supervision.restart_budget import RestartBudget
@@ -339,9 +338,9 @@ def test_what_was_evaluated_is_not_again_and_what_a_run_goes_back_behind_is_forg
     write_evaluations(tmp_path / "evaluations.json", ROWS)
     config, recorder = RunConfig.model_validate({"evaluation": {"tasks": ("arc_easy", "mine")}}), Recorder(tmp_path)
     policy = LearningPolicy("policy", tuple(Role), config, tmp_path, "model", recorder)
-    restarts, status = RestartBudget(config.supervision, recorder), StatusBoard(lambda: 0)
-    lease = FolderLease.take(tmp_path)
-    evaluation = TaskEvaluation(config, lease, [policy], restarts, recorder, status, lambda: None, lambda policy: [])
+    ground: Any = SimpleNamespace(config=config)
+    restarts = RestartBudget(config.supervision, recorder)
+    evaluation = TaskEvaluation(ground, FolderLease.take(tmp_path), [policy], restarts)
     assert evaluation.missing("base") == []
     assert evaluation.missing("imitated") == ["mine"]
     evaluation.keep(lambda stage: stage != "spag-1")

@@ -130,7 +130,8 @@ def test_an_engine_that_is_not_there_cannot_be_taken_out(make: Callable[..., Par
 
 
 def test_no_engine_is_added_for_a_policy_that_does_not_learn() -> None:
-    run: Any = SimpleNamespace(_policies=[SimpleNamespace(name="attacker"), SimpleNamespace(name="defender")])
+    policies = [SimpleNamespace(name="attacker"), SimpleNamespace(name="defender")]
+    run: Any = SimpleNamespace(_parts=SimpleNamespace(policies=policies))
     with pytest.raises(InputError, match="no policy 'policy' learns; there are attacker, defender"):
         Run.add_engine(run)
 

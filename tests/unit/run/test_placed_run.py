@@ -102,7 +102,7 @@ class TestPlaceDetached:
         def place(fails: bool) -> DetachedRun:
             run = DetachedRun(fails)
 
-            def create(config: object, lease: FolderLease, *_: object) -> DetachedRun:
+            def create(config: object, lease: FolderLease, *_: object, **__: object) -> DetachedRun:
                 run.lease = lease
                 return run
 

@@ -29,14 +29,14 @@ def recovery_of(tmp_path: Path, **checkpoint: Any) -> tuple[Recovery, RunControl
     control = RunControl(FolderLease.take(tmp_path))
     stage_progress = StageProgress("spag-1", [], num_steps_done=3)
     policies: Any = [SimpleNamespace(training=SimpleNamespace(stage_progress=stage_progress)) for _ in range(2)]
-    nobody: Any = None
-    recovery: Any = Recovery(config, control, policies, *[nobody] * 9)
-    recovery._league = SimpleNamespace(at_stage_start=None)
+    league = SimpleNamespace(at_stage_start=None)
+    parts: Any = SimpleNamespace(config=config, control=control, policies=policies, league=league)
+    recovery: Any = Recovery(parts)
     names: list[str] = []
 
     def write(name: str, state: Any) -> None:
         names.append(name)
-        recovery._saved_at, recovery.is_wanted = time.monotonic(), False
+        recovery._saved_at, control.is_save_wanted = time.monotonic(), False
 
     recovery._write, recovery._save_seconds = write, 1.0
     return recovery, control, names
@@ -47,10 +47,10 @@ def training_stage(is_part: bool = False) -> TrainingStage:
 
 
 def test_it_is_saved_when_it_is_due_or_wanted(tmp_path: Path) -> None:
-    recovery, _, names = recovery_of(tmp_path)
+    recovery, control, names = recovery_of(tmp_path)
     recovery.between_steps(training_stage())
     assert names == []
-    recovery.is_wanted = True
+    control.save_soon()
     recovery.between_steps(training_stage())
     recovery.between_steps(training_stage())
     assert names == ["spag-1-step-6"]
@@ -84,7 +84,7 @@ def test_one_that_is_paused_saves_when_it_is_told_to_and_when_it_is_stopped(tmp_
 
     waiting = threading.Thread(target=step)
     waiting.start()
-    recovery.is_wanted = True
+    control.save_soon()
     deadline = time.monotonic() + 10
     while not names and time.monotonic() < deadline:
         time.sleep(0.02)

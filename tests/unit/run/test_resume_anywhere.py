@@ -202,17 +202,28 @@ class Life(Trainer):
         seating = Seating(config, policies, "/models/base", {})
         self.words = WordStream(WORDS, config.seed, attacker_seats=2)
         self.league = LeaguePlay(config, self.lease, policies, fleet, seating, silent)
-        rest = [silent] * 5
-        recovery = Recovery(config, control, policies, publisher, silent, self.words, self.league, *rest)
         ground: Any = SimpleNamespace(config=config, folder=folder, status=silent, buffer_metrics=silent, life=self)
         samples = StageSamples(config, silent, silent, {"policy"}, silent)
-        super().__init__(
-            control, ground, policies, fleet, publisher, silent, seating, self.words, {}, samples, self.league,
-            silent, silent, silent, [], silent, recovery,
-        )  # fmt: skip
+        quiet = ("status", "recorder", "restarts", "reservation", "buffer", "matches", "frozen", "collapse", "tasks")
+        parts: Any = SimpleNamespace(
+            config=config,
+            control=control,
+            policies=policies,
+            fleet=fleet,
+            publisher=publisher,
+            ground=ground,
+            seating=seating,
+            words=self.words,
+            cards={},
+            samples=samples,
+            league=self.league,
+            exploitability=[],
+            **dict.fromkeys(quiet, silent),
+        )
+        super().__init__(parts, Recovery(parts))
 
     def start(self) -> None:
-        self._publisher.start_learners()
+        self._parts.publisher.start_learners()
 
     def play_expert(self) -> list[Episode]:
         return [self._game("expert", number, WORDS[0], ("expert", "expert")) for number in range(4)]
@@ -361,7 +372,7 @@ def outcome_of(life: Life) -> dict[str, Any]:
     def names(found: Any) -> Any:
         return json.loads(json.dumps(found).replace(str(folder), "RUN"))
 
-    newest = life._recovery._checkpoints.newest()
+    newest = life.recovery._checkpoints.newest()
     assert newest is not None
     saved = {path.relative_to(folder).as_posix(): path.read_text() for path in sorted(folder.rglob("weights"))}
     games = {

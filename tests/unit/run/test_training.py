@@ -14,7 +14,8 @@ import pytest
 from cluster.learning.stage_samples import StageSamples
 from cluster.monitor.status_board import StatusBoard
 from cluster.run.checkpoint import RunState
-from cluster.run.training import MAX_UNDECIDED, Training, train
+from cluster.run.control import RunControl
+from cluster.run.training import MAX_UNDECIDED, train
 from cluster.run.training_verbs import Trainer, asks_tasks
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
@@ -23,6 +24,7 @@ from spag_ray.errors import InputError, LearnersLostError, RunFolderError, StopR
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
+from spag_ray.host.folder_lease import FolderLease
 from spag_ray.results.lines import Line
 from spag_ray.stages import Stage
 from tests.support.streams import finish, numbers, stream_of
@@ -40,7 +42,7 @@ class Lines:
 
 
 class Played:
-    """A Training that writes down what it is asked. `state` is where it goes on; `outcomes` are given to the versions
+    """A Trainer that writes down what it is asked. `state` is where it goes on; `outcomes` are given to the versions
     of a stream, one each; learning the n-th stage raises `lost` once. `mid_stage`: the checkpoint was saved between two
     steps of a stage."""
 
@@ -58,6 +60,7 @@ class Played:
         self.mid_stage: bool = more.get("mid_stage", False)
         self.num_learned = 0
         self.num_taken = 0
+        self.recovery = self
 
     def __getattr__(self, verb: str) -> Any:
         def ask(*arguments: Any) -> Any:
@@ -123,8 +126,7 @@ STREAM = {
 
 
 def asked_by_train(run: Any) -> list[str]:
-    training: Training = run
-    assert train(training) == []
+    assert train(run) == []
     return [each for each in run.asked if not each.startswith(("record_opponents", "new_version"))]
 
 
@@ -242,8 +244,9 @@ def saves_missing(folder: Path, state: RunState, config: dict[str, Any], is_in_s
 
     trainer: Any = Trainer.__new__(Trainer)
     trainer.config = RunConfig.model_validate(config)
-    trainer._policies, trainer._publisher = [Policy(folder, is_in_stage)], Publisher()
-    trainer._status = StatusBoard(lambda: 1)
+    trainer._parts = SimpleNamespace(
+        policies=[Policy(folder, is_in_stage)], publisher=Publisher(), status=StatusBoard(lambda: 1)
+    )
     trainer.save = lambda stage: done.append(f"save {stage}")
     trainer.save_missing(state)
     return done
@@ -268,8 +271,11 @@ def test_a_model_of_an_abandoned_attempt_is_not_taken_for_that_of_the_new_checkp
     for name in ("config.json", "model.safetensors", "tokenizer_config.json"):
         (tmp_path / "spag-1" / name).write_text("{}")
     trainer: Any = Trainer.__new__(Trainer)
-    trainer._policies, trainer._publisher = [Policy(tmp_path)], SimpleNamespace(wake_learners=lambda: None)
-    trainer._control = SimpleNamespace(lease=SimpleNamespace(check=lambda now: None))
+    trainer._parts = SimpleNamespace(
+        policies=[Policy(tmp_path)],
+        publisher=SimpleNamespace(wake_learners=lambda: None),
+        control=RunControl(FolderLease.take(tmp_path)),
+    )
     trainer.learn(SimpleNamespace(stage=Stage.of_round(2)))
     assert saves_missing(tmp_path, state, ROUNDS) == [], "that of another stage stays"
     trainer.learn(SimpleNamespace(stage=Stage.of_round(1)))
