@@ -231,8 +231,7 @@ class LocalHandle:
         if self.hangs_at == method:
             return concurrent.futures.Future()
         if self.refuses_at == method:
-            cause = WeightSyncError("these weights do not fit")
-            return failed(ray.exceptions.RayTaskError(method, str(cause), cause))
+            return failed(WeightSyncError("these weights do not fit"))
         return asyncio.run_coroutine_threadsafe(getattr(self.actor, method)(*args), self._fleet.loop)
 
     def kill(self) -> None:
@@ -277,7 +276,12 @@ def local_ray() -> Any:
         return [ref for ref in refs if ref not in late], list(late)
 
     def get(ref: Any, **_: Any) -> Any:
-        return ref.result(0)
+        try:
+            return ref.result(0)
+        except ray.exceptions.RayError:
+            raise
+        except Exception as error:
+            raise ray.exceptions.RayTaskError("call", str(error), error) from None
 
     return SimpleNamespace(wait=wait, kill=LocalHandle.kill, get=get, exceptions=ray.exceptions)
 

@@ -20,7 +20,8 @@ from learners.model_folder import load_model
 from spag_ray.channels import nccl
 from spag_ray.channels.base import CHANNELS, Entry
 from spag_ray.channels.buckets import in_shared_memory
-from spag_ray.errors import WeightSyncError
+from spag_ray.config.loading import parse_config
+from spag_ray.errors import ConfigError, WeightSyncError
 from tests.support.channels import Fleet, LocalHandle, NcclNet, use_local_ray, without_cuda
 from tests.support.policies import snapshot_of
 
@@ -218,3 +219,31 @@ def test_a_version_that_broke_off_leaves_nothing_in_the_next(channel: str, expor
         learn(exporter)
         fleet.publish(2)
         check_plays(handle, exporter, 2)
+
+
+@pytest.mark.parametrize("channel", ["object_store", "shared_memory"])
+def test_damaged_bytes_are_refused_where_they_pass_through_a_host(
+    channel: str, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fleet_of(channel, exporter) as (fleet, handles):
+        fleet.publish(1)
+        for module in ("learners.export", "spag_ray.channels.buckets"):
+            monkeypatch.setattr(f"{module}.checksum", lambda payload: "0" * 16)
+        with pytest.raises(WeightSyncError, match=r"bucket 0 of a weight snapshot arrived damaged"):
+            fleet.publish(2)
+        assert all(handle.is_killed for handle in handles)
+        assert {handle.policy.version for handle in handles} == {1}
+
+
+@pytest.mark.parametrize("channel", NAMES)
+def test_adapters_travel_where_engines_fetch(channel: str) -> None:
+    on_gpus = {"num_gpus": 0.5 if CHANNELS[channel].gpus == "colocated" else 1}
+    settings: dict[str, Any] = {"sync": {"channel": channel}, "engine": on_gpus, "learner": on_gpus}
+    settings["placement"] = CHANNELS[channel].gpus or "separate"
+    parse_config(settings)
+    settings["learner"] = {**on_gpus, "lora": {"export": "adapter"}}
+    if not CHANNELS[channel].is_direct:
+        parse_config(settings)
+        return
+    with pytest.raises(ConfigError, match="sends adapters, which travel by the object store"):
+        parse_config(settings)
