@@ -84,9 +84,10 @@ def test_an_engine_that_died_while_the_learner_worked_is_replaced_after_the_publ
 
 def test_no_engine_is_added_for_a_policy_that_does_not_learn() -> None:
     policies = [SimpleNamespace(name="attacker"), SimpleNamespace(name="defender")]
+    add_engine: Any = Run.add_engine
     run: Any = SimpleNamespace(_parts=SimpleNamespace(policies=policies))
     with pytest.raises(InputError, match="no policy 'policy' learns; there are attacker, defender"):
-        Run.add_engine(run)
+        add_engine(run)
 
 
 def test_an_engine_whose_process_ends_while_it_starts_is_a_line_with_its_logs(
