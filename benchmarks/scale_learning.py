@@ -95,8 +95,8 @@ def simulated_group(num_ranks: int = NUM_RANKS, name: str = "learner") -> Iterat
     with tempfile.TemporaryDirectory(prefix="spag_ray-scale-") as folder:
         group = LearnerGroup("", config, ObjectiveConfig(), folder, name, actor=SimulatedRank)
         calls: Counter[str] = Counter()
-        ranks: Any = group._ranks
-        group._ranks = [Counted(rank, calls) for rank in ranks]
+        counted: Any = [Counted(rank, calls) for rank in group._ranks]
+        ranks, group._ranks = group._ranks, counted
         try:
             yield group, calls
         finally:

@@ -46,7 +46,7 @@ from spag_ray.plain_yaml import parse_settings
 
 if TYPE_CHECKING:
     from cluster.handles import R, Ref
-    from cluster.run.run_handle import RunHandle
+    from cluster.run.run import RunHandle
 
 _PREFIX = "run-"
 _sent: set[Path] | None = (

@@ -1,22 +1,26 @@
 """Types of actor handles for mypy: their methods, the arguments, and the result of a call.
 
-A handle is described by a Protocol next to its actor. EngineHandle is here because every room uses Engine:
+    class Counter(Actor):
+        @actor_method
+        async def add(self, number: int) -> int: ...
 
-    class CounterHandle(ActorHandle, Protocol):
-        @remote_method
-        def add(self, number: int) -> int: ...
-
-    counter: CounterHandle = ray.remote(Counter).remote()
+    counter: Handle[Counter] = ray.remote(Counter).remote()
     total: int = get(counter.add.remote(3))
+    await Counter().add(3)  # as ever
 
-Ray makes the handle; nothing here is called at run time. A test (tests/unit/run/test_handles.py) compares every
-Protocol with its actor's class.
+For mypy a handle is the class itself: there a method that is marked has `remote`, and on an object it is called. A
+handle that is used in a room below its actor's is described by a Protocol instead, with `remote_method`. EngineHandle
+is here because every room uses Engine. A test (tests/unit/run/test_handles.py) compares every Protocol with its actor's
+class. Ray makes the handles; nothing here is called at run time.
+
+Ray's own types (ActorClass, ActorProxy, @ray.method) know neither names of arguments nor defaults, nor the options of a
+method. And with them mypy refuses a call of a marked method on an object, as tests without Ray make it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 if TYPE_CHECKING:  # a session (console.py) imports this, and has little installed
     from actors.policy import Score, WakePart
@@ -25,7 +29,9 @@ if TYPE_CHECKING:  # a session (console.py) imports this, and has little install
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 Result = TypeVar("Result", covariant=True)
+Direct = TypeVar("Direct", covariant=True)
 
 # Requests and answers travel as plain tuples: pickling one of our objects takes ten times as long as its fields.
 # An answer that failed is (request_id, reason).
@@ -58,11 +64,47 @@ def remote_method(method: Callable[Concatenate[Any, P], R]) -> RemoteMethod[P, R
     return cast(RemoteMethod[P, R], method)
 
 
+class ActorMethod(Protocol[P, Direct, Result]):
+    """A method of an actor's class: called on an object as ever, and on a handle with `remote`."""
+
+    @overload
+    def __get__(self, instance: None, owner: Any) -> RemoteMethod[P, Result]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: Any) -> Callable[P, Direct]: ...
+
+
+@overload
+def actor_method(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+) -> ActorMethod[P, Coroutine[Any, Any, R], R]: ...
+
+
+@overload
+def actor_method(method: Callable[Concatenate[Any, P], R]) -> ActorMethod[P, R, R]: ...
+
+
+def actor_method(method: Any) -> Any:
+    """Marks the methods of an actor's class that may be called on its handle."""
+    return method
+
+
 class ActorHandle(Protocol):
     """What Ray adds to every actor."""
 
     @remote_method
     def __ray_ready__(self) -> None: ...
+
+
+class Actor:
+    """What Ray adds to every actor's class."""
+
+    @actor_method
+    def __ray_ready__(self) -> None: ...
+
+
+# The handle of an actor of class T, as mypy sees it.
+Handle: TypeAlias = type[T]
 
 
 class EngineHandle(ActorHandle, Protocol):

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import ray
 
@@ -22,7 +22,7 @@ from actors.league import Opponents
 from cluster.buffer.lease_log import LeaseLog
 from cluster.buffer.replay_buffer import BufferSample, ReplayBuffer
 from cluster.buffer.stream import STAGE, GameStream, Leases, StreamCounts
-from cluster.handles import ActorHandle, remote_method
+from cluster.handles import Actor, Handle, actor_method
 from cluster.runtime.ray_session import collect_seldom
 from spag_ray.config.parts import StreamConfig
 from spag_ray.episodes.game_count import GameCount
@@ -53,7 +53,7 @@ class StreamSpec:
     versions: Mapping[str, int]
 
 
-class BufferActor:
+class BufferActor(Actor):
     """A ReplayBuffer for several callers at once. Async: a caller that waits does not block others.
 
     When Ray restarts it after a crash, it reopens the open stream from its log, its cursor and its leases. Logs are
@@ -72,13 +72,16 @@ class BufferActor:
         self._reading = asyncio.Lock()  # held while a thread reads a log: only heartbeats are answered then
         self._is_restored = False
 
+    @actor_method
     async def heartbeat(self) -> None:
         """Answers while this process is alive and its event loop runs."""
 
+    @actor_method
     async def live(self) -> None:
         """Never returns; the call fails when this process ends."""
         await asyncio.Event().wait()
 
+    @actor_method
     async def add(self, records: list[bytes]) -> int:
         """Returns how many were new; they are on disk then. What arrives during a write is written together."""
         found = [(read_head(data), data) for data in records]
@@ -105,32 +108,39 @@ class BufferActor:
             for stage, kept in unwritten.items():  # after an error: the next call tries again
                 self._unwritten[stage] = kept | self._unwritten.get(stage, {})
 
+    @actor_method
     async def take(self, stage: str) -> list[bytes]:
         await self._ready(stage)
         return self._buffer.take(stage)
 
+    @actor_method
     async def played(self, stage: str) -> dict[int, str]:
         await self._ready(stage)
         return self._buffer.played(stage)
 
+    @actor_method
     async def count(self, stage: str) -> GameCount:
         await self._ready()
         return self._buffer.count(stage)
 
+    @actor_method
     async def sample(self) -> BufferSample:
         await self._ready()
         return self._buffer.sample()
 
+    @actor_method
     async def health(self) -> BufferHealth:
         await self._ready()
         is_restarted = ray.get_runtime_context().was_current_actor_reconstructed
         return BufferHealth(os.getpid(), is_restarted, dict(self._buffer.damage))
 
+    @actor_method
     async def reread(self) -> None:
         await self._ready()
         async with self._writing, self._reading:
             self._buffer.reread()
 
+    @actor_method
     async def open_stream(self, spec: StreamSpec, cursor: Mapping[str, Any] | None = None) -> None:
         """Start a stream, or resume it at `cursor`."""
         await self._ready()
@@ -177,6 +187,7 @@ class BufferActor:
     def _cursor_path(self) -> Path:
         return self._folder / "stream.cursor.json"
 
+    @actor_method
     async def lease(self, holder: str, count: int, request: str = "") -> list[GameTask]:
         """Up to `count` games of the stream. Waits for a permit; returns none if the stream is closed or the arena was
         given up. `request` identifies this call, because Ray repeats it when the buffer dies."""
@@ -189,6 +200,7 @@ class BufferActor:
             await self._change()
         return []
 
+    @actor_method
     async def batch(self, timeout_s: float) -> list[bytes] | None:
         """The episodes that the next version trains on; None if there are still too few after `timeout_s`."""
         await self._ready()
@@ -203,11 +215,13 @@ class BufferActor:
             self._save_cursor()
         return taken
 
+    @actor_method
     async def repeated(self) -> set[int]:
         """The numbers of those episodes of `batch` that an earlier version was trained on too."""
         await self._ready()
         return self._stream.repeated()
 
+    @actor_method
     async def advance(self, versions: Mapping[str, int]) -> dict[str, Any]:
         """Call when the batch is trained on and the new weights are published; returns the cursor, for a checkpoint."""
         await self._ready()
@@ -216,6 +230,7 @@ class BufferActor:
         async with self._writing:
             return self._save_cursor()
 
+    @actor_method
     async def give_up(self, holder: str) -> int:
         """Give a dead arena's games to others; returns how many."""
         await self._ready()
@@ -225,10 +240,12 @@ class BufferActor:
         self._tell()
         return lost
 
+    @actor_method
     async def stream_counts(self) -> StreamCounts:
         await self._ready()
         return self._stream.counts()
 
+    @actor_method
     async def close_stream(self) -> None:
         """Arenas get no more games."""
         await self._ready()
@@ -251,59 +268,7 @@ class BufferActor:
         await self._ready()  # a stream may be opened just now
 
 
-class BufferHandle(ActorHandle, Protocol):
-    """The handle of a BufferActor."""
-
-    @remote_method
-    def heartbeat(self) -> None: ...
-
-    @remote_method
-    def live(self) -> None: ...
-
-    @remote_method
-    def add(self, records: list[bytes]) -> int: ...
-
-    @remote_method
-    def take(self, stage: str) -> list[bytes]: ...
-
-    @remote_method
-    def played(self, stage: str) -> dict[int, str]: ...
-
-    @remote_method
-    def count(self, stage: str) -> GameCount: ...
-
-    @remote_method
-    def sample(self) -> BufferSample: ...
-
-    @remote_method
-    def health(self) -> BufferHealth: ...
-
-    @remote_method
-    def reread(self) -> None: ...
-
-    @remote_method
-    def open_stream(self, spec: StreamSpec, cursor: Mapping[str, Any] | None = None) -> None: ...
-
-    @remote_method
-    def lease(self, holder: str, count: int, request: str = "") -> list[GameTask]: ...
-
-    @remote_method
-    def batch(self, timeout_s: float) -> list[bytes] | None: ...
-
-    @remote_method
-    def advance(self, versions: Mapping[str, int]) -> dict[str, Any]: ...
-
-    @remote_method
-    def repeated(self) -> set[int]: ...
-
-    @remote_method
-    def give_up(self, holder: str) -> int: ...
-
-    @remote_method
-    def stream_counts(self) -> StreamCounts: ...
-
-    @remote_method
-    def close_stream(self) -> None: ...
+BufferHandle: TypeAlias = Handle[BufferActor]
 
 
 def _spec_as_json(spec: StreamSpec) -> str:

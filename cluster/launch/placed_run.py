@@ -24,8 +24,7 @@ from cluster.planning.model_size import model_size
 from cluster.planning.reservation import free, reservation_of
 from cluster.rollout.game_rules import every_rules
 from cluster.run.checkpoint import to_resume
-from cluster.run.run import Run
-from cluster.run.run_handle import CONCURRENCY_GROUPS, RunHandle
+from cluster.run.run import CONCURRENCY_GROUPS, Run, RunHandle
 from cluster.runtime.ray_session import NAMESPACE, ClusterError, NoAnswerError, get, is_unavailable, ray_session
 from cluster.runtime.run_folder import check_can_be_made, make_run_folder, note_stop, reopen_run_folder, resumed_config
 from cluster.types import Progress

@@ -7,11 +7,11 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import ray
 
-from cluster.handles import ActorHandle, remote_method
+from cluster.handles import Actor, Handle, actor_method
 from cluster.learning.direct_channel import EngineClient, SendReport
 from cluster.runtime.ray_session import redirect_output, set_environment
 from spag_ray.config.objective import ObjectiveConfig
@@ -41,7 +41,7 @@ class Loaded:
     vocabulary_size: int
 
 
-class LearnerActor:
+class LearnerActor(Actor):
     """Hosts one rank. It is created before its group is known, because rank 0 chooses the rendezvous."""
 
     def __init__(self, log_path: str) -> None:
@@ -55,6 +55,7 @@ class LearnerActor:
         """The name in Ray's dashboard and messages."""
         return self._name
 
+    @actor_method
     def meeting_place(self) -> str:
         """A host:port on this node. It is kept for this rank until `start` or `open_channel` has listened there."""
         host = ray.util.get_node_ip_address()
@@ -65,10 +66,12 @@ class LearnerActor:
         self._meeting.bind((host, 0))
         return f"{host}:{self._meeting.getsockname()[1]}"
 
+    @actor_method
     def node(self) -> str:
         """The id of the node that this rank is on."""
         return str(ray.get_runtime_context().get_node_id())
 
+    @actor_method
     def start(
         self, model: str, config: LearnerConfig, objective: ObjectiveConfig, place: Place, num_here: int
     ) -> Loaded:
@@ -88,22 +91,26 @@ class LearnerActor:
         learner = self._learner
         return Loaded(learner.num_buckets, learner.num_tensors, learner.adapter, learner.vocabulary_size)
 
+    @actor_method
     def call(self, name: str, *arguments: Any) -> Any:
         """A method of this rank's Learner. All ranks are called alike and in the same order: with ZeRO-3 even reading a
         weight is collective."""
         return getattr(self._learner, name)(*arguments)
 
+    @actor_method
     def buckets(self, begin: int, end: int) -> Any:
         """Buckets [begin, end) of rank 0, to be called with as many `num_returns`. Ray stores each before the next one
         is computed, because they share their memory."""
         found = (self._learner.bucket(index) for index in range(begin, end))
         return next(found) if end - begin == 1 else found
 
+    @actor_method
     def gather_buckets(self) -> None:
         """The part of any other rank in rank 0's calls of `buckets`."""
         for index in range(self._learner.num_buckets):
             self._learner.bucket(index)
 
+    @actor_method
     def open_channel(self, channel: str, client: EngineClient, address: str) -> None:
         self._client = client
         client.abort = self._learner.abort_sending
@@ -111,6 +118,7 @@ class LearnerActor:
             self._learner.open_channel(channel, client, address, client.world_size, client.timeout_s)
         client.check()
 
+    @actor_method
     def send(self, version: int) -> SendReport:
         assert self._client is not None
         self._client.version = version
@@ -119,31 +127,4 @@ class LearnerActor:
         return SendReport(self._client.lost, self._learner.num_bytes, is_sent)
 
 
-class LearnerHandle(ActorHandle, Protocol):
-    """The handle of a LearnerActor."""
-
-    @remote_method
-    def meeting_place(self) -> str: ...
-
-    @remote_method
-    def node(self) -> str: ...
-
-    @remote_method
-    def start(
-        self, model: str, config: LearnerConfig, objective: ObjectiveConfig, place: Place, num_here: int
-    ) -> Loaded: ...
-
-    @remote_method
-    def call(self, name: str, *arguments: Any) -> Any: ...
-
-    @remote_method
-    def buckets(self, begin: int, end: int) -> Any: ...
-
-    @remote_method
-    def gather_buckets(self) -> None: ...
-
-    @remote_method
-    def open_channel(self, channel: str, client: EngineClient, address: str) -> None: ...
-
-    @remote_method
-    def send(self, version: int) -> SendReport: ...
+LearnerHandle: TypeAlias = Handle[LearnerActor]

@@ -9,20 +9,20 @@ They are used by training.py (the loop), training_verbs.py (its steps), recovery
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar, cast
 
 import ray
 
 from actors.arena import Rules
 from actors.league import Opponents
+from cluster.handles import Actor, Handle, actor_method
 from cluster.learning.training_stage import TrainingStage
 from cluster.monitor.train_log import followed
 from cluster.planning.bundles import Bundle
 from cluster.run.parts import build_parts
 from cluster.run.recovery import Recovery
-from cluster.run.run_handle import CONTROL, SESSIONS
 from cluster.run.session_api import MAX_ASKED, GameWithUser, last_episodes
 from cluster.run.training import train
 from cluster.run.training_verbs import Trainer
@@ -46,8 +46,18 @@ from spag_ray.training_data.stage_spec import Method, StageSpec
 
 LOOK_EVERY_S = 2.0  # at the load of engines, and at nodes that are drained
 
+# The Run's threads beside those that train: for what answers at once, and for what a session may have to wait for.
+CONTROL, SESSIONS = "control", "sessions"
+CONCURRENCY_GROUPS = {CONTROL: 4, SESSIONS: 8}
+M = TypeVar("M")
 
-class Run:
+
+def in_group(name: str) -> Callable[[M], M]:
+    """The threads that a method runs in."""
+    return cast(Callable[[M], M], ray.method(concurrency_group=name))
+
+
+class Run(Actor):
     """`lease`: of the run folder; this process adopts it. `words` are trained on, `held_out` only evaluated on; `model`
     is a folder; `rules`, of each game, have the game, which this process may be unable to import."""
 
@@ -75,6 +85,7 @@ class Run:
         """The name in Ray's dashboard and messages."""
         return f"run-{self._folder.name}"
 
+    @actor_method
     def train(self) -> list[Match]:
         """The whole of SPAG; see training.py."""
         with self._ending():
@@ -82,6 +93,7 @@ class Run:
             self._parts.fleet.tasks.every(LOOK_EVERY_S, self._parts.drained.look, "drained-nodes")
             return train(self._trainer)
 
+    @actor_method
     def train_alone(self) -> None:
         """Train detached (console.launch): the Run ends itself and every actor that it owns."""
         try:
@@ -92,6 +104,7 @@ class Run:
                 self._lease.release()
             ray.actor.exit_actor()
 
+    @actor_method
     def play_only(self, attacker: str, defender: str, words: Sequence[str]) -> list[dict[str, Any]]:
         """One game a word between two model folders (which may be the same); games in the published format."""
         with self._ending():
@@ -107,6 +120,7 @@ class Run:
             episodes = play_round(self._parts.ground, str(PLAY), list(map(Scenario, words)), seats, opponents)
             return [episode.as_published() for episode in episodes]
 
+    @actor_method
     def match_only(self, entrants: Sequence[Entrant], against: str | None, played: Sequence[Match]) -> list[Match]:
         """Matches between players that do not learn, in addition to those already `played`."""
         with self._ending():
@@ -117,6 +131,7 @@ class Run:
             tournament = Tournament(self._config, parts.matches, parts.publisher, parts.seating, parts.status)
             return tournament.play(entrants, against)
 
+    @actor_method
     def learn_only(self, method: Method, games: Sequence[GameSample], sft: Sequence[Sample], out: str) -> None:
         """One pass over samples from a file; the model is written to `out`."""
         with self._ending():
@@ -132,6 +147,7 @@ class Run:
             self._trainer.learn(TrainingStage(LEARN, spec, games, sft, part.batch_games, one_pass=True))
             policy.save_to(Path(out))
 
+    @actor_method
     def evaluate_only(self, model: str, stage: str) -> list[Evaluation]:
         """Evaluate a model folder on the configured tasks; its rows are labelled `stage`."""
         with self._ending():
@@ -143,53 +159,63 @@ class Run:
 
     # For sessions, displays and signals during the run; those that may take long have threads of their own.
 
-    @ray.method(concurrency_group=CONTROL)
+    @actor_method
+    @in_group(CONTROL)
     def status(self) -> Progress:
         return self._parts.status.progress(self._parts.control.is_paused)
 
-    @ray.method(concurrency_group=CONTROL)
+    @actor_method
+    @in_group(CONTROL)
     def described(self) -> dict[str, Any]:
         """The configuration without the values of environment variables, and where the run is."""
         return {"config": without_environment(self._config.model_dump(mode="json")), "folder": str(self._folder)}
 
-    @ray.method(concurrency_group=SESSIONS)
+    @actor_method
+    @in_group(SESSIONS)
     def episodes(self, count: int, outcome: str | None, stage: str | None) -> list[dict[str, Any]]:
         """See last_episodes."""
         return last_episodes(self._folder, count, outcome, stage)
 
-    @ray.method(concurrency_group=SESSIONS)
+    @actor_method
+    @in_group(SESSIONS)
     def metrics(self, kind: str | None, count: int) -> list[dict[str, Any]]:
         """The last `count` lines of metrics.jsonl, of one kind if given."""
         return self._parts.recorder.last(kind, min(count, MAX_ASKED))
 
-    @ray.method(concurrency_group=SESSIONS)
+    @actor_method
+    @in_group(SESSIONS)
     def play_turn(self, word: str, texts: list[str], human: str, game: str | None = None) -> dict[str, Any]:
         """See GameWithUser."""
         parts = self._parts
         return GameWithUser(self._config, parts.fleet, parts.arenas, parts.seating).turn(word, texts, human, game)
 
-    @ray.method(concurrency_group=SESSIONS)
+    @actor_method
+    @in_group(SESSIONS)
     def pause(self) -> None:
         """Start no game and no learner step until `resume`; those under way are finished."""
         self._parts.control.is_paused = True
         self._parts.arenas.pause(True)
 
-    @ray.method(concurrency_group=SESSIONS)
+    @actor_method
+    @in_group(SESSIONS)
     def resume(self) -> None:
         self._parts.control.is_paused = False
         self._parts.arenas.pause(False)
 
-    @ray.method(concurrency_group=CONTROL)
+    @actor_method
+    @in_group(CONTROL)
     def save_soon(self) -> None:
         """Write a checkpoint at the next point where one can be written."""
         self._parts.control.save_soon()
 
-    @ray.method(concurrency_group=CONTROL)
+    @actor_method
+    @in_group(CONTROL)
     def stop_soon(self, seconds: float) -> None:
         """Stop at the next point where nothing is lost; this process ends in `seconds`."""
         self._parts.control.stop_soon(seconds)
 
-    @ray.method(concurrency_group=SESSIONS)
+    @actor_method
+    @in_group(SESSIONS)
     def add_engine(self, policy_name: str = "policy") -> str:
         """Add an engine to a learning policy during play; see Fleet.add. Raises InputError for any other policy."""
         by_name = {policy.name: policy for policy in self._parts.policies}
@@ -197,7 +223,8 @@ class Run:
             raise InputError(f"no policy {policy_name!r} learns; there are {', '.join(by_name)}")
         return self._parts.fleet.add(by_name[policy_name])
 
-    @ray.method(concurrency_group=SESSIONS)
+    @actor_method
+    @in_group(SESSIONS)
     def remove_engine(self, name: str) -> None:
         self._parts.fleet.remove(name)
 
@@ -230,3 +257,6 @@ class Run:
     def _reserve_engines(self, count: int) -> None:
         engine = self._config.engine
         self._parts.reservation.reserve([Bundle("engine", engine.num_cpus, engine.num_gpus)] * count)
+
+
+RunHandle: TypeAlias = Handle[Run]

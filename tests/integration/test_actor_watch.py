@@ -18,7 +18,7 @@ import ray
 from actors.arena import Rules
 from cluster.launch.placed_run import placed_run
 from cluster.rollout.arenas import Arenas
-from cluster.run.run_handle import CONCURRENCY_GROUPS, SESSIONS
+from cluster.run.run import CONCURRENCY_GROUPS, SESSIONS
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
 from cluster.supervision import actor_watch as heartbeats

@@ -22,7 +22,7 @@ from spag_ray.episodes.wire import encode
 from spag_ray.game.prompt_file import load_template
 from spag_ray.game.prompts import make_renderer
 from tests.support.loop import play_games
-from tests.support.streams import Here, spec
+from tests.support.streams import here, spec
 
 
 class Instant:
@@ -55,8 +55,8 @@ def test_memory_stays_flat_over_8_000_games(tiny_model: Path, tmp_path: Path, lo
         await buffer.open_stream(spec(config))
 
         async def play() -> None:
-            outbox = _Outbox(Here(buffer))
-            source = _Leases(Here(buffer), "arena")
+            outbox = _Outbox(here(buffer))
+            source = _Leases(here(buffer), "arena")
             async for episode in play_games(source, {"attacker": seat, "defender": seat}, Rules(2), 64):
                 await outbox.put(encode(episode))
             await outbox.close()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from actors.arena import GameTask
 from actors.league import Opponents
 from cluster.buffer.buffer_actor import StreamSpec
 from cluster.buffer.stream import GameStream
+from cluster.handles import Handle, T
 from spag_ray.config.parts import StreamConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import decode, encode
@@ -51,7 +52,12 @@ def records(log: list[bytes]) -> list[tuple[Episode, bytes]]:
     return [(decode(data), data) for data in log]
 
 
-class Here:
+def here(actor: T) -> Handle[T]:
+    """The handle of an actor that is an object of this process."""
+    return cast(Handle[T], _Here(actor))
+
+
+class _Here:
     """An object's methods as an actor's: `.name.remote(...)`."""
 
     def __init__(self, target: Any) -> None:

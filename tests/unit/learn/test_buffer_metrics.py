@@ -17,7 +17,7 @@ from spag_ray.episodes.wire import encode
 from spag_ray.game.rules import Outcome
 from tests.support.episodes import game
 from tests.support.runs import records_of
-from tests.support.streams import Here, finish, stream_of
+from tests.support.streams import finish, here, stream_of
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReplayBuffer:
 
 
 def sampler_of(buffer: ReplayBuffer, folder: Path) -> BufferMetrics:
-    handle: Any = Here(buffer)
+    handle: Any = here(buffer)
     return BufferMetrics(Buffer(handle, folder, 1.0), Recorder(folder), max_lag=1)
 
 
@@ -65,7 +65,7 @@ def test_a_streams_permits_and_ages_are_in_the_line(buffer: ReplayBuffer, tmp_pa
 
 
 def test_of_several_games_each_has_a_line_of_its_own(buffer: ReplayBuffer, tmp_path: Path) -> None:
-    handle: Any = Here(buffer)
+    handle: Any = here(buffer)
     look = BufferMetrics(Buffer(handle, tmp_path, 1.0), Recorder(tmp_path), max_lag=1, by_game=True).look
     games = [replace(game(number, Outcome.TIED), stage="spag-1") for number in range(3)]
     buffer.add([encode(replace(each, game="kuhn" if each.number else "taboo")) for each in games])

@@ -21,7 +21,7 @@ from spag_ray.episodes.wire import decode
 from spag_ray.game.prompt_file import load_template
 from spag_ray.games.kuhn import KuhnPoker
 from tests.support.decks import cards_of
-from tests.support.streams import Here, spec
+from tests.support.streams import here, spec
 
 
 def test_a_stream_is_stopped_at_once_also_after_an_evaluation(
@@ -40,7 +40,7 @@ def test_a_stream_is_stopped_at_once_also_after_an_evaluation(
             games=[Rules(2)],
             turn_timeout_s=60,
             join_timeout_s=60,
-            buffer=Here(buffer),
+            buffer=here(buffer),
         )
         waits = Seat("policy", "policy", Sampling(), str(tiny_model))
         expert = Seat("expert", "scripted", Sampling(), str(tiny_model), cards_of({"river": ["water"]}))
@@ -72,7 +72,7 @@ def test_an_arena_plays_each_game_by_its_own_rules_with_scripted_seats_of_its_ow
     async def scenario() -> list[Episode]:
         buffer = BufferActor(str(tmp_path))
         games = [Rules(2), Rules(KuhnPoker().max_turns, "", KuhnPoker(), "kuhn")]
-        arena = ArenaActor("arena-0", "", load_template("chat"), games, 60, 60, Here(buffer))
+        arena = ArenaActor("arena-0", "", load_template("chat"), games, 60, 60, here(buffer))
         expert = Seat("expert", "scripted", Sampling(), str(tiny_model), cards_of({"river": ["water"]}))
         tasks = [GameTask(0, "river", "expert", game="taboo"), GameTask(1, "KJ", "expert", game="kuhn")]
         assert await arena.play(tasks, {"attacker": expert, "defender": expert}, 2) == 2

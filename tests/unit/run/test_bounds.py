@@ -22,8 +22,7 @@ from cluster.checks import preflight
 from cluster.console import AttachedRun
 from cluster.launch import jobs, placed_run
 from cluster.rollout.arenas import game_within_s
-from cluster.run.run import Run
-from cluster.run.run_handle import CONTROL, SESSIONS, RunHandle
+from cluster.run.run import CONTROL, SESSIONS, Run
 from cluster.runtime import ray_session
 from cluster.runtime.ray_session import ClusterError, NoAnswerError, get
 from cluster.types import Progress
@@ -102,8 +101,8 @@ def test_what_answers_at_once_never_waits_behind_what_a_session_waits_for() -> N
     trains = {"train", "train_alone", "play_only", "match_only", "learn_only", "evaluate_only"}
     groups = {
         name: getattr(getattr(Run, name), "__ray_concurrency_group__", None)
-        for name, value in vars(RunHandle).items()
-        if callable(value) and not name.startswith("_")
+        for name, value in vars(Run).items()
+        if callable(value) and not name.startswith("_") and name != "close"
     }
     at_once = {"status", "described", "save_soon", "stop_soon"}  # a pause waits for arenas
     assert {name for name, group in groups.items() if group == CONTROL} == at_once

@@ -7,36 +7,33 @@ from pathlib import Path
 
 import pytest
 
-from cluster.buffer.buffer_actor import BufferActor, BufferHandle
+from cluster.buffer.buffer_actor import BufferActor
 from cluster.handles import ActorHandle, EngineHandle
-from cluster.learning.learner_actor import LearnerActor, LearnerHandle
 from cluster.rollout.arena_actor import ArenaActor, ArenaHandle
 from cluster.rollout.engine_actor import EngineActor
-from cluster.run.run import Run
-from cluster.run.run_handle import RunHandle
 from cluster.schedules.task_evaluation import EvaluationActor, EvaluationHandle
 from cluster.supervision.actor_watch import RestartedHandle, WatchedHandle
 
 ACTORS: dict[type, type] = {
     EngineHandle: EngineActor,
     ArenaHandle: ArenaActor,
-    BufferHandle: BufferActor,
-    LearnerHandle: LearnerActor,
     WatchedHandle: ArenaActor,
     RestartedHandle: BufferActor,
     EvaluationHandle: EvaluationActor,
-    RunHandle: Run,
 }
 ROOT = Path(__file__).resolve().parents[3]
 CALLS = """
-from cluster.buffer.buffer_actor import BufferHandle
+from cluster.buffer.buffer_actor import BufferActor, BufferHandle
 from cluster.handles import EngineHandle
 from cluster.rollout.arena_actor import ArenaHandle
+from cluster.run.run import RunHandle
 from cluster.runtime.ray_session import get
 
 
-async def calls(engine: EngineHandle, arena: ArenaHandle, buffer: BufferHandle) -> None:
+async def calls(engine: EngineHandle, arena: ArenaHandle, buffer: BufferHandle, run: RunHandle) -> None:
     version, num_bytes = await engine.load.remote(3, 1, [], in_flight=True)
+    tasks = await buffer.lease.remote("arena-0", 3, request="a")
+    num_new: int = await BufferActor("folder").add([])
 """
 # {a wrong call: what mypy has to say of it}
 WRONG = {
@@ -45,6 +42,10 @@ WRONG = {
     'engine.wake.remote("weight")': "expected \"Literal['all', 'weights', 'kv_cache']\"",
     'records: list[str] = get(buffer.take.remote("spag-1"))': 'expected "Ref[list[str]]"',
     'counts: list[str] = get([buffer.count.remote("spag-1")])': 'expected "Ref[str]"',
+    'buffer.lease.remote("arena-0")': 'Missing positional argument "count"',
+    'buffer.take("spag-1")': '"RemoteMethod[[str], list[bytes]]" not callable',
+    "buffer._write.remote()": 'has no attribute "remote"',
+    'run.stop_soon.remote("now")': 'incompatible type "str"; expected "float"',
     "arena.pause.remote(now=True)": 'Unexpected keyword argument "now"',
     "arena.drain.options(max_task_retries=0).remote('policy', version)": 'incompatible type "int"; expected "str"',
 }
