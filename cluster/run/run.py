@@ -17,7 +17,6 @@ import ray
 
 from actors.arena import Rules
 from actors.league import Opponents
-from actors.models import load_tokenizer
 from cluster.buffer.buffer_actor import BufferActor, BufferHandle
 from cluster.buffer.buffer_client import Buffer
 from cluster.buffer.buffer_metrics import BufferMetrics
@@ -43,6 +42,7 @@ from cluster.run.training import train
 from cluster.run.training_verbs import Trainer
 from cluster.runtime.ray_session import redirect_output
 from cluster.runtime.run_folder import write_end
+from cluster.runtime.without_torch import light_tokenizer
 from cluster.schedules.collapse_watch import CollapseWatch
 from cluster.schedules.exploitability import Exploitability
 from cluster.schedules.frozen import FrozenOpponents
@@ -111,7 +111,7 @@ class Run:
         self._restarts = restarts = RestartBudget(config.supervision, recorder, status.note)
         self._reservation = Reservation(config.cluster, reservation_of(folder), status.note, control.check_stop)
 
-        tokenizer, template = load_tokenizer(model), load_template(config.prompts)
+        tokenizer, template = light_tokenizer(model, games.values()), load_template(config.prompts)
         renderers = {
             each.game.full_name: renderer_of(each, tokenizer, games[each.game.full_name]) for each in config.each_game
         }
