@@ -136,8 +136,8 @@ class Run:
             self._buffer.handle,
             game_within_s=game_within_s(config),
         )
-        self._fleet = Fleet(config, folder, self._arenas, recorder, restarts, self._reservation)
-        self._publisher = Publisher(config, lease, self._policies, self._fleet, self._arenas)
+        self._fleet = Fleet(config, folder, self._arenas, recorder, restarts, self._reservation, status.waits_for)
+        self._publisher = Publisher(config, lease, self._policies, self._fleet, self._arenas, status.waits_for)
         self._elastic = ElasticEngines(config.engine, self._fleet, self._policies, status.note)
         self._drained = DrainedNodes(self._fleet, self._policies, self.save_soon, status.note)
         self._ground = self._make_ground()

@@ -89,9 +89,10 @@ class Trainer:
         self._status.set_status("waiting for free CPUs and GPUs")
         self._reservation.reserve(bundles_of(self.config))
         self._status.set_status("starting engines and learner")
-        for policy in self._policies:
-            count = self.config.engine.min_engines
-            self._fleet.start(policy.model, policy.name, policy.name, count, policy)
+        with self._publisher.learners_beside():
+            for policy in self._policies:
+                count = self.config.engine.min_engines
+                self._fleet.start(policy.model, policy.name, policy.name, count, policy)
         self._publisher.start_learners()
 
     def restore(self) -> RunState:
