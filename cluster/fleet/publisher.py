@@ -57,6 +57,8 @@ class Publisher:
         the run ends the learners, and with them what the threads wait for. An error of a thread is raised at the end of
         the block."""
         shares_gpus = self._takes_turns and self._config.learner.num_gpus > 0
+        # The sum of the bounds of their waits: for room, then for four calls of the ranks, the loading being the last.
+        within_s = self._config.cluster.placement_timeout_s + 4 * self._config.learner.timeout_s
         for policy in self._policies:
             policy.place_learners()
         threads = ThreadPoolExecutor(len(self._policies), "start-learners")
@@ -67,7 +69,7 @@ class Publisher:
             ]
             yield
             for each in begun:
-                each.result()  # each of its waits has a bound
+                each.result(within_s)
         finally:
             threads.shutdown(wait=False)
 
