@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
-from actors.policy import Completion, Policy, Request, Score, WakePart
+from actors.policy import LOADING, Completion, Policy, Request, Score, WakePart
 from spag_ray.config.engine import EngineConfig
 from spag_ray.errors import EngineError, EngineGoneError, SpagError
 from spag_ray.weights.snapshot import Snapshot
@@ -33,15 +33,25 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 async def start_engine(
-    model: str, config: EngineConfig, name: str, version: int = 0, seed: int = 0, channel: str = "object_store"
+    model: str,
+    config: EngineConfig,
+    name: str,
+    version: int = 0,
+    seed: int = 0,
+    channel: str = "object_store",
+    enters: Callable[[str], None] = lambda phase: None,
 ) -> Policy:
-    """An engine of `config.kind` in this process. Raises EngineError or ModelError if it cannot load the model."""
+    """An engine of `config.kind` in this process. `enters` is told what the start does next, after the imports.
+
+    Raises EngineError or ModelError if it cannot load the model.
+    """
     if config.kind == "vllm":
         from actors.vllm_policy import VllmPolicy
 
-        return await VllmPolicy.start(model, config, name, version, seed, channel)
+        return await VllmPolicy.start(model, config, name, version, seed, channel, enters)
     from actors.transformers_policy import TransformersPolicy
 
+    enters(LOADING)
     return TransformersPolicy(model, config.dtype, config.max_model_len, name, version)
 
 

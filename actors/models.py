@@ -69,7 +69,7 @@ def inner_linear_layers(folder: str) -> list[str]:
 def load_tokenizer(folder: str) -> Any:
     """The folder's tokenizer; its `generation_end_ids` are the tokens that end a text to the folder's model. Raises
     ModelError when transformers cannot read it."""
-    from spag_ray.families.auto import read_tokenizer
+    from spag_ray.families.torch_free import read_tokenizer
 
     tokenizer = read_tokenizer(folder)
     tokenizer.generation_end_ids = tuple(id for id in _generation_end_ids(Path(folder)) if 0 <= id < len(tokenizer))

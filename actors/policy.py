@@ -25,6 +25,9 @@ from spag_ray.weights.snapshot import Snapshot
 WakePart = Literal["all", "weights", "kv_cache"]
 
 
+LOADING = "loading the model"  # what the start of an engine does after its imports
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How to sample; temperature 0 is greedy. A token of `stop_token_ids` ends the reply and is part of it. `seed`

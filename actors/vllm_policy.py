@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, get_args
 
 from actors.models import inner_linear_layers
-from actors.policy import Completion, Request, Sampling, Score, WakePart
+from actors.policy import LOADING, Completion, Request, Sampling, Score, WakePart
 from actors.vllm_adapters import Adapter, EngineAdapters
 from spag_ray.channels.base import CHANNELS, known
 from spag_ray.channels.buckets import in_shared_memory
@@ -53,8 +53,10 @@ class VllmPolicy:
         version: int = 0,
         seed: int = 0,
         channel: str = "object_store",
+        enters: Callable[[str], None] = lambda phase: None,
     ) -> VllmPolicy:
-        """Load `model` (a folder) into a new engine; 10 to 40 s. `channel`: how a learner's weights will come.
+        """Load `model` (a folder) into a new engine; 10 to 40 s. `channel`: how a learner's weights will come. `enters`
+        is told when the imports are done.
 
         Raises EngineError when vLLM cannot load it, ValueError for an unknown channel.
         """
@@ -71,6 +73,7 @@ class VllmPolicy:
 
         register()
         on_cpu = current_platform.is_cpu()
+        enters(LOADING if on_cpu else f"{LOADING} and compiling")
         try:
             with plain_path(model) as plain:  # the folder is not read again after the start
                 engine = AsyncLLM.from_engine_args(_engine_arguments(plain, config, seed, on_cpu))

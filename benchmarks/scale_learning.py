@@ -69,6 +69,9 @@ class SimulatedLearner:
 class SimulatedRank(LearnerActor):
     """A rank of a learner group that has no model."""
 
+    def prepare(self, config: LearnerConfig, num_here: int) -> None:
+        """Imports nothing."""
+
     def start(
         self, model: str, config: LearnerConfig, objective: ObjectiveConfig, place: Place, num_here: int
     ) -> Loaded:
@@ -94,6 +97,7 @@ def simulated_group(num_ranks: int = NUM_RANKS, name: str = "learner") -> Iterat
     config = LearnerConfig(num_ranks=num_ranks, num_cpus=0, timeout_s=300)
     with tempfile.TemporaryDirectory(prefix="spag_ray-scale-") as folder:
         group = LearnerGroup("", config, ObjectiveConfig(), folder, name, actor=SimulatedRank)
+        group.start()
         calls: Counter[str] = Counter()
         counted: Any = [Counted(rank, calls) for rank in group._ranks]
         ranks, group._ranks = group._ranks, counted

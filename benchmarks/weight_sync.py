@@ -75,6 +75,7 @@ def time_sync(model: str, num_engines: int, repeats: int, sync: SyncConfig) -> d
         config = EngineConfig(max_model_len=1024, kv_cache_gib=0.3)
         ray.get([engine.handle.start.remote(model, config, engine.name, 0, 0, sync.channel) for engine in engines])
         learners = LearnerGroup(model, LearnerConfig(max_tokens_per_microbatch=1024), ObjectiveConfig(), folder)
+        learners.start()
         learners.begin_stage(StageSpec("self_play", repeats, 1e-6, 0.0))
         direct = DirectChannel(learners, sync, 1) if sync.channel != "object_store" else None
         probe = Probe(prompt, (11, 12, 13))

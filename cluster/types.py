@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,13 @@ if TYPE_CHECKING:  # a session (console.py) imports this, and has little install
     from actors.endpoint_policy import Endpoint
     from actors.policy import Sampling
     from spag_ray.game.decks import Deck
+
+
+Says = Callable[[str, str | None], None]  # (a part of the run, what it waits for or None)
+
+
+def says_nothing(part: str, what: str | None) -> None:
+    """Where nobody shows it."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +66,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a run is doing now. `notes`: the last of `num_notes` lines worth showing. `seats`: what the game calls them,
-    for the outcomes."""
+    """What a run is doing now. `waits`: what parts of the run wait for, and for how long. `notes`: the last of
+    `num_notes` lines worth showing. `seats`: what the game calls them, for the outcomes."""
 
     stage: str = "starting"
     done: int = 0
@@ -74,3 +82,4 @@ class Progress:
     notes: tuple[str, ...] = ()
     num_notes: int = 0
     is_paused: bool = False
+    waits: tuple[str, ...] = ()

@@ -17,7 +17,8 @@ from transformers import GenerationConfig
 from transformers.initialization import no_init_weights
 
 from spag_ray.errors import ModelError, reason_of
-from spag_ray.families.auto import AutoConfig, AutoModelForCausalLM, needs_own_code, read_tokenizer
+from spag_ray.families.auto import AutoConfig, AutoModelForCausalLM
+from spag_ray.families.torch_free import needs_own_code, read_tokenizer
 from spag_ray.weights.weight_files import weight_files
 
 # The settings that transformers refuses to save without `do_sample`, and the value of each that it lets through.

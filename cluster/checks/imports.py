@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from cluster.checks.known_imports import KnownImports
 from cluster.runtime.ray_session import is_job
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
@@ -105,11 +106,12 @@ def check_imports(config: RunConfig, trains: bool = True, has_engines: bool = Tr
 @contextlib.contextmanager
 def imports_checked(config: RunConfig, trains: bool = True, has_engines: bool = True) -> Iterator[Callable[[], None]]:
     """Another process imports during the block; the end of the block ends it. The function waits for it, and raises as
-    `check_imports`. The nodes of a cluster that is there import for themselves (cluster_checks.py); the machine of the
-    command may be none of them."""
+    `check_imports`. What an earlier command could import here is not imported again (known_imports.py). The nodes of a
+    cluster that is there import for themselves (cluster_checks.py); the machine of the command may be none of them."""
     is_node = config.cluster.address is None and not is_job()
     needs = needs_of(config, trains, has_engines) if is_node else ()
-    with _importing(needs, "this machine", environment_of(config), IMPORT_WITHIN_S) as faults:
+    environment = environment_of(config)
+    with _importing(needs, "this machine", environment, IMPORT_WITHIN_S, KnownImports(environment)) as faults:
 
         def check() -> None:
             if found := faults():
@@ -120,14 +122,22 @@ def imports_checked(config: RunConfig, trains: bool = True, has_engines: bool = 
 
 @contextlib.contextmanager
 def _importing(
-    needs: Sequence[Need], node: str, environment: Mapping[str, str] | None, within_s: float
+    needs: Sequence[Need],
+    node: str,
+    environment: Mapping[str, str] | None,
+    within_s: float,
+    known: KnownImports | None = None,
 ) -> Iterator[Callable[[], list[str]]]:
     """Gives a function that waits for the faults. Modules are imported in a process of their own: they take memory, and
     a broken one may end its process."""
     # The paths of this process, because a Ray worker gets those of its job in other ways than PYTHONPATH.
     own = {**os.environ, **(environment or {}), "PYTHONPATH": os.pathsep.join(sys.path)}
     where = own["PYTHONPATH"], tuple(sorted((environment or {}).items()))
-    by_module = {need.module: need for need in needs if (need.module, *where) not in _importable}
+    by_module = {
+        need.module: need
+        for need in needs
+        if (need.module not in known if known is not None else (need.module, *where) not in _importable)
+    }
     if not by_module:
         yield list
         return
@@ -138,6 +148,8 @@ def _importing(
         found = _faults(process, by_module, node, within_s)
         if not found and process.returncode is not None:  # None: it was late, so it is not known
             _importable.update((module, *where) for module in by_module)
+            if known is not None:
+                known.add(by_module)
         return found
 
     try:

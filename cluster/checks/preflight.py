@@ -34,6 +34,7 @@ from spag_ray.game.rules import Role, next_role
 from spag_ray.game.token_frames import first_difference
 from spag_ray.game.turn import Turn
 from spag_ray.games.of_config import Scenarios, by_game, game_of
+from spag_ray.host.hidden_packages import hidden
 from spag_ray.results.evaluations import task_names
 from spag_ray.tokens import Tokenizer, chat_text, holds_a_mark
 from spag_ray.training_data.prompt_randomization import load_varied
@@ -125,7 +126,8 @@ def check_loading(model: str) -> None:
 def check_saving(model: str) -> None:
     """Refuses what `check_loading` does, and a model that transformers could not write at the end of a stage. Call it
     in its own process."""
-    from learners.model_folder import check_saveable
+    with hidden("sklearn"):  # transformers would import it for draft models: a second
+        from learners.model_folder import check_saveable
 
     _silence()
     check_saveable(model)

@@ -13,24 +13,33 @@ from cluster.fleet.engine_record import EngineRecord
 from cluster.handles import EngineHandle, Ref
 from cluster.planning.reservation import Reservation
 from cluster.rollout.arenas import Arenas
-from cluster.rollout.engine_actor import EngineActor, Pulse
+from cluster.rollout.engine_actor import EngineActor, Pulse, slowest
 from cluster.runtime.ray_session import get
 from cluster.supervision.tasks import Tasks
-from cluster.types import Engine
+from cluster.types import Engine, Says, says_nothing
 from spag_ray.config.engine import EngineConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import EngineError, EngineGoneError
 
 
 class EngineStarter:
-    """`tasks`: when they are stopped, so is a start."""
+    """`tasks`: when they are stopped, so is a start. `says` is told what starts wait for."""
 
-    def __init__(self, config: RunConfig, folder: Path, arenas: Arenas, reservation: Reservation, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: Path,
+        arenas: Arenas,
+        reservation: Reservation,
+        tasks: Tasks,
+        says: Says = says_nothing,
+    ) -> None:
         self._config = config
         self._folder = folder
         self._arenas = arenas
         self._reservation = reservation
         self._tasks = tasks
+        self._says = says
 
     def start(
         self, records: Sequence[EngineRecord], games_wait: bool = False, gives_up: Callable[[], bool] = lambda: False
@@ -69,6 +78,8 @@ class EngineStarter:
         except BaseException:
             self.end(engines)
             raise
+        finally:
+            self._says(_part(engines), None)
 
     def end(self, engines: Sequence[Engine], close_within_s: float = 0.0) -> None:
         """Kill them. With `close_within_s` they may first close their child processes."""
@@ -103,6 +114,7 @@ class EngineStarter:
             for engine, pulse in zip(engines, pulses, strict=True):
                 if not pulse.is_felt():
                     raise EngineError(f"{engine.name} has not answered a heartbeat for {silent_s:g} s while it started")
+            self._says(_part(engines), slowest(pulses))
 
     def _config_of(self, record: EngineRecord) -> EngineConfig:
         """With room for adapters: a learner's newest and the one before it, or the saved ones."""
@@ -112,3 +124,8 @@ class EngineStarter:
         if lora is None or not num_adapters:
             return self._config.engine
         return self._config.engine.model_copy(update={"max_lora_rank": lora.rank, "max_adapters": num_adapters})
+
+
+def _part(engines: Sequence[Engine]) -> str:
+    """What a display calls engines that start together."""
+    return engines[0].name if len(engines) == 1 else f"{len(engines)} engines of {engines[0].pool}"

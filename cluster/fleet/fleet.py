@@ -40,7 +40,7 @@ from cluster.supervision.actor_watch import BEAT_S
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.supervision.tasks import Tasks
 from cluster.tracking.recorder import Recorder
-from cluster.types import Engine
+from cluster.types import Engine, Says, says_nothing
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import EngineError, InputError, SpagError, StopRequestedError
 from spag_ray.results.lines import EngineJoinedLine, EngineLeftLine, EngineLostLine
@@ -65,6 +65,7 @@ class Fleet:
         recorder: Recorder,
         restarts: RestartBudget,
         reservation: Reservation,
+        says: Says = says_nothing,
     ) -> None:
         self.updating = RankedLock("updating", rank=1)
         self.roster = Roster(recorder)
@@ -74,7 +75,7 @@ class Fleet:
         self._arenas = arenas
         self._recorder = recorder
         self._restarts = restarts
-        self._starter = EngineStarter(config, folder, arenas, reservation, self.tasks)
+        self._starter = EngineStarter(config, folder, arenas, reservation, self.tasks, says)
         self._heartbeats = Heartbeats(config.supervision, self.roster.up, self.lost)
         self._ended: set[str] = set()  # pools that are no longer used
         self._num_added = 0

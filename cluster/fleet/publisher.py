@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import ray
@@ -15,7 +17,7 @@ from cluster.handles import Ref, SavedWeights
 from cluster.learning.direct_channel import gather
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.rollout.arenas import Arenas
-from cluster.types import Engine
+from cluster.types import Engine, Says, says_nothing
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import EngineError
 from spag_ray.host.folder_lease import FolderLease
@@ -28,20 +30,52 @@ class Publisher:
     """The publisher of one run. If `placement` is not `colocated`, nothing sleeps."""
 
     def __init__(
-        self, config: RunConfig, lease: FolderLease, policies: Sequence[LearningPolicy], fleet: Fleet, arenas: Arenas
+        self,
+        config: RunConfig,
+        lease: FolderLease,
+        policies: Sequence[LearningPolicy],
+        fleet: Fleet,
+        arenas: Arenas,
+        says: Says = says_nothing,
     ) -> None:
         self._takes_turns = config.placement == "colocated"
+        self._config = config
         self._is_direct = config.sync.channel != "object_store"
         self._timeout_s = config.sync.timeout_s
         self._lease = lease
         self._policies = policies
+        for policy in policies:
+            policy.says = says
         self.fleet = fleet
         self._roster = fleet.roster
         self._arenas = arenas
 
+    @contextmanager
+    def learners_beside(self) -> Iterator[None]:
+        """In this block, which starts the engines, threads start the learners; on GPUs that both use only as far as
+        that needs none, because an engine measures the free memory. An error of the block is raised at once: the end of
+        the run ends the learners, and with them what the threads wait for. An error of a thread is raised at the end of
+        the block."""
+        shares_gpus = self._takes_turns and self._config.learner.num_gpus > 0
+        # The sum of the bounds of their waits: for room, then for four calls of the ranks, the loading being the last.
+        within_s = self._config.cluster.placement_timeout_s + 4 * self._config.learner.timeout_s
+        for policy in self._policies:
+            policy.place_learners()
+        threads = ThreadPoolExecutor(len(self._policies), "start-learners")
+        try:
+            begun = [
+                threads.submit(policy.prepare_learners if shares_gpus else policy.start_learners)
+                for policy in self._policies
+            ]
+            yield
+            for each in begun:
+                each.result(within_s)
+        finally:
+            threads.shutdown(wait=False)
+
     def start_learners(self) -> None:
-        """If colocated, learners sleep and engines are awake when this returns."""
-        if self._takes_turns:
+        """What is left of their start. If colocated, learners sleep and engines are awake when this returns."""
+        if self._takes_turns and not all(policy.has_learners for policy in self._policies):
             self.sleep_engines()
         for policy in self._policies:
             policy.start_learners()

@@ -16,6 +16,7 @@ from cluster.learning.direct_channel import EngineClient, SendReport
 from cluster.runtime.ray_session import redirect_output, set_environment
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import LearnerConfig
+from spag_ray.host.hidden_packages import hidden
 
 # How often a CPU thread of a learner looks again before it sleeps, while it waits for the others (GNU OpenMP's
 # GOMP_SPINCOUNT; by default it looks 300,000 times). See "Threads that wait" in docs/benchmarks.md.
@@ -72,16 +73,23 @@ class LearnerActor(Actor):
         return str(ray.get_runtime_context().get_node_id())
 
     @actor_method
+    def prepare(self, config: LearnerConfig, num_here: int) -> None:
+        """Import what loads a model, most of the time of a start. It uses no GPU: an engine on the same one may measure
+        its free memory. Libraries read the environment when they are imported. `num_here`: see `start`."""
+        set_environment(config.env)
+        os.environ["OMP_NUM_THREADS"] = str(_num_threads(config, num_here))
+        if "OMP_WAIT_POLICY" not in os.environ:
+            os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+        with hidden("sklearn"):  # transformers would import it for draft models: a second and 0.1 GiB
+            import learners.model_folder  # noqa: F401
+
+    @actor_method
     def start(
         self, model: str, config: LearnerConfig, objective: ObjectiveConfig, place: Place, num_here: int
     ) -> Loaded:
         """Load the model and join the group. `num_here`: ranks on this node, which share its cores."""
-        set_environment(config.env)
-        if config.num_threads is None:
-            config = config.model_copy(update={"num_threads": max(1, (os.cpu_count() or 1) // num_here)})
-        os.environ["OMP_NUM_THREADS"] = str(config.num_threads)
-        if "OMP_WAIT_POLICY" not in os.environ:
-            os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+        self.prepare(config, num_here)
+        config = config.model_copy(update={"num_threads": _num_threads(config, num_here)})
         from learners.engine import World
         from learners.learner import Learner
 
@@ -128,3 +136,7 @@ class LearnerActor(Actor):
 
 
 LearnerHandle: TypeAlias = Handle[LearnerActor]
+
+
+def _num_threads(config: LearnerConfig, num_here: int) -> int:
+    return config.num_threads or max(1, (os.cpu_count() or 1) // num_here)

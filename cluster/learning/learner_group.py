@@ -6,7 +6,8 @@ sample is sent to one rank only, and a version of the weights takes at most four
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -31,8 +32,8 @@ from spag_ray.weights.snapshot import Bucket
 
 
 class LearnerGroup:
-    """Started by the constructor; `close` ends its actors. `actor`: the class that hosts a rank. `advice`: what to
-    change when a rank is out of memory."""
+    """The constructor only places its actors, `start` makes a group of them, `close` ends them. `actor`: the class that
+    hosts a rank. `advice`: what to change when a rank is out of memory. `says` is told what the start waits for."""
 
     def __init__(
         self,
@@ -44,8 +45,10 @@ class LearnerGroup:
         reservation: Reservation | None = None,
         actor: type[LearnerActor] = LearnerActor,
         advice: Callable[[], str] = lambda: "use a smaller model or micro-batch",
+        says: Callable[[str | None], None] = lambda what: None,
     ) -> None:
-        self._advice = advice
+        self._advice, self._says = advice, says
+        self._model, self._config, self._objective = model, config, objective
         self.timeout_s = config.timeout_s
         self._reservation = reservation or Reservation()
         self._names = [f"{name}-{rank}" for rank in range(config.num_ranks)]
@@ -62,22 +65,50 @@ class LearnerGroup:
         ]
         self._beats: list[Ref[None]] = []
         self.nodes: frozenset[str] = frozenset()  # the ids of those that ranks are on
-        try:
+        self._ranks_here: list[int] = []  # for each rank, the number of ranks on its node
+        self.has_started = False
+
+    def prepare(self) -> None:
+        """The part of `start` that uses no GPU: wait until every rank has room, and import."""
+        config = self._config
+        with self._starting():
+            self._says("starting its process")
             self._reservation.wait_for(self._names, self._ranks, config.num_cpus, config.num_gpus)
             nodes = self._get([rank.node.remote() for rank in self._ranks])
-            self.nodes = frozenset(nodes)
+            ranks_here = [nodes.count(node) for node in nodes]
+            self._says("importing")
+            each = zip(self._ranks, ranks_here, strict=True)
+            self._get([rank.prepare.remote(config, num_here) for rank, num_here in each])
+            self.nodes, self._ranks_here = frozenset(nodes), ranks_here
+
+    def start(self) -> None:
+        """Load the model on every rank. Raises LearnersLostError, LearnerError and ClusterError; the group is closed
+        then."""
+        if not self._ranks_here:
+            self.prepare()
+        model, config, objective = self._model, self._config, self._objective
+        with self._starting():
+            self._says("loading the model")
             (master,) = self._get([self._ranks[0].meeting_place.remote()])
             ranks = [Place(index, config.num_ranks, master) for index in range(config.num_ranks)]
             started = [
-                rank.start.remote(model, config, objective, place, nodes.count(node))
-                for rank, place, node in zip(self._ranks, ranks, nodes, strict=True)
+                rank.start.remote(model, config, objective, place, num_here)
+                for rank, place, num_here in zip(self._ranks, ranks, self._ranks_here, strict=True)
             ]
             loaded = self._get(started)[0]
             self.num_tensors, self.adapter = loaded.num_tensors, loaded.adapter
             self._num_buckets, self._vocabulary_size = loaded.num_buckets, loaded.vocabulary_size
+        self.has_started = True
+
+    @contextlib.contextmanager
+    def _starting(self) -> Iterator[None]:
+        try:
+            yield
         except BaseException:
             self.close()
             raise
+        finally:
+            self._says(None)
 
     def check_alive(self, wait_s: float = 0.0) -> None:
         """Raises LearnersLostError for a dead rank: it is found within `wait_s`, or by a later call. A busy rank does

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from cluster.learning.direct_channel import DirectChannel
@@ -19,7 +20,7 @@ from cluster.learning.training_stage import TrainingStage
 from cluster.learning.weight_sync import Export, Gate, Probe, export, publish, verify_weights
 from cluster.planning.reservation import Reservation
 from cluster.tracking.recorder import Recorder
-from cluster.types import Engine
+from cluster.types import Engine, Says, says_nothing
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import EngineError, LearnersLostError, WeightSyncError
 from spag_ray.game.rules import Role
@@ -54,6 +55,7 @@ class LearningPolicy:
         self.roles = roles
         self.version = 0
         self.model = model
+        self.says: Says = says_nothing  # is told what a start of learners waits for
         self.learners: LearnerGroup | None = None
         self._config = config
         self._folder = folder
@@ -69,7 +71,8 @@ class LearningPolicy:
         """The version of the next published weights."""
         return self.version + 1
 
-    def start_learners(self) -> None:
+    def place_learners(self) -> None:
+        """Ask for the learners' processes, and wait for nothing."""
         self.training.forget()
         label = "learner" if self.name == "policy" else f"learner-{self.name}"
         self.learners = LearnerGroup(
@@ -80,10 +83,28 @@ class LearningPolicy:
             f"{label}-{self._folder.name}",
             self._reservation,
             advice=lambda: memory_advice(self._config, self.model),
+            says=partial(self.says, label),
         )
         if self._config.sync.channel != "object_store":
             workers = self._config.engine.tensor_parallel_size
             self._direct = DirectChannel(self.learners, self._config.sync, workers)
+
+    def prepare_learners(self) -> None:
+        """The part of their start that uses no GPU."""
+        assert self.learners is not None
+        self.learners.prepare()
+
+    @property
+    def has_learners(self) -> bool:
+        """Whether they have started."""
+        return self.learners is not None and self.learners.has_started
+
+    def start_learners(self) -> None:
+        """What is left of their start; nothing if they have started."""
+        if self.learners is None:
+            self.place_learners()
+        if self.learners is not None and not self.learners.has_started:
+            self.learners.start()
 
     def check_learners(self) -> None:
         """Raises LearnersLostError for a rank that has died while idle."""

@@ -51,7 +51,7 @@ class ProgressLine:
 def describe(progress: Progress, stage_seconds: float) -> str:
     """The line. Rates and the time left are computed from the start of the stage."""
     minutes, seconds = divmod(int(progress.seconds), 60)
-    parts = [f"{minutes:02d}:{seconds:02d}", progress.stage]
+    parts = [f"{minutes:02d}:{seconds:02d}", progress.stage, *progress.waits]
     if progress.total:
         parts.append(f"{progress.done}/{progress.total} {progress.unit}")
     elif progress.done:  # of a stream, which continues while other stages are shown

@@ -24,6 +24,7 @@ class StatusBoard:
         self._progress = Progress()
         self._notes: deque[str] = deque(maxlen=MAX_NOTES)
         self._num_notes = 0
+        self._waits: dict[str, tuple[str, float]] = {}  # {part of the run: (what it waits for, since when)}
         self._began = time.perf_counter()
 
     def set_status(self, stage: str) -> None:
@@ -48,12 +49,20 @@ class StatusBoard:
             version=self._version(),
         )
 
+    def waits_for(self, part: str, what: str | None) -> None:
+        """What a part of the run waits for from now on, or None. Whoever waits says so, also from other threads."""
+        if what is None:
+            self._waits.pop(part, None)
+        elif self._waits.get(part, ("",))[0] != what:
+            self._waits[part] = what, time.perf_counter()
+
     def note(self, text: str) -> None:
         """A line that every display of the run shows once."""
         self._notes.append(text)
         self._num_notes += 1
 
     def progress(self, is_paused: bool) -> Progress:
-        seconds = time.perf_counter() - self._began
-        progress = replace(self._progress, seconds=seconds, is_paused=is_paused)
+        now = time.perf_counter()
+        waits = tuple(f"{part}: {what}, {now - since:.0f} s" for part, (what, since) in dict(self._waits).items())
+        progress = replace(self._progress, waits=waits, seconds=now - self._began, is_paused=is_paused)
         return replace(progress, notes=tuple(self._notes), num_notes=self._num_notes)

@@ -17,6 +17,7 @@ from cluster.buffer.stream import STAGE
 from cluster.handles import ActorHandle, remote_method
 from cluster.rollout.remote_policy import Pace, RemotePolicy
 from cluster.runtime.ray_session import collect_seldom, redirect_output
+from cluster.runtime.without_torch import without_torch
 from cluster.types import Engine, Seat
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import encode
@@ -43,8 +44,9 @@ class ArenaActor:
         buffer: BufferHandle,
     ) -> None:
         redirect_output(log_path)
-        # Imports for seconds, in which no heartbeat is answered: a start has more time for that than the first game.
-        import spag_ray.families.auto  # noqa: F401
+        # Imports for a second, in which no heartbeat is answered: a start has more time for that than the first game.
+        with without_torch(rules.game for rules in games):
+            import spag_ray.families.torch_free  # noqa: F401
 
         collect_seldom()
         self._name = name

@@ -23,6 +23,7 @@ from spag_ray.config.engine import EngineConfig
 from spag_ray.errors import EngineError
 from spag_ray.weights.snapshot import Bucket
 
+STARTING, IMPORTING = "starting its process", "importing"  # phases of a start; the engine itself names the next ones
 _NOT_STARTED = "this engine was asked to work before it was started"
 
 
@@ -42,6 +43,7 @@ class EngineActor:
         self._is_updating = False  # from `begin_update` until a whole version has been loaded, on whatever way
         self._load_lock = asyncio.Lock()
         self._loaded: tuple[int, int] | None = None  # by `load`: (version, bytes)
+        self._phase = STARTING
 
     def __repr__(self) -> str:
         """The name in Ray's dashboard and messages."""
@@ -52,8 +54,9 @@ class EngineActor:
     ) -> int:
         """Load the model; returns the version it plays. Raises EngineError with the cause, and ModelError."""
         set_environment(config.env)
+        self._phase = IMPORTING
         try:
-            self._policy = await start_engine(model, config, name, version, seed, channel)
+            self._policy = await start_engine(model, config, name, version, seed, channel, self._enters)
         except EngineError as error:
             told = start_fault(str(error), self._log.text(), config.num_gpus > 0)
             raise type(error)(f"{told}; the whole trace is in {self._log.path}") from error
@@ -66,8 +69,13 @@ class EngineActor:
         """See RequestQueue."""
         return await self._open_queue.exchange(client, requests, cancelled, gather_s)
 
-    async def pulse(self) -> None:
-        """Answered on a thread of its own (see Pulse): shows that the process runs, even if other calls are held up."""
+    def _enters(self, phase: str) -> None:
+        self._phase = phase
+
+    async def pulse(self) -> str:
+        """What the start is doing. Answered on a thread of its own (see Pulse): shows that the process runs, even if
+        other calls are held up."""
+        return self._phase
 
     async def heartbeat(self, hold_s: float = 0.0) -> tuple[int, float]:
         """(turns under way, seconds since one was answered); (0, 0.0) while the engine loads weights. Answers after
@@ -185,15 +193,23 @@ class Pulse:
         self._handle = handle
         self._timeout_s = timeout_s
         self._felt: float | None = None
+        self.phase = STARTING  # as it said last
         self._asked = self._ask()
 
     def is_felt(self) -> bool:
         """False after `timeout_s` without an answer. Raises Ray's error if the process has ended."""
         if ray.wait([self._asked], timeout=0)[0]:
-            ray.get(self._asked)
+            self.phase = ray.get(self._asked)
             self._felt = time.monotonic()
             self._asked = self._ask()
         return self._felt is None or time.monotonic() - self._felt < self._timeout_s
 
-    def _ask(self) -> Ref[None]:
+    def _ask(self) -> Ref[str]:
         return self._handle.pulse.options(concurrency_group=self.GROUP).remote()
+
+
+def slowest(pulses: Sequence[Pulse]) -> str:
+    """What the engine that is furthest behind does, of those that start together."""
+    begins = (STARTING, IMPORTING)
+    phases = [pulse.phase for pulse in pulses]
+    return next((phase for phase in begins if phase in phases), phases[0])

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import ray
 
 from actors.arena import Rules
-from actors.models import load_tokenizer
 from cluster.buffer.buffer_actor import BufferActor, BufferHandle
 from cluster.buffer.buffer_client import Buffer
 from cluster.buffer.buffer_metrics import BufferMetrics
@@ -24,6 +23,7 @@ from cluster.planning.reservation import Reservation, reservation_of
 from cluster.rollout.arenas import Arenas, game_within_s
 from cluster.run.control import RunControl
 from cluster.run.health import Health
+from cluster.runtime.without_torch import light_tokenizer
 from cluster.schedules.collapse_watch import CollapseWatch
 from cluster.schedules.exploitability import Exploitability
 from cluster.schedules.frozen import FrozenOpponents
@@ -108,7 +108,7 @@ def build_parts(
     restarts = RestartBudget(config.supervision, recorder, status.note)
     reservation = Reservation(config.cluster, reservation_of(folder), status.note, control.check_stop)
 
-    tokenizer, template = load_tokenizer(model), load_template(config.prompts)
+    tokenizer, template = light_tokenizer(model, games.values()), load_template(config.prompts)
     renderers = {
         each.game.full_name: renderer_of(each, tokenizer, games[each.game.full_name]) for each in config.each_game
     }
@@ -135,8 +135,8 @@ def build_parts(
         *of_arena,
         game_within_s=game_within_s(config),
     )
-    fleet = Fleet(config, folder, arenas, recorder, restarts, reservation)
-    publisher = Publisher(config, lease, policies, fleet, arenas)
+    fleet = Fleet(config, folder, arenas, recorder, restarts, reservation, says=status.waits_for)
+    publisher = Publisher(config, lease, policies, fleet, arenas, status.waits_for)
     elastic = ElasticEngines(config.engine, fleet, policies, status.note)
     health = Health(
         control=control,

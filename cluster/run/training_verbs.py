@@ -40,9 +40,10 @@ class Trainer:
         self._parts.status.set_status("waiting for free CPUs and GPUs")
         self._parts.reservation.reserve(bundles_of(self.config))
         self._parts.status.set_status("starting engines and learner")
-        for policy in self._parts.policies:
-            count = self.config.engine.min_engines
-            self._parts.fleet.start(policy.model, policy.name, policy.name, count, policy)
+        with self._parts.publisher.learners_beside():
+            for policy in self._parts.policies:
+                count = self.config.engine.min_engines
+                self._parts.fleet.start(policy.model, policy.name, policy.name, count, policy)
         self._parts.publisher.start_learners()
 
     def checkpoint_is_due(self, num_versions: int) -> bool:

@@ -21,6 +21,7 @@ from cluster.tracking.prometheus import Exporter
 from cluster.tracking.wandb import WandbRun
 from spag_ray.config.parts import TrackingConfig
 from spag_ray.errors import RunFolderError
+from spag_ray.host.hidden_packages import hidden
 from spag_ray.results.game_names import TABOO_NAMES, GameNames
 from spag_ray.results.lines import Line, parse_line
 from spag_ray.results.metric_lines import MetricLines
@@ -139,7 +140,8 @@ class Drawer(Protocol):
 
 
 def _event_file(folder: Path) -> Drawer:
-    from cluster.tracking.tensorboard import EventFile  # imports torch, which only the run's process should load
+    with hidden("torch"):  # tensorboardX would import it: 2 s, for tensors that nobody gives to it
+        from cluster.tracking.tensorboard import EventFile
 
     return EventFile(folder)
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
+from transformers import LlamaForCausalLM, LlamaModel
+
+from spag_ray.families.torch_free import AlibiLlamaConfig
 
 
 def alibi_slopes(num_heads: int) -> list[float]:
@@ -24,13 +26,6 @@ def alibi_slopes(num_heads: int) -> list[float]:
     power = 2 ** math.floor(math.log2(num_heads))
     slopes = [2.0 ** (-8 * k / power) for k in range(1, power + 1)]
     return slopes + [2.0 ** (-4 * k / power) for k in range(1, 2 * (num_heads - power), 2)]
-
-
-class AlibiLlamaConfig(LlamaConfig):
-    """Llama's keys; those of rotary positions are not used."""
-
-    model_type = "alibi_llama"
-    alibi = True  # read by vLLM, and by learners/packing.py
 
 
 class AlibiLlamaModel(LlamaModel):

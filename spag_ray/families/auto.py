@@ -2,32 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from transformers import AutoModelForCausalLM
 
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from spag_ray.families.alibi_llama import AlibiLlamaForCausalLM
+from spag_ray.families.torch_free import AlibiLlamaConfig, AutoConfig, AutoTokenizer
 
-from spag_ray.errors import ModelError, reason_of
-from spag_ray.families.alibi_llama import AlibiLlamaConfig, AlibiLlamaForCausalLM
+__all__ = ["AutoConfig", "AutoModelForCausalLM", "AutoTokenizer"]
 
-__all__ = ["AutoConfig", "AutoModelForCausalLM", "AutoTokenizer", "needs_own_code", "read_tokenizer"]
-
-AutoConfig.register(AlibiLlamaConfig.model_type, AlibiLlamaConfig, exist_ok=True)
 AutoModelForCausalLM.register(AlibiLlamaConfig, AlibiLlamaForCausalLM, exist_ok=True)
-
-
-def read_tokenizer(folder: str) -> Any:
-    """The folder's tokenizer. Raises ModelError when transformers cannot read it."""
-    try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # the tokenizers library raises its own kind for a damaged file
-        if "trust_remote_code" in str(error):
-            raise needs_own_code(folder, "tokenizer") from error
-        raise ModelError(f"{folder}: the tokenizer cannot be read: {reason_of(error)}") from error
-
-
-def needs_own_code(folder: str, what: str) -> ModelError:
-    """transformers advises to run it."""
-    return ModelError(
-        f"{folder}: this {what} needs code of its own (auto_map in its configuration), which is never run; give a "
-        "model of a family that transformers has (docs/models.md)"
-    )

@@ -29,6 +29,7 @@ def test_a_local_ray_with_learners_and_an_engine_listens_on_loopback_only_and_lo
     with ray_session(ClusterConfig(num_cpus=2, object_store_gib=0.3)):
         num_before = len(listening_at(psutil.Process()))
         learners = LearnerGroup(str(tiny_model), learner_config, ObjectiveConfig(), str(tmp_path))
+        learners.start()
         engine = ray.remote(EngineActor).options(num_cpus=0.5, max_concurrency=64).remote(str(tmp_path / "engine.log"))
         ray.get(engine.start.remote(str(tiny_model), engine_config, "engine", 0, 0))
         for actor in (engine, ray.get_actor("learner-0")):

@@ -131,9 +131,10 @@ def test_an_engine_that_is_not_there_cannot_be_taken_out(make: Callable[..., Par
 
 def test_no_engine_is_added_for_a_policy_that_does_not_learn() -> None:
     policies = [SimpleNamespace(name="attacker"), SimpleNamespace(name="defender")]
-    run: Any = SimpleNamespace(_parts=SimpleNamespace(policies=policies))
+    run: Any = Run.__new__(Run)
+    run._parts = SimpleNamespace(policies=policies)
     with pytest.raises(InputError, match="no policy 'policy' learns; there are attacker, defender"):
-        Run.add_engine(run)
+        run.add_engine()
 
 
 def test_a_lost_engine_is_replaced_and_plays_the_newest_version(make: Callable[..., Parts]) -> None:

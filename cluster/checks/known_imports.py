@@ -1,0 +1,90 @@
+"""What an earlier command on this machine could import. Importing it again for the check takes 12 s of CPU time, and
+until the installed packages change the answer is the same.
+
+known = KnownImports(environment)
+if "vllm" not in known:
+    ...
+    known.add(["vllm"])
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from actors.models import cache_folder
+from spag_ray.host.whole_files import write_atomically
+
+FILE = "importable.json"
+MAX_PLACES = 8  # environments and versions that are remembered, those added to last
+_OWN = Path(__file__).resolve().parents[2]
+_MODULES = (".py", ".so", ".pth", ".dist-info", ".egg-info", ".egg-link")
+_HEEDED = ("LD_", "PYTHON", "CUDA", "NVIDIA", "VLLM_", "DS_", "HF_")  # variables that decide whether an import succeeds
+
+
+class KnownImports:
+    """Of this Python, with `environment` beside its own. What is known holds for the same packages (names and times of
+    change of what can be imported from the folders of sys.path, and of this program's modules), the same variables, and
+    the same boot, because a driver may change with it. A file that cannot be read or written is no error: everything is
+    then imported."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._file = cache_folder() / FILE
+        self._place = _place(environment)
+
+    def __contains__(self, module: str) -> bool:
+        return module in self._read().get(self._place, [])
+
+    def add(self, modules: Iterable[str]) -> None:
+        places = self._read()
+        known = places.pop(self._place, [])
+        places[self._place] = sorted({*known, *modules})
+        kept = dict(list(places.items())[-MAX_PLACES:])
+        with contextlib.suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._file, json.dumps(kept))
+
+    def _read(self) -> dict[str, list[str]]:
+        try:
+            found = json.loads(self._file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        is_ours = isinstance(found, dict) and all(isinstance(each, list) for each in found.values())
+        return found if is_ours else {}
+
+
+def _place(environment: Mapping[str, str]) -> str:
+    every = {**os.environ, **environment}
+    heeded = {name: value for name, value in every.items() if name.startswith(_HEEDED) or name in environment}
+    of = [sys.version, sys.executable, sorted(heeded.items()), _boot(), [list(_look(path)) for path in sys.path]]
+    return hashlib.sha256(json.dumps([*of, list(_own_modules())]).encode()).hexdigest()  # values may be secrets
+
+
+def _boot() -> str:
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    return ""
+
+
+def _look(path: str) -> Iterator[tuple[str, int]]:
+    """(name, time of the last change) of what can be imported from a folder of sys.path, or of the archive that it is.
+    An installation also writes a folder *.dist-info."""
+    folder = Path(path or ".")
+    with contextlib.suppress(OSError):
+        if not folder.is_dir():
+            yield path, folder.stat().st_mtime_ns
+            return
+        for name in sorted(os.listdir(folder)):
+            if name.endswith(_MODULES) or (folder / name / "__init__.py").is_file():
+                yield name, (folder / name).stat().st_mtime_ns
+
+
+def _own_modules() -> Iterator[tuple[str, int]]:
+    for floor in ("actors", "learners", "cluster", "spag_ray"):
+        for module in sorted((_OWN / floor).rglob("*.py")):
+            yield str(module), module.stat().st_mtime_ns

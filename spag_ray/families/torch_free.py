@@ -1,0 +1,40 @@
+"""What needs no torch: the families' configurations, and tokenizers. A process that runs no model reads its tokenizer
+with these alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import AutoConfig, AutoTokenizer, LlamaConfig
+
+from spag_ray.errors import ModelError, reason_of
+
+__all__ = ["AlibiLlamaConfig", "AutoConfig", "AutoTokenizer", "needs_own_code", "read_tokenizer"]
+
+
+class AlibiLlamaConfig(LlamaConfig):
+    """Llama's keys; those of rotary positions are not used."""
+
+    model_type = "alibi_llama"
+    alibi = True  # read by vLLM, and by learners/packing.py
+
+
+AutoConfig.register(AlibiLlamaConfig.model_type, AlibiLlamaConfig, exist_ok=True)
+
+
+def read_tokenizer(folder: str) -> Any:
+    """The folder's tokenizer. Raises ModelError when transformers cannot read it."""
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # the tokenizers library raises its own kind for a damaged file
+        if "trust_remote_code" in str(error):
+            raise needs_own_code(folder, "tokenizer") from error
+        raise ModelError(f"{folder}: the tokenizer cannot be read: {reason_of(error)}") from error
+
+
+def needs_own_code(folder: str, what: str) -> ModelError:
+    """transformers advises to run it."""
+    return ModelError(
+        f"{folder}: this {what} needs code of its own (auto_map in its configuration), which is never run; give a "
+        "model of a family that transformers has (docs/models.md)"
+    )
