@@ -34,7 +34,7 @@ def idle() -> dict[str, Any]:
         watched: list[Engine] = []
         tasks = Tasks()
         tasks.every(
-            BEAT_S, Heartbeats(SupervisionConfig(), lambda: watched, lambda name, fault: None).look, "heartbeats"
+            BEAT_S, Heartbeats(SupervisionConfig(), lambda: watched, lambda name, fault: None).poll, "heartbeats"
         )
         time.sleep(1.5)
         alone = cores(plane, 5.0)["driver"]  # the driver's own, with no engine to watch

@@ -110,7 +110,7 @@ class RunSide:
         for step in range(len(records) // 250):
             self._recorder.record(StepLine(f"spag-{1 + self.version // 100}", "policy", a_step(self.version, step)))
         self._recorder.record(SyncLine("policy", SyncReport(self.version, 0.1, ENGINES, 2**28)))
-        self._metrics.look()
+        self._metrics.sample()
 
     def close(self) -> None:
         self._recorder.close()

@@ -25,7 +25,7 @@ class BufferMetrics:
         self._by_game = by_game
         self._games: dict[tuple[str, str | None], int] = {}
 
-    def look(self, now: bool = False) -> None:
+    def sample(self, now: bool = False) -> None:
         """Record a sample. Does nothing if the last one is less than EVERY_S old, unless `now`."""
         if not now and time.monotonic() - self._looked_at < EVERY_S:
             return

@@ -22,7 +22,7 @@ MARGIN_S = 5.0
 
 
 class DrainedNodes:
-    """Call `look` again and again. `save_soon` asks for a checkpoint."""
+    """Call `poll` again and again. `save_soon` asks for a checkpoint."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class DrainedNodes:
         self._saved_for: set[str] = set()
         self._leaving: set[str] = set()  # engines
 
-    def look(self) -> None:
+    def poll(self) -> None:
         draining = draining_nodes()
         if not draining:
             return

@@ -25,7 +25,7 @@ AGAIN_AFTER_S = 60.0  # after an engine that found no room, or did not start
 
 
 class ElasticEngines:
-    """Call `look` again and again. One engine at a time joins or leaves, in a thread. `learner_waits`: see Load."""
+    """Call `scale` again and again. One engine at a time joins or leaves, in a thread. `learner_waits`: see Load."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class ElasticEngines:
         self._not_before_s = 0.0
         self.learner_waits: float | None = None
 
-    def look(self) -> None:
+    def scale(self) -> None:
         if self._changing is not None and self._changing.is_alive():
             return
         num_pending, in_thread = self._fleet.num_pending(), self._fleet.tasks.start

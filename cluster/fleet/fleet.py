@@ -80,7 +80,7 @@ class Fleet:
         self._ended: set[str] = set()  # pools that are no longer used
         self._num_added = 0
         arenas.serve(self.roster.members)
-        self.tasks.every(BEAT_S, self._heartbeats.look, "heartbeats")
+        self.tasks.every(BEAT_S, self._heartbeats.poll, "heartbeats")
 
     @property
     def records(self) -> list[EngineRecord]:

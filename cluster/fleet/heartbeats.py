@@ -28,7 +28,7 @@ class _Beat:
 
 
 class Heartbeats:
-    """Call `look` again and again. `engines`: those that are up; `lost` is called with the name of one that is dead or
+    """Call `poll` again and again. `engines`: those that are up; `lost` is called with the name of one that is dead or
     stuck, and why."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Heartbeats:
         """{engine: the turns that it had to answer at its last heartbeat}"""
         return dict(self._num_pending)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         engines = {engine.name: engine for engine in self._engines()}
         self._beats = {name: self._beats.get(name) or self._ask(engine) for name, engine in engines.items()}
         self._num_pending = {name: count for name, count in self._num_pending.items() if name in engines}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from cluster.handles import Ref
 from cluster.rollout.arena_actor import ArenaActor, ArenaHandle
 from cluster.rollout.shards import shares
 from cluster.runtime.locks import RankedLock
-from cluster.runtime.ray_session import NoAnswerError, get
+from cluster.runtime.ray_session import NoAnswerError, get, is_unavailable
 from cluster.supervision.actor_watch import ActorWatch
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.types import Engine
@@ -74,7 +74,7 @@ class Arenas:
         those that are gone get no more requests."""
         with self._lock:
             members = self._members()
-            calls = [call for pool in pools for call in self._share_out(pool, members.get(pool) or Members(""))]
+            calls = _all(self._share_out(pool, members.get(pool) or Members("")) for pool in pools)
         self._wait_for(calls)
 
     @contextlib.contextmanager
@@ -82,28 +82,28 @@ class Arenas:
         """While the block waits for room for these engines of a pool, the games' own wait for them does not count."""
         self._without_room |= dict.fromkeys(names, (pool, policy))
         for name in names:
-            self._wait_for([arena.wait_for_room.remote(pool, policy, name) for arena in self.handles])
+            self._wait_for({arena.wait_for_room.remote(pool, policy, name): arena for arena in self.handles})
         try:
             yield
         finally:
             for name in names:
                 self._without_room.pop(name)
-                self._wait_for([arena.found_room.remote(pool, policy, name) for arena in self.handles])
+                self._wait_for({arena.found_room.remote(pool, policy, name): arena for arena in self.handles})
 
     def wait_until_empty(self, engine: Engine, gives_up: Callable[[], bool] = lambda: False) -> None:
         """Returns when an engine that takes no new games has none left, or when `gives_up` says so. Raises
         NoAnswerError when that takes longer than any game."""
         with self._lock:
-            calls = [
-                handle.drain.remote(engine.pool, engine.name)
+            calls = {
+                handle.drain.remote(engine.pool, engine.name): handle
                 for handle, told in zip(self.handles, self._told, strict=True)
                 if engine.name in told.get(engine.pool, {})
-            ]
+            }
         within_s = self._watch.answer_within_s + self._game_within_s
-        deadline, left = time.monotonic() + within_s, calls
+        deadline, left = time.monotonic() + within_s, list(calls)
         while left and not gives_up():
             done, left = ray.wait(left, num_returns=len(left), timeout=1.0)
-            self._wait_for(done)
+            self._wait_for({call: calls[call] for call in done})
             if left and time.monotonic() > deadline:
                 raise NoAnswerError(f"the games of {engine.name} have not ended within {within_s:g} s")
 
@@ -111,7 +111,7 @@ class Arenas:
         """Start no game while paused; those under way are finished."""
         with self._lock:
             self._is_paused = is_paused
-            calls = [(arena.pause if is_paused else arena.resume).remote() for arena in self.handles]
+            calls = {(arena.pause if is_paused else arena.resume).remote(): arena for arena in self.handles}
         self._wait_for(calls)
 
     def replace(self, index: int, name: str, error: BaseException) -> ArenaHandle:
@@ -125,11 +125,11 @@ class Arenas:
         with self._lock:
             self.handles[index] = handle = self._start(index)
             self._told[index] = {}
-            calls = [handle.pause.remote()] if self._is_paused else []
-            calls += [call for pool, members in self._members().items() for call in self._share_out(pool, members)]
+            calls = {handle.pause.remote(): handle} if self._is_paused else {}
+            calls |= _all(self._share_out(pool, members) for pool, members in self._members().items())
         self._wait_for(calls)
         for engine_name, seat in list(self._without_room.items()):
-            self._wait_for([handle.wait_for_room.remote(*seat, engine_name)])
+            self._wait_for({handle.wait_for_room.remote(*seat, engine_name): handle})
         return handle
 
     def stop(self, stage: str, plays: Mapping[Ref[int], int]) -> None:
@@ -149,23 +149,27 @@ class Arenas:
                 ray.kill(handle)
             self.handles, self._told = [], []
 
-    def _wait_for(self, calls: Sequence[Ref[None]]) -> None:
+    def _wait_for(self, calls: Mapping[Ref[None], ArenaHandle]) -> None:
         """Returns when these arenas have done it, which takes no time itself. One that is dead, or found to hang
         (actor_watch.py), is skipped: the code that waits for its games replaces it, and `replace` brings the new one up
-        to date. Raises NoAnswerError if one that lives does not answer."""
-        for call in calls:
-            with contextlib.suppress(ray.exceptions.RayActorError):
+        to date. One that Ray cannot reach may have missed what it was told, so it is killed. Raises NoAnswerError if
+        one that lives does not answer."""
+        for call, handle in calls.items():
+            try:
                 get(call, self._watch.answer_within_s)
+            except ray.exceptions.RayActorError as error:
+                if is_unavailable(error):
+                    ray.kill(handle)
 
-    def _share_out(self, pool: str, members: Members) -> list[Ref[None]]:
+    def _share_out(self, pool: str, members: Members) -> dict[Ref[None], ArenaHandle]:
         """Tell each arena what has changed in its shares of a pool's engines. The caller holds the lock."""
-        engines, calls = members.engines, []
+        engines, calls = members.engines, dict[Ref[None], ArenaHandle]()
         there = {engine.name for engine, _ in engines}
         for index, (handle, told_of) in enumerate(zip(self.handles, self._told, strict=True)):
             told = told_of.setdefault(pool, {})
             for gone in told.keys() - there:
                 del told[gone]
-                calls.append(handle.drop.remote(pool, gone))
+                calls[handle.drop.remote(pool, gone)] = handle
             mine = shares(index, len(self._told), len(engines))
             changed = []
             for place, (engine, is_open) in enumerate(engines):
@@ -175,7 +179,7 @@ class Arenas:
                     told[engine.name] = now
                     changed.append((engine, *now))
             if changed:
-                calls.append(handle.share.remote(pool, members.policy, changed))
+                calls[handle.share.remote(pool, members.policy, changed)] = handle
         return calls
 
     def _start(self, index: int) -> ArenaHandle:
@@ -185,6 +189,10 @@ class Arenas:
         handle: ArenaHandle = actor.remote(name, f"{self._log_folder}/{name}.log", *self._arguments)
         self._watch.watch(name, handle)
         return handle
+
+
+def _all(calls: Iterable[dict[Ref[None], ArenaHandle]]) -> dict[Ref[None], ArenaHandle]:
+    return {call: handle for each in calls for call, handle in each.items()}
 
 
 def game_within_s(config: RunConfig) -> float:

@@ -41,7 +41,7 @@ class Health:
         self.fleet.tasks.check()
         self.watch.check()
         self._poll_buffer()
-        self.buffer_metrics.look()
+        self.buffer_metrics.sample()
         for policy in self.policies:
             policy.check_learners()
         self.publisher.admit()

@@ -23,7 +23,7 @@ from cluster.planning.reservation import Reservation, reservation_of
 from cluster.rollout.arenas import Arenas, game_within_s
 from cluster.run.control import RunControl
 from cluster.run.health import Health
-from cluster.runtime.without_torch import light_tokenizer
+from cluster.runtime.without_torch import tokenizer_without_torch
 from cluster.schedules.collapse_watch import CollapseWatch
 from cluster.schedules.exploitability import Exploitability
 from cluster.schedules.frozen import FrozenOpponents
@@ -108,7 +108,7 @@ def build_parts(
     restarts = RestartBudget(config.supervision, recorder, status.note)
     reservation = Reservation(config.cluster, reservation_of(folder), status.note, control.check_stop)
 
-    tokenizer, template = light_tokenizer(model, games.values()), load_template(config.prompts)
+    tokenizer, template = tokenizer_without_torch(model, games.values()), load_template(config.prompts)
     renderers = {
         each.game.full_name: renderer_of(each, tokenizer, games[each.game.full_name]) for each in config.each_game
     }

@@ -89,8 +89,8 @@ class Run(Actor):
     def train(self) -> list[Match]:
         """The whole of SPAG; see training.py."""
         with self._ending():
-            self._parts.fleet.tasks.every(LOOK_EVERY_S, self._parts.elastic.look, "elastic-engines")
-            self._parts.fleet.tasks.every(LOOK_EVERY_S, self._parts.drained.look, "drained-nodes")
+            self._parts.fleet.tasks.every(LOOK_EVERY_S, self._parts.elastic.scale, "elastic-engines")
+            self._parts.fleet.tasks.every(LOOK_EVERY_S, self._parts.drained.poll, "drained-nodes")
             return train(self._trainer)
 
     @actor_method

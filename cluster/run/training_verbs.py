@@ -87,7 +87,7 @@ class Trainer:
 
         def show(name: str, done: int, total: int, loss: float | None) -> None:
             self._parts.status.show_steps(name, done, total, loss)
-            self._parts.ground.buffer_metrics.look()
+            self._parts.ground.buffer_metrics.sample()
             self.recovery.between_steps(stage)
 
         for policy in self._parts.policies:
@@ -155,7 +155,7 @@ class Trainer:
 
     def look_for_collapse(self, stage: Stage) -> None:
         """The part of `evaluate` that plays nothing: it looks at what was measured before."""
-        self._parts.collapse.look(stage)
+        self._parts.collapse.check(stage)
 
     def is_mid_stage(self) -> bool:
         """Whether the learners' weights are from the middle of a stage, which resumes with its next step."""

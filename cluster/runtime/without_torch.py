@@ -20,7 +20,7 @@ def without_torch(games: Iterable[object]) -> contextlib.AbstractContextManager[
     return hidden("torch") if is_actor and are_shipped else contextlib.nullcontext()
 
 
-def light_tokenizer(folder: str, games: Iterable[object]) -> Any:
+def tokenizer_without_torch(folder: str, games: Iterable[object]) -> Any:
     """`load_tokenizer` in such a block."""
     with without_torch(games):
         return load_tokenizer(folder)

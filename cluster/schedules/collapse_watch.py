@@ -40,7 +40,7 @@ class CollapseWatch:
         self._status = status
         self._games = games or {None: TABOO_NAMES}
 
-    def look(self, stage: Stage) -> None:
+    def check(self, stage: Stage) -> None:
         """Judge a stage that has been evaluated, with those before it. Raises CollapseError for a new alarm if the run
         is to stop and has a round left."""
         action = self._config.self_play.on_collapse

@@ -57,7 +57,7 @@ def play_round(
     began = time.perf_counter()
     _play_all(ground, stage, len(all_tasks), tasks, seats)
     seconds = time.perf_counter() - began
-    ground.buffer_metrics.look(now=True)
+    ground.buffer_metrics.sample(now=True)
     count = ground.buffer.get(ground.buffer.handle.count.remote(stage))
     ground.recorder.record(_play_line(stage, ground.version, count, seconds))
     episodes = [decode(data) for data in ground.buffer.get(ground.buffer.handle.take.remote(stage))]

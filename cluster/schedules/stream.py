@@ -35,7 +35,7 @@ def streaming(
     spec = StreamSpec(words, config.stream, config.seed, opponents, versions)
     resumed = None if cursor is None else {**cursor, "versions": versions}
     ground.buffer.get(ground.buffer.handle.open_stream.remote(spec, resumed))
-    ground.buffer_metrics.look(now=True)
+    ground.buffer_metrics.sample(now=True)
     stream = Stream(ground, seats)
     try:
         yield stream

@@ -115,12 +115,12 @@ class ActorWatch:
             while not self._stopped.wait(BEAT_S):
                 with self._lock:
                     for each in list(self._watched):
-                        self._look(each)
+                        self._check(each)
         except BaseException as error:
             if not self._stopped.is_set():
                 self._failure = error
 
-    def _look(self, each: _Watched) -> None:
+    def _check(self, each: _Watched) -> None:
         if each.life is not None and ray.wait([each.life], timeout=0)[0]:
             with contextlib.suppress(ray.exceptions.RayActorError):  # those who wait for it see that too
                 ray.get(each.life)

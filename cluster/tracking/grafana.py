@@ -98,6 +98,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
     "Faults and checkpoints": (
         Panel("Restarts", ("restarts_total",), rare=True),
         Panel("Engines", ("engines_joined_total", "engines_lost_total", "engines_left_total"), rare=True),
+        Panel("Changes of engines' states", ("engine_changes_total",), ("state",), rare=True),
         Panel("Resumes from a checkpoint", ("resumes_total",), rare=True),
         Panel("Logs damaged", ("log_damage_total",), rare=True),
         Panel("Logs set aside", ("logs_set_aside_total",), rare=True),

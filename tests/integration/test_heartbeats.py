@@ -60,7 +60,7 @@ def test_a_heart_that_stops_is_noticed(beat: Any, fault: str | None) -> None:
 
     beats = Heartbeats(SupervisionConfig(heartbeat_timeout_s=2, engine_stall_s=5), lambda: watched, lost)
     tasks = Tasks()
-    tasks.every(BEAT_S, beats.look, "heartbeats")
+    tasks.every(BEAT_S, beats.poll, "heartbeats")
     deadline = time.monotonic() + (15 if fault else 4)
     while not found and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -83,13 +83,13 @@ def test_engines_that_die_are_found_each_once() -> None:
 
     beats = Heartbeats(SupervisionConfig(heartbeat_timeout_s=60), lambda: watched, lost)
     for engine in engines:
-        beats.look()
+        beats.poll()
         ray.kill(engine.handle)
         deadline = time.monotonic() + 10
         while engine.name not in found and time.monotonic() < deadline:
-            beats.look()
+            beats.poll()
             time.sleep(0.1)
-    beats.look()
+    beats.poll()
     assert found == ["engine-0", "engine-1"]
 
 

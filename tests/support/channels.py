@@ -211,6 +211,7 @@ class LocalHandle:
         self.actor._policy = self.policy
         self.actor._queue = SimpleNamespace(touch=lambda: None, num_pending=3, idle_s=9.0)
         self.actor._num_loads, self.actor._is_updating = 0, False
+        self.actor._load_lock, self.actor._loaded = asyncio.Lock(), None
         self.dies_at: str | None = None
         self.hangs_at: str | None = None
         self.refuses_at: str | None = None

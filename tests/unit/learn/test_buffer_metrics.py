@@ -33,7 +33,7 @@ def sampler_of(buffer: ReplayBuffer, folder: Path) -> BufferMetrics:
 
 
 def test_it_looks_once_in_a_while_and_now_where_it_has_to(buffer: ReplayBuffer, tmp_path: Path) -> None:
-    look = sampler_of(buffer, tmp_path).look
+    look = sampler_of(buffer, tmp_path).sample
     look()
     look()
     assert len(records_of(tmp_path, "buffer")) == 1
@@ -42,7 +42,7 @@ def test_it_looks_once_in_a_while_and_now_where_it_has_to(buffer: ReplayBuffer, 
 
 
 def test_games_are_written_down_when_there_are_new_ones(buffer: ReplayBuffer, tmp_path: Path) -> None:
-    look = sampler_of(buffer, tmp_path).look
+    look = sampler_of(buffer, tmp_path).sample
     buffer.add([encode(replace(game(0, Outcome.ATTACKER_WINS), stage="spag-1"))])
     look(now=True)
     look(now=True)
@@ -59,14 +59,14 @@ def test_a_streams_permits_and_ages_are_in_the_line(buffer: ReplayBuffer, tmp_pa
     for task in stream.lease("arena-0", 2):
         finish(stream, task)
     stream.take()
-    sampler_of(buffer, tmp_path).look()
+    sampler_of(buffer, tmp_path).sample()
     (line,) = records_of(tmp_path, "buffer")
     assert (line["begun"], line["lost"], line["lag_0"], line["lag_1"]) == (2, 0, 2, 0)
 
 
 def test_of_several_games_each_has_a_line_of_its_own(buffer: ReplayBuffer, tmp_path: Path) -> None:
     handle: Any = here(buffer)
-    look = BufferMetrics(Buffer(handle, tmp_path, 1.0), Recorder(tmp_path), max_lag=1, by_game=True).look
+    look = BufferMetrics(Buffer(handle, tmp_path, 1.0), Recorder(tmp_path), max_lag=1, by_game=True).sample
     games = [replace(game(number, Outcome.TIED), stage="spag-1") for number in range(3)]
     buffer.add([encode(replace(each, game="kuhn" if each.number else "taboo")) for each in games])
     look(now=True)

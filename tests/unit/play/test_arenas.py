@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 
 from cluster.rollout import arenas as arenas_module
 from cluster.rollout.arenas import Arenas, Members
@@ -35,7 +36,7 @@ class FakeArena:
             del self.engines[arguments[1]]
         if method == "drain":
             assert not self.engines[arguments[1]][1], "it takes no new games before it is waited for"
-        return method
+        return f"{method} {id(self)} {len(self.calls)}"
 
 
 class Pools:
@@ -170,3 +171,19 @@ def test_after_the_end_nothing_is_told(arenas: Arenas, pools: Pools) -> None:
     arenas.close()
     pools.drop(all_engines[0])
     pools.join(all_engines)
+
+
+def test_an_arena_that_could_not_be_reached_is_killed_because_it_may_have_missed_what_it_was_told(
+    arenas: Arenas, pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[Any] = []
+    lost: Any = arenas.handles[1]
+
+    def get(call: str, timeout_s: float) -> None:
+        if str(id(lost)) in call:
+            raise ray.exceptions.ActorUnavailableError("the network", None)
+
+    monkeypatch.setattr(arenas_module, "get", get)
+    monkeypatch.setattr(arenas_module.ray, "kill", killed.append)
+    pools.join(engines(3))
+    assert killed == [lost]

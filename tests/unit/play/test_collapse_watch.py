@@ -45,7 +45,7 @@ class Watched:
         """The share of frozen opponents after each stage."""
         shares = []
         for stage in self.stages:
-            self.watch.look(stage)
+            self.watch.check(stage)
             shares.append(self.watch.mix_share)
         return shares
 
@@ -91,7 +91,7 @@ def test_a_run_that_is_resumed_comes_to_the_same_share_and_says_nothing_twice(tm
     assert before.looks()[-1] == 0.25
     before.recorder.close()
     after = Watched(tmp_path, (8, 30, 36), **doing("mix"))
-    after.watch.look(after.stages[-1])
+    after.watch.check(after.stages[-1])
     assert after.watch.mix_share == 0.25
     assert len(after.lines) == 1
     assert len(after.notes) == 1, "who watches the new attempt is told"
@@ -103,7 +103,7 @@ def test_a_run_stops_at_the_alarm_and_again_where_it_is_resumed_to_stop(tmp_path
         with pytest.raises(CollapseError, match=r"^spag-2: ties 0\.90, outside .*; self_play\.on_collapse: stop ends"):
             run.looks()
     assert run.lines == [("spag-2", True, "stop")]
-    run.watch.look(run.stages[3])  # it went on with `warn` for a round: the alarm is an old one
+    run.watch.check(run.stages[3])  # it went on with `warn` for a round: the alarm is an old one
 
 
 def test_after_the_last_round_there_is_nothing_to_stop(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_the_base_model_counts_where_self_play_begins_with_it(tmp_path: Path) ->
     from_base.looks()
     assert from_base.lines == [("spag-2", True, "warn")]
     imitated = Watched(tmp_path / "imitated", (8, 30, 36), **doing("warn"))
-    imitated.watch.look(BASE)
+    imitated.watch.check(BASE)
     assert imitated.lines == []
 
 
@@ -133,7 +133,7 @@ def test_the_entropy_of_rounds_is_looked_at_and_that_of_imitation_is_not(tmp_pat
     for stage, entropy in (("imitated", 9.0), ("spag-1", 3.0), ("spag-2", 1.0), ("spag-3", 1.0)):
         for number in range(1, 5):
             run.recorder.record(StepLine(stage, "policy", StepReport(number, entropy=entropy + 0.1 * number)))
-        run.watch.look(Stage.parse(stage))
+        run.watch.check(Stage.parse(stage))
     assert run.lines == [("spag-3", True, "warn")]
     assert "entropy 1.25" in run.notes[0]
     assert "of spag-1 for two stages" in run.notes[0]
@@ -152,6 +152,6 @@ def test_figures_of_several_games_are_watched_game_by_game(tmp_path: Path) -> No
     status = StatusBoard(lambda: 1)
     watch = CollapseWatch(config, tmp_path, matches, Recorder(tmp_path), status, names_by_game(config))
     for stage in stages:
-        watch.look(stage)
+        watch.check(stage)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert {line["figure"] for line in lines} == {"kuhn: ties"}

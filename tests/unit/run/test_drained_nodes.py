@@ -67,11 +67,11 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_an_engine_leaves_once_and_a_planned_one_comes_back_when_the_node_is_gone(cluster: SimpleNamespace) -> None:
     engines = FakeFleet(engine("planned", "a"), engine("extra", "a", is_extra=True), engine("stays", "b"))
     nodes, _ = drained(engines)
-    nodes.look()
+    nodes.poll()
     assert engines.done == []
     cluster.draining = {"a": 0.0}
-    nodes.look()
-    nodes.look()
+    nodes.poll()
+    nodes.poll()
     assert engines.done == [
         "planned leaves: its node a is drained",
         "planned comes back",
@@ -83,23 +83,23 @@ def test_an_engine_leaves_once_and_a_planned_one_comes_back_when_the_node_is_gon
 def test_the_only_engine_of_a_pool_plays_on(cluster: SimpleNamespace) -> None:
     engines = FakeFleet(engine("only", "a"), engine("other pool", "b", pool="past"))
     cluster.draining = {"a": 0.0}
-    drained(engines)[0].look()
+    drained(engines)[0].poll()
     assert engines.done == []
 
 
 def test_an_engine_leaves_before_the_deadline(cluster: SimpleNamespace) -> None:
     engines = FakeFleet(engine("leaves", "a", is_extra=True), engine("stays", "b"))
     cluster.draining = {"a": time.time() + 60}
-    drained(engines)[0].look()
+    drained(engines)[0].poll()
     assert 0 < engines.within_s <= 60 - MARGIN_S
 
 
 def test_a_run_is_saved_once_for_each_node_of_a_learner(cluster: SimpleNamespace) -> None:
     nodes, said = drained(FakeFleet(), frozenset(["a", "b"]))
     cluster.draining = {"c": 0.0}
-    nodes.look()
+    nodes.poll()
     assert said == []
     for draining in ({"a": 0.0}, {"a": 0.0}, {"a": 0.0, "b": 0.0}):
         cluster.draining = draining
-        nodes.look()
+        nodes.poll()
     assert said.count("save") == 2

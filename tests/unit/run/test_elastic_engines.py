@@ -71,7 +71,7 @@ def test_engines_come_with_the_load_and_go_with_it(clock: SimpleNamespace) -> No
     numbers, scaled = [], elastic(engines, [])
     for num_turns in (20, 20, 20, 2, 2, 2):
         engines.num_turns = num_turns
-        scaled.look()
+        scaled.scale()
         numbers.append(len(engines.records))
     assert numbers == [2, 3, 3, 2, 1, 1]
     assert [each.name for each in engines.records] == ["engine-0"], "the first stays"
@@ -82,14 +82,14 @@ def test_an_engine_that_finds_no_room_is_asked_for_again_a_minute_later(clock: S
     scaled = elastic(engines, notes)
     engines.refused = EngineError("no room for 1 GPU")
     for clock.s in (0, 30, 59):
-        scaled.look()
+        scaled.scale()
     assert notes == ["no engine was added, the run continues with the engines that it has: no room for 1 GPU"]
     engines.refused, clock.s = None, 61
-    scaled.look()
+    scaled.scale()
     assert len(engines.records) == 2
 
 
 def test_a_plain_number_of_engines_is_left_alone(clock: SimpleNamespace) -> None:
     engines: Any = FakeFleet(num_turns=20)
-    ElasticEngines(EngineConfig(num_engines=1, max_num_seqs=8), engines, [POLICY], print).look()
+    ElasticEngines(EngineConfig(num_engines=1, max_num_seqs=8), engines, [POLICY], print).scale()
     assert len(engines.records) == 1
