@@ -69,7 +69,10 @@ class LearnerError(SpagError):
 
 
 class LearnersLostError(LearnerError):
-    """A rank of a learner group died or hangs: the group cannot be used any more."""
+    """A rank of a learner group died or hangs: the group cannot be used any more. `stopped`: the names of engines that
+    were stopped for it, because they have a part of a version."""
+
+    stopped: tuple[str, ...] = ()
 
 
 def reason_of(error: BaseException) -> str:

@@ -16,6 +16,7 @@ from cluster.fleet.engine_record import EngineRecord
 from cluster.fleet.fleet import Fleet
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.runtime.nodes import draining_nodes, node_of, ray_nodes
+from cluster.types import Engine
 
 LEAVE_WITHIN_S = 120.0  # where Ray gives no deadline
 MARGIN_S = 5.0
@@ -43,13 +44,17 @@ class DrainedNodes:
         if not draining:
             return
         self._save_for(draining)
-        on_nodes = {each: node_of(each.process.handle) for each in self._fleet.records if each.is_up}
-        staying = {each.pool for each, node in on_nodes.items() if node not in draining}
-        for record, node in on_nodes.items():
-            if node in draining and record.pool in staying and record.name not in self._leaving:
-                self._leaving.add(record.name)
-                leave = partial(self._leave, record, node, draining[node])
-                self._fleet.tasks.start(f"leave-{record.name}", leave)
+        with self._fleet.roster.lock:
+            up = [(each, each.process) for each in self._fleet.records if each.is_up]
+        on_nodes = [(record, engine, node_of(engine.handle)) for record, engine in up]
+        staying = {
+            each.pool for each, _, node in on_nodes if node not in draining and each.may_play and not each.leaving
+        }
+        for record, engine, node in on_nodes:
+            if node in draining and record.pool in staying and engine.name not in self._leaving:
+                self._leaving.add(engine.name)
+                leave = partial(self._leave, record, engine, node, draining[node])
+                self._fleet.tasks.start(f"leave-{engine.name}", leave)
 
     def _save_for(self, draining: Mapping[str, float]) -> None:
         groups = [policy.learners for policy in self._policies if policy.learners is not None]
@@ -59,10 +64,10 @@ class DrainedNodes:
             self._note(f"node {min(nodes)[:6]} of a learner is drained: a checkpoint is written as soon as it can be")
             self._save_soon()
 
-    def _leave(self, record: EngineRecord, node: str, deadline: float) -> None:
+    def _leave(self, record: EngineRecord, engine: Engine, node: str, deadline: float) -> None:
         """`deadline`: seconds since the epoch; 0 if there is none."""
         within_s = max(0.0, deadline - time.time() - MARGIN_S) if deadline else LEAVE_WITHIN_S
-        has_left = self._fleet.move_off(record, f"its node {node[:6]} is drained", within_s)
+        has_left = self._fleet.move_off(record, engine, f"its node {node[:6]} is drained", within_s)
         if record.is_extra or not has_left:
             return
         while node in alive() and not self._fleet.tasks.is_stopped:

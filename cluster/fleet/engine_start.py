@@ -54,20 +54,21 @@ class EngineStarter:
         pool, policy = records[0].pool, records[0].policy
         config, names = self._config_of(records[0]), [record.name for record in records]
         actor = ray.remote(concurrency_groups={Pulse.GROUP: 1})(EngineActor)
-        for record in records:
-            handle: EngineHandle = actor.options(
-                name=f"{record.name}-{self._folder.name}",
-                num_cpus=config.num_cpus,
-                num_gpus=config.num_gpus,
-                max_concurrency=4096,
-                **self._reservation.take(record.name, "engine", config.num_cpus, config.num_gpus),
-            ).remote(str(self._folder / "logs" / f"{record.name}.log"))
-            record.engine = Engine(handle, record.name, pool)
-        engines = [record.process for record in records]
+        engines: list[Engine] = []
         try:
+            for record in records:
+                handle: EngineHandle = actor.options(
+                    name=f"{record.name}-{self._folder.name}",
+                    num_cpus=config.num_cpus,
+                    num_gpus=config.num_gpus,
+                    max_concurrency=4096,
+                    **self._reservation.take(record.name, "engine", config.num_cpus, config.num_gpus),
+                ).remote(str(self._folder / "logs" / f"{record.name}.log"))
+                record.engine = Engine(handle, record.name, pool)
+                engines.append(record.engine)
+            handles = [engine.handle for engine in engines]
             with self._arenas.waiting_for_room(pool, policy, names) if games_wait else contextlib.nullcontext():
-                handles = [engine.handle for engine in engines]
-                self._reservation.wait_for(names, handles, config.num_cpus, config.num_gpus)
+                self._reservation.wait_for(names, handles, config.num_cpus, config.num_gpus, gives_up)
             starts = [
                 engine.handle.start.remote(
                     records[0].model, config, engine.name, 0, self._config.seed + index, self._config.sync.channel
@@ -79,7 +80,7 @@ class EngineStarter:
             self.end(engines)
             raise
         finally:
-            self._says(_part(engines), None)
+            self._says(_part(names, pool), None)
 
     def end(self, engines: Sequence[Engine], close_within_s: float = 0.0) -> None:
         """Kill them. With `close_within_s` they may first close their child processes."""
@@ -114,7 +115,7 @@ class EngineStarter:
             for engine, pulse in zip(engines, pulses, strict=True):
                 if not pulse.is_felt():
                     raise EngineError(f"{engine.name} has not answered a heartbeat for {silent_s:g} s while it started")
-            self._says(_part(engines), slowest(pulses))
+            self._says(_part([engine.name for engine in engines], engines[0].pool), slowest(pulses))
 
     def _config_of(self, record: EngineRecord) -> EngineConfig:
         """With room for adapters: a learner's newest and the one before it, or the saved ones."""
@@ -126,6 +127,6 @@ class EngineStarter:
         return self._config.engine.model_copy(update={"max_lora_rank": lora.rank, "max_adapters": num_adapters})
 
 
-def _part(engines: Sequence[Engine]) -> str:
+def _part(names: Sequence[str], pool: str) -> str:
     """What a display calls engines that start together."""
-    return engines[0].name if len(engines) == 1 else f"{len(engines)} engines of {engines[0].pool}"
+    return names[0] if len(names) == 1 else f"{len(names)} engines of {pool}"

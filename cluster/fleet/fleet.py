@@ -49,8 +49,8 @@ CLOSE_WITHIN_S = 20.0
 LOOK_EVERY_S = 0.5  # whether engines may start again
 
 
-class _NotNowError(Exception):
-    """An engine that has started cannot join: the engines sleep, or its pool has ended."""
+class _NotNowError(EngineError):
+    """An engine that has started cannot join: the others went to sleep, or it is no longer needed."""
 
 
 class Fleet:
@@ -132,16 +132,21 @@ class Fleet:
         published weights: at once, or after the next sync if learners send weights themselves."""
         with self.roster.lock:
             self._num_added += 1
-            slot, since = f"engine-{policy.name}-added-{self._num_added}", self.roster.num_sleeps
+            slot = f"engine-{policy.name}-added-{self._num_added}"
+            since = None if self.are_asleep else self.roster.num_sleeps
         record = self.roster.add(EngineRecord(slot, policy.name, policy.name, policy.model, policy, is_extra=is_extra))
-        try:
-            self._come_up(record)
-        except BaseException as error:
-            if self.roster.num_sleeps == since:
-                self.roster.remove(record, "it did not start")
-                raise
-            if self._did_not_come_up(record, first_line(error)):
-                self.tasks.start(f"replace-{record.name}", partial(self._replace, record))
+        told = "the others sleep"
+        if since is not None:
+            try:
+                self._come_up(record, since)
+                return record.name
+            except BaseException as error:
+                if self.roster.num_sleeps == since:
+                    self.roster.remove(record, "it did not start")
+                    raise
+                told = first_line(error)
+        if self._did_not_come_up(record, told):
+            self.tasks.start(f"replace-{record.name}", partial(self._replace, record))
         return record.name
 
     def remove(self, name: str) -> None:
@@ -169,18 +174,18 @@ class Fleet:
                 self.roster.become(record, State.DRAINING, reason)
             engine = record.process
         self._arenas.update(record.pool)
-        self._arenas.wait_until_empty(engine)
+        with contextlib.suppress(NoAnswerError):  # its games then move to others at their next turn
+            self._arenas.wait_until_empty(engine)
         return self._leave([record], reason)
 
-    def move_off(self, record: EngineRecord, reason: str, timeout_s: float) -> bool:
+    def move_off(self, record: EngineRecord, engine: Engine, reason: str, timeout_s: float) -> bool:
         """Remove an engine between turns: its games move to others at their next turn, and it leaves when it has
         answered those that it has, or after `timeout_s`. `bring_back` then starts another one in its slot, but not in
-        that of an extra engine. Returns False if it is gone already."""
+        that of an extra engine. Returns False if it is gone already, and another one may be in its slot."""
         with self.roster.lock:
-            if not record.is_up:
+            if not record.is_up or record.engine is not engine:
                 return False
             self.roster.become(record, State.LOST, reason)
-            engine = record.process
         self._arenas.update(record.pool)
         deadline = time.monotonic() + timeout_s
         with contextlib.suppress(ray.exceptions.RayError, NoAnswerError):  # its turns are then requested from others
@@ -199,7 +204,12 @@ class Fleet:
     def close(self) -> None:
         """Engines first close their child processes."""
         self.tasks.stop()
-        self._end([record for record in self.records if self.roster.remove(record, "the run ends")])
+        records = self.records
+        try:
+            for record in records:
+                self.roster.remove(record, "the run ends")
+        finally:  # a full disk, or a lost lease, may be why the run ends
+            self._end(records)
 
     def _leave(self, records: Sequence[EngineRecord], reason: str) -> bool:
         """They are retired now, whatever they do. Returns False if all were gone already."""
@@ -215,8 +225,9 @@ class Fleet:
 
     # One is lost, and the next one takes its slot.
 
-    def lost(self, name: str, fault: BaseException | str) -> None:
-        """An engine is dead, hangs, or was stopped. It gets no more requests, and is replaced unless it was extra."""
+    def lost(self, name: str, fault: BaseException | str, has_failed: bool = True) -> None:
+        """An engine is dead, hangs, or was stopped. It gets no more requests, and is replaced unless it was extra.
+        `has_failed`: whether that counts as a restart; not if it was stopped for another's fault."""
         with self.roster.lock:
             record = next((each for each in self.records if each.name == name and each.is_up), None)
             if record is None:
@@ -226,14 +237,14 @@ class Fleet:
         ray.kill(engine.handle)
         self._recorder.record(EngineLostLine(name, record.policy, first_line(fault)))
         # In a thread, because arenas may take long to answer, and an engine longer to start.
-        self.tasks.start(f"replace-{name}", partial(self._take_over, record, engine, fault))
+        self.tasks.start(f"replace-{name}", partial(self._take_over, record, engine, fault if has_failed else None))
 
     def lose(self, engines: Mapping[Engine, str]) -> None:
         """`engines`: {engine: why} of those that were stopped because they could not do what all were asked for."""
         for engine, reason in engines.items():
             self.lost(engine.name, EngineError(reason))
 
-    def _take_over(self, record: EngineRecord, lost: Engine, fault: BaseException | str) -> None:
+    def _take_over(self, record: EngineRecord, lost: Engine, fault: BaseException | str | None) -> None:
         self._starter.end([lost])
         self._arenas.update(record.pool)
         if record.is_extra:
@@ -247,15 +258,10 @@ class Fleet:
         while True:
             if fault is not None:
                 self._restarts.count(record.name, fault)
-            while not self.tasks.is_stopped and not self.roster.awake.wait(LOOK_EVERY_S):
-                pass
-            with self.roster.lock:
-                if record.state is not State.LOST or record.pool in self._ended or self.tasks.is_stopped:
-                    return
-                self.roster.next_life(record)
-                num_sleeps = self.roster.num_sleeps
+            if (since := self._next_life(record)) is None:
+                return
             try:
-                self._come_up(record, games_wait=True)
+                self._come_up(record, since, games_wait=True)
                 return
             except _NotNowError as why:
                 fault, told = None, str(why)
@@ -263,13 +269,25 @@ class Fleet:
                 raise
             except (ray.exceptions.RayError, SpagError) as error:
                 # What sleep stopped, or what found no room on devices that a learner used, has not failed.
-                fault, told = error if self.roster.num_sleeps == num_sleeps else None, first_line(error)
+                fault, told = error if self.roster.num_sleeps == since else None, first_line(error)
             if not self._did_not_come_up(record, told) or self.tasks.is_stopped:
                 return
 
-    def _come_up(self, record: EngineRecord, games_wait: bool = False) -> None:
-        """Start an engine and let it play. Raises _NotNowError, and what starting and loading raise; it ends then."""
-        since = self.roster.num_sleeps
+    def _next_life(self, record: EngineRecord) -> int | None:
+        """Wait until the devices are free; from then on the slot's next engine starts. Returns how often the engines
+        have slept, None if no other engine is to come."""
+        while True:
+            with self.roster.lock:
+                if record.state is not State.LOST or record.pool in self._ended or self.tasks.is_stopped:
+                    return None
+                if not self.are_asleep:
+                    self.roster.next_life(record)
+                    return self.roster.num_sleeps
+            self.roster.awake.wait(LOOK_EVERY_S)
+
+    def _come_up(self, record: EngineRecord, since: int, games_wait: bool = False) -> None:
+        """Start an engine and let it play. `since`: how often the engines had slept when it was decided on; sleep stops
+        what starts. Raises _NotNowError, and what starting and loading raise; it ends then."""
         self._starter.start([record], games_wait, lambda: self.roster.num_sleeps != since)
         engine, saved = record.process, None
         try:
@@ -280,8 +298,7 @@ class Fleet:
             raise
 
     def _join(self, record: EngineRecord, engine: Engine, saved: SavedWeights | None, since: int) -> bool:
-        """Let it play from now on. Returns False if its pool plays other saved weights than it has loaded. `since`: how
-        often the engines had slept when it started: sleep stops what starts."""
+        """Let it play from now on. Returns False if its pool plays other saved weights than it has loaded."""
         learner = record.learner
         with self.updating:
             with self.roster.lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,14 +13,15 @@ import ray
 
 from actors.policy import WakePart
 from cluster.fleet.engine_record import EngineRecord, State
-from cluster.fleet.fleet import Fleet
+from cluster.fleet.fleet import LOOK_EVERY_S, Fleet
 from cluster.handles import Ref, SavedWeights
 from cluster.learning.direct_channel import gather
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.rollout.arenas import Arenas
+from cluster.runtime.ray_session import first_line
 from cluster.types import Engine, Says, says_nothing
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import EngineError
+from spag_ray.errors import EngineError, LearnersLostError
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.host.whole_files import write_atomically
 
@@ -89,6 +91,7 @@ class Publisher:
             for policy in self._policies:
                 policy.sleep_learners()
             self._wake()
+            self._wait_for_players()
 
     def wake_learners(self) -> None:
         """If colocated, put the engines to sleep, until `publish` or `wake_engines`, and wake the learners."""
@@ -101,7 +104,7 @@ class Publisher:
         """Send the learners' weights to the engines. If colocated, learners export before they sleep, and engines wake
         before they load; if learners send weights themselves, both hold weights during the transfer."""
         self._note({policy.name: policy.next_version for policy in self._policies})
-        with self.fleet.updating:
+        with self.fleet.updating, self._stopping_none_for_a_fault():
             for policy in self._policies:
                 policy.export()
             if self._takes_turns:
@@ -114,13 +117,38 @@ class Publisher:
                     policy.sleep_learners()
                 self._wake("kv_cache")
             for policy, records in given:
-                engines = [record.process for record in records if record.may_play]
+                with self._roster.lock:
+                    engines = [record.process for record in records if record.may_play]
                 self.fleet.lose(policy.verify_weights(engines))
+        self._wait_for_players()
+
+    @contextmanager
+    def _stopping_none_for_a_fault(self) -> Iterator[None]:
+        """Engines that had to be stopped because learners were lost have not failed themselves."""
+        try:
+            yield
+        except LearnersLostError as error:
+            for name in error.stopped:
+                self.fleet.lost(name, first_line(error), has_failed=False)
+            raise
+
+    def _wait_for_players(self) -> None:
+        """Colocated, engines that died asleep start when the others wake: wait for one in each pool, because games wait
+        no longer for an engine than one start may take. Without the fleet's locks, which those that join need."""
+        deadline = time.monotonic() + self._config.engine.start_timeout_s
+        while self._takes_turns and time.monotonic() < deadline and not self.fleet.tasks.is_stopped:
+            records = self._roster.records
+            comes = {each.pool for each in records if each.state in (State.STARTING, State.LOST)}
+            if comes <= {each.pool for each in records if each.is_up}:
+                return
+            self.fleet.tasks.check()
+            time.sleep(LOOK_EVERY_S)
 
     def _give_version(self, policy: LearningPolicy) -> list[EngineRecord]:
         """Give the exported version to every engine of a policy that does not leave; returns those that have it."""
-        records = self._roster.of_learner(policy, State.BEHIND, State.PLAYING, State.ASLEEP)
-        engines = {record.process: record for record in records if not record.leaving}
+        with self._roster.lock:
+            records = self._roster.of_learner(policy, State.BEHIND, State.PLAYING, State.ASLEEP)
+            engines = {record.process: record for record in records if not record.leaving}
         lost = policy.publish(list(engines), self)
         self.fleet.lose(lost)
         taken = [record for engine, record in engines.items() if engine not in lost]
@@ -131,9 +159,10 @@ class Publisher:
         """Send weights to engines that wait for them, if the learner can send now."""
         if not any(record.state is State.BEHIND for record in self._roster.records):
             return
-        with self.fleet.updating:
+        with self.fleet.updating, self._stopping_none_for_a_fault():
             for policy in self._policies:
-                behind = {each.process: each for each in self._roster.of_learner(policy, State.BEHIND)}
+                with self._roster.lock:
+                    behind = {each.process: each for each in self._roster.of_learner(policy, State.BEHIND)}
                 others = self._roster.of_learner(policy, State.PLAYING, State.DRAINING, State.ASLEEP)
                 if behind and (lost := policy.admit(list(behind), bool(others))) is not None:
                     self.fleet.lose(lost)
@@ -147,7 +176,8 @@ class Publisher:
         """
         with self.fleet.updating:
             self.fleet.saved[pool] = saved
-            records = {each.process: each for each in self._roster.records if each.pool == pool and each.may_play}
+            with self._roster.lock:
+                records = {each.process: each for each in self._roster.records if each.pool == pool and each.may_play}
             for engine in records:
                 self.drain(engine)
             loads = [engine.handle.load_saved.remote(saved) for engine in records]
@@ -201,21 +231,25 @@ class Publisher:
                 self._roster.awake.clear()
                 self._roster.num_sleeps += 1
                 starting = [each.engine for each in self._roster.records if each.state is State.STARTING]
-                records = [each for each in self._roster.records if each.is_up and each.state is not State.ASLEEP]
-                for record in records:
-                    self._roster.become(record, State.ASLEEP, "learners use the devices")
+                records = [each for each in self._roster.records if each.is_up]
+                for record in records:  # also those that sleep: a publish that failed may have woken a part of them
+                    if record.state is not State.ASLEEP:
+                        self._roster.become(record, State.ASLEEP, "learners use the devices")
+                engines = [record.process for record in records]
             for engine in starting:
                 if engine is not None:
                     ray.kill(engine.handle)
-            self._wait_for("sleep", records, [record.process.handle.sleep.remote() for record in records])
+            self._wait_for("sleep", engines, [engine.handle.sleep.remote() for engine in engines])
 
     def _wake(self, part: WakePart = "all") -> None:
         """Wake every engine, with the same time limit. Does nothing if the engines are awake."""
         with self.fleet.updating:
             if self._roster.awake.is_set():
                 return
-            records = [each for each in self._roster.records if each.state is State.ASLEEP]
-            self._wait_for("wake", records, [record.process.handle.wake.remote(part) for record in records])
+            with self._roster.lock:
+                records = [each for each in self._roster.records if each.state is State.ASLEEP]
+                engines = [record.process for record in records]
+            self._wait_for("wake", engines, [engine.handle.wake.remote(part) for engine in engines])
             if part == "weights":
                 return
             with self._roster.lock:
@@ -225,8 +259,8 @@ class Publisher:
                 self._roster.awake.set()
             self._arenas.update(*{record.pool for record in records})
 
-    def _wait_for(self, what: str, records: Sequence[EngineRecord], calls: Sequence[Ref[None]]) -> None:
-        answers = gather([record.process for record in records], calls, self._timeout_s)
+    def _wait_for(self, what: str, engines: Sequence[Engine], calls: Sequence[Ref[None]]) -> None:
+        answers = gather(engines, calls, self._timeout_s)
         if answers.refused and not answers.found:
             raise EngineError(f"no engine could {what}: {'; '.join(answers.lost.values())}")
         self.fleet.lose(answers.lost)

@@ -83,19 +83,22 @@ class Roster:
 
     def of(self, pool: str) -> list[Engine]:
         """The engines of a pool that can be asked now."""
-        return [each.process for each in self.records if each.pool == pool and each.may_play]
+        with self.lock:
+            return [each.process for each in self.records if each.pool == pool and each.may_play]
 
     def up(self) -> list[Engine]:
         """All that run."""
-        return [each.process for each in self.records if each.is_up]
+        with self.lock:
+            return [each.process for each in self.records if each.is_up]
 
     def members(self) -> Mapping[str, Members]:
         """What arenas are told, by pool."""
         found: dict[str, Members] = {}
-        for each in self.records:
-            members = found.setdefault(each.pool, Members(each.policy))
-            if each.may_play:
-                members.engines.append((each.process, each.state is not State.DRAINING))
+        with self.lock:
+            for each in self.records:
+                members = found.setdefault(each.pool, Members(each.policy))
+                if each.may_play:
+                    members.engines.append((each.process, each.state is not State.DRAINING))
         return found
 
     def _tell(self, record: EngineRecord, before: str, reason: str) -> None:

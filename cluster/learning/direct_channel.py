@@ -204,14 +204,16 @@ class DirectChannel:
         try:
             if names != self._connected:
                 in_flight = self._config.update == "in_flight"
+                self._connected = []  # also if an engine refuses
                 self._learners.open_channel(
                     self._config.channel, alive, self._workers_per_engine, in_flight, self._config.timeout_s
                 )
                 self._connected = names
             report = self._learners.send(version)
-        except LearnersLostError:
+        except LearnersLostError as error:
             for engine in alive:
                 ray.kill(engine.handle)
+            error.stopped = tuple(names)
             raise
         for engine in alive:
             if engine.name in report.lost:

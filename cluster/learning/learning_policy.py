@@ -165,7 +165,7 @@ class LearningPolicy:
         itself, or died while publishing."""
         published = self._published
         if published is None:
-            return {}
+            return None if self.version else {}  # without a version, it plays the model that it has loaded
         if published.exported.direct is not None or not published.is_proved:
             return None
         try:

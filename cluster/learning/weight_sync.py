@@ -168,9 +168,10 @@ def _load(
     loads = list(map(load, engines))
     try:
         exported.wait()  # engines that wait for the learner's buckets are not late themselves
-    except LearnersLostError:
+    except LearnersLostError as error:
         for engine in engines:
             ray.kill(engine.handle)  # it has loaded only part of the version
+        error.stopped = tuple(engine.name for engine in engines)
         raise
     loaded = gather(engines, loads, config.timeout_s, again=load)
     answers.add(loaded)

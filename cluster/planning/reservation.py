@@ -108,7 +108,14 @@ class Reservation:
                 self._left[index][0] += num_cpus
                 self._left[index][1] += num_gpus
 
-    def wait_for(self, actors: Sequence[str], handles: Sequence[ActorHandle], num_cpus: float, num_gpus: float) -> None:
+    def wait_for(
+        self,
+        actors: Sequence[str],
+        handles: Sequence[ActorHandle],
+        num_cpus: float,
+        num_gpus: float,
+        gives_up: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Waits until these actors, with these resources each, have room: their bundles are on nodes, or they have
         started outside the placement group. If a node is lost, Ray moves its bundles to other nodes. Raises as
         `reserve` does."""
@@ -120,6 +127,8 @@ class Reservation:
         ready = [handle.__ray_ready__.remote() for handle in elsewhere]
 
         def is_there(seconds: float) -> bool:
+            if gives_up():
+                raise ClusterError("it is no longer waited for room")
             if not self._are_placed(bundles):
                 time.sleep(seconds)
                 return False

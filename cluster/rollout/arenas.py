@@ -81,14 +81,15 @@ class Arenas:
     def waiting_for_room(self, pool: str, policy: str, names: Sequence[str]) -> Iterator[None]:
         """While the block waits for room for these engines of a pool, the games' own wait for them does not count."""
         self._without_room |= dict.fromkeys(names, (pool, policy))
-        for name in names:
-            self._wait_for({arena.wait_for_room.remote(pool, policy, name): arena for arena in self.handles})
         try:
+            for name in names:
+                self._wait_for({arena.wait_for_room.remote(pool, policy, name): arena for arena in self.handles})
             yield
         finally:
             for name in names:
                 self._without_room.pop(name)
-                self._wait_for({arena.found_room.remote(pool, policy, name): arena for arena in self.handles})
+            told = [(arena.found_room.remote(pool, policy, name), arena) for name in names for arena in self.handles]
+            self._wait_for(dict(told))
 
     def wait_until_empty(self, engine: Engine, gives_up: Callable[[], bool] = lambda: False) -> None:
         """Returns when an engine that takes no new games has none left, or when `gives_up` says so. Raises

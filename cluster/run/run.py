@@ -229,15 +229,17 @@ class Run(Actor):
         self._parts.fleet.remove(name)
 
     def close(self) -> None:
-        """End every actor of the run; engines first close their child processes."""
-        self._parts.fleet.close()
-        self._parts.watch.stop()
-        for policy in self._parts.policies:
-            policy.close_learners()
-        self._parts.reservation.close()
-        self._parts.arenas.close()
-        ray.kill(self._parts.buffer.handle)
-        self._parts.recorder.close()
+        """End every actor of the run, whatever fails; engines first close their child processes."""
+        parts = self._parts
+        with contextlib.ExitStack() as steps:  # the last one is taken first
+            steps.callback(parts.recorder.close)
+            steps.callback(ray.kill, parts.buffer.handle)
+            steps.callback(parts.arenas.close)
+            steps.callback(parts.reservation.close)
+            for policy in parts.policies:
+                steps.callback(policy.close_learners)
+            steps.callback(parts.watch.stop)
+            steps.callback(parts.fleet.close)
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:

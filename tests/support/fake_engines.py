@@ -51,7 +51,7 @@ class FakeEngine:
     def __init__(self, name: str, start_s: float) -> None:
         self.name = name
         self.is_dead = self.hangs = False
-        self.is_asleep = False
+        self.is_asleep = self.is_up = False
         self.loaded: list[int] = []
         self._up_at = time.monotonic() + start_s
 
@@ -68,6 +68,7 @@ class FakeEngine:
                 raise ray.exceptions.RayActorError
             if self.hangs or (method == "start" and time.monotonic() < self._up_at):
                 return _PENDING
+            self.is_up = self.is_up or method == "start"
             if method in ("sleep", "wake"):
                 self.is_asleep = method == "sleep"
             if method == "load":
@@ -123,6 +124,11 @@ class FakeRay:
     @property
     def alive(self) -> list[FakeEngine]:
         return [engine for engine in self.engines if not engine.is_dead]
+
+    @property
+    def awake(self) -> list[str]:
+        """Engines that have memory of their devices."""
+        return [engine.name for engine in self.alive if engine.is_up and not engine.is_asleep and not engine.hangs]
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ray, "remote", lambda **_: lambda cls: SimpleNamespace(options=self._options))

@@ -27,8 +27,9 @@ from cluster.rollout.arenas import Arenas
 from cluster.run.run import Run
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.tracking.recorder import Recorder
+from cluster.types import Engine
 from spag_ray.config.loading import parse_config
-from spag_ray.errors import EngineError, EngineGoneError, InputError
+from spag_ray.errors import EngineError, EngineGoneError, InputError, LearnersLostError, RunFolderError
 from spag_ray.game.rules import Role
 from spag_ray.host.folder_lease import FolderLease
 from tests.support.fake_engines import FakeRay
@@ -314,6 +315,97 @@ def test_a_state_changes_only_as_the_table_allows() -> None:
     assert MAY_BECOME[State.RETIRED] == frozenset()
 
 
+def test_an_engine_that_is_added_while_the_others_sleep_starts_when_they_wake(make: Callable[..., Parts]) -> None:
+    parts = make(placement="colocated")
+    parts.start(1)
+    parts.publisher.wake_learners()
+    name = parts.fleet.add(parts.policy)
+    time.sleep(0.1)
+    assert len(parts.ray.engines) == 1
+    assert parts.ray.awake == []
+    parts.publisher.publish()
+    parts.until(lambda: parts.play() == ["engine-policy-0", f"{name}.2"])
+    assert parts.failures == []
+
+
+def test_engines_that_are_half_awake_sleep_again(make: Callable[..., Parts]) -> None:
+    """Learners that were lost in a publish start anew beside engines that were woken for it."""
+    parts = make(placement="colocated")
+    parts.start(1)
+    parts.publisher.wake_learners()
+    parts.publisher._wake("weights")
+    parts.publisher.sleep_engines()
+    assert parts.ray.awake == []
+
+
+def test_engines_are_ended_even_if_nothing_can_be_written_any_more(
+    make: Callable[..., Parts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = make()
+    parts.start(2)
+
+    def full(line: object) -> None:
+        raise RunFolderError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parts.fleet.roster._recorder, "record", full)
+        with pytest.raises(RunFolderError):
+            parts.fleet.close()
+    assert parts.ray.alive == []
+
+
+def test_engines_that_are_stopped_because_learners_were_lost_count_as_no_restart(make: Callable[..., Parts]) -> None:
+    parts = make()
+    parts.start(3)
+    error = LearnersLostError("a rank is gone")
+
+    def publish(engines: list[Engine], gate: object) -> None:
+        error.stopped = tuple(engine.name for engine in engines)
+        raise error
+
+    parts.patch.setattr(parts.policy, "publish", publish)
+    with pytest.raises(LearnersLostError):
+        parts.publisher.publish()
+    parts.until(lambda: [each.state for each in parts.fleet.records if each.life == 2] == [State.BEHIND] * 3)
+    assert parts.failures == []
+
+
+def test_an_engine_that_is_removed_while_it_joins_is_no_error_of_the_run(make: Callable[..., Parts]) -> None:
+    parts = make()
+    parts.start(1)
+    with ThreadPoolExecutor() as threads:
+        with parts.fleet.updating:
+            added = threads.submit(parts.fleet.add, parts.policy, True)
+            parts.until(lambda: len(parts.fleet.records) == 2 and parts.fleet.records[1].engine is not None)
+            parts.fleet.remove("engine-policy-added-1")
+        with pytest.raises(EngineError):
+            added.result(WITHIN_S)
+    assert len(parts.ray.alive) == 1
+
+
+def test_the_next_engine_in_a_slot_is_not_moved_off_for_the_one_before(make: Callable[..., Parts]) -> None:
+    parts = make()
+    parts.start(1)
+    record = parts.record("engine-policy-0")
+    before = record.process
+    parts.ray.engines[0].is_dead = True
+    parts.until(lambda: parts.play() == ["engine-policy-0.2"])
+    assert not parts.fleet.move_off(record, before, "its node is drained", 0.1)
+    assert parts.play() == ["engine-policy-0.2"]
+
+
+def test_a_publish_waits_for_engines_that_died_asleep(make: Callable[..., Parts]) -> None:
+    """Else the next games wait for them, no longer than one start may take."""
+    parts = make(placement="colocated")
+    parts.start(1)
+    parts.publisher.wake_learners()
+    parts.ray.engines[0].is_dead = True
+    parts.until(lambda: parts.record("engine-policy-0").state is State.LOST)
+    parts.ray.start_s = 0.3
+    parts.publisher.publish()
+    assert parts.play() == ["engine-policy-0.2"]
+
+
 class Model(RuleBasedStateMachine):
     """Everything that may happen to engines, in any order and at the same time. Whatever it was, at rest:
 
@@ -359,6 +451,8 @@ class Model(RuleBasedStateMachine):
     def publish(self) -> None:
         def learn() -> None:
             self.parts.publisher.wake_learners()
+            if self.placement == "colocated":
+                self.parts.until(lambda: not self.parts.ray.awake)
             self.parts.publisher.publish()
 
         self._do(learn, own=True)
@@ -388,12 +482,13 @@ class Model(RuleBasedStateMachine):
     @rule(number=st.integers(0, 9))
     def leave_a_node(self, number: int) -> None:
         record = self._one(number)
+        engine = record and record.engine
 
         def leave() -> None:
-            if self.parts.fleet.move_off(record, "its node is drained", 0.1) and not record.is_extra:
+            if self.parts.fleet.move_off(record, engine, "its node is drained", 0.1) and not record.is_extra:
                 self.parts.fleet.bring_back(record)
 
-        if record is not None:
+        if engine is not None:
             self._do(leave)
 
     @rule(number=st.integers(0, 9))
@@ -464,7 +559,13 @@ class Model(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize(
-    ("placement", "update"), [("separate", "in_flight"), ("separate", "between_games"), ("colocated", "in_flight")]
+    ("placement", "update"),
+    [
+        ("separate", "in_flight"),
+        ("separate", "between_games"),
+        ("colocated", "in_flight"),
+        ("colocated", "between_games"),
+    ],
 )
 def test_whatever_happens_in_any_order_every_slot_plays_in_the_end(placement: str, update: str) -> None:
     machine = type("Machine", (Model,), {"placement": placement, "update": update})

@@ -11,6 +11,7 @@ import pytest
 
 from actors.policy import WakePart
 from cluster.fleet.publisher import Publisher
+from spag_ray.config.loading import parse_config
 from spag_ray.host.folder_lease import FolderLease
 
 
@@ -57,7 +58,8 @@ def test_colocated_one_sleeps_while_the_other_works_and_both_hold_weights_only_w
     )
     fleet: Any = SimpleNamespace(
         updating=threading.RLock(),
-        roster=SimpleNamespace(of_learner=lambda *_: []),
+        roster=SimpleNamespace(of_learner=lambda *_: [], lock=threading.RLock(), records=[]),
+        tasks=SimpleNamespace(is_stopped=False),
         lose=lambda lost: None,
         joined=lambda records, version: None,
     )
@@ -71,7 +73,9 @@ def test_colocated_one_sleeps_while_the_other_works_and_both_hold_weights_only_w
             events.append(f"engines wake {part}")
 
     def learn_and_publish(placement: str) -> None:
-        config: Any = SimpleNamespace(placement=placement, sync=SimpleNamespace(channel=channel, timeout_s=1.0))
+        config = parse_config({"placement": placement, "sync": {"channel": "object_store"}})
+        sync = config.sync.model_copy(update={"channel": channel})
+        config = config.model_copy(update={"sync": sync})
         publisher = Watched(config, lease, [policy], fleet, cast(Any, arenas))
         publisher.wake_learners()
         policy.learn()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 from cluster.fleet import drained_nodes
 from cluster.fleet.drained_nodes import MARGIN_S, DrainedNodes
 from cluster.fleet.engine_record import EngineRecord, State
+from cluster.types import Engine
 
 
 class FakeFleet:
@@ -19,6 +21,7 @@ class FakeFleet:
 
     def __init__(self, *records: EngineRecord) -> None:
         self.records = list(records)
+        self.roster = SimpleNamespace(lock=threading.RLock())
         self.tasks = SimpleNamespace(start=self.in_thread, is_stopped=False)
         self.done: list[str] = []
         self.within_s = 0.0
@@ -26,7 +29,7 @@ class FakeFleet:
     def in_thread(self, name: str, work: Callable[[], None]) -> None:
         work()
 
-    def move_off(self, record: EngineRecord, reason: str, timeout_s: float) -> bool:
+    def move_off(self, record: EngineRecord, engine: Engine, reason: str, timeout_s: float) -> bool:
         self.done.append(f"{record.name} leaves: {reason}")
         self.within_s = timeout_s
         return True
@@ -37,7 +40,7 @@ class FakeFleet:
 
 def engine(name: str, node: str, pool: str = "policy", is_extra: bool = False) -> EngineRecord:
     process: Any = SimpleNamespace(name=name, handle=node, pool=pool)
-    return EngineRecord(name, pool, pool, "model", is_extra=is_extra, engine=process, state=State.PLAYING)
+    return EngineRecord(name, pool, pool, "model", is_extra=is_extra, engine=process, state=State.PLAYING, version=1)
 
 
 def drained(engines: FakeFleet, learner_nodes: frozenset[str] = frozenset()) -> tuple[DrainedNodes, list[str]]:

@@ -165,7 +165,8 @@ class Fleet:
         self.given: dict[str, dict[str | None, tuple[str, int]]] = {}
         self.updating = threading.RLock()
         self.fleet = self
-        self.roster = SimpleNamespace(of_learner=lambda *_: [])
+        self.roster = SimpleNamespace(of_learner=lambda *_: [], lock=threading.RLock(), records=[])
+        self.tasks = SimpleNamespace(is_stopped=False)
         self._fate = fate
         self._policy = policy
         self._drawn = drawn
