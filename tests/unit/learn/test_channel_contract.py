@@ -247,3 +247,19 @@ def test_adapters_travel_where_engines_fetch(channel: str) -> None:
         return
     with pytest.raises(ConfigError, match="sends adapters, which travel by the object store"):
         parse_config(settings)
+
+
+@pytest.mark.parametrize("channel", DIRECT)
+def test_a_newcomer_that_refuses_the_channel_does_not_harm_the_next_version(channel: str, exporter: Exporter) -> None:
+    with fleet_of(channel, exporter) as (fleet, handles):
+        fleet.publish(1)
+        newcomer = fleet.add()
+        newcomer.refuses_at = "open_channel"
+        others, fleet.engines = fleet.engines[:2], fleet.engines[2:]
+        with pytest.raises(WeightSyncError):
+            fleet.publish(1)  # to it alone, as a run admits one
+        fleet.engines = others
+        learn(exporter)
+        assert fleet.publish(2)[1] == {}
+        for handle in handles:
+            check_plays(handle, exporter, 2)
