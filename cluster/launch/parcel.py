@@ -25,7 +25,12 @@ from spag_ray.errors import ConfigError
 
 MAX_BYTES = 100 * 2**20
 PACKAGES = ("spag_ray", "actors", "learners", "cluster")
-_SERVE = Path("cluster/serve")
+# Of these folders a job uses only the named modules, and none of these files: it runs `train` with one configuration.
+_USED_OF = {
+    "cluster/commands": ("__init__.py", "train.py", "report.py"),
+    "cluster/serve": ("__init__.py", "command.py"),
+}
+_UNUSED = ("cluster/console.py", "cluster/monitor/watch.py", "cluster/tracking/grafana.py")
 
 
 @contextlib.contextmanager
@@ -76,11 +81,13 @@ def package_files() -> list[tuple[Path, Path]]:
 
 
 def is_sent(file: Path) -> bool:
-    """Whether a job may use this file: not the checks of GPUs, which start runs of their own, nor the server of games,
-    of which the command line imports one module."""
-    if file.is_relative_to(_SERVE):
-        return file.name in ("__init__.py", "command.py")
-    return not file.is_relative_to("cluster/gpu_check")
+    """Whether a job may use this file: not other commands, shipped configurations of runs, the checks of GPUs, which
+    start runs of their own, nor the server of games, of which the command line imports one module."""
+    for folder, used in _USED_OF.items():
+        if file.is_relative_to(folder):
+            return file.name in used
+    is_of_a_run = file.parent == Path("configs") and file.suffix == ".yaml"
+    return not (is_of_a_run or file.is_relative_to("cluster/gpu_check") or file.as_posix() in _UNUSED)
 
 
 def named_files(config: RunConfig) -> list[tuple[Path, Path]]:
