@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,7 +18,10 @@ def without_torch(games: Iterable[object]) -> contextlib.AbstractContextManager[
     outside an actor, nor where the code of a user's own game runs, which may have a model."""
     is_actor = ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
     are_shipped = all(type(each).__module__.split(".")[0] in ("spag_ray", "builtins") for each in games)
-    return hidden("torch") if is_actor and are_shipped else contextlib.nullcontext()
+    if not (is_actor and are_shipped):
+        return contextlib.nullcontext()
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it would say that there are no models
+    return hidden("torch")
 
 
 def tokenizer_without_torch(folder: str, games: Iterable[object]) -> Any:
