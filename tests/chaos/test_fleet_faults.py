@@ -12,7 +12,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from cluster.launch.placed_run import placed_run
-from cluster.run.run_handle import SESSIONS
+from cluster.run.run import SESSIONS
 from cluster.runtime.nodes import node_of
 from cluster.runtime.ray_session import ray_session
 from cluster.runtime.run_folder import make_run_folder

@@ -84,7 +84,7 @@ def test_an_engine_that_is_gone_does_not_lack_memory_because_we_ask_whether_it_d
 def test_an_engine_that_does_not_start_stays_the_fault_that_it_was(
     kind: type[EngineError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(*_: Any) -> Any:
+    async def fail(*_: Any, **__: Any) -> Any:
         raise kind("its process has ended")
 
     monkeypatch.setattr(engine_actor, "start_engine", fail)

@@ -112,15 +112,15 @@ def test_a_request_that_is_cancelled_and_asked_again_in_one_call_is_answered_onc
 def test_a_client_that_is_silent_is_forgotten_with_its_turns_and_answers(
     loop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_queue, "HOLD_S", 0.05)
-    monkeypatch.setattr(request_queue, "SILENT_S", 0.1)
+    monkeypatch.setattr(request_queue, "HOLD_S", 0.2)
+    monkeypatch.setattr(request_queue, "SILENT_S", 1.0)
 
     async def scenario() -> None:
         engine = Engine()
         queue = RequestQueue(cast(Any, engine))
         lives = asked(queue, "lives", "turn")
         await asked(queue, "dead", "turn", "other")
-        for _ in range(4):  # one that exchanges again and again is heard of, however long its turns take
+        for _ in range(8):  # one that exchanges again and again is heard of, however long its turns take
             await lives
             lives = asked(queue, "lives")
         await settled()

@@ -58,7 +58,8 @@ def until(is_so: Callable[[], bool], within_s: float = 10.0) -> None:
 def publisher_of(folder: Path, policy: Learning, settings: dict[str, Any]) -> Publisher:
     roster: Any = SimpleNamespace(awake=threading.Event(), records=[], lock=contextlib.nullcontext())
     roster.awake.set()
-    fleet: Any = SimpleNamespace(roster=roster, updating=contextlib.nullcontext())
+    tasks = SimpleNamespace(is_stopped=False, check=lambda: None)
+    fleet: Any = SimpleNamespace(roster=roster, updating=contextlib.nullcontext(), tasks=tasks)
     config, silent = parse_config(settings), SimpleNamespace()
     publisher = Publisher(config, FolderLease.take(folder), [policy], fleet, silent)  # type: ignore[list-item, arg-type]
     publisher.sleep_engines = lambda: policy.done.append("engines sleep")  # type: ignore[method-assign]
