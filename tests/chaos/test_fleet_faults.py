@@ -87,27 +87,39 @@ def test_engines_that_are_to_leave_while_new_weights_wait_for_their_games(
     tiny_model: Path, words: Path, tmp_path: Path
 ) -> None:
     """A drain beside a drain, four times: each engine leaves, and none is opened again."""
-    engine = {"kind": "transformers", "num_engines": {"min": 1, "max": 2, "grow_after_s": 0, "shrink_after_s": 600}}
-    config = stream_run(tiny_model, words, 200, engine=engine | {"max_num_seqs": 4}, sync={"update": "between_games"})
+    config = stream_run(
+        tiny_model,
+        words,
+        120,
+        engine={"kind": "transformers", "num_engines": 1, "max_num_seqs": 4},
+        sync={"update": "between_games"},
+    )
     folder = make_run_folder(tmp_path / "run", config)
-    retiring: list[Any] = []
+    calls: list[Any] = []
 
-    def retire(run: Any) -> Any:
-        extra = [each for each in run._parts.fleet.records if each.is_extra and each.may_play and not each.leaving]
-        return bool(extra) and run._parts.fleet.retire(extra[0], "fewer are needed")
+    def come_and_go(run: Any) -> bool:
+        fleet, (policy,) = run._parts.fleet, run._parts.policies
+        name = fleet.add(policy, is_extra=True)
+        record = next(each for each in fleet.records if each.name == name)
+        deadline = time.monotonic() + 60
+        while record.state != "draining":  # a sync waits for its games
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        left: bool = fleet.retire(record, "fewer are needed")
+        return left
 
-    def retire_at_a_sync(run: Any) -> bool:
-        if retiring and ray.wait(retiring, timeout=0)[0]:
-            retiring.clear()
-        if not retiring:
-            call = run.__ray_call__.options(concurrency_group=SESSIONS)
-            retiring.append(call.remote(retire))
-        return len(states(folder, "retired", "fewer are needed")) >= 4
+    def four_times(run: Any) -> bool:
+        if calls and ray.wait(calls[-1:], timeout=0)[0]:
+            assert ray.get(calls[-1]), "it left by this call"
+            if len(calls) == 4:
+                return True
+        if not calls or ray.wait(calls[-1:], timeout=0)[0]:
+            calls.append(run.__ray_call__.options(concurrency_group=SESSIONS).remote(come_and_go))
+        return False
 
-    play(folder, config, retire_at_a_sync)
+    play(folder, config, four_times)
     left = [line["engine"] for line in records_of(folder, "engine_left")]
-    assert len(left) >= 4
-    assert len(left) == len(set(left)), "each left once"
+    assert left == [f"engine-policy-added-{number}" for number in range(1, 5)], "each left once"
     assert not records_of(folder, "restart")
     check_games(folder, "stream.log")
 
