@@ -48,7 +48,7 @@ async def start_engine(
     if config.kind == "vllm":
         from actors.vllm_policy import VllmPolicy
 
-        return await VllmPolicy.start(model, config, name, version, seed, channel, enters)
+        return await VllmPolicy.start(model, config, name, version, seed, channel, enters=enters)
     from actors.transformers_policy import TransformersPolicy
 
     enters(LOADING)

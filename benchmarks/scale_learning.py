@@ -91,12 +91,16 @@ class Counted:
         return getattr(self._handle, name)
 
 
+class SimulatedGroup(LearnerGroup):
+    actor = SimulatedRank
+
+
 @contextmanager
 def simulated_group(num_ranks: int = NUM_RANKS, name: str = "learner") -> Iterator[tuple[LearnerGroup, Counter[str]]]:
     """A group of simulated ranks, and a count of the calls to them, by method."""
     config = LearnerConfig(num_ranks=num_ranks, num_cpus=0, timeout_s=300)
     with tempfile.TemporaryDirectory(prefix="spag_ray-scale-") as folder:
-        group = LearnerGroup("", config, ObjectiveConfig(), folder, name, actor=SimulatedRank)
+        group = SimulatedGroup("", config, ObjectiveConfig(), folder, name)
         group.start()
         calls: Counter[str] = Counter()
         counted: Any = [Counted(rank, calls) for rank in group._ranks]

@@ -43,13 +43,13 @@ MAY_PLAY = UP - {State.BEHIND}
 
 @dataclass(eq=False)
 class EngineRecord:
-    """One place for an engine. Only the Fleet changes it, and holds its lock for that.
+    """One place for an engine. It is read and changed under the roster's lock.
 
     `slot` stays the same for all engines that follow each other there; `life` counts them. `policy` stamps its turns.
     `learner`: the policy whose newest weights it plays; without one it plays `model`, or the saved weights that its
     pool was given last. `num_adapters`: the saved adapters that it can hold. `is_extra`: it was added because games
-    needed it, and is not replaced. `version`: of the weights that it plays, None before it has any. `since`: of the
-    state, seconds of time.monotonic. `leaving`: why it leaves when its games have ended.
+    needed it, and is not replaced. `version`: of the weights that it plays, None before it has any. `since`: when it
+    changed to its state, in seconds of time.monotonic. `leaving`: why it leaves when its games have ended.
     """
 
     slot: str
@@ -92,12 +92,16 @@ class EngineRecord:
             return State.BEHIND
         return State.DRAINING if self.leaving else State.PLAYING
 
-    def become(self, state: State) -> None:
+    def become(self, state: State) -> float:
+        """Returns how long it was in the state before, in seconds."""
         assert state in MAY_BECOME[self.state], f"{self.name} is {self.state} and cannot become {state}"
-        self.state, self.since = state, time.monotonic()
+        before, self.since = self.since, time.monotonic()
+        self.state = state
+        return self.since - before
 
-    def next_life(self) -> None:
+    def next_life(self) -> float:
         """Its replacement starts."""
-        self.become(State.STARTING)
+        seconds = self.become(State.STARTING)
         self.life += 1
         self.engine, self.version, self.leaving = None, None, ""
+        return seconds

@@ -53,6 +53,7 @@ class EngineStarter:
         """
         pool, policy = records[0].pool, records[0].policy
         config, names = self._config_of(records[0]), [record.name for record in records]
+        shown = names[0] if len(names) == 1 else f"{len(names)} engines of {pool}"
         actor = ray.remote(concurrency_groups={Pulse.GROUP: 1})(EngineActor)
         engines: list[Engine] = []
         try:
@@ -75,12 +76,12 @@ class EngineStarter:
                 )
                 for index, engine in enumerate(engines)
             ]
-            self._wait_until_up(engines, starts, gives_up)
+            self._wait_until_up(engines, starts, shown, gives_up)
         except BaseException:
             self.end(engines)
             raise
         finally:
-            self._says(_part(names, pool), None)
+            self._says(shown, None)
 
     def end(self, engines: Sequence[Engine], close_within_s: float = 0.0) -> None:
         """Kill them. With `close_within_s` they may first close their child processes."""
@@ -91,9 +92,10 @@ class EngineStarter:
             self._reservation.leave(engine.name)
 
     def _wait_until_up(
-        self, engines: Sequence[Engine], starts: Sequence[Ref[int]], gives_up: Callable[[], bool]
+        self, engines: Sequence[Engine], starts: Sequence[Ref[int]], shown: str, gives_up: Callable[[], bool]
     ) -> None:
-        """Raises EngineError when it takes too long, an engine stops answering, or the run ends."""
+        """Raises EngineError when it takes too long, an engine stops answering, or they are not to start after all.
+        `shown`: what a display calls them."""
         start_timeout_s = self._config.engine.start_timeout_s
         silent_s = self._config.supervision.heartbeat_timeout_s
         deadline = time.monotonic() + start_timeout_s
@@ -107,7 +109,7 @@ class EngineStarter:
                 told = f"an engine's process ended while it started ({' '.join(str(error).split())[:300]})"
                 raise EngineGoneError(f"{told}; see {self._folder}/logs") from error
             if self._tasks.is_stopped or gives_up():
-                raise EngineError("the run ends, or sleeps, while an engine starts")
+                raise EngineError("the run ends, or a learner takes the devices, while an engine starts")
             if pending and time.monotonic() > deadline:
                 raise EngineError(
                     f"no engine after engine.start_timeout_s ({start_timeout_s:.0f} s); see {self._folder}/logs"
@@ -115,7 +117,7 @@ class EngineStarter:
             for engine, pulse in zip(engines, pulses, strict=True):
                 if not pulse.is_felt():
                     raise EngineError(f"{engine.name} has not answered a heartbeat for {silent_s:g} s while it started")
-            self._says(_part([engine.name for engine in engines], engines[0].pool), slowest(pulses))
+            self._says(shown, slowest(pulses))
 
     def _config_of(self, record: EngineRecord) -> EngineConfig:
         """With room for adapters: a learner's newest and the one before it, or the saved ones."""
@@ -125,8 +127,3 @@ class EngineStarter:
         if lora is None or not num_adapters:
             return self._config.engine
         return self._config.engine.model_copy(update={"max_lora_rank": lora.rank, "max_adapters": num_adapters})
-
-
-def _part(names: Sequence[str], pool: str) -> str:
-    """What a display calls engines that start together."""
-    return names[0] if len(names) == 1 else f"{len(names)} engines of {pool}"

@@ -19,7 +19,7 @@ from cluster.learning.direct_channel import gather
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.rollout.arenas import Arenas
 from cluster.runtime.ray_session import first_line
-from cluster.types import Engine, Says, says_nothing
+from cluster.types import Engine
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import EngineError, LearnersLostError
 from spag_ray.host.folder_lease import FolderLease
@@ -38,7 +38,6 @@ class Publisher:
         policies: Sequence[LearningPolicy],
         fleet: Fleet,
         arenas: Arenas,
-        says: Says = says_nothing,
     ) -> None:
         self._takes_turns = config.placement == "colocated"
         self._config = config
@@ -46,8 +45,6 @@ class Publisher:
         self._timeout_s = config.sync.timeout_s
         self._lease = lease
         self._policies = policies
-        for policy in policies:
-            policy.says = says
         self.fleet = fleet
         self._roster = fleet.roster
         self._arenas = arenas
@@ -104,7 +101,7 @@ class Publisher:
         """Send the learners' weights to the engines. If colocated, learners export before they sleep, and engines wake
         before they load; if learners send weights themselves, both hold weights during the transfer."""
         self._note({policy.name: policy.next_version for policy in self._policies})
-        with self.fleet.updating, self._stopping_none_for_a_fault():
+        with self.fleet.updating, self._counting_no_restarts():
             for policy in self._policies:
                 policy.export()
             if self._takes_turns:
@@ -123,8 +120,8 @@ class Publisher:
         self._wait_for_players()
 
     @contextmanager
-    def _stopping_none_for_a_fault(self) -> Iterator[None]:
-        """Engines that had to be stopped because learners were lost have not failed themselves."""
+    def _counting_no_restarts(self) -> Iterator[None]:
+        """Engines that were stopped because learners were lost are replaced, and count as no restart."""
         try:
             yield
         except LearnersLostError as error:
@@ -159,7 +156,7 @@ class Publisher:
         """Send weights to engines that wait for them, if the learner can send now."""
         if not any(record.state is State.BEHIND for record in self._roster.records):
             return
-        with self.fleet.updating, self._stopping_none_for_a_fault():
+        with self.fleet.updating, self._counting_no_restarts():
             for policy in self._policies:
                 with self._roster.lock:
                     behind = {each.process: each for each in self._roster.of_learner(policy, State.BEHIND)}

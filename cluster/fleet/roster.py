@@ -39,7 +39,7 @@ class Roster:
         with self.lock:
             assert record.slot not in self._records, f"there is an engine called {record.slot}"
             self._records[record.slot] = record
-            self._tell(record, "", f"it is to play {record.policy}")
+            self._tell(record, "", 0.0, f"it is to play {record.policy}")
         return record
 
     def remove(self, record: EngineRecord, reason: str) -> bool:
@@ -54,14 +54,12 @@ class Roster:
     def become(self, record: EngineRecord, state: State, reason: str) -> None:
         """The caller holds the lock."""
         before = record.state
-        record.become(state)
-        self._tell(record, before, reason)
+        self._tell(record, before, record.become(state), reason)
 
     def next_life(self, record: EngineRecord) -> None:
         """The next engine starts in the slot of a lost one. The caller holds the lock."""
         before, lost = record.state, record.name
-        record.next_life()
-        self._tell(record, before, f"it takes the place of {lost}")
+        self._tell(record, before, record.next_life(), f"it takes the place of {lost}")
 
     def plays(self, records: Iterable[EngineRecord], version: int) -> list[EngineRecord]:
         """These have the weights of `version`. Returns those that had none before, and play from now on."""
@@ -101,6 +99,7 @@ class Roster:
                     members.engines.append((each.process, each.state is not State.DRAINING))
         return found
 
-    def _tell(self, record: EngineRecord, before: str, reason: str) -> None:
+    def _tell(self, record: EngineRecord, before: str, seconds: float, reason: str) -> None:
         log.info("%s: %s -> %s: %s", record.name, before or "new", record.state, reason)
-        self._recorder.record(EngineStateLine(record.name, record.policy, str(record.state), before, reason))
+        state, seconds = str(record.state), round(seconds, 3)
+        self._recorder.record(EngineStateLine(record.name, record.policy, state, before, seconds, reason))

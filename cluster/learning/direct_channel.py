@@ -17,6 +17,7 @@ from typing import Any, Generic, Protocol
 import ray
 
 from cluster.handles import R, Ref
+from cluster.runtime.locks import check_may_wait
 from cluster.runtime.ray_session import Retry, first_line, is_gone, is_unavailable
 from cluster.types import Engine
 from spag_ray.channels.base import ChannelBrokenError
@@ -134,6 +135,7 @@ def gather(
     `again` makes the call once more, to an engine that was unavailable. None: the call must not be made twice, and
     nobody knows what has become of it, so the engine is killed too.
     """
+    check_may_wait()
     answers: Answers[R] = Answers()
     until = time.monotonic() + timeout_s
     is_done = set(ray.wait(list(refs), num_returns=len(refs), timeout=timeout_s)[0]) if refs else set()

@@ -35,6 +35,8 @@ class LearnerGroup:
     """The constructor only places its actors, `start` makes a group of them, `close` ends them. `actor`: the class that
     hosts a rank. `advice`: what to change when a rank is out of memory. `says` is told what the start waits for."""
 
+    actor: type[LearnerActor] = LearnerActor
+
     def __init__(
         self,
         model: str,
@@ -43,7 +45,6 @@ class LearnerGroup:
         log_folder: str,
         name: str = "learner",
         reservation: Reservation | None = None,
-        actor: type[LearnerActor] = LearnerActor,
         advice: Callable[[], str] = lambda: "use a smaller model or micro-batch",
         says: Callable[[str | None], None] = lambda what: None,
     ) -> None:
@@ -53,7 +54,7 @@ class LearnerGroup:
         self._reservation = reservation or Reservation()
         self._names = [f"{name}-{rank}" for rank in range(config.num_ranks)]
         self._ranks: list[LearnerHandle] = [
-            ray.remote(actor)
+            ray.remote(self.actor)
             .options(
                 name=rank,
                 num_cpus=config.num_cpus,

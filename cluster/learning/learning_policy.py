@@ -38,7 +38,10 @@ class Published:
 
 
 class LearningPolicy:
-    """`name` stamps its turns; `roles` are the seats that it plays."""
+    """`name` stamps its turns; `roles` are the seats that it plays. `says` is told what a start of learners waits for:
+    whoever shows that sets it."""
+
+    says: Says = staticmethod(says_nothing)
 
     def __init__(
         self,
@@ -55,7 +58,6 @@ class LearningPolicy:
         self.roles = roles
         self.version = 0
         self.model = model
-        self.says: Says = says_nothing  # is told what a start of learners waits for
         self.learners: LearnerGroup | None = None
         self._config = config
         self._folder = folder

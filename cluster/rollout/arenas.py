@@ -7,10 +7,13 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
 
+from actors.arena import Rules
+from cluster.buffer.buffer_actor import BufferHandle
 from cluster.handles import Ref
 from cluster.rollout.arena_actor import ArenaActor, ArenaHandle
 from cluster.rollout.shards import shares
@@ -20,6 +23,7 @@ from cluster.supervision.actor_watch import ActorWatch
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.types import Engine
 from spag_ray.config.run import RunConfig
+from spag_ray.game.prompt_file import PromptTemplate
 
 
 @dataclass
@@ -32,25 +36,26 @@ class Members:
 
 
 class Arenas:
-    """`count` arenas; `arguments` are ArenaActor's, after its name and the path of its log. `game_within_s`: no game
-    takes longer."""
+    """`self_play.num_arenas` of them. `template`, `rules` and `buffer`: see ArenaActor."""
 
     def __init__(
         self,
-        run_name: str,
-        log_folder: str,
-        count: int,
+        config: RunConfig,
+        folder: Path,
         watch: ActorWatch,
         restarts: RestartBudget,
-        *arguments: Any,
-        game_within_s: float,
+        template: PromptTemplate,
+        rules: Sequence[Rules],
+        buffer: BufferHandle,
     ) -> None:
-        self._run_name = run_name
-        self._log_folder = log_folder
+        count = config.self_play.num_arenas
+        self._config = config
+        self._folder = folder
         self._watch = watch
         self._restarts = restarts
-        self._arguments = arguments
-        self._game_within_s = game_within_s
+        self._template = template
+        self._rules = rules
+        self._buffer = buffer
         # So that calls are made in the order in which they were decided on; nothing is waited for under it.
         self._lock = RankedLock("arenas", rank=2, may_wait=False)
         self._members: Callable[[], Mapping[str, Members]] = dict
@@ -100,7 +105,7 @@ class Arenas:
                 for handle, told in zip(self.handles, self._told, strict=True)
                 if engine.name in told.get(engine.pool, {})
             }
-        within_s = self._watch.answer_within_s + self._game_within_s
+        within_s = self._watch.answer_within_s + game_within_s(self._config)
         deadline, left = time.monotonic() + within_s, list(calls)
         while left and not gives_up():
             done, left = ray.wait(left, num_returns=len(left), timeout=1.0)
@@ -186,8 +191,16 @@ class Arenas:
     def _start(self, index: int) -> ArenaHandle:
         self._lives[index] += 1
         name = self.name(index)
-        actor = ray.remote(ArenaActor).options(name=f"{name}-{self._run_name}", num_cpus=0)
-        handle: ArenaHandle = actor.remote(name, f"{self._log_folder}/{name}.log", *self._arguments)
+        actor = ray.remote(ArenaActor).options(name=f"{name}-{self._folder.name}", num_cpus=0)
+        handle: ArenaHandle = actor.remote(
+            name,
+            str(self._folder / "logs" / f"{name}.log"),
+            self._template,
+            self._rules,
+            turn_timeout_s=self._config.engine.turn_timeout_s,
+            join_timeout_s=self._config.engine.start_timeout_s,
+            buffer=self._buffer,
+        )
         self._watch.watch(name, handle)
         return handle
 

@@ -20,7 +20,7 @@ from cluster.learning.stage_samples import StageSamples
 from cluster.learning.weight_sync import Probe
 from cluster.monitor.status_board import StatusBoard
 from cluster.planning.reservation import Reservation, reservation_of
-from cluster.rollout.arenas import Arenas, game_within_s
+from cluster.rollout.arenas import Arenas
 from cluster.run.control import RunControl
 from cluster.run.health import Health
 from cluster.runtime.without_torch import tokenizer_without_torch
@@ -113,30 +113,22 @@ def build_parts(
         each.game.full_name: renderer_of(each, tokenizer, games[each.game.full_name]) for each in config.each_game
     }
     first = next(iter(renderers.values()))
-    words_of, held_out_of = by_game(config, words), by_game(config, held_out)
-    probe = _probe(first, next(iter(held_out_of.values()))[0])
+    probe = _probe(first, next(iter(by_game(config, held_out).values()))[0])
     seats = {"policy": tuple(Role)} if config.policies == "shared" else {str(role): (role,) for role in Role}
     policies = [
         LearningPolicy(name, roles, config, folder, model, recorder, probe=probe, reservation=reservation)
         for name, roles in seats.items()
     ]
+    for policy in policies:
+        policy.says = status.waits_for
     watch = ActorWatch(config.supervision.heartbeat_timeout_s)
     buffer = Buffer(_start_buffer(config, lease), folder / "episodes", watch.answer_within_s)
     watch.watch("buffer", buffer.handle, is_restarted=True)
     watch.start()
     buffer_metrics = BufferMetrics(buffer, recorder, config.stream.max_lag, bool(config.games))
-    of_arena = template, rules, config.engine.turn_timeout_s, config.engine.start_timeout_s, buffer.handle
-    arenas = Arenas(
-        folder.name,
-        str(folder / "logs"),
-        config.self_play.num_arenas,
-        watch,
-        restarts,
-        *of_arena,
-        game_within_s=game_within_s(config),
-    )
+    arenas = Arenas(config, folder, watch, restarts, template, rules, buffer=buffer.handle)
     fleet = Fleet(config, folder, arenas, recorder, restarts, reservation, says=status.waits_for)
-    publisher = Publisher(config, lease, policies, fleet, arenas, status.waits_for)
+    publisher = Publisher(config, lease, policies, fleet, arenas)
     elastic = ElasticEngines(config.engine, fleet, policies, status.note)
     health = Health(
         control=control,
@@ -165,12 +157,6 @@ def build_parts(
     seating = Seating(config, policies, model, cards)
     matches = HeldOutMatches(ground, lease, held_out)
     league = LeaguePlay(config, lease, policies, publisher, seating, recorder)
-    # Against other players each word comes twice: the learner attacks with it once, and defends once.
-    meets_others = league.league.is_open or config.self_play.on_collapse == "mix"
-    shares = [each.share for each in config.games] or [1.0]
-    planned = [
-        WordsOfGame(game, share, tuple(own)) for (game, own), share in zip(words_of.items(), shares, strict=True)
-    ]
     learning = {policy.name for policy in policies}
     return RunParts(
         config=config,
@@ -189,7 +175,7 @@ def build_parts(
         drained=DrainedNodes(fleet, policies, control.save_soon, status.note),
         ground=ground,
         seating=seating,
-        words=WordStream(planned, config.seed, attacker_seats=2 if meets_others else 1),
+        words=_word_stream(config, words, meets_others=league.league.is_open or config.self_play.on_collapse == "mix"),
         cards=cards,
         samples=StageSamples(config, tokenizer, renderers.get(TABOO, first), learning, recorder),
         league=league,
@@ -202,6 +188,16 @@ def build_parts(
         ],
         tasks=TaskEvaluation(ground, lease, policies, restarts),
     )
+
+
+def _word_stream(config: RunConfig, words: Scenarios, meets_others: bool) -> WordStream:
+    """Against other players each word comes twice: the learner attacks with it once, and defends once."""
+    shares = [each.share for each in config.games] or [1.0]
+    planned = [
+        WordsOfGame(game, share, tuple(own))
+        for (game, own), share in zip(by_game(config, words).items(), shares, strict=True)
+    ]
+    return WordStream(planned, config.seed, attacker_seats=2 if meets_others else 1)
 
 
 def _start_buffer(config: RunConfig, lease: FolderLease) -> BufferHandle:

@@ -5,7 +5,7 @@
 
 A thread that holds a lock may take one of a higher rank, or the same again; any other order is an AssertionError at
 once, in every run, and not a hang in one of many. Who holds a lock with `may_wait=False` may not wait for another
-process: `check_may_wait` is called by all that do (ray_session.get).
+process: `check_may_wait` is called by what does (ray_session.get, direct_channel.gather).
 """
 
 from __future__ import annotations

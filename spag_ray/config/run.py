@@ -168,7 +168,9 @@ class RunConfig(Part):
         for each in self.each_game:
             # Settings that only Taboo has are left out for the other games, unless no game can use them.
             parts = each if any(game.is_taboo for game in self.games) else self
-            check_game(each.game, parts.words, parts.objective, parts.imitation, self.prompts, self.render, self.preset)
+            check_game(
+                each.game, parts.words, parts.objective, parts.imitation, self.prompts, self.render, preset=self.preset
+            )
             each._check_ties()
             if self.league.is_scripted and each.game.is_taboo and not self.words.are_from_cards:
                 raise ValueError(

@@ -323,13 +323,15 @@ class RestartLine(Line):
 
 @dataclass(frozen=True)
 class EngineStateLine(Line):
-    """An engine's state changed (cluster/fleet/engine_record.py); `before` is empty for a new one."""
+    """An engine's state changed (cluster/fleet/engine_record.py). `before`: its former state, empty for a new engine,
+    in which it was for `seconds`."""
 
     kind = "engine_state"
     engine: str
     policy: str
     state: str
     before: str
+    seconds: float
     reason: str
 
 

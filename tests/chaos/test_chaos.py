@@ -12,7 +12,7 @@ import ray
 from cluster.launch.placed_run import placed_run
 from cluster.runtime.run_folder import make_run_folder
 from tests.support.faults import FAULTS, FaultyRun, kill_engine
-from tests.support.runs import PENALISED, records_of, steps_of, stream_run, tiny_run
+from tests.support.runs import colocated_run, records_of, steps_of, stream_run
 from tests.support.tiny_model import TARGETS
 
 pytestmark = pytest.mark.usefixtures("local_ray")
@@ -39,18 +39,7 @@ def test_an_engine_that_is_killed_while_the_learner_works_on_its_device(
 ) -> None:
     """Colocated: the engine sleeps then. Once the next publish waited for ever for its replacement."""
     num_rounds = 4
-    config = tiny_run(
-        tiny_model,
-        words,
-        placement="colocated",
-        engine={"num_engines": 2, "num_cpus": 0.5},
-        learner={"num_cpus": 0.5},
-        game={"payoffs": PENALISED},
-        imitation={"enabled": False},
-        self_play={"rounds": num_rounds, "games_per_round": 24, "batch_games": 1},
-        supervision={"max_restarts": 100, "heartbeat_timeout_s": 8},
-        evaluation={"games": 0},
-    )
+    config = colocated_run(tiny_model, words, num_rounds, batch_games=1)
     folder = make_run_folder(tmp_path / "run", config)
     targets = list(TARGETS)
     killed_in: list[str] = []

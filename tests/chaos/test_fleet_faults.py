@@ -14,14 +14,12 @@ from ray.cluster_utils import Cluster
 from cluster.launch.placed_run import placed_run
 from cluster.run.run import SESSIONS
 from cluster.runtime.nodes import node_of
-from cluster.runtime.ray_session import ray_session
 from cluster.runtime.run_folder import make_run_folder
-from spag_ray.config.parts import ClusterConfig
 from spag_ray.episodes.log import read_log
 from spag_ray.game.decks import load_deck
-from tests.support.draining import drain
+from tests.support.draining import drain, nodes_of_one_cpu
 from tests.support.faults import kill_engine
-from tests.support.runs import PENALISED, records_of, stream_run, tiny_run
+from tests.support.runs import colocated_run, records_of, stream_run
 from tests.support.tiny_model import TARGETS
 
 
@@ -51,18 +49,7 @@ def check_games(folder: Path, log: str) -> None:
 @pytest.mark.usefixtures("local_ray")
 def test_a_replacement_under_way_when_the_engines_go_to_sleep(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     """Colocated: it is stopped, no restart is counted for that, and it starts again when the others wake."""
-    config = tiny_run(
-        tiny_model,
-        words,
-        placement="colocated",
-        engine={"num_engines": 2, "num_cpus": 0.5},
-        learner={"num_cpus": 0.5},
-        game={"payoffs": PENALISED},
-        imitation={"enabled": False},
-        self_play={"rounds": 6, "games_per_round": 24, "batch_games": 4},
-        supervision={"max_restarts": 100, "heartbeat_timeout_s": 8},
-        evaluation={"games": 0},
-    )
+    config = colocated_run(tiny_model, words, 6, batch_games=4)
     folder = make_run_folder(tmp_path / "run", config)
     killed: list[int] = []
 
@@ -126,12 +113,8 @@ def test_engines_that_are_to_leave_while_new_weights_wait_for_their_games(
 
 @pytest.fixture
 def nodes() -> Iterator[Cluster]:
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    for _ in range(3):
-        cluster.add_node(num_cpus=1)
-    with ray_session(ClusterConfig(address=cluster.address)):
+    with nodes_of_one_cpu(3) as cluster:
         yield cluster
-    cluster.shutdown()
 
 
 @pytest.mark.timeout(900)

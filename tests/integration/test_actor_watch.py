@@ -26,6 +26,7 @@ from cluster.supervision.actor_watch import ActorWatch
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.parts import SupervisionConfig
+from spag_ray.config.run import RunConfig
 from spag_ray.game.prompt_file import load_template
 from tests.support.faults import FaultyRun, hit
 from tests.support.runs import records_of, stream_run
@@ -145,8 +146,8 @@ def test_an_arena_that_two_plays_find_dead_is_replaced_once(watch: ActorWatch, t
     """An evaluation inside a stream is played by the stream's arenas."""
     metrics = Recorder(tmp_path)
     restarts = RestartBudget(SupervisionConfig(), metrics)
-    arguments = load_template("chat"), [Rules(2)], 60.0, 60.0, None
-    arenas = Arenas("alone", str(tmp_path), 1, watch, restarts, *arguments, game_within_s=60.0)
+    nobody: Any = None
+    arenas = Arenas(RunConfig(), tmp_path, watch, restarts, load_template("chat"), [Rules(2)], nobody)
     error = ray.exceptions.RayActorError()
     ray.kill(arenas.handles[0])
     try:

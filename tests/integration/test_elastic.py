@@ -14,11 +14,9 @@ from ray.cluster_utils import Cluster
 from cluster.launch.placed_run import placed_run
 from cluster.run.run import SESSIONS
 from cluster.runtime.nodes import node_of
-from cluster.runtime.ray_session import ray_session
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.loading import parse_config
-from spag_ray.config.parts import ClusterConfig
-from tests.support.draining import drain
+from tests.support.draining import drain, nodes_of_one_cpu
 from tests.support.runs import records_of, stream_run
 from tests.support.tiny_model import TARGETS
 
@@ -27,13 +25,8 @@ NUM_PARTS = 1000  # versions or rounds of 8 games, more than there is time for: 
 
 @pytest.fixture
 def nodes() -> Iterator[Cluster]:
-    """A head that runs nothing that asks for a CPU, and two nodes of one CPU each."""
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    for _ in range(2):
-        cluster.add_node(num_cpus=1)
-    with ray_session(ClusterConfig(address=cluster.address)):
+    with nodes_of_one_cpu(2) as cluster:
         yield cluster
-    cluster.shutdown()
 
 
 @pytest.fixture

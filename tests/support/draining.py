@@ -1,12 +1,28 @@
-"""Nodes of a Ray cluster that are announced to go away."""
+"""Nodes of a Ray cluster, all of them on this machine, and how one is announced to go away."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.cluster_utils import Cluster
 from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+
+from cluster.runtime.ray_session import ray_session
+from spag_ray.config.parts import ClusterConfig
+
+
+@contextmanager
+def nodes_of_one_cpu(count: int) -> Iterator[Cluster]:
+    """A head that runs nothing that asks for a CPU, and nodes of one CPU each; this process is connected to it."""
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    for _ in range(count):
+        cluster.add_node(num_cpus=1)
+    with ray_session(ClusterConfig(address=cluster.address)):
+        yield cluster
+    cluster.shutdown()
 
 
 def drain(cluster: Cluster, node_id: str) -> None:

@@ -79,6 +79,22 @@ def stream_run(model: Path, words: Path, num_parts: int, **changes: Any) -> RunC
     return tiny_run(model, words, **config)
 
 
+def colocated_run(model: Path, words: Path, num_rounds: int, batch_games: int) -> RunConfig:
+    """Rounds of 24 games by two vLLM engines, which sleep while the learner has their devices."""
+    return tiny_run(
+        model,
+        words,
+        placement="colocated",
+        engine={"num_engines": 2, "num_cpus": 0.5},
+        learner={"num_cpus": 0.5},
+        game={"payoffs": PENALISED},
+        imitation={"enabled": False},
+        self_play={"rounds": num_rounds, "games_per_round": 24, "batch_games": batch_games},
+        supervision={"max_restarts": 100, "heartbeat_timeout_s": 8},
+        evaluation={"games": 0},
+    )
+
+
 def quiet() -> Console:
     return Console(quiet=True)
 

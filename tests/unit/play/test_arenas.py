@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import ray
 from cluster.rollout import arenas as arenas_module
 from cluster.rollout.arenas import Arenas, Members
 from cluster.types import Engine
+from spag_ray.config.loading import parse_config
 
 
 class FakeArena:
@@ -77,7 +79,7 @@ def pools(arenas: Arenas) -> Pools:
 
 
 @pytest.fixture
-def arenas(monkeypatch: pytest.MonkeyPatch) -> Arenas:
+def arenas(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Arenas:
     """Three arenas that only note what they are told."""
     monkeypatch.setattr(arenas_module, "get", lambda call, timeout_s: call)
     monkeypatch.setattr(arenas_module.ray, "kill", lambda handle: None)
@@ -90,7 +92,8 @@ def arenas(monkeypatch: pytest.MonkeyPatch) -> Arenas:
     monkeypatch.setattr(Arenas, "_start", start)
     watch: Any = SimpleNamespace(forget=lambda name: None, reason=lambda name: None, answer_within_s=1.0)
     restarts: Any = SimpleNamespace(count=lambda *_: None)
-    return Arenas("alone", "", 3, watch, restarts, game_within_s=1.0)
+    nothing: Any = None
+    return Arenas(parse_config({"self_play": {"num_arenas": 3}}), tmp_path, watch, restarts, nothing, [], nothing)
 
 
 def engines(count: int, pool: str = "policy") -> list[Engine]:
