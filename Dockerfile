@@ -5,11 +5,12 @@
 FROM debian:bookworm-slim AS lock
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 
-# gcc and Python.h compile GPU kernels when a run starts. KubeRay's health checks call wget.
+# gcc and Python.h compile GPU kernels when a run starts, g++ DeepSpeed's Adam for optimiser states on the host.
+# KubeRay's health checks call wget.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-        ca-certificates gcc libc6-dev libnuma1 python3 python3-dev python3-venv wget \
+        ca-certificates g++ gcc libc6-dev libnuma1 python3 python3-dev python3-venv wget \
     && rm -rf /var/lib/apt/lists/*
 
 # The packages: this layer is built again only if the lock changes. PyTorch's own index is used only if the ordinary one

@@ -69,6 +69,31 @@ def test_rays_autoscaler_understands_the_kubernetes_files(name: str) -> None:
     assert f"ray=={cluster['rayVersion']}\n" in (ROOT / "requirements" / "gpu.txt").read_text()
 
 
+@pytest.mark.parametrize("name", ["kuberay.yaml", "kuberay_session.yaml"])
+def test_every_pod_has_shared_memory_and_the_port_that_prometheus_reads(name: str) -> None:
+    spec = kubernetes(name)["spec"]
+    cluster = spec.get("rayClusterSpec", spec)
+    monitor = kubernetes("kuberay_monitor.yaml")["spec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        pod = group["template"]["spec"]
+        [container] = pod["containers"]
+        assert {"name": "dshm", "mountPath": "/dev/shm"} in container["volumeMounts"]
+        [in_memory] = [each["emptyDir"] for each in pod["volumes"] if each["name"] == "dshm"]
+        assert in_memory["medium"] == "Memory"
+        assert gib(in_memory["sizeLimit"]) < gib(container["resources"]["limits"]["memory"])
+        ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+        assert ports["metrics"] == 8080  # what the operator gives `ray start` as its metrics-export-port
+        assert [each["port"] for each in monitor["podMetricsEndpoints"]] == ["metrics"]
+
+
+def gib(size: str) -> int:
+    return int(size.removesuffix("Gi"))
+
+
+def test_a_failed_job_builds_no_second_cluster() -> None:
+    assert kubernetes("kuberay.yaml")["spec"]["backoffLimit"] == 0
+
+
 def test_the_job_runs_a_command_that_exists_and_fits_one_node() -> None:
     job = kubernetes("kuberay.yaml")["spec"]
     program, name, config, *options = shlex.split(job["entrypoint"])
