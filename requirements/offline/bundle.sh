@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Writes a folder from which a machine without a network installs spag-ray: the wheels of a lock, spag-ray's own, and install.sh.
+#
+#   requirements/offline/bundle.sh LOCK OUT PYTHON        PYTHON: of the version that the other machine has
+set -euo pipefail
+lock=$1 out=$2 python=$3
+root=$(cd "$(dirname "$0")/../.." && pwd)
+torch_index=${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
+
+wheel() { "$python" -m pip wheel --quiet --no-deps --wheel-dir "$out/wheels" "$@"; }
+
+rm -rf "$out"
+mkdir -p "$out/wheels"
+torch=$(grep '^torch==' "$lock")
+echo "  $torch"
+wheel "$torch" || wheel --index-url "$torch_index" "$torch" # that index is used only if the ordinary one has no CPU build
+echo "  $(grep -c '^[a-zA-Z].*==' "$lock") locked packages; what has no wheel is built"
+wheel -r <(grep -v '^torch==' "$lock")
+echo "  spag-ray itself"
+wheel "$root"
+"$python" -c 'import sys; print(*sys.version_info[:2], sep=".")' >"$out/python-version"
+cp "$root/requirements/offline/install.sh" "$out/"
+(cd "$out" && sha256sum wheels/* >SHA256SUMS)
+echo "Done: $(du -sh "$out" | cut -f1) in $out. Copy the folder, and there: $(basename "$out")/install.sh"
