@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv quickstart quickstart-gpu gpu-check test test-all test-long fuzz chaos phases soak picture lint types docs clean
+.PHONY: help venv venv-gpu quickstart quickstart-gpu gpu-check bundle test test-all test-long fuzz chaos phases soak picture lint types docs clean
 
 VENV := .venv
 LOCK := requirements/cpu.txt
@@ -24,16 +24,23 @@ venv: $(STAMP) ## install everything into .venv (once: minutes, 5 GB); PYTHON=..
 quickstart: $(STAMP) ## train a small model by self-play on this machine, into the next free runs/quickstart folder
 	@$(BIN)/spag-ray quickstart $(OPTIONS)
 
-ON_ONE_GPU := -o engine.num_gpus=0.5 -o learner.num_gpus=0.5 -o learner.zero_stage=2 -o engine.gpu_memory_utilization=0.4
+GPU_VENV := VENV=.venv-gpu LOCK=requirements/gpu.txt
+HAS_GPU = nvidia-smi -L 2>/dev/null | grep -q GPU || { echo 'spag-ray: nvidia-smi finds no GPU here$(1).' >&2; exit 2; }
 
-quickstart-gpu: ## the same on one NVIDIA GPU, with separate packages in .venv-gpu
-	@nvidia-smi -L 2>/dev/null | grep -q GPU || { echo "spag-ray: nvidia-smi finds no GPU here; \`make quickstart\` runs on CPUs." >&2; exit 2; }
-	$(MAKE) --no-print-directory quickstart VENV=.venv-gpu LOCK=requirements/gpu.txt OPTIONS="$(ON_ONE_GPU)"
+venv-gpu: ## install everything for NVIDIA GPUs into .venv-gpu (once: minutes, 12 GB)
+	@$(MAKE) --no-print-directory venv $(GPU_VENV)
+
+quickstart-gpu: ## the quickstart on one NVIDIA GPU, with separate packages in .venv-gpu
+	@$(call HAS_GPU,; `make quickstart` runs on CPUs)
+	$(MAKE) --no-print-directory quickstart $(GPU_VENV)
 
 gpu-check: ## run the checks that need NVIDIA GPUs, in 10 minutes (docs/gpu.md)
-	@nvidia-smi -L 2>/dev/null | grep -q GPU || { echo "spag-ray: nvidia-smi finds no GPU here." >&2; exit 2; }
-	$(MAKE) --no-print-directory venv VENV=.venv-gpu LOCK=requirements/gpu.txt
+	@$(call HAS_GPU,)
+	$(MAKE) --no-print-directory venv $(GPU_VENV)
 	.venv-gpu/bin/python -m benchmarks.gpu_check
+
+bundle: ## write all that a machine without a network installs into dist/bundle-cpu; or LOCK=requirements/gpu.txt PYTHON=python3.12
+	@requirements/offline/bundle.sh $(LOCK) dist/bundle-$(basename $(notdir $(LOCK))) $(or $(PYTHON),python3)
 
 test: $(STAMP) ## run the quick tests, tests/unit
 	@$(BIN)/python -m pytest tests/unit -n auto --maxprocesses 4 --dist loadfile

@@ -74,14 +74,17 @@ def quickstart(
     override: Overrides = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and start nothing")] = False,
 ) -> None:
-    """Train a small model on this machine, into the next free runs/quickstart folder: `train quickstart`."""
+    """Train a small model on this machine, into the next free runs/quickstart folder: `train quickstart`. Where vLLM is
+    built for GPUs, on one GPU."""
+    from cluster.checks.vllm_build import ON_ONE_GPU, gpu_build
     from cluster.runtime.output_files import free_name
 
     usual = Path("runs") / "quickstart"
     folder = free_name(usual)
     if folder != usual and not dry_run:
         print(f"Earlier quickstart runs are kept in {usual.parent}/; this one goes to {folder}")
-    train("quickstart", override, folder, dry_run=dry_run)
+    on_gpu = ON_ONE_GPU if gpu_build() else ()
+    train("quickstart", [*on_gpu, *(override or [])], folder, dry_run=dry_run)
 
 
 @app.command()

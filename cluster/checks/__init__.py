@@ -2,5 +2,6 @@
 
 commands/doctor.py lists them.
 
-Tests of other names: check_results, cluster_checks, node_report in test_doctor.py.
+Tests of other names: check_results, cluster_checks, node_report in test_doctor.py;
+vllm_build in test_quickstart_gpu.py.
 """

@@ -21,7 +21,9 @@ from actors.models import cache_folder
 from spag_ray.host.whole_files import write_atomically
 
 FILE = "importable.json"
+CHECK = "check:"
 MAX_PLACES = 8  # environments and versions that are remembered, those added to last
+MAX_CHECKS = 32  # per place: configurations of this machine's recent runs
 _OWN = Path(__file__).resolve().parents[2]
 _MODULES = (".py", ".so", ".pth", ".dist-info", ".egg-info", ".egg-link")
 _HEEDED = ("LD_", "PYTHON", "CUDA", "NVIDIA", "VLLM_", "DS_", "HF_")  # variables that decide whether an import succeeds
@@ -41,9 +43,11 @@ class KnownImports:
         return module in self._read().get(self._place, [])
 
     def add(self, modules: Iterable[str]) -> None:
+        """`modules`: also marks of checks that found nothing (known_checks.py); the oldest of these are forgotten."""
         places = self._read()
-        known = places.pop(self._place, [])
-        places[self._place] = sorted({*known, *modules})
+        known = list(dict.fromkeys([*places.pop(self._place, []), *modules]))
+        forgotten = set([each for each in known if each.startswith(CHECK)][:-MAX_CHECKS])
+        places[self._place] = [each for each in known if each not in forgotten]
         kept = dict(list(places.items())[-MAX_PLACES:])
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)

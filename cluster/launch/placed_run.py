@@ -16,6 +16,7 @@ from rich.console import Console
 
 from actors.models import resolve_model
 from cluster.checks.cluster_checks import check_cluster
+from cluster.checks.known_checks import mark_of
 from cluster.checks.preflight import check_files, check_run, check_with_imports
 from cluster.handles import Ref
 from cluster.monitor.progress import watch
@@ -61,7 +62,8 @@ def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
     words, held_out = every_words(config, cards)
     check_files(config)
     model = resolve_model(config.model)
-    check_with_imports(config, partial(check_run, config, model, words, held_out, list(cards)))
+    of_run = words, held_out, list(cards)
+    check_with_imports(config, partial(check_run, config, model, *of_run), mark_of(config, model, *of_run))
     kept = zip(config.each_game, by_game(config, held_out).values(), strict=True)
     of_taboo = [word for each, own in kept if each.game.is_taboo for word in own]
     return Prepared(model, words, held_out, without_words(cards, of_taboo))

@@ -52,6 +52,8 @@ RUN_BY: dict[str, str | None] = {
     "make docs": ".ci/run",
     "make quickstart": None,  # 11 minutes; by hand before a release
     "make quickstart-gpu": None,
+    "make venv-gpu": None,  # 12 GB; needs a GPU to be of use
+    "make bundle": "tests/unit/run/test_offline_install.py",
     "make gpu-check": None,  # needs a GPU; its CPU parts: tests/integration/test_gpu_check.py
     "make test-long": None,
     "make chaos": None,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cluster.checks import preflight
+from cluster.checks import preflight, vllm_build
 from cluster.checks.preflight import check_claims, check_files, check_model, check_run, check_words
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
@@ -170,9 +170,9 @@ def test_an_engine_without_a_gpu_is_refused_where_vllm_is_built_for_gpus(
 ) -> None:
     config = parse_config({"engine": {"num_gpus": num_gpus}, "learner": {"num_gpus": num_gpus}})
     check_files(config)
-    monkeypatch.setattr(preflight, "version", lambda package: {"vllm": build}[package])
+    monkeypatch.setattr(vllm_build, "version", lambda package: {"vllm": build}[package])
     if refused:
-        with pytest.raises(ConfigError, match=r"vLLM 0\.32\.0 is built for GPUs: run `make quickstart-gpu`"):
+        with pytest.raises(ConfigError, match=r"vLLM 0\.32\.0 is built for GPUs: use a configuration for GPUs"):
             check_files(config)
         check_files(parse_config({"engine": {"kind": "transformers"}}))
     else:

@@ -1,19 +1,23 @@
-"""`make quickstart-gpu`: refused without a GPU; with one, a run that fits on it."""
+"""The quickstart on a GPU: refused without one; with one, a run that fits on it."""
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from cluster.checks import vllm_build
+from cluster.cli import app
 from cluster.planning.placement_faults import placement_fault
 from cluster.types import NodeResources
 from learners.deepspeed_config import deepspeed_config, sleep_fault
 from spag_ray.config.loading import load_config
+from spag_ray.config.run import RunConfig
 from tests.support.not_here import not_here
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -40,15 +44,40 @@ def test_a_machine_without_a_gpu_is_refused_with_one_line(target: str, tmp_path:
     assert all(line.startswith("make") for line in others)
 
 
-def test_the_quickstart_takes_turns_on_one_gpu(tmp_path: Path) -> None:
+def test_it_installs_the_gpu_lock_and_runs_the_quickstart_from_there(tmp_path: Path) -> None:
     ended = make("quickstart-gpu", "echo 'GPU 0: one'", tmp_path)
     assert ended.returncode == 0, ended.stderr
     [command] = [line for line in ended.stdout.splitlines() if "spag-ray quickstart" in line]
-    assert ".venv-gpu/bin/spag-ray quickstart -o" in command
+    assert ".venv-gpu/bin/spag-ray quickstart" in command
+
+
+@pytest.mark.parametrize(
+    ("builds", "on_gpu"), [({"vllm": "0.32.0"}, True), ({"vllm": "0.32.0+cpu"}, False), ({}, False)]
+)
+def test_the_quickstart_takes_turns_on_one_gpu_where_vllm_is_built_for_gpus(
+    builds: dict[str, str], on_gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(package: str) -> str:
+        if package not in builds:
+            raise PackageNotFoundError(package)
+        return builds[package]
+
+    given: list[RunConfig] = []
+    monkeypatch.setattr(vllm_build, "version", version)
+
+    def print_plan(config: RunConfig) -> bool:
+        given.append(config)
+        return True
+
+    monkeypatch.setattr("cluster.planning.plan_text.print_plan", print_plan)
+    ended = CliRunner().invoke(app, ["quickstart", "-o", "engine.gpu_memory_utilization=0.3", "--dry-run"])
+    assert ended.exit_code == 0, ended.output
+    [config] = given
     plain = load_config("configs/quickstart.yaml")
-    config = load_config("configs/quickstart.yaml", re.findall(r"-o (\S+)", command))
     assert (config.model, config.placement) == (plain.model, "colocated")
-    assert config.learner.zero_stage == 2
+    assert config.engine.gpu_memory_utilization == 0.3, "what the user says comes last"
+    assert (config.learner.zero_stage == 2) == on_gpu
+    assert (placement_fault(config, [NodeResources("here", 2, 0)]) is not None) == on_gpu
     assert placement_fault(config, [NodeResources("here", 2, 1)]) is None
-    assert placement_fault(config, [NodeResources("here", 2, 0)])
-    assert sleep_fault(deepspeed_config(config.learner, on_gpu=True)) is None
+    if on_gpu:
+        assert sleep_fault(deepspeed_config(config.learner, on_gpu=True)) is None
