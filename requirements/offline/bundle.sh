@@ -7,17 +7,22 @@ lock=$1 out=$2 python=$3
 root=$(cd "$(dirname "$0")/../.." && pwd)
 torch_index=${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
 
-wheel() { "$python" -m pip wheel --quiet --no-deps --wheel-dir "$out/wheels" "$@"; }
+wheel() { "$python" -m pip wheel --no-deps --wheel-dir "$out/wheels" "$@" >>"$out/pip.log" 2>&1; }
+failed() {
+    tail -n 20 "$out/pip.log" >&2
+    echo "spag-ray: that step failed; the whole output is in $out/pip.log" >&2
+    exit 2
+}
 
 rm -rf "$out"
 mkdir -p "$out/wheels"
 torch=$(grep '^torch==' "$lock")
 echo "  $torch"
-wheel "$torch" || wheel --index-url "$torch_index" "$torch" # that index is used only if the ordinary one has no CPU build
+wheel "$torch" || wheel --index-url "$torch_index" "$torch" || failed # that index is used only if the ordinary one has no CPU build
 echo "  $(grep -c '^[a-zA-Z].*==' "$lock") locked packages; what has no wheel is built"
-wheel -r <(grep -v '^torch==' "$lock")
+wheel -r <(grep -v '^torch==' "$lock") || failed
 echo "  spag-ray itself"
-wheel "$root"
+wheel "$root" || failed
 "$python" -c 'import sys; print(*sys.version_info[:2], sep=".")' >"$out/python-version"
 cp "$root/requirements/offline/install.sh" "$out/"
 (cd "$out" && sha256sum wheels/* >SHA256SUMS)

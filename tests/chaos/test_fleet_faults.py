@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import ray
 from ray.cluster_utils import Cluster
@@ -152,4 +154,63 @@ def test_a_node_that_is_drained_while_its_engine_gets_new_weights(
     assert left["engine"] == "engine-policy-1"
     assert [line["engine"] for line in records_of(folder, "engine_joined")] == ["engine-policy-1.2"]
     assert not records_of(folder, "restart"), "nothing was lost"
+    check_games(folder, "stream.log")
+
+
+class DeadlyBuckets:
+    """In the learner's process: as often as two engines have played for a while, `times` in all, one of them is killed
+    after the first bucket of a version."""
+
+    PLAYED_FOR_S = 15.0
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+
+    def __call__(self, learner: Any) -> None:
+        from spag_ray.channels import shared_memory
+
+        whole = shared_memory.in_shared_memory
+
+        @contextlib.contextmanager
+        def deadly(bucket: Any) -> Iterator[Any]:
+            of_ray = psutil.Process().parent().children()  # type: ignore[union-attr]
+            engines = [each for each in of_ray if each.name().startswith("ray::EngineActor")]
+            playing = [each for each in engines if time.time() - each.create_time() > self.PLAYED_FOR_S]
+            if bucket.index == 1 and self.left and len(playing) == 2:
+                playing[self.left % 2].kill()
+                self.left -= 1
+            with whole(bucket) as update:
+                yield update
+
+        shared_memory.in_shared_memory = deadly
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("local_ray")
+def test_an_engine_that_is_lost_in_the_middle_of_its_weights(tiny_model: Path, words: Path, tmp_path: Path) -> None:
+    """The other engine gets the whole version, and the lost one's successor the version that is played then."""
+    config = stream_run(
+        tiny_model,
+        words,
+        60,
+        engine={"kind": "transformers", "num_engines": 2},
+        learner={"num_cpus": 0.5, "bucket_bytes": 4096},
+        sync={"channel": "shared_memory"},
+    )
+    folder = make_run_folder(tmp_path / "run", config)
+    is_set: list[Any] = []
+
+    def after_a_few_versions(run: Any) -> bool:
+        if not is_set and len(records_of(folder, "sync")) > 3:
+            learner = ray.get_actor("learner-run-0")
+            is_set.append(learner.__ray_call__.remote(DeadlyBuckets(3)))
+        return len(records_of(folder, "engine_joined")) >= 3
+
+    play(folder, config, after_a_few_versions)
+    restarted = [line["what"] for line in records_of(folder, "restart")]
+    print(f"\nlost in the middle of their weights: {restarted}")
+    assert len(restarted) == 3
+    syncs = records_of(folder, "sync")
+    assert [line["version"] for line in syncs] == list(range(1, len(syncs) + 1))
+    assert max(line["probe_gap_mean"] for line in syncs) < 1e-3, "no engine plays with half a version"
     check_games(folder, "stream.log")
