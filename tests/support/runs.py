@@ -100,8 +100,9 @@ def quiet() -> Console:
 
 
 def records_of(folder: Path, kind: str) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["kind"] == kind]
+    """Of metrics.jsonl, which a run may be writing: a last line without its end is not there yet."""
+    whole, _, _ = (folder / "metrics.jsonl").read_text().rpartition("\n")
+    return [line for line in map(json.loads, whole.splitlines()) if line["kind"] == kind]
 
 
 def steps_of(folder: Path) -> list[dict[str, Any]]:
