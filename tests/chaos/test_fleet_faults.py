@@ -153,7 +153,9 @@ def test_a_node_that_is_drained_while_its_engine_gets_new_weights(
     (left,) = records_of(folder, "engine_left")
     assert left["engine"] == "engine-policy-1"
     assert [line["engine"] for line in records_of(folder, "engine_joined")] == ["engine-policy-1.2"]
-    assert not records_of(folder, "restart"), "nothing was lost"
+    # An arena needs no CPU: Ray may have put it on the node that is gone.
+    restarted = {line["what"] for line in records_of(folder, "restart")}
+    assert restarted <= {"arena-0"}, "no engine and no learner was lost"
     check_games(folder, "stream.log")
 
 
@@ -161,7 +163,7 @@ class DeadlyBuckets:
     """In the learner's process: as often as two engines have played for a while, `times` in all, one of them is killed
     after the first bucket of a version."""
 
-    PLAYED_FOR_S = 15.0
+    PLAYED_FOR_S = 60.0  # since their processes began
 
     def __init__(self, times: int) -> None:
         self.left = times
@@ -192,9 +194,8 @@ def test_an_engine_that_is_lost_in_the_middle_of_its_weights(tiny_model: Path, w
     config = stream_run(
         tiny_model,
         words,
-        60,
-        engine={"kind": "transformers", "num_engines": 2},
-        learner={"num_cpus": 0.5, "bucket_bytes": 4096},
+        200,
+        learner={"bucket_bytes": 4096},
         sync={"channel": "shared_memory"},
     )
     folder = make_run_folder(tmp_path / "run", config)
