@@ -182,7 +182,7 @@ def gpu_checks(reports: Sequence[NodeReport]) -> Iterator[CheckResult]:
 def memory_checks(config: RunConfig, size: ModelSize | None, reports: Sequence[NodeReport]) -> Iterator[CheckResult]:
     """Shared memory for buckets of weights that are sent to an engine, and GPU memory for a learner rank."""
     needed = 0
-    if not CHANNELS[config.sync.channel].gpus and config.engine.kind == "vllm":
+    if not CHANNELS[config.channel].gpus and config.engine.kind == "vllm":
         bucket = bucket_bytes(config, size)
         whole = bucket if size is None else version_bytes(config, size)
         needed = min(LEAST_SHARED_MEMORY * bucket, whole)
