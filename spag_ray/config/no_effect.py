@@ -134,7 +134,7 @@ def _idle_keys(config: RunConfig) -> Iterator[tuple[str, str]]:
             ("max_held_out_difficulty",),
         ),
         (not config.league.past_share, "league.past_share is 0", "league", _PAST),
-        (not evaluation.games, "evaluation.games is 0", "evaluation", ("base_games",)),
+        (not evaluation.games, "evaluation.games is 0", "evaluation", ("base_games", "engines")),
         (not evaluation.against, "evaluation.against is empty", "evaluation", ("against_games",)),
         (not evaluation.tasks, "evaluation.tasks is empty", "evaluation", _TASKS),
         (learner.lora is not None, "learner.lora never trains embeddings", "learner", ("freeze_embeddings",)),

@@ -285,10 +285,10 @@ class RunConfig(Part):
     @property
     def _plays_in_turn_by_itself(self) -> bool:
         """On GPUs that learners share with engines there is no room for a second engine at full size."""
-        return self.placement == "colocated" and self.is_on_gpus and self._no_turns is None
+        return self.placement == "colocated" and self.is_on_gpus and self.why_no_turns is None
 
     @property
-    def _no_turns(self) -> str | None:
+    def why_no_turns(self) -> str | None:
         """Why engines cannot take the weights of players in turn."""
         if self.schedule == "stream":
             return "with schedule: stream engines play all the time"
@@ -300,7 +300,7 @@ class RunConfig(Part):
 
     def _check_channel(self) -> None:
         """Refuse a channel that cannot carry these weights between these processes."""
-        if self.evaluation.engines == "in_turn" and (why := self._no_turns):
+        if self.evaluation.engines == "in_turn" and (why := self.why_no_turns):
             raise ValueError(f"evaluation.engines: in_turn: {why}; set evaluation.engines: own")
         channel = CHANNELS[self.channel]
         if not channel.is_direct:
