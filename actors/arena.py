@@ -77,13 +77,15 @@ class TaskList:
 @dataclass(frozen=True)
 class Player:
     """A player of a seat: the engines of a policy, how it is prompted, how it samples, whether it can score, and which
-    of its engines' adapters it plays."""
+    of its engines' adapters it plays, or whose weights they take for it. `policy` stamps its turns, by default the
+    pool's."""
 
     pool: EnginePool
     renderer: Renderer
     sampling: Sampling
     can_score: bool = True
     adapter: str | None = None
+    policy: str | None = None
 
 
 @dataclass(frozen=True)
@@ -281,7 +283,7 @@ async def play_turn(
         prompt_ids=prompt_ids,
         token_ids=completion.token_ids,
         logprobs=completion.logprobs,
-        policy=player.pool.policy_name,
+        policy=player.policy or player.pool.policy_name,
         first_version=completion.first_version,
         last_version=completion.last_version,
         finish_reason=completion.finish_reason,

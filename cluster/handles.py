@@ -37,7 +37,8 @@ Direct = TypeVar("Direct", covariant=True)
 # An answer that failed is (request_id, reason).
 Packed = tuple[Any, ...]
 
-# {name of an adapter, or None for whole weights: (folder, version)}
+# {name of an adapter, or None for whole weights: (folder, version)}. None beside names: whole weights of several
+# players, which an engine takes in turn (rollout/weights_in_turn.py).
 SavedWeights = Mapping[str | None, tuple[str, int]]
 
 

@@ -34,7 +34,8 @@ class Engine:
 @dataclass(frozen=True)
 class Seat:
     """The player of a seat: the engines of a pool, the scripted expert (its cards), or a chat endpoint. `policy` stamps
-    its turns; `model` is the folder of the tokenizer; `adapter` names the adapter of the engines that plays."""
+    its turns; `model` is the folder of the tokenizer; `adapter` names the adapter of the engines that plays, or the
+    player whose weights they take in turn with others'."""
 
     pool: str
     policy: str

@@ -19,7 +19,6 @@ from cluster.planning.placement import Rooms, Unplaced, actors_of
 from cluster.planning.placement_faults import placement_doubt, placement_fault
 from cluster.planning.plan import make_plan, plan_faults, snapshot_bytes, version_bytes
 from cluster.types import Node, NodeResources
-from spag_ray.channels.base import CHANNELS
 from spag_ray.config.run import RunConfig
 
 Status = Literal["pass", "warn", "fail"]
@@ -180,9 +179,10 @@ def gpu_checks(reports: Sequence[NodeReport]) -> Iterator[CheckResult]:
 
 
 def memory_checks(config: RunConfig, size: ModelSize | None, reports: Sequence[NodeReport]) -> Iterator[CheckResult]:
-    """Shared memory for buckets of weights that are sent to an engine, and GPU memory for a learner rank."""
+    """Shared memory for buckets of weights that are sent to an engine (whatever the channel: saved weights come so, and
+    a version whose channel broke), and GPU memory for a learner rank."""
     needed = 0
-    if not CHANNELS[config.sync.channel].gpus and config.engine.kind == "vllm":
+    if config.engine.kind == "vllm":
         bucket = bucket_bytes(config, size)
         whole = bucket if size is None else version_bytes(config, size)
         needed = min(LEAST_SHARED_MEMORY * bucket, whole)

@@ -72,7 +72,7 @@ class EngineStarter:
                 self._reservation.wait_for(names, handles, config.num_cpus, config.num_gpus, gives_up)
             starts = [
                 engine.handle.start.remote(
-                    records[0].model, config, engine.name, 0, self._config.seed + index, self._config.sync.channel
+                    records[0].model, config, engine.name, 0, self._config.seed + index, self._config.channel
                 )
                 for index, engine in enumerate(engines)
             ]

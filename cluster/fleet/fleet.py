@@ -334,14 +334,14 @@ class Fleet:
             self.roster.become(record, State.LOST, why)
         return True
 
-    def _load_saved(self, engine: Engine) -> SavedWeights:
-        """Load what the pool was given last, even if that changes during the load; returns it."""
-        while True:
-            saved = self.saved[engine.pool]
+    def _load_saved(self, engine: Engine) -> SavedWeights | None:
+        """Load what the pool was given last, even if that changes during the load; returns it, None if nothing is."""
+        while (saved := self.saved.get(engine.pool)) is not None:
             try:
                 get(engine.handle.load_saved.remote(saved), self._config.sync.timeout_s)
             except (ray.exceptions.RayTaskError, SpagError):
-                if self.saved[engine.pool] == saved:
+                if self.saved.get(engine.pool) == saved:
                     raise
                 continue  # its folder may have been removed: load what is newer
             return saved
+        return None

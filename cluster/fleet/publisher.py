@@ -41,7 +41,7 @@ class Publisher:
     ) -> None:
         self._takes_turns = config.placement == "colocated"
         self._config = config
-        self._is_direct = config.sync.channel != "object_store"
+        self._is_direct = config.channel != "object_store"
         self._timeout_s = config.sync.timeout_s
         self._lease = lease
         self._policies = policies
@@ -167,7 +167,8 @@ class Publisher:
                     self.fleet.joined(taken, policy.version)
 
     def give(self, pool: str, saved: SavedWeights) -> None:
-        """Every engine of a pool plays saved weights or adapters once its games have ended; so do replacements.
+        """Every engine of a pool plays saved weights or adapters once its games have ended, or several players' weights
+        in turn; so do replacements.
 
         Raises WeightSyncError when none can load them.
         """
@@ -185,6 +186,17 @@ class Publisher:
             self.fleet.joined([records[engine] for engine in answers.found], newest)
             for engine in answers.found:
                 self.reopen(engine)
+
+    def give_back(self, pool: str, newest: tuple[str, int]) -> None:
+        """Every engine of a learning policy's pool plays its newest version again, (folder, version), and nobody else;
+        replacements get it from the learner, as before."""
+        self.give(pool, {None: newest})
+        self.forget(pool)
+
+    def forget(self, pool: str) -> None:
+        """Replacements do not load what the pool was given last."""
+        with self.fleet.updating:
+            self.fleet.saved.pop(pool, None)
 
     # A Gate (learning/weight_sync.py): new weights come between games.
 

@@ -87,9 +87,10 @@ class LearningPolicy:
             advice=lambda: memory_advice(self._config, self.model),
             says=partial(self.says, label),
         )
-        if self._config.sync.channel != "object_store":
+        if (channel := self._config.channel) != "object_store":
             workers = self._config.engine.tensor_parallel_size
-            self._direct = DirectChannel(self.learners, self._config.sync, workers)
+            sync = self._config.sync.model_copy(update={"channel": channel})
+            self._direct = DirectChannel(self.learners, sync, workers)
 
     def prepare_learners(self) -> None:
         """The part of their start that uses no GPU."""
@@ -185,7 +186,7 @@ class LearningPolicy:
             if others_play:
                 return None  # they continue to play until the next version
             raise EngineError(
-                f"no engine of {self.name} is left, and with sync.channel: {self._config.sync.channel} a new one has "
+                f"no engine of {self.name} is left, and with sync.channel: {self._config.channel} a new one has "
                 "to wait for the next version; continue with --resume"
             )
         return self._give(export(self.learners, self.version, self._probe, self._direct), engines, others_play)

@@ -18,7 +18,7 @@ from typing import Literal
 from cluster.types import NodeResources
 from spag_ray.config.opponents import FrozenOpponent
 from spag_ray.config.run import RunConfig
-from spag_ray.stages import BASE, IMITATED, Stage
+from spag_ray.stages import BASE, IMITATED
 
 Kind = Literal["engine", "learner", "other"]
 Order = Literal["pack", "spread"]
@@ -132,7 +132,8 @@ def actors_of(config: RunConfig) -> list[ActorSpec]:
         actors += [engines(f"engine-{name}-past", league.num_engines) for name in policies]
     if models := sum(fixed.has_engine for fixed in league.fixed):
         actors.append(engines("engine-fixed", models))
-    for opponent in filter(functools.partial(num_later_stages, config), config.evaluation.against):
+    frozen = () if config.plays_in_turn else config.evaluation.against
+    for opponent in filter(functools.partial(num_later_stages, config), frozen):
         actors += [engines(f"engine-{opponent}-{name}", 1) for name in policies]
     return actors
 
@@ -142,13 +143,19 @@ def num_later_stages(config: RunConfig, opponent: FrozenOpponent) -> int:
     return config.self_play.rounds + int(opponent == "base" and config.imitation.enabled)
 
 
-def match_actors(config: RunConfig) -> list[ActorSpec]:
-    """The engines that are placed after the learners have ended, for the newest model against an earlier one."""
+def has_last_match(config: RunConfig) -> bool:
+    """Whether the run ends with a match of its own: the newest model against the one that self-play started from.
+    There is none where that is one of evaluation.against, because it has been played then."""
     if not (config.self_play.rounds and config.evaluation.games):
+        return False
+    return str(IMITATED if config.imitation.enabled else BASE) not in config.evaluation.against
+
+
+def match_actors(config: RunConfig) -> list[ActorSpec]:
+    """The engines that are placed after the learners have ended, for the last match."""
+    if not has_last_match(config) or config.plays_in_turn:
         return []
     anchor = IMITATED if config.imitation.enabled else BASE
-    if anchor in map(Stage.parse, config.evaluation.against):
-        return []  # its engines are already running
     engine = config.engine
     return [
         ActorSpec(f"engine-{anchor}-{name}", "EngineActor", 1, engine.num_cpus, engine.num_gpus, "engine")

@@ -116,15 +116,16 @@ def _sharing_fault(config: RunConfig, rooms: Rooms) -> str | None:
     for actor in placed:
         if actor.spec.kind == "learner":
             rooms.leave(actor)
+    without_it = "evaluation.games: 0" if config.why_no_turns else "evaluation.engines: in_turn"
     coming = rooms.place(match_actors(config))
     if isinstance(coming, Unplaced):
         return (
             f"the match at the end of the run has no room: {coming.spec.name} needs {_wants(coming.spec)}, but the "
             f"learners free {config.learner.num_ranks} x {config.learner.num_cpus:g} CPUs and "
-            f"{config.learner.num_gpus:g} GPUs; give a learner rank as much as an engine, or set evaluation.games: 0"
+            f"{config.learner.num_gpus:g} GPUs; give a learner rank as much as an engine, or set {without_it}"
         )
     if crowded := _crowded(config, [*staying, *coming]):
-        return f"the match at the end of the run puts {crowded}; or set evaluation.games: 0"
+        return f"the match at the end of the run puts {crowded}; or set {without_it}"
     return None
 
 

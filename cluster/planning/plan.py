@@ -23,7 +23,7 @@ from cluster.planning.memory import (
 )
 from cluster.planning.micro_batches import planned_line, with_planned_learner
 from cluster.planning.model_size import ModelSize, kv_heads, model_size
-from cluster.planning.placement import ActorSpec, actors_of, match_actors, num_later_stages, totals
+from cluster.planning.placement import ActorSpec, actors_of, has_last_match, match_actors, num_later_stages, totals
 from learners.deepspeed_config import deepspeed_config, is_offloaded
 from spag_ray.channels.base import CHANNELS
 from spag_ray.config.parts import ModelShape
@@ -116,7 +116,7 @@ def make_plan(config: RunConfig) -> Plan:
 
 def snapshot_bytes(config: RunConfig, size: ModelSize) -> int:
     """Bytes of a published version in the object store of the learner's node and of each node with engines."""
-    return 0 if CHANNELS[config.sync.channel].is_direct else version_bytes(config, size)
+    return 0 if CHANNELS[config.channel].is_direct else version_bytes(config, size)
 
 
 def version_bytes(config: RunConfig, size: ModelSize) -> int:
@@ -139,7 +139,7 @@ def make_schedule(config: RunConfig) -> Schedule:
         steps = versions * max(1, per_version // self_play.batch_games)
         fresh = -(-per_version // config.stream.reuse)  # the others were trained on before
         games, permits = versions * fresh, (max_lag + 1) * fresh
-    num_evaluated = 1 + int(imitation.enabled) + self_play.rounds + 2 * len(match_actors(config)[:1])
+    num_evaluated = 1 + int(imitation.enabled) + self_play.rounds + 2 * has_last_match(config)
     num_matches = sum(2 * num_later_stages(config, opponent) for opponent in config.evaluation.against)
     return Schedule(
         imitation_games=imitation_games,

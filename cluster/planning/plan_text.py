@@ -6,18 +6,20 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from cluster.planning.memory import GIB, Part, bytes_of
-from cluster.planning.placement import ActorSpec
+from cluster.planning.placement import ActorSpec, has_last_match
 from cluster.planning.plan import Plan, make_plan, plan_faults, plan_notes
 from cluster.planning.plan_checks import check_plan
-from spag_ray.config.no_effect import values_without_effect
+from spag_ray.channels.base import AUTO, CHANNELS
+from spag_ray.config.no_effect import few_imitation_steps, values_without_effect
 from spag_ray.config.run import RunConfig
 
 
 def print_plan(config: RunConfig) -> bool:
     """`train --dry-run`; returns whether such a run could start. Raises SpagError for one that has no plan."""
     unread = check_plan(config)
-    for warning in values_without_effect(config):
-        print(f"warning: {warning}")
+    for warning in (*values_without_effect(config), few_imitation_steps(config)):
+        if warning is not None:
+            print(f"warning: {warning}")
     plan = make_plan(config)
     for line in plan_lines(plan):
         print(line)
@@ -75,14 +77,22 @@ def _schedule(plan: Plan) -> Iterator[str]:
         f"  self-play   {schedule.rounds} rounds, {schedule.games:,} games, at most {schedule.steps:,} learner steps "
         f"of {config.self_play.batch_games} games"
     )
-    yield f"  versions    {schedule.versions} published, over sync.channel {config.sync.channel}"
+    yield f"  versions    {schedule.versions} published, over sync.channel {_channel(config)}"
     if schedule.permits is not None:
         flying = config.self_play.games_in_flight * config.self_play.num_arenas
         yield f"  permits     {schedule.permits} games (max_lag {schedule.max_lag}), {flying} in flight at once"
     yield f"  evaluation  {schedule.evaluation_games} games on held-out words, the last match included"
+    if config.plays_in_turn and (config.evaluation.against or has_last_match(config)):
+        yield "              earlier stages play on the run's engines, which take both players' weights in turn"
     if config.evaluation.tasks:
         stages = 1 + int(config.imitation.enabled) + schedule.rounds
         yield f"  tasks       after each of {stages} stages: {', '.join(config.evaluation.tasks)}"
+
+
+def _channel(config: RunConfig) -> str:
+    chosen = " (auto)" if config.sync.channel == AUTO else ""
+    fallback = "; by the object store if that breaks" if CHANNELS[config.channel].is_direct else ""
+    return f"{config.channel}{chosen}{fallback}"
 
 
 def _memory(plan: Plan) -> Iterator[str]:

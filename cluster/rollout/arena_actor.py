@@ -179,7 +179,7 @@ class ArenaActor:
                 EndpointPolicy(seat.endpoint, self._template, renderer.reply_ids, self._turn_timeout_s, game),
             )
         can_score = seat.cards is None and seat.endpoint is None
-        return Player(pool, renderer, seat.sampling, can_score, seat.adapter)
+        return Player(pool, renderer, seat.sampling, can_score, seat.adapter, seat.policy)
 
     def _pool(self, name: str, policy: str) -> EnginePool:
         if name not in self._pools:

@@ -17,6 +17,7 @@ from actors.policy import Policy, Score, WakePart
 from cluster.handles import EngineHandle, Packed, Ref, SavedWeights
 from cluster.rollout.engine_faults import EngineLog, start_fault
 from cluster.rollout.request_queue import RequestQueue
+from cluster.rollout.weights_in_turn import WeightsInTurn
 from cluster.runtime.ray_session import collect_seldom, redirect_output, set_environment
 from spag_ray.channels.object_store import FetchedSnapshot
 from spag_ray.config.engine import EngineConfig
@@ -39,6 +40,7 @@ class EngineActor:
         os.environ.pop("OMP_NUM_THREADS", None)
         self._policy: Policy | None = None
         self._queue: RequestQueue | None = None
+        self._turns = WeightsInTurn(self._play_saved)
         self._num_loads = 0
         self._is_updating = False  # from `begin_update` until a whole version has been loaded, on whatever way
         self._load_lock = asyncio.Lock()
@@ -60,7 +62,7 @@ class EngineActor:
         except EngineError as error:
             told = start_fault(str(error), self._log.text(), config.num_gpus > 0)
             raise type(error)(f"{told}; the whole trace is in {self._log.path}") from error
-        self._queue = RequestQueue(self._policy)
+        self._queue = RequestQueue(self._policy, self._turns)
         return version
 
     async def exchange(
@@ -124,6 +126,8 @@ class EngineActor:
                 with self._loading():
                     await self._engine.load(snapshot, in_flight)
                 self._loaded = self._engine.version, snapshot.num_bytes
+                if adapter is None:
+                    self._turns.came(version)
             return self._loaded
 
     # For learner ranks that send weights themselves (learning/direct_channel.py); only a vLLM engine can take them.
@@ -141,20 +145,26 @@ class EngineActor:
     async def end_update(self, version: int) -> None:
         with self._loading():
             await self._vllm.end_update(version)
+        self._turns.came(version)
 
     async def played_version(self) -> int:
         return self._engine.version
 
     async def load_saved(self, saved: SavedWeights) -> None:
-        """Play these folders: a model of this engine's shape, or adapters for the model that it was started with."""
+        """Play these folders: a model of this engine's shape, several of them in turn, or adapters for the model that
+        it was started with."""
+        if None in saved:
+            await self._turns.hold(saved)
+            return
+        with self._loading():
+            await self._vllm.hold({name: place for name, place in saved.items() if name is not None})
+
+    async def _play_saved(self, folder: str, version: int) -> None:
         from actors.tensors import saved_snapshot
 
-        adapters = {name: place for name, place in saved.items() if name is not None}
         with self._loading():
-            if None in saved:
-                await self._engine.load(saved_snapshot(*saved[None]))
-            if adapters:
-                await self._vllm.hold(adapters)
+            # In a thread: reading a large model takes longer than a heartbeat may.
+            await self._engine.load(await asyncio.to_thread(saved_snapshot, folder, version))
 
     async def sleep(self) -> None:
         await self._engine.sleep()

@@ -16,6 +16,7 @@ from itertools import count
 
 from actors.policy import Completion, Policy, Request, Sampling, Score
 from cluster.handles import Packed
+from cluster.rollout.weights_in_turn import WeightsInTurn
 
 log = logging.getLogger(__name__)
 
@@ -65,10 +66,12 @@ class _Client:
 
 
 class RequestQueue:
-    """Requests to a policy, and its answers until they are fetched, separate for each client."""
+    """Requests to a policy, and its answers until they are fetched, separate for each client. `turns`: whose weights
+    the policy plays when; None: it plays one player."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, turns: WeightsInTurn | None = None) -> None:
         self._policy = policy
+        self._turns = turns or WeightsInTurn()
         self._clients: dict[str, _Client] = {}
         self._serials = count()
         self._num_scores = 0
@@ -141,7 +144,8 @@ class RequestQueue:
             self.touch()
         self._num_scores += 1
         try:
-            return await self._policy.score(sequences, temperature, adapter)
+            async with self._turns.of(adapter) as held:
+                return await self._policy.score(sequences, temperature, held)
         except Exception:
             self._end_if_dead()
             raise
@@ -159,7 +163,8 @@ class RequestQueue:
         alone = replace(request, request_id=f"{request.request_id}@{next(self._serials)}")
         answer: Packed
         try:
-            (completion,) = await self._policy.generate([alone])
+            async with self._turns.of(request.adapter) as adapter:
+                (completion,) = await self._policy.generate([replace(alone, adapter=adapter)])
             answer = pack_completion(replace(completion, request_id=request.request_id))
         except Exception as error:  # goes to the arena that asked, which raises it
             answer = (request.request_id, f"{type(error).__name__}: {error}")

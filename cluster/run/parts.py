@@ -180,7 +180,7 @@ def build_parts(
         samples=StageSamples(config, tokenizer, renderers.get(TABOO, first), learning, recorder),
         league=league,
         matches=matches,
-        frozen=FrozenOpponents(config.evaluation, fleet, seating, matches, status),
+        frozen=FrozenOpponents(config, publisher, seating, matches, status),
         collapse=CollapseWatch(config, folder, matches, recorder, status, by_name),
         exploitability=[
             Exploitability(ground, games[name], renderer, policies, name if config.games else None)

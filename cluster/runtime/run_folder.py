@@ -51,7 +51,7 @@ _MAY_CHANGE: Any = {
     "tracking": True,
     "learner": {"env", "num_gpus", "num_cpus", "num_threads", "timeout_s", "bucket_bytes", "max_tokens_per_microbatch"},
     "self_play": {"rounds", "games_in_flight", "num_arenas", "on_collapse", "mix_share"},
-    "evaluation": {"against", "against_games", "tasks", "include_path", "download"},
+    "evaluation": {"against", "against_games", "engines", "tasks", "include_path", "download"},
 }
 
 

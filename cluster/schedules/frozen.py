@@ -2,34 +2,42 @@
 
 frozen.evaluate(Stage.of_round(2))     the newest weights meet all of evaluation.against, once each
 frozen.seats(temperature)              their seats in self-play
+
+They play on engines of their own, or the run's engines take their weights and the newest in turn (evaluation.engines).
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
+
 from actors.league import seat_of
-from cluster.fleet.fleet import Fleet
+from cluster.fleet.publisher import Publisher
+from cluster.learning.learning_policy import LearningPolicy
 from cluster.monitor.status_board import StatusBoard
 from cluster.schedules.held_out import HeldOutMatches
 from cluster.schedules.seating import Seating
 from cluster.types import Seat
-from spag_ray.config.opponents import EvaluationConfig
+from spag_ray.config.run import RunConfig
 from spag_ray.game.rules import Role
 from spag_ray.stages import BASE, Stage
 
 
 class FrozenOpponents:
-    """The frozen opponents of one run. Each has one engine per policy, started when it first plays and then kept."""
+    """The frozen opponents of one run. One that has engines of its own has one per policy, started when it first plays
+    and then kept."""
 
     def __init__(
         self,
-        config: EvaluationConfig,
-        fleet: Fleet,
+        config: RunConfig,
+        publisher: Publisher,
         seating: Seating,
         matches: HeldOutMatches,
         status: StatusBoard,
     ) -> None:
-        self._config = config
-        self._fleet = fleet
+        self._config = config.evaluation
+        self._plays_in_turn = config.plays_in_turn
+        self._publisher = publisher
         self._seating = seating
         self._matches = matches
         self._status = status
@@ -42,19 +50,42 @@ class FrozenOpponents:
 
     def evaluate(self, stage: Stage) -> None:
         """The newest weights, those of `stage`, against every opponent of an earlier stage."""
-        for name in self.names:
-            if (opponent := Stage.parse(name)).order < stage.order:
-                self.meet(stage, opponent, self._config.num_against_games)
+        opponents = [opponent for opponent in map(Stage.parse, self.names) if opponent.order < stage.order]
+        self._meet(stage, opponents, self._config.num_against_games)
 
     def meet(self, stage: Stage, opponent: Stage, num_games: int) -> None:
         """The newest weights, those of `stage`, against an earlier stage's, in both seats."""
-        seats = (stage, opponent), (opponent, stage)
-        for pair in seats:
-            match = Stage.match(*map(str, pair))
-            if not self._matches.of(match):
-                players = zip(Role, pair, strict=True)
-                attacker, defender = (self._seat(role, player, stage) for role, player in players)
-                self._matches.play(attacker, defender, match, num_games)
+        self._meet(stage, [opponent], num_games)
+
+    def _meet(self, stage: Stage, opponents: Sequence[Stage], num_games: int) -> None:
+        pairs = [pair for opponent in opponents for pair in ((stage, opponent), (opponent, stage))]
+        left = [pair for pair in pairs if not self._matches.of(Stage.match(*map(str, pair)))]
+        if not left:
+            return
+        with self._all_in_turn(stage, opponents) if self._plays_in_turn else contextlib.nullcontext():
+            for pair in left:
+                attacker, defender = (self._seat(*player, stage) for player in zip(Role, pair, strict=True))
+                self._matches.play(attacker, defender, Stage.match(*map(str, pair)), num_games)
+
+    @contextlib.contextmanager
+    def _all_in_turn(self, newest: Stage, opponents: Sequence[Stage]) -> Iterator[None]:
+        """In this block the engines of every policy play all of these stages. After an error they play only when they
+        have new weights from the learners, unless the run ends."""
+        policies = {policy.name: policy for policy in map(self._seating.policy_of, Role)}
+        of_newest = {name: (str(policy.saved(newest)), policy.version) for name, policy in policies.items()}
+        self._status.set_status(f"engines take the weights of {newest} and {', '.join(map(str, opponents))} in turn")
+        try:
+            for name, policy in policies.items():
+                players: dict[str | None, tuple[str, int]] = {None: of_newest[name]}
+                players |= {str(opponent): (_model_of(policy, opponent), 0) for opponent in opponents}
+                self._publisher.give(name, players)
+            yield
+        except BaseException:
+            for name in policies:
+                self._publisher.forget(name)
+            raise
+        for name, saved in of_newest.items():
+            self._publisher.give_back(name, saved)
 
     def seats(self, temperature: float) -> dict[str, Seat]:
         """The seats of all opponents, by the names that an arena uses."""
@@ -70,12 +101,18 @@ class FrozenOpponents:
         return self._frozen(role, player, self._config.temperature)
 
     def _frozen(self, role: Role, stage: Stage, temperature: float) -> Seat:
-        """The engines of the policy that learns to play `role`, with the weights of an earlier stage."""
+        """The policy that learns to play `role`, with the weights of an earlier stage."""
         policy = self._seating.policy_of(role)
-        pool = f"{stage}-{policy.name}"
-        model = policy.model if stage == BASE else str(policy.saved(stage))
-        if pool not in self._pools:
+        name, model = f"{stage}-{policy.name}", _model_of(policy, stage)
+        if self._plays_in_turn:
+            return self._seating.engines_of(policy.name, name, model, temperature, str(stage))
+        if name not in self._pools:
             self._status.set_status(f"starting an engine for {stage}")
-            self._fleet.start(model, pool, pool, 1)
-            self._pools.add(pool)
-        return self._seating.engines_of(pool, pool, model, temperature)
+            self._publisher.fleet.start(model, name, name, 1)
+            self._pools.add(name)
+        return self._seating.engines_of(name, name, model, temperature)
+
+
+def _model_of(policy: LearningPolicy, stage: Stage) -> str:
+    """The folder of a policy's model after a stage."""
+    return policy.model if stage == BASE else str(policy.saved(stage))

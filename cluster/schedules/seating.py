@@ -27,7 +27,7 @@ class Seating:
         return next(policy for policy in self._policies if role in policy.roles)
 
     def engines_of(self, pool: str, policy: str, model: str, temperature: float, adapter: str | None = None) -> Seat:
-        """The engines of a pool, whose turns are stamped with `policy`, or an adapter that they hold."""
+        """The engines of a pool, whose turns are stamped with `policy`, or a player that they hold."""
         sampling = self._config.sampling
         sampled = Sampling(temperature, sampling.max_new_tokens, sampling.top_k, sampling.top_p)
         return Seat(pool, policy, sampled, model, adapter=adapter)

@@ -1,13 +1,14 @@
 """Every attacker against every defender on the same words: `spag-ray match`.
 
 Each seat has its own engines. For the next player they load other weights if its model has the same shape, and are
-restarted if not. So only two models are in memory at a time, for any number of players.
+restarted if not. So only two models are in memory at a time, for any number of players; and only one where engines take
+the weights of both seats in turn (evaluation.engines), which both need the same shape for.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,19 +107,79 @@ class Tournament:
     ) -> None:
         self._matches = matches
         self._status = status
-        self._seats = {role: _SeatOfMany(role, config, publisher, seating) for role in Role}
+        parts = config, publisher, seating
+        self._seats: _SharedSeats | _OwnSeats = (_SharedSeats if config.plays_in_turn else _OwnSeats)(*parts)
 
     def play(self, entrants: Sequence[Entrant], against: str | None = None) -> list[Match]:
         """`evaluation.games` of every pairing on held-out words; what has been played is not played again."""
         by_name = {entrant.name: entrant for entrant in entrants}
+        self._seats.check(entrants)
         for stage in [Stage.match(*names) for names in pairings(list(by_name), against)]:
             if self._matches.of(stage):
                 continue
             self._status.set_status(f"{stage.title}: engines")
-            players = zip(Role, stage.seats, strict=True)
-            first, second = (self._seats[role].taken_by(by_name[name]) for role, name in players)
-            self._matches.play(first, second, stage)
+            attacker, defender = (by_name[name] for name in stage.seats)
+            self._matches.play(*self._seats.taken_by(attacker, defender), stage)
         return self._matches.results
+
+
+class _SharedSeats:
+    """Engines that play both seats, with the weights of both players in turn."""
+
+    def __init__(self, config: RunConfig, publisher: Publisher, seating: Seating) -> None:
+        self._config = config
+        self._publisher = publisher
+        self._seating = seating
+        self._pool = "players"
+        self._held: Mapping[str | None, str] = {}
+        self._num_taken = 0
+
+    def check(self, entrants: Sequence[Entrant]) -> None:
+        """Raises ConfigError for two models of different shapes, before any is played."""
+        folders = [entrant.folder for entrant in entrants if entrant.folder is not None]
+        for folder in folders:
+            if shape_of(folder) != shape_of(folders[0]):
+                raise ConfigError(
+                    f"{folder} and {folders[0]} have different shapes, so one engine cannot take their weights in "
+                    "turn; set evaluation.engines: own, and engine.gpu_memory_utilization so that two fit"
+                )
+
+    def taken_by(self, attacker: Entrant, defender: Entrant) -> tuple[Seat, Seat]:
+        # The first one's weights are those of requests that name nobody.
+        players = [(str(role), entrant) for role, entrant in zip(Role, (attacker, defender), strict=True)]
+        folders = list(dict.fromkeys(entrant.folder for _, entrant in players if entrant.folder is not None))
+        self._give(dict(zip((None, "other"), folders, strict=False)))
+        first, second = (self._seat(role, entrant) for role, entrant in players)
+        return first, second
+
+    def _seat(self, role: str, entrant: Entrant) -> Seat:
+        temperature = self._config.evaluation.temperature
+        if entrant.folder is None:
+            return self._seating.guest(entrant.name, entrant.endpoint, temperature)
+        player = next(name for name, folder in self._held.items() if folder == entrant.folder)
+        return self._seating.engines_of(self._pool, role, entrant.folder, temperature, player)
+
+    def _give(self, folders: Mapping[str | None, str]) -> None:
+        if {*folders.values()} <= {*self._held.values()}:
+            return
+        if not self._held:
+            self._publisher.fleet.start(folders[None], self._pool, self._pool, self._config.engine.min_engines)
+        self._num_taken += 1
+        self._publisher.give(self._pool, {name: (folder, self._num_taken) for name, folder in folders.items()})
+        self._held = folders
+
+
+class _OwnSeats:
+    """Engines for each seat."""
+
+    def __init__(self, config: RunConfig, publisher: Publisher, seating: Seating) -> None:
+        self._seats = {role: _SeatOfMany(role, config, publisher, seating) for role in Role}
+
+    def check(self, entrants: Sequence[Entrant]) -> None:
+        """Any may play."""
+
+    def taken_by(self, attacker: Entrant, defender: Entrant) -> tuple[Seat, Seat]:
+        return self._seats[Role.ATTACKER].taken_by(attacker), self._seats[Role.DEFENDER].taken_by(defender)
 
 
 class _SeatOfMany:

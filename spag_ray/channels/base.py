@@ -60,11 +60,19 @@ CHANNELS: dict[str, Entry] = {
 }
 
 
+AUTO = "auto"  # in a configuration: RunConfig.channel chooses
+
+
 def known(name: str) -> str:
     """The name of a channel. Raises ValueError with all names for another one."""
     if name not in CHANNELS:
         raise ValueError(f"no channel for weights is named {name!r}; there are {', '.join(CHANNELS)}")
     return name
+
+
+def known_or_auto(name: str) -> str:
+    """`known`, or `auto`."""
+    return name if name == AUTO else known(name)
 
 
 def find(name: str) -> type[Channel]:

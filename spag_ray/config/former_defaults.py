@@ -17,6 +17,7 @@ from spag_ray.config.run import RunConfig
 # {key: its defaults in earlier versions}
 FORMER_DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "objective.role_weight_cap": (None,),
+    "sync.channel": ("object_store",),
     "words.source": ("textarena",),
     "words.deck": ("textarena",),
 }

@@ -17,6 +17,7 @@ from spag_ray.config.parts import StreamConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 
+LEAST_IMITATION_STEPS = 20  # in fewer a model hardly changes, whatever it is shown
 _SPAG_TERMS = ("length_norm", "constant_length", "mismatch_cap", "kl_weighting")
 _PAST = ("choose", "num_engines", "num_opponents", "snapshot_every", "max_snapshots")
 _TASKS = ("task_stages", "task_limit", "num_fewshot", "apply_chat_template", "include_path", "download")
@@ -47,6 +48,27 @@ def values_without_effect(config: RunConfig, num_scenarios: Mapping[str | None, 
                 found.append(_line(f"games.{number}.objective.{name}", value, keys[f"objective.{name}"]))
     found += _too_large_batches(config)
     return found + list(_baselines_of_one(config, num_scenarios or {}))
+
+
+def few_imitation_steps(config: RunConfig) -> str | None:
+    """A warning of an imitation that has hardly any effect; None if it has enough steps, or nobody knows how many,
+    because its games are in a file.
+
+    >>> few_imitation_steps(RunConfig.model_validate({"imitation": {"games": 120, "batch_games": 128}}))
+    'imitation.games: 120 in batches of imitation.batch_games 128 is 1 learner step: a model hardly changes in fewer \
+than 20; play more games, take smaller batches, or set imitation.enabled: false'
+    """
+    imitation = config.imitation
+    if not imitation.enabled or imitation.source != "scripted":
+        return None
+    num_steps = math.ceil(imitation.games / imitation.batch_games)
+    if num_steps >= LEAST_IMITATION_STEPS:
+        return None
+    return (
+        f"imitation.games: {imitation.games} in batches of imitation.batch_games {imitation.batch_games} "
+        f"{'is 1 learner step' if num_steps == 1 else f'are {num_steps} learner steps'}: a model hardly changes in "
+        f"fewer than {LEAST_IMITATION_STEPS}; play more games, take smaller batches, or set imitation.enabled: false"
+    )
 
 
 def _line(key: str, value: Any, why: str) -> str:
@@ -112,7 +134,7 @@ def _idle_keys(config: RunConfig) -> Iterator[tuple[str, str]]:
             ("max_held_out_difficulty",),
         ),
         (not config.league.past_share, "league.past_share is 0", "league", _PAST),
-        (not evaluation.games, "evaluation.games is 0", "evaluation", ("base_games",)),
+        (not evaluation.games, "evaluation.games is 0", "evaluation", ("base_games", "engines")),
         (not evaluation.against, "evaluation.against is empty", "evaluation", ("against_games",)),
         (not evaluation.tasks, "evaluation.tasks is empty", "evaluation", _TASKS),
         (learner.lora is not None, "learner.lora never trains embeddings", "learner", ("freeze_embeddings",)),

@@ -115,6 +115,12 @@ class EvaluationConfig(Part):
     against_games: int | None = Field(
         None, ge=1, description="games against each of them in each seat (as many as `games` if empty)"
     )
+    engines: Literal["auto", "own", "in_turn"] = Field(
+        "auto",
+        description="what plays an earlier stage: an engine of its `own`, or the run's engines, which take both "
+        "players' weights `in_turn` (slower, and no second engine needs memory); `auto`: in_turn where engines and "
+        "learner share GPUs",
+    )
     temperature: float = Field(1.0, ge=0)
     could_have_known: bool = Field(
         True, description="score how probable the word was to the defender at each of its turns (docs/evaluation.md)"

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from spag_ray.channels.base import CHANNELS, known
+from spag_ray.channels.base import AUTO, CHANNELS, known_or_auto
 from spag_ray.host.addresses import Form, address_fault
 
 RulesName = Literal["strict", "published"]
@@ -288,9 +288,11 @@ class StreamConfig(Part):
 
 
 class SyncConfig(Part):
-    channel: Annotated[str, AfterValidator(known)] = Field(
-        "object_store",
-        description="how weights travel: " + ", ".join(f"{name} ({each.way})" for name, each in CHANNELS.items()),
+    channel: Annotated[str, AfterValidator(known_or_auto)] = Field(
+        AUTO,
+        description="how weights travel: "
+        + ", ".join(f"{name} ({each.way})" for name, each in CHANNELS.items())
+        + "; `auto`: nccl or ipc where engines and learner have GPUs, else object_store",
     )
     update: Literal["between_games", "between_turns", "in_flight"] = Field(
         "between_turns",

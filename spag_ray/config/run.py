@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from spag_ray.channels.base import CHANNELS
+from spag_ray.channels.base import AUTO, CHANNELS
 from spag_ray.config.engine import EngineConfig, EngineRange
 from spag_ray.config.former_keys import translated
 from spag_ray.config.games import check_game, without_taboo
@@ -260,18 +260,57 @@ class RunConfig(Part):
         trains when to name it."""
         return not (self.objective.claiming_coeff and self.imitation_claiming and self.imitation_listening_coeff)
 
+    @property
+    def channel(self) -> str:
+        """`sync.channel`, with a name in place of `auto`: the one between GPUs of this placement, unless something has
+        no GPU, sends adapters, or comes and goes (an engine that is added on a direct channel waits for a version)."""
+        if self.sync.channel != AUTO:
+            return self.sync.channel
+        is_direct = self.engine.kind == "vllm" and self.is_on_gpus and not self.sends_adapters
+        if not is_direct or isinstance(self.engine.num_engines, EngineRange):
+            return "object_store"
+        return next(name for name, each in CHANNELS.items() if each.gpus == self.placement)
+
+    @property
+    def is_on_gpus(self) -> bool:
+        """Whether engines and learner ranks have GPUs."""
+        return self.engine.num_gpus > 0 and self.learner.num_gpus > 0
+
+    @property
+    def plays_in_turn(self) -> bool:
+        """Whether the run's own engines also play earlier stages (evaluation.engines)."""
+        wish = self.evaluation.engines
+        return wish == "in_turn" or (wish == "auto" and self._plays_in_turn_by_itself)
+
+    @property
+    def _plays_in_turn_by_itself(self) -> bool:
+        """On GPUs that learners share with engines there is no room for a second engine at full size."""
+        return self.placement == "colocated" and self.is_on_gpus and self.why_no_turns is None
+
+    @property
+    def why_no_turns(self) -> str | None:
+        """Why engines cannot take the weights of players in turn."""
+        if self.schedule == "stream":
+            return "with schedule: stream engines play all the time"
+        if self.sends_adapters:
+            return "with learner.lora.export: adapter engines hold no whole weights of a stage"
+        if self.self_play.on_collapse == "mix":
+            return "with self_play.on_collapse: mix earlier stages also play while games are trained on"
+        return None
+
     def _check_channel(self) -> None:
         """Refuse a channel that cannot carry these weights between these processes."""
-        channel = CHANNELS[self.sync.channel]
+        if self.evaluation.engines == "in_turn" and (why := self.why_no_turns):
+            raise ValueError(f"evaluation.engines: in_turn: {why}; set evaluation.engines: own")
+        channel = CHANNELS[self.channel]
         if not channel.is_direct:
             return
         reason = None
-        on_gpus = self.engine.num_gpus > 0 and self.learner.num_gpus > 0
         if self.engine.kind != "vllm":
             reason = f"engine.kind: {self.engine.kind} takes weights only from the object store"
         elif self.sends_adapters:
             reason = "learner.lora.export: adapter sends adapters, which travel by the object store"
-        elif channel.gpus and not (on_gpus and self.placement == channel.gpus):
+        elif channel.gpus and not (self.is_on_gpus and self.placement == channel.gpus):
             reason = (
                 f"weights travel {channel.way}: set placement: {channel.gpus}, engine.num_gpus and learner.num_gpus"
             )

@@ -73,7 +73,7 @@ def make_tiny_model(
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    tokens = ["<unk>", "<|start|>", "<|end|>", *_WORDS, *TARGETS, *more_words]
+    tokens = list(dict.fromkeys(["<unk>", "<|start|>", "<|end|>", *_WORDS, *TARGETS, *more_words]))
     raw = Tokenizer(models.WordLevel({token: index for index, token in enumerate(tokens)}, unk_token="<unk>"))
     raw.normalizer = normalizers.Lowercase()
     raw.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -20,13 +20,15 @@ import torch
 import xxhash
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cluster.planning.plan import make_plan
+from cluster.planning.plan_text import plan_lines
 from learners.export import Exporter, whole_weights
 from learners.model_folder import load_model
 from spag_ray.channels import vllm_twins
 from spag_ray.channels.base import CHANNELS, Entry, Link, Pass, Sender, find
 from spag_ray.channels.buckets import in_shared_memory, tensors_in
 from spag_ray.channels.engine_side import EngineSide
-from spag_ray.config.loading import parse_config
+from spag_ray.config.loading import load_config, parse_config
 from spag_ray.errors import ConfigError, LearnerError, WeightSyncError
 from spag_ray.host.shared_memory import folder_in_shared_memory
 from spag_ray.weights.snapshot import Bucket, TensorSpec, make_bucket
@@ -313,6 +315,39 @@ def test_channels_that_can_work_are_taken() -> None:
     parse_config({"sync": {"channel": "nccl"}, **GPU})
     parse_config({"sync": {"channel": "ipc"}, "placement": "colocated", **HALF})
     parse_config({"sync": {"channel": "shared_memory"}})
+
+
+@pytest.mark.parametrize(
+    ("data", "channel"),
+    [
+        ({}, "object_store"),
+        ({"placement": "colocated"}, "object_store"),
+        (GPU, "nccl"),
+        ({**HALF, "placement": "colocated"}, "ipc"),
+        ({"engine": {"num_gpus": 1}}, "object_store"),
+        ({"engine": {"num_gpus": 1, "num_engines": {"min": 1, "max": 4}}, "learner": {"num_gpus": 1}}, "object_store"),
+        ({"engine": {"num_gpus": 1, "kind": "transformers"}, "learner": {"num_gpus": 1}}, "object_store"),
+        ({"engine": {"num_gpus": 1}, "learner": {"num_gpus": 1, "lora": {}}}, "nccl"),
+        ({"engine": {"num_gpus": 1}, "learner": {"num_gpus": 1, "lora": {"export": "adapter"}}}, "object_store"),
+    ],
+)
+def test_without_a_channel_weights_take_the_way_between_the_gpus_that_engines_and_learner_have(
+    data: dict[str, Any], channel: str
+) -> None:
+    config = parse_config(data)
+    assert (config.sync.channel, config.channel) == ("auto", channel)
+    explicit = parse_config({**data, "sync": {"channel": channel}})
+    assert explicit.channel == channel
+
+
+def test_the_plan_says_the_channel_that_was_chosen_and_what_happens_if_it_breaks() -> None:
+    def said(name: str, *changes: str) -> str:
+        lines = plan_lines(make_plan(load_config(name, changes)))
+        return next(line for line in lines if "published, over" in line)
+
+    assert said("qwen3_4b_8gpu").endswith("over sync.channel nccl (auto); by the object store if that breaks")
+    assert said("llama2_7b_8gpu", "sync.channel=object_store").endswith("over sync.channel object_store")
+    assert said("quickstart").endswith("over sync.channel object_store (auto)")
 
 
 def test_an_unknown_channel_is_refused_with_the_names_of_all() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from cluster.planning.placement_faults import placement_doubt, placement_fault
 from cluster.types import NodeResources
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
+from spag_ray.errors import ConfigError
 
 
 def config_of(**changes: Any) -> RunConfig:
@@ -103,6 +105,48 @@ def test_the_match_at_the_end_needs_room_where_the_learners_were() -> None:
     less = {"num_engines": 1, "num_gpus": 0.5, "gpu_memory_utilization": 0.45}
     assert placement_fault(config_of(engine=less, learner={"num_ranks": 1, "num_gpus": 0.5}), nodes_of(1)) is None
     assert match_actors(config_of(evaluation={"games": 0})) == []
+
+
+def test_engines_that_share_gpus_with_learners_play_earlier_stages_in_turn_and_need_no_room_for_others() -> None:
+    shared = {"placement": "colocated", "evaluation": {"against": ["base"]}}
+    one = {"num_engines": 1, "num_gpus": 0.6, "gpu_memory_utilization": 0.85}
+    config = config_of(engine=one, learner={"num_ranks": 1, "num_gpus": 0.4}, **shared)
+    assert config.plays_in_turn
+    assert placement_fault(config, nodes_of(1)) is None, "no second engine beside the first, at full size"
+    assert [spec.name for spec in actors_of(config) if spec.kind == "engine"] == ["engine-policy"]
+    assert match_actors(config) == []
+    own = config_of(
+        engine=one, learner={"num_ranks": 1, "num_gpus": 0.4}, **shared | {"evaluation": {"engines": "own"}}
+    )
+    assert not own.plays_in_turn
+    assert "the match at the end of the run has no room" in str(placement_fault(own, nodes_of(1)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "in_turn", "why"),
+    [
+        ({}, False, None),
+        ({"placement": "colocated"}, True, None),
+        ({"placement": "colocated", "learner": {"num_gpus": 0}}, False, None),
+        ({"placement": "colocated", "learner": {"lora": {}}}, True, None),
+        ({"placement": "colocated", "learner": {"lora": {"export": "adapter"}}}, False, "lora.export: adapter"),
+        ({"self_play": {"on_collapse": "mix"}, "evaluation": {"against": ["base"]}}, False, "on_collapse: mix"),
+        ({"schedule": "stream", "self_play": {"games_per_round": 64}}, False, "schedule: stream"),
+    ],
+)
+def test_who_plays_earlier_stages_follows_from_the_placement_unless_it_is_said(
+    changes: dict[str, Any], in_turn: bool, why: str | None
+) -> None:
+    config = config_of(**changes)
+    assert config.plays_in_turn is in_turn
+    evaluation = changes.get("evaluation", {})
+    assert not config_of(**changes | {"evaluation": {**evaluation, "engines": "own"}}).plays_in_turn
+    said = changes | {"evaluation": {**evaluation, "engines": "in_turn"}}
+    if why is None:
+        assert config_of(**said).plays_in_turn
+        return
+    with pytest.raises(ConfigError, match=rf"evaluation\.engines: in_turn: with .*{why}.*set evaluation\.engines: own"):
+        config_of(**said)
 
 
 def test_the_leagues_engines_and_both_policies_are_counted() -> None:

@@ -23,10 +23,10 @@ GPU_CONFIGS = [path for path in SHIPPED if "gpu" in path.stem]
 
 def nodes_of(name: str) -> list[NodeResources]:
     """Nodes of at most 8 GPUs, as many as the config's name says; without one, 2 CPUs."""
-    named = re.search(r"(\d+)gpu", name)
+    named = re.search(r"(\d+|two)_?gpu", name)
     if named is None:
         return [NodeResources("here", 2, 0)]
-    num_gpus = int(named[1])
+    num_gpus = 2 if named[1] == "two" else int(named[1])
     return [NodeResources(f"node-{index}", 64, min(num_gpus, 8)) for index in range(-(-num_gpus // 8))]
 
 
@@ -50,6 +50,8 @@ def test_the_sums_in_a_gpu_configs_comments_are_those_of_its_plan(path: Path) ->
     assert plan.learner is not None
     assert plan.engine is not None
     assert plan_notes(plan) == []
+    assert plan.schedule.imitation_steps is not None, "imitation has no file"
+    assert plan.schedule.imitation_steps == 0 or plan.schedule.imitation_steps >= 50
     text = path.read_text(encoding="utf-8")
     comments = " ".join(line for line in text.splitlines() if line.startswith("#"))
     assert "NOT YET RUN ON A GPU" in comments
@@ -58,6 +60,12 @@ def test_the_sums_in_a_gpu_configs_comments_are_those_of_its_plan(path: Path) ->
     gradients = sum(num_bytes for name, num_bytes in parts.items() if name.startswith("gradients"))
     for num_bytes in (parts["weights"], gradients, parts["optimiser"], parts["KV cache"], plan.learner.num_bytes):
         assert round(num_bytes / GIB, 1) in said
+    assert f"{plan.sequences:,} games of {plan.config.engine.max_model_len:,}" in comments
+    asleep = {part.name: part.num_bytes for part in plan.learner.host_parts}.get("asleep, while engines generate")
+    if asleep is not None:
+        assert f"{asleep / GIB:.0f} GiB" in comments
+    if plan.schedule.permits is not None:
+        assert f"= {plan.schedule.permits:,} games" in comments
     if "Host:" in comments:
         loading = {part.name: part.num_bytes for part in plan.learner.host_parts}["the model while it loads"]
         assert round(loading / GIB, 1) in said

@@ -17,7 +17,7 @@ from spag_ray.errors import ConfigError
 @pytest.mark.parametrize(
     ("config", "changes", "told"),
     [
-        ("llama2_7b_8gpu", ["engine.tensor_parallel_size=2"], r"engine\.num_gpus is 1; set it to 2"),
+        ("llama2_7b_8gpu", ["engine.tensor_parallel_size=2"], r"engine\.num_gpus is 0\.6; set it to 2"),
         ("llama2_7b_8gpu", ["learner.num_gpus=1.5"], r"learner\.num_gpus is 1\.5"),
         ("quickstart", ["engine.vllm={quantisation: fp8}"], r"engine\.vllm\.quantisation: .*did you mean quantization"),
         ("quickstart", ["prompts=chatt"], r"^prompts: chatt: no such file, and none of the shipped ones \(chat, flat"),
@@ -44,7 +44,9 @@ def test_a_misspelt_taboo_is_told_which_game_was_meant() -> None:
 
 def test_what_needs_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert check_plan(load_config("llama2_7b_8gpu")) == [
+    assert check_plan(load_config("llama2_7b_8gpu")) == ["model /models/Llama-2-7b-hf"]
+    files = ["self_play.sft_file=data/alpaca_train.json", "imitation.source=data/train_imitation_gpt4.json"]
+    assert check_plan(load_config("llama2_7b_8gpu", [*files, "words.source=words.txt"])) == [
         "model /models/Llama-2-7b-hf",
         "self_play.sft_file data/alpaca_train.json",
         "imitation.source data/train_imitation_gpt4.json",

@@ -8,13 +8,18 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
 from rich.table import Table
 
 from cluster.monitor.tables import comparison_lines, head_to_head_lines, match_tables, outcome_table
-from cluster.schedules.tournament import Entrant, check_entrants, entrants_of_run, pairings, shape_of
+from cluster.schedules.seating import Seating
+from cluster.schedules.tournament import Entrant, Tournament, check_entrants, entrants_of_run, pairings, shape_of
+from cluster.types import Seat
+from spag_ray.config.loading import parse_config
 from spag_ray.errors import ConfigError, ModelError
 from spag_ray.game.prompt_file import load_template
 from spag_ray.game.prompts import chat_messages
@@ -74,6 +79,42 @@ def test_models_of_one_shape_share_engines(tmp_path: Path, tiny_model: Path, oth
     config = json.loads((larger / "config.json").read_text())
     (larger / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
     assert shape_of(str(tiny_model)) != shape_of(str(larger))
+
+
+def test_on_one_engine_players_of_both_seats_take_turns(
+    tmp_path: Path, tiny_model: Path, other_tiny_model: Path
+) -> None:
+    config = parse_config({"evaluation": {"engines": "in_turn", "temperature": 0.5}})
+    told: list[Any] = []
+    fleet = SimpleNamespace(start=lambda model, pool, policy, count: told.append(("start", model, pool, count)))
+    publisher: Any = SimpleNamespace(fleet=fleet, give=lambda pool, saved: told.append(("give", pool, saved)))
+    seats: dict[str, tuple[Seat, Seat]] = {}
+    matches: Any = SimpleNamespace(
+        of=lambda stage: [],
+        play=lambda first, second, stage: seats.update({"@".join(stage.seats): (first, second)}),
+        results=[],
+    )
+    status: Any = SimpleNamespace(set_status=lambda text: None)
+    seating = Seating(config, [], str(tiny_model), {})
+    tournament = Tournament(config, matches, publisher, seating, status)
+    one, two = str(tiny_model), str(other_tiny_model)
+    tournament.play([Entrant("a", one), Entrant("b", two), Entrant("expert")])
+    assert told == [
+        ("start", one, "players", 1),
+        ("give", "players", {None: (one, 1)}),
+        ("give", "players", {None: (one, 2), "other": (two, 2)}),
+    ], "what is held is not given again, whoever meets whom in which seat"
+    first, second = seats["a@b"]
+    assert (first.pool, first.policy, first.adapter) == ("players", "attacker", None)
+    assert (second.pool, second.policy, second.adapter) == ("players", "defender", "other")
+    assert [seat.adapter for seat in seats["b@b"]] == ["other", "other"]
+    assert [seat.adapter for seat in seats["b@a"]] == ["other", None]
+    assert seats["expert@a"][0].cards == {}
+    larger = Path(shutil.copytree(tiny_model, tmp_path / "larger"))
+    settings = json.loads((larger / "config.json").read_text())
+    (larger / "config.json").write_text(json.dumps({**settings, "num_hidden_layers": 9}))
+    with pytest.raises(ConfigError, match=r"different shapes.*set evaluation\.engines: own"):
+        tournament.play([Entrant("a", one), Entrant("large", str(larger))])
 
 
 def test_the_newest_of_two_is_the_one_of_the_later_round() -> None:

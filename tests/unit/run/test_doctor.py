@@ -134,8 +134,11 @@ def test_an_object_store_smaller_than_a_version_is_warned_of() -> None:
     assert list(object_store_checks(direct, size, [])) == []
 
 
+GPU_EACH = {"learner": {"num_gpus": 1}, "engine": {"num_gpus": 1}}
+
+
 def test_little_shared_memory_and_a_small_gpu_fail() -> None:
-    config = parse_config({"learner": {"num_gpus": 1}, "engine": {"num_gpus": 1}})
+    config = parse_config(GPU_EACH)
     small = replace(HERE, shared_memory_bytes=2**20)
     (result,) = memory_checks(config, None, [small])
     assert result.status == "fail"
@@ -143,6 +146,9 @@ def test_little_shared_memory_and_a_small_gpu_fail() -> None:
     direct = parse_config({"sync": {"channel": "shared_memory"}})
     (result,) = memory_checks(direct, None, [small])
     assert result.status == "fail", "on this channel, too, buckets lie in shared memory"
+    assert config.channel == "nccl"
+    (result,) = memory_checks(parse_config({**GPU_EACH, "sync": {"channel": "nccl"}}), None, [small])
+    assert result.status == "fail", "what is saved, and a version whose channel broke, come in buckets on every channel"
     size = ModelSize(7 * 10**9, "test")
     for gib, status in ((79.0, "fail"), (135.0, "warn"), (180.0, "pass")):
         assert statuses(memory_checks(config, size, [replace(HERE, gpus=(gib,))])) == [status]

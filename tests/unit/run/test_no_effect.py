@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 from cluster.checks.preflight import check_files
 from cluster.cli import app
 from cluster.commands import doctor, train
-from cluster.launch.placed_run import Prepared
+from cluster.launch.placed_run import Prepared, idle_values
+from cluster.planning.plan_text import print_plan
 from spag_ray.config.loading import load_config, parse_config
-from spag_ray.config.no_effect import values_without_effect
+from spag_ray.config.no_effect import few_imitation_steps, values_without_effect
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 from tests.support.shipped import SHIPPED
@@ -26,7 +27,9 @@ TABOO = {"name": "taboo", "share": 0.25}
 
 @pytest.mark.parametrize("path", SHIPPED, ids=[path.name for path in SHIPPED])
 def test_no_shipped_configuration_has_a_value_without_effect(path: Path) -> None:
-    assert values_without_effect(load_config(str(path))) == []
+    config = load_config(str(path))
+    assert values_without_effect(config) == []
+    assert few_imitation_steps(config) is None
 
 
 def test_the_defaults_have_an_effect_or_are_not_mentioned() -> None:
@@ -218,6 +221,26 @@ def test_a_plan_and_doctor_print_the_warnings(monkeypatch: pytest.MonkeyPatch, t
     config = load_config("quickstart", ["objective.constant_length=9", "cluster.object_store_gib=9000"])
     doctor.run_doctor(config, tmp_path / "run", Console(file=said, width=200))
     assert "warn  settings      objective.constant_length: 9 has no effect" in said.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("games", "batch", "told"), [(120, 6, None), (114, 6, "are 19"), (120, 128, "is 1 learner step")]
+)
+def test_an_imitation_of_fewer_than_20_steps_is_warned_of_in_the_plan_and_before_the_start(
+    games: int, batch: int, told: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = load_config("quickstart", [f"imitation.games={games}", f"imitation.batch_games={batch}"])
+    warning = few_imitation_steps(config)
+    assert (warning is None) == (told is None)
+    assert (told or "") in (warning or "")
+    assert [line for line in idle_values(config, ["river"]) if "fewer than 20" in line] == [warning] * (
+        told is not None
+    )
+    print_plan(config)
+    assert ("fewer than 20" in capsys.readouterr().out) == (told is not None)
+    for other in ({"enabled": False}, {"source": "games.json"}):
+        settings = {"games": games, "batch_games": batch, **other}
+        assert few_imitation_steps(parse_config({"imitation": settings})) is None
 
 
 def test_a_start_says_them_before_anything_is_placed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
