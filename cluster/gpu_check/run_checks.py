@@ -4,8 +4,9 @@
     spag-ray doctor --gpu
 
 The checks that say most come first; those that do not fit into the time are not reached, which is no failure. A check
-whose requirements are missing is skipped, with the reason. `--device cpu --shape tiny` runs the code of the checks
-without a GPU; that shows nothing about a GPU.
+whose requirements are missing is skipped, with the reason. What is compiled stays where runs look for
+it, too: for the next check, and for the next call. `--device cpu --shape tiny` runs the code of the checks without a
+GPU; that shows nothing about a GPU.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import argparse
 import contextlib
 import importlib.util
 import json
-import os
 import re
 import shutil
 import signal
@@ -28,7 +28,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from actors.models import cache_folder
 from cluster.gpu_check.check import RANDOM_MODEL, SHAPES, Check, Told, model
 from cluster.gpu_check.engine_checks import (
     ENGINE,
@@ -81,13 +80,6 @@ CHECKS = (
 MINUTES = 10.0
 LIMIT = 3.0  # times its estimate, and at least MIN_LIMIT_S: a check that takes longer hangs
 MIN_LIMIT_S = 90.0
-# Folders of compiled code, kept between checks and between calls. What is set already stays.
-CACHES = {
-    "VLLM_CACHE_ROOT": "vllm",
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "TRITON_CACHE_DIR": "triton",
-    "TORCH_EXTENSIONS_DIR": "extensions",
-}
 METHODS: tuple[Method, ...] = ("forkserver", "spawn")  # the second where a fork cannot use the GPU
 MAX_KEPT_BYTES = 10 * 2**20  # of a file beside the log of a check that failed: a larger one has weights
 # Another program's use of the GPU, in vLLM's words.
@@ -127,8 +119,6 @@ def run_all(shape: str, device: str = "cuda", only: str = "", minutes: float = M
     names = tuple(name.strip().lower() for name in only.split(",") if name.strip())
     chosen = [check for check in CHECKS if not names or check.name.lower().startswith(names)]
     cards = gpus() if device == "cuda" else []
-    for variable, name in CACHES.items():
-        os.environ.setdefault(variable, str(cache_folder() / "compiled" / name))
     print(f"GPUs: {', '.join(cards) or 'none'}; a model of random weights in the shape of {shape}", flush=True)
     folder = Path(tempfile.mkdtemp(prefix="spag_ray-gpu-check-"))
     rows: list[Row] = []
@@ -183,7 +173,7 @@ def checked(check: Check, told: Told, until: float, method: Method) -> Row:
     began = time.monotonic()
     limit_s = max(MIN_LIMIT_S, LIMIT * check.takes_s)
     found = in_a_process(check, own, max(1.0, min(limit_s, until - began)), method)
-    seconds = time.monotonic() - began
+    seconds = round(time.monotonic() - began, 1)
     if found is None:
         why = "which is too long for this check" if seconds >= limit_s else "no time was left (--minutes)"
         row = Row(check.name, "not reached", f"cut off after {seconds:.0f} s, {why}", seconds)

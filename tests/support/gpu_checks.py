@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from cluster.gpu_check.check import Finding, Told
+from cluster.gpu_check.check import Finding, Told, model_folder
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -43,3 +43,15 @@ def hangs(told: Told) -> Finding:
 def leaves_a_process(told: Told) -> Finding:
     child = subprocess.Popen(SLEEPER, process_group=0)
     return Finding(True, str(child.pid))
+
+
+def starts_without_memory(told: Told) -> Finding:
+    """An engine without room for one sequence."""
+    import asyncio
+
+    from actors.vllm_policy import VllmPolicy
+    from spag_ray.config.engine import EngineConfig
+
+    config = EngineConfig(dtype="float32", max_model_len=512, max_num_seqs=1, kv_cache_gib=0.0001)
+    asyncio.run(VllmPolicy.start(model_folder(told), config))
+    raise AssertionError

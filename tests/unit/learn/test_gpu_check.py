@@ -294,8 +294,6 @@ def test_the_logs_of_what_failed_stay_and_their_folder_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    for variable in run_checks.CACHES:
-        monkeypatch.setenv(variable, str(tmp_path / "kept"))
     monkeypatch.setattr(run_checks, "CHECKS", (named("fine"), named("broken one", gpu_checks.raises)))
     assert run_all("tiny", "cpu", only="fine") == 0
     assert "logs" not in capsys.readouterr().out
