@@ -13,8 +13,8 @@ from typing import Any
 from cluster.gpu_check.check import Check, Told, model
 from cluster.gpu_check.processes import LOG, in_a_process
 from cluster.gpu_check.run_checks import CHECKS, ENGINE, MODULES
-from tests.support import gpu_checks
 from tests.support.bare_environment import python_with
+from tests.support.gpu_checks import starts_without_memory
 
 ROOT = Path(__file__).resolve().parents[2]
 ON_CPU = ["-m", "benchmarks.gpu_check", "--device", "cpu", "--shape", "tiny"]
@@ -94,7 +94,7 @@ def test_an_engine_that_does_not_start_tells_what_its_core_has_met(tmp_path: Pat
     made = in_a_process(Check("model", model, 1, MODULES), told, 120)
     assert made is not None
     assert made.passed
-    found = in_a_process(Check("engine", gpu_checks.starts_without_memory, 1, ENGINE), told, 180)
+    found = in_a_process(Check("engine", starts_without_memory, 1, ENGINE), told, 180)
     assert found is not None
     assert not found.passed
     assert "See root cause above" in (told.folder / LOG).read_text()

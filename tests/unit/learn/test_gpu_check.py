@@ -32,7 +32,7 @@ from learners import attention as attention_module
 from learners.engine import move_frozen
 from spag_ray.config.loading import load_config
 from spag_ray.training_data.stage_spec import StageSpec
-from tests.support import gpu_checks
+from tests.support.gpu_checks import hangs, is_killed, leaves_a_process, passes, raises
 
 # What a machine with torch, transformers and DeepSpeed alone does not have; DeepSpeed itself brings pydantic.
 ABSENT = ("ray", "vllm", "pydantic", "xxhash", "peft", "lm_eval")
@@ -110,7 +110,7 @@ def test_a_few_logits_that_are_rounded_to_the_next_number_are_no_fault(
     assert not with_steps(0.02).passed
 
 
-def named(name: str, run: Any = gpu_checks.passes, takes_s: float = 10.0, **options: Any) -> Check:
+def named(name: str, run: Any = passes, takes_s: float = 10.0, **options: Any) -> Check:
     return Check(name, run, takes_s, ("torch",), **options)
 
 
@@ -266,35 +266,35 @@ def test_a_check_that_breaks_or_hangs_says_so_and_leaves_nothing_to_the_next(
     def row_of(run: Any, limit_s: float = 60.0) -> run_checks.Row:
         return run_checks.checked(named(run.__name__, run), told, time.monotonic() + limit_s, "forkserver")
 
-    first = row_of(gpu_checks.passes)
+    first = row_of(passes)
     assert (first.status, first.text, first.figures) == ("pass", "fine", {"imported": 1.0}), "before it was forked"
     assert list(tmp_path.iterdir()) == []
 
-    broken = row_of(gpu_checks.raises)
+    broken = row_of(raises)
     assert (broken.status, broken.text) == ("fail", "ValueError: the first error")
     log = (tmp_path / "raises" / processes.LOG).read_text()
     assert log.startswith("noise")
     assert "RuntimeError: what followed" in log
 
-    killed = row_of(gpu_checks.is_killed)
+    killed = row_of(is_killed)
     assert (killed.status, killed.text) == ("fail", "its process ended with -9")
 
-    hung = row_of(gpu_checks.hangs, 5.0)
+    hung = row_of(hangs, 5.0)
     assert hung.status == "not reached"
     assert re.fullmatch(r"cut off after \d+ s, no time was left \(--minutes\)", hung.text)
     assert not is_running(int((tmp_path / "hangs" / "child").read_text()))
     assert {file.name for file in (tmp_path / "hangs").iterdir()} == {"child", processes.LOG}, "no weights"
-    left = row_of(gpu_checks.leaves_a_process)
+    left = row_of(leaves_a_process)
     assert left.status == "pass"
     assert not is_running(int(left.text))
-    assert row_of(gpu_checks.passes).status == "pass"
+    assert row_of(passes).status == "pass"
 
 
 def test_the_logs_of_what_failed_stay_and_their_folder_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(run_checks, "CHECKS", (named("fine"), named("broken one", gpu_checks.raises)))
+    monkeypatch.setattr(run_checks, "CHECKS", (named("fine"), named("broken one", raises)))
     assert run_all("tiny", "cpu", only="fine") == 0
     assert "logs" not in capsys.readouterr().out
     assert run_all("tiny", "cpu", minutes=5) == 1
