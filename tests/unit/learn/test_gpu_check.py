@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 import learners.head
+from actors.models import load_tokenizer
 from cluster.checks.preflight import check_files
 from cluster.gpu_check import engine_checks, layout_checks, learner_checks, processes, run_checks
 from cluster.gpu_check.causes import cause_of, cause_of_run
@@ -31,6 +32,7 @@ from cluster.types import NodeResources
 from learners import attention as attention_module
 from learners.engine import move_frozen
 from spag_ray.config.loading import load_config
+from spag_ray.config.run import RunConfig
 from spag_ray.training_data.stage_spec import StageSpec
 from tests.support.gpu_checks import hangs, is_killed, leaves_a_process, passes, raises
 
@@ -396,10 +398,8 @@ def test_the_sleep_check_measures_one_learner_and_never_needs_room_for_two(
     assert found.passed == (not loses)
 
 
-@pytest.mark.parametrize("check", [each for each in CHECKS if each.name.startswith("run ")], ids=lambda each: each.name)
-def test_every_run_of_a_check_passes_what_is_checked_before_a_run(
-    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def config_of(check: Check, told: Told, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
+    """Of the run that a check starts."""
     commands: list[list[str]] = []
 
     def refused(command: list[str], stdout: TextIO, **_: Any) -> subprocess.CompletedProcess[str]:
@@ -408,15 +408,38 @@ def test_every_run_of_a_check_passes_what_is_checked_before_a_run(
         return subprocess.CompletedProcess(command, 2)
 
     monkeypatch.setattr(engine_checks.subprocess, "run", refused)
-    found = check.run(Told("qwen2.5-1.5b", tmp_path))
+    found = check.run(told)
     assert (found.passed, found.text) == (False, "ended with 2: what was wrong")
     [command] = commands
-    options = [value for option, value in pairwise(command) if option == "-o"]
-    config = load_config("quickstart", options)
+    config = load_config("quickstart", [value for option, value in pairwise(command) if option == "-o"])
+    check_files(config)
+    return config
+
+
+RUNS = [each for each in CHECKS if each.name.startswith("run ")]
+
+
+@pytest.mark.parametrize("check", RUNS, ids=lambda each: each.name)
+def test_every_run_of_a_check_passes_what_is_checked_before_a_run(
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(check, Told("qwen2.5-1.5b", tmp_path), monkeypatch)
     assert config.sync.channel == check.name.split()[-1] or "ranks" in check.name
     assert config.engine.num_gpus
     assert config.learner.num_gpus
-    check_files(config)
     assert placement_fault(config, [NodeResources("here", 4, check.num_gpus)]) is None
     if check.num_gpus > 1:
         assert placement_fault(config, [NodeResources("here", 4, 1)])
+
+
+@pytest.mark.parametrize(("name", "kind"), [("run object_store", "transformers"), ("run shared_memory", "vllm")])
+def test_a_run_on_a_cpu_has_a_tiny_model_of_its_own(
+    name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [check] = [each for each in RUNS if each.name == name]
+    config = config_of(check, Told("tiny", tmp_path, "cpu"), monkeypatch)
+    assert (config.sync.channel, config.engine.kind) == (name.split()[-1], kind)
+    assert not config.engine.num_gpus
+    tokenizer = load_tokenizer(config.model)
+    assert tokenizer.decode(tokenizer.encode("Hint: an ACORN!")) == "Hint: an ACORN!"
+    assert placement_fault(config, [NodeResources("here", 2, 0)]) is None
