@@ -1,6 +1,6 @@
 """Checks that need an NVIDIA GPU; see cluster/gpu_check/run_checks.py and docs/gpu.md.
 
-python -m benchmarks.gpu_check [--shape qwen2.5-1.5b] [--only attention,head]        at most 10 minutes
+python -m benchmarks.gpu_check [--shape qwen2.5-1.5b] [--only attention,head] [--minutes 5]
 """
 
 from __future__ import annotations

@@ -157,8 +157,9 @@ def doctor(
     override: Overrides = None,
     address: Annotated[str | None, typer.Option(help="a running Ray cluster (default: cluster.address)")] = None,
     run_dir: Annotated[Path | None, typer.Option(help="folder that the run will have")] = None,
-    gpu: Annotated[bool, typer.Option("--gpu", help="check this machine's GPUs instead, at most 10 minutes")] = False,
+    gpu: Annotated[bool, typer.Option("--gpu", help="check this machine's GPUs instead")] = False,
     shape: Annotated[str, typer.Option(help="with --gpu: the random model's shape")] = "qwen2.5-1.5b",
+    minutes: Annotated[float, typer.Option(min=0.1, help="with --gpu: run the checks that fit")] = 10.0,
 ) -> None:
     """Check files, model, nodes and their versions before a run; exit code 2 if a check fails."""
     if gpu:
@@ -166,7 +167,7 @@ def doctor(
 
         if shape not in SHAPES:
             raise ConfigError(f"--shape {shape} is not known; there are {', '.join(SHAPES)}")
-        raise typer.Exit(2 * run_all(shape))
+        raise typer.Exit(2 * run_all(shape, minutes=minutes))
     if config is None:
         raise ConfigError("doctor looks at a configuration: name one (or ask for --gpu)")
     settings = load_config(config, override or [])

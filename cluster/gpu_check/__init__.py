@@ -1,7 +1,8 @@
-"""Checks that need an NVIDIA GPU. Each runs in its own process; one table shows them all.
+"""Checks that need an NVIDIA GPU. Each runs in a process of its own; one table shows them all.
 
 ray, vllm and pydantic are imported only by the checks that need them. So the learner's checks run on a machine that
 only has torch, transformers and DeepSpeed.
 
-Tests of other names: check, engine_checks, layout_checks, learner_checks, run_checks in test_gpu_check.py.
+Tests of other names: causes, check, engine_checks, layout_checks, learner_checks, processes, run_checks, warm in
+test_gpu_check.py.
 """

@@ -54,12 +54,13 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }
 GIB = 2**30
+RANDOM_MODEL = "random-model"
 
 
 @dataclass(frozen=True)
 class Told:
-    """The inputs of a check. `shape`: of the random model. `folder`: for files. `device`: "cuda"; or "cpu", which only
-    tries the code of the checks, with a tiny model, and shows nothing about a GPU."""
+    """The inputs of a check. `shape`: of the random model, which all checks share. `folder`: for the check's own files.
+    `device`: "cuda"; or "cpu", which only tries the code of the checks, and shows nothing about a GPU."""
 
     shape: str
     folder: Path
@@ -81,24 +82,27 @@ class Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """`needs`: Python packages, `num_gpus` GPUs, and on a GPU machine `programs`."""
+    """`takes_s`: estimated seconds on one GPU. `needs`: Python packages, `num_gpus` GPUs, and on a GPU machine
+    `programs`. `gpu_only`: why a machine without a GPU skips it; "" if it does not."""
 
     name: str
     run: Callable[[Told], Finding]
+    takes_s: float
     needs: tuple[str, ...]
     num_gpus: int = 1
     programs: tuple[str, ...] = ()
+    gpu_only: str = ""
 
 
-def random_model(told: Told) -> str:
-    """The folder of the random model; the first check that needs it writes it. The process that waits for the checks
-    holds no GPU memory."""
-    folder = told.folder / "model"
-    if not folder.exists():
-        write_random_model(folder, SHAPES[told.shape], torch.bfloat16, told.device)
-        if told.on_gpu:
-            torch.cuda.empty_cache()
-    return str(folder)
+def model(told: Told) -> Finding:
+    """Writes the random model that the other checks load: the first use of the GPU."""
+    num_weights = write_random_model(Path(model_folder(told)), SHAPES[told.shape], torch.bfloat16, told.device)
+    return Finding(True, f"{num_weights:,} random weights", {"num_weights": float(num_weights)})
+
+
+def model_folder(told: Told) -> str:
+    """Beside the folders of all checks."""
+    return str(told.folder.parent / RANDOM_MODEL)
 
 
 def write_random_model(folder: Path, shape: Mapping[str, Any], stored: torch.dtype, device: str = "cpu") -> int:

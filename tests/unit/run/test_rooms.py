@@ -19,13 +19,13 @@ PICTURE = {
                             commands  guarded
                             serve
                             console
-                            launch
+                       launch  gpu_check
                             run
                             schedules
                             fleet
                             rollout
               learning      supervision      buffer
-                 checks        monitor        gpu_check
+                      checks        monitor
                  planning      tracking
                             runtime
                             types
