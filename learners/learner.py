@@ -64,7 +64,7 @@ class Learner:
         self._world = world
         self._model_folder = model
         dtype = getattr(torch, config.dtype)
-        # Measured while the GPU is empty: half a second, most of it CUDA's own start.
+        # Measured while the GPU is empty. An engine on the same one has started by now, and measures no memory.
         rate = matrix_rate(torch.device("cuda", world.local_rank)) if torch.cuda.is_available() else None
         module = _load(model, config, world)
         keep_freed_memory()

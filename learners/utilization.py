@@ -73,25 +73,29 @@ class Utilization:
 def matrix_rate(device: torch.device, shape: tuple[int, int, int] = (SIDE, SIDE, SIDE), budget_s: float = 0.2) -> float:
     """bfloat16 FLOP/s of products [m, k] @ [k, n] of `shape` (m, k, n): the best of what fits in about `budget_s`. On a
     GPU it takes 0.4 GB, which is given back."""
+    if device.type != "cuda":
+        return _best_rate(device, shape, budget_s, products=1)
+    with torch.cuda.device(device):
+        found = _best_rate(device, shape, budget_s, products=5)
+        torch.cuda.empty_cache()
+    return found
+
+
+def _best_rate(device: torch.device, shape: tuple[int, int, int], budget_s: float, products: int) -> float:
+    """`products` are started one after the other and timed together, so that a GPU does not wait for the host."""
     rows, inner, columns = shape
     left = torch.randn(rows, inner, device=device, dtype=torch.bfloat16)
     right = torch.randn(inner, columns, device=device, dtype=torch.bfloat16)
-    times = 5 if device.type == "cuda" else 1  # one after the other, so that starting them is hidden
-    best, until = 0.0, 0.0
-    while True:
+    best, until = 0.0, None
+    while until is None or time.perf_counter() < until:
         began = moment(device)
-        for _ in range(times):
+        for _ in range(products):
             left @ right
         ended = moment(device)
         if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        if not until:  # the first round loads the kernels, and does not count
+            torch.cuda.synchronize()
+        if until is None:  # the first round loads the kernels, and does not count
             until = time.perf_counter() + budget_s
-            continue
-        best = max(best, times * 2 * rows * inner * columns / seconds_between(began, ended))
-        if time.perf_counter() >= until:
-            break
-    if device.type == "cuda":
-        del left, right
-        torch.cuda.empty_cache()
+        else:
+            best = max(best, products * 2 * rows * inner * columns / seconds_between(began, ended))
     return best
