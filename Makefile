@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .ONESHELL:
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-gpu quickstart quickstart-gpu gpu-check bundle test test-all test-long fuzz chaos phases soak picture lint types docs clean
+.PHONY: help venv venv-gpu quickstart quickstart-gpu gpu-check gpu-bench bundle test test-all test-long fuzz chaos phases soak picture lint types docs clean
 
 VENV := .venv
 LOCK := requirements/cpu.txt
@@ -38,6 +38,14 @@ gpu-check: ## run the checks that need NVIDIA GPUs, in 10 minutes (docs/gpu.md)
 	@$(call HAS_GPU,)
 	$(MAKE) --no-print-directory venv $(GPU_VENV)
 	.venv-gpu/bin/python -m benchmarks.gpu_check
+
+gpu-bench: ## measure learner, self-play and weight sync beside the published ways, on one GPU in 6 minutes (docs/benchmarks.md)
+	@$(call HAS_GPU,)
+	$(MAKE) --no-print-directory venv $(GPU_VENV)
+	.venv-gpu/bin/python -c 'import trl' 2>/dev/null || .venv-gpu/bin/python -m pip install --quiet --no-deps -r requirements/peers.txt || true
+	failed=0
+	for part in learner selfplay weight_sync; do timeout -k 10 120 .venv-gpu/bin/python -m benchmarks.$$part --quick || failed=1; done
+	exit $$failed
 
 bundle: ## write all that a machine without a network installs into dist/bundle-cpu; or LOCK=requirements/gpu.txt PYTHON=python3.12
 	@requirements/offline/bundle.sh $(LOCK) dist/bundle-$(basename $(notdir $(LOCK))) $(or $(PYTHON),python3)

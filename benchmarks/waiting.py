@@ -29,7 +29,8 @@ CHILD = "--child"
 def train() -> float:
     """Steps per second."""
     from actors.models import BUILT_IN, resolve_model
-    from benchmarks.learner import Ours, games_of, without_listening
+    from benchmarks.learner_games import games_of, without_listening
+    from benchmarks.learner_ways import Ours
     from spag_ray.training_data.shares import Batch
 
     model = resolve_model(BUILT_IN)

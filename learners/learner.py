@@ -35,6 +35,7 @@ from learners.packing import check_packable, pack, pad
 from learners.stage_start import StageStart
 from learners.staging import moment, seconds_between
 from learners.step_sums import StepSums, step_report
+from learners.utilization import StepCost, Utilization, matrix_rate
 from spag_ray.channels.base import Link, Sender, find
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import LearnerConfig
@@ -63,6 +64,8 @@ class Learner:
         self._world = world
         self._model_folder = model
         dtype = getattr(torch, config.dtype)
+        # Measured while the GPU is empty. An engine on the same one has started by now, and measures no memory.
+        rate = matrix_rate(torch.device("cuda", world.local_rank)) if torch.cuda.is_available() else None
         module = _load(model, config, world)
         keep_freed_memory()
         if config.packing == "trees":
@@ -81,6 +84,7 @@ class Learner:
             from learners.lora import with_adapters
 
             module = with_adapters(module, config.lora)
+        self._gpus = None if rate is None else Utilization(StepCost.of(module), rate, world.size)
         self._engine = TrainingEngine(module, config, world)
         whole = Exporter(self._engine, whole_weights(module, config.lora), dtype, config.bucket_bytes)
         self._whole = self._published = whole
@@ -235,6 +239,7 @@ class Learner:
             gradient_norm=norm,
             learning_rate=learning_rate,
             seconds=time.perf_counter() - began,
+            gpus=self._gpus,
         )
 
     def save_model(self, folder: str, adapter_alone: bool = False) -> None:

@@ -20,6 +20,7 @@ from learners.forward import MicroBatch
 from learners.objectives import BETWEEN, DECIDING, MAXIMA, STATISTICS, WORD, TrainedTokens, batch_loss
 from learners.published_losses import at_least_float32
 from learners.staging import to_device
+from learners.utilization import Utilization
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.errors import LearnerError
 from spag_ray.game.rules import Role
@@ -151,10 +152,13 @@ def step_report(
     gradient_norm: float | None,
     learning_rate: float,
     seconds: float,
+    gpus: Utilization | None = None,
 ) -> StepReport:
-    """The report of a step from the figures of all ranks. gradient_norm: None if the step was skipped."""
+    """The report of a step from the figures of all ranks. gradient_norm: None if the step was skipped. gpus: None on
+    CPUs."""
     sums, maxima = figures.sums, figures.maxima
     turns, sampled = max(sums["turns"], 1.0), max(sums["sampled_turns"], 1.0)
+    tokens, targets = sums["unique_tokens"], sums["target_tokens"]
     losses: dict[str, Any] = {f"{term}_loss": sums[term] if _is_on(term, objective, spec) else None for term in TERMS}
     return StepReport(
         step=step,
@@ -172,11 +176,13 @@ def step_report(
         entropy=sums["entropy"] / sums["turns"] if sums["turns"] else math.nan,
         attacker_weight=counts.role_weights[Role.ATTACKER],
         defender_weight=counts.role_weights[Role.DEFENDER],
-        num_target_tokens=int(sums["target_tokens"]),
-        num_unique_tokens=int(sums["unique_tokens"]),
+        num_target_tokens=int(targets),
+        num_unique_tokens=int(tokens),
         num_flat_tokens=int(sums["flat_tokens"]),
-        unique_share=sums["unique_tokens"] / max(sums["flat_tokens"], 1.0),
-        tokens_per_s=sums["unique_tokens"] / seconds,
+        unique_share=tokens / max(sums["flat_tokens"], 1.0),
+        tokens_per_s=tokens / seconds,
+        tokens_per_s_per_gpu=None if gpus is None else tokens / seconds / gpus.num_gpus,
+        mfu=None if gpus is None else gpus.mfu(tokens, targets, seconds),
         seconds=seconds,
         skipped=gradient_norm is None,
         **losses,

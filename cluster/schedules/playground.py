@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,3 +38,15 @@ class Playground:
     def version(self) -> int:
         """The first policy's version, which stamps the lines of metrics.jsonl."""
         return next(iter(self.versions().values()), 0)
+
+    @property
+    def num_engine_gpus(self) -> float:
+        """The GPUs of the engines that run now; 0 on CPUs. An engine that takes turns with a learner (placement:
+        colocated) has its GPUs to itself while it plays, whatever share Ray reserves for it."""
+        share = self.config.engine.num_gpus
+        each = math.ceil(share) if self.config.placement == "colocated" else share
+        return each * len(self.fleet.roster.up())
+
+    def tokens_per_s_per_gpu(self, num_tokens: int, seconds: float) -> float | None:
+        """Of self-play, for the lines of metrics.jsonl; None without GPUs."""
+        return round(num_tokens / seconds / gpus, 1) if (gpus := self.num_engine_gpus) else None

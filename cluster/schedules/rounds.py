@@ -59,18 +59,18 @@ def play_round(
     seconds = time.perf_counter() - began
     ground.buffer_metrics.sample(now=True)
     count = ground.buffer.get(ground.buffer.handle.count.remote(stage))
-    ground.recorder.record(_play_line(stage, ground.version, count, seconds))
+    ground.recorder.record(_play_line(ground, stage, count, seconds))
     episodes = [decode(data) for data in ground.buffer.get(ground.buffer.handle.take.remote(stage))]
     if ground.config.games:
         for name, of_game in count_by_game(episodes).items():
-            ground.recorder.record(replace(_play_line(stage, ground.version, of_game, seconds), game=name))
+            ground.recorder.record(replace(_play_line(ground, stage, of_game, seconds), game=name))
     return episodes
 
 
-def _play_line(stage: str, version: int, count: GameCount, seconds: float) -> PlayLine:
+def _play_line(ground: Playground, stage: str, count: GameCount, seconds: float) -> PlayLine:
     return PlayLine(
         stage=stage,
-        version=version,
+        version=ground.version,
         games=count.num_games,
         turns=count.num_turns,
         tokens=count.num_tokens,
@@ -78,6 +78,7 @@ def _play_line(stage: str, version: int, count: GameCount, seconds: float) -> Pl
         games_per_s=round(count.num_games / seconds, 3),
         tokens_per_s=round(count.num_tokens / seconds, 1),
         outcomes={str(outcome): number for outcome, number in count.outcomes.items()},
+        tokens_per_s_per_gpu=ground.tokens_per_s_per_gpu(count.num_tokens, seconds),
     )
 
 

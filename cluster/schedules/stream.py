@@ -87,6 +87,7 @@ class Stream:
                 repeated=counts.repeated,
                 permits_free=counts.permits_free,
                 lags=dict(sorted(counts.lag.items())),
+                tokens_per_s_per_gpu=self._ground.tokens_per_s_per_gpu(total.num_tokens, seconds),
             )
         )
         return [decode(data) for data in records], self._buffer.get(self._buffer.handle.repeated.remote())

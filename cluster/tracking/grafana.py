@@ -47,6 +47,7 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         Panel("Games by reason", ("games_total",), ("seat", "result", "reason"), shares=True),
         Panel("Turns", ("turns_total",)),
         Panel("Tokens sampled", ("tokens_total",)),
+        Panel("Tokens sampled per GPU", ("play_gpu_tokens_per_second", "stream_gpu_tokens_per_second")),
     ),
     "Buffer": (
         Panel("Waiting episodes", ("buffer_episodes",)),
@@ -74,6 +75,8 @@ PANELS: dict[str, tuple[Panel, ...]] = {
         Panel("Steps", ("learner_steps_total", "learner_skipped_steps_total"), rare=True),
         Panel("Seconds a step", ("learner_step_seconds",)),
         Panel("Forward and backward", ("learner_compute_seconds_total",)),
+        Panel("Tokens computed", ("learner_tokens_per_second", "learner_gpu_tokens_per_second")),
+        Panel("Model FLOPs utilisation", ("learner_mfu_ratio",)),
         Panel("Tokens trained on, computed", ("learner_target_tokens_total", "learner_computed_tokens_total")),
     ),
     "Engines and learner": (

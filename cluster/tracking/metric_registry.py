@@ -132,6 +132,21 @@ METRICS: tuple[Metric, ...] = (
     ),
     _counter("spag_ray_turns_total", "turns", "turns played in finished games", "games", "turns", **_IN_PHASE),
     _counter("spag_ray_tokens_total", "tokens", "tokens sampled in finished games", "games", "tokens", **_IN_PHASE),
+    _gauge(
+        "spag_ray_play_gpu_tokens_per_second",
+        "tokens/s",
+        "tokens sampled in the newest stage, per GPU of the engines; not on CPUs",
+        "play",
+        "tokens_per_s_per_gpu",
+        ("phase",),
+    ),
+    _gauge(
+        "spag_ray_stream_gpu_tokens_per_second",
+        "tokens/s",
+        "tokens sampled in a stream since it started, per GPU of the engines; not on CPUs",
+        "stream",
+        "tokens_per_s_per_gpu",
+    ),
     # the buffer
     _gauge("spag_ray_buffer_episodes", "episodes", "episodes that wait for the learner", "buffer", "waiting"),
     _gauge("spag_ray_buffer_age_seconds", "seconds", "age of the oldest waiting episode", "buffer", "oldest_s"),
@@ -191,6 +206,23 @@ METRICS: tuple[Metric, ...] = (
         "step",
         "num_unique_tokens",
         labels=_LEARNS,
+    ),
+    _gauge("spag_ray_learner_tokens_per_second", "tokens/s", "computed tokens", "step", "tokens_per_s", _POLICY),
+    _gauge(
+        "spag_ray_learner_gpu_tokens_per_second",
+        "tokens/s",
+        "computed tokens, per GPU of the learner; not on CPUs",
+        "step",
+        "tokens_per_s_per_gpu",
+        _POLICY,
+    ),
+    _gauge(
+        "spag_ray_learner_mfu_ratio",
+        "ratio",
+        "model FLOPs utilisation: share of the GPUs' measured bfloat16 matrix rate; not on CPUs",
+        "step",
+        "mfu",
+        _POLICY,
     ),
     _gauge("spag_ray_loss", "", "total loss of the newest step", "step", "loss", _POLICY),
     _gauge("spag_ray_policy_loss", "", "weighted policy term of the loss", "step", "policy_loss", _POLICY),
@@ -346,7 +378,6 @@ METRICS: tuple[Metric, ...] = (
 
 # The kinds of lines that feed no metric, and why.
 NOT_EXPORTED = {
-    "play": "a stage's sums; `games` has the same numbers during the stage",
     "samples": "each `step` has what was trained on",
     "opponent": "league.json has the league",
     "reference": "written once by a resumed stream: where its reference came from",

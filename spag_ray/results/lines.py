@@ -47,6 +47,8 @@ class StepReport:
     `ratio`: exp(theta - old). `gap`: |old - mu|, learner against engine, over the turns that an engine sampled;
     `gap_k3` is the k3 estimate of their divergence. `mismatch`: exp(old - mu). `entropy`: nats per target token.
     `gradient_norm` is before clipping. `compute_s`: the part of `seconds` in forward and backward on the busiest rank.
+    `tokens_per_s`: of `num_unique_tokens`. `mfu`: model FLOPs utilisation, the share of the GPUs' measured bfloat16
+    matrix rate (learners/utilization.py). It and `tokens_per_s_per_gpu` are None on CPUs.
     `skipped`: the loss or the gradient was not finite, and the weights were not changed.
     """
 
@@ -78,6 +80,8 @@ class StepReport:
     num_flat_tokens: int = 0
     unique_share: float = NOT_SAID
     tokens_per_s: float = NOT_SAID
+    tokens_per_s_per_gpu: float | None = None
+    mfu: float | None = None
     seconds: float = NOT_SAID
     compute_s: float = NOT_SAID
     skipped: bool = False
@@ -119,7 +123,7 @@ class SyncLine(Line):
 @dataclass(frozen=True)
 class PlayLine(Line):
     """A stage that was played; `outcomes`: {outcome: games}. In a run of several games, one line for the stage, then
-    one for each `game` of it."""
+    one for each `game` of it. `tokens_per_s_per_gpu`: over the GPUs of all engines; None on CPUs."""
 
     kind = "play"
     stage: str
@@ -132,6 +136,7 @@ class PlayLine(Line):
     tokens_per_s: float
     outcomes: Mapping[str, int] = spread("{}", Outcome)
     game: str | None = None
+    tokens_per_s_per_gpu: float | None = None
 
 
 @dataclass(frozen=True)
@@ -166,7 +171,7 @@ class BufferLine(Line):
 @dataclass(frozen=True)
 class StreamLine(Line):
     """The games of a version have arrived; the learner waited `waited_s` for them. The other fields are as in
-    BufferLine."""
+    BufferLine and PlayLine."""
 
     kind = "stream"
     version: int
@@ -181,6 +186,7 @@ class StreamLine(Line):
     repeated: int
     permits_free: int
     lags: Mapping[int, int] = spread("lag_{}")
+    tokens_per_s_per_gpu: float | None = None
 
 
 @dataclass(frozen=True)

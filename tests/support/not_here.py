@@ -16,6 +16,12 @@ def not_here(what: str) -> NoReturn:
     pytest.skip(what)
 
 
+def needs_trl() -> None:
+    """Skips the test, as `not_here` does, where the trainer that benchmarks compare with is not installed."""
+    if importlib.util.find_spec("trl") is None:
+        not_here("trl is not installed: the extra `peers`, locked in requirements/peers.txt")
+
+
 def needs_textarena() -> None:
     """Skips the test, as `not_here` does, where the package of more games and the old cards is not installed."""
     if importlib.util.find_spec("textarena") is None:

@@ -55,6 +55,7 @@ RUN_BY: dict[str, str | None] = {
     "make venv-gpu": None,  # 12 GB; needs a GPU to be of use
     "make bundle": "tests/unit/run/test_offline_install.py",
     "make gpu-check": None,  # needs a GPU; its CPU parts: tests/integration/test_gpu_check.py
+    "make gpu-bench": None,  # needs a GPU; its CPU parts: tests/integration/test_learner_benchmark.py
     "make test-long": None,
     "make chaos": None,
     "make soak": None,  # half an hour; by hand
@@ -148,6 +149,8 @@ def assert_benchmark(path: Path, options: list[str]) -> None:
     source = path.read_text(encoding="utf-8")
     if path.stem == "gpu_check":  # a line that calls this
         source = (ROOT / "cluster" / "gpu_check" / "run_checks.py").read_text(encoding="utf-8")
+    if "add_arguments(" in source:  # options of several benchmarks
+        source += (ROOT / "benchmarks" / "machine.py").read_text(encoding="utf-8")
     for option in options:
         if option.startswith("--"):
             assert f'"{option}"' in source, f"{path.name} has no {option}"

@@ -35,7 +35,7 @@ def make(target: str, nvidia_smi: str, folder: Path) -> subprocess.CompletedProc
     return subprocess.run(["make", "-n", target], cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("target", ["quickstart-gpu", "gpu-check"])
+@pytest.mark.parametrize("target", ["quickstart-gpu", "gpu-check", "gpu-bench"])
 def test_a_machine_without_a_gpu_is_refused_with_one_line(target: str, tmp_path: Path) -> None:
     ended = make(target, "exit 9", tmp_path)
     assert ended.returncode == 2

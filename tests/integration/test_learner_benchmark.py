@@ -1,0 +1,35 @@
+"""`python -m benchmarks.learner --quick`: the published way, ours and TRL on the same rows of a tiny model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.not_here import needs_trl
+
+pytestmark = pytest.mark.parallel
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = ("--quick", "--device", "cpu", "--shape", "tiny", "--games", "2")
+
+
+def test_three_ways_are_measured_on_the_same_rows() -> None:
+    needs_trl()
+    command = [sys.executable, "-m", "benchmarks.learner", *TINY]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads(ended.stdout.splitlines()[-1])
+    ways = result["ways"]["chat"]
+    assert ways.keys() == {"published", "ours", "trl"}
+    for figures in ways.values():
+        assert figures["tokens_per_s"] > 0
+        assert 0 < figures["mfu"] < 1
+        assert figures["peak_gib"] > 0
+    assert ways["ours"]["computed_tokens_per_s"] < ways["ours"]["tokens_per_s"], "a prefix is computed once"
+    assert ways["trl"]["computed_tokens_per_s"] > ways["trl"]["tokens_per_s"], "rows are padded"
+    assert (result["device"], result["card"], result["model"]) == ("cpu", None, "tiny")
+    assert result["versions"]["trl"]

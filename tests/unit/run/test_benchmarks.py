@@ -1,0 +1,160 @@
+"""The benchmarks that take a GPU if there is one: where they run, what they skip, what they compute from times."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from typing import Any
+
+import pytest
+
+from benchmarks import machine
+from benchmarks.learner import Measured, result_of
+from benchmarks.learner_games import games_of, padded_batches, without_listening
+from benchmarks.learner_ways import Timing
+from benchmarks.machine import LOOKS_ONLY, ROOM_GIB, Card, Place, add_arguments, place_of
+from benchmarks.weight_sync import together, why_not
+from benchmarks.workers import Worker, forked
+from learners.utilization import StepCost
+
+SMALL, LARGE = Card("a small card", 23.6, 1), Card("a large card", 79.6, 2)
+
+
+def placed(monkeypatch: pytest.MonkeyPatch, card: Card | None, *options: str) -> Place:
+    monkeypatch.setattr(machine, "_card", lambda: card)
+    for name, value in {"CUDA_VISIBLE_DEVICES": "0", **LOOKS_ONLY}.items():  # what is set here ends with the test
+        monkeypatch.setenv(name, value)
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return place_of(parser.parse_args(options))
+
+
+def test_a_benchmark_takes_the_gpu_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert SMALL.gib < ROOM_GIB <= LARGE.gib
+    assert placed(monkeypatch, None) == Place("cpu", None, None)
+    assert placed(monkeypatch, SMALL) == Place("cuda", SMALL, "qwen2.5-0.5b")
+    assert placed(monkeypatch, LARGE) == Place("cuda", LARGE, "qwen2.5-1.5b")
+    assert placed(monkeypatch, LARGE, "--shape", "qwen2.5-7b").shape == "qwen2.5-7b"
+
+
+def test_it_hides_the_gpu_from_its_parts_where_it_is_to_use_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = placed(monkeypatch, LARGE, "--device", "cpu", "--shape", "tiny")
+    assert (place.on_gpu, place.shape) == (False, "tiny")
+    assert forked(os.environ.get, "CUDA_VISIBLE_DEVICES") == ""
+    assert place.about()["card"] is None
+
+
+def test_a_gpu_that_was_asked_for_and_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit, match="no GPU"):
+        placed(monkeypatch, None, "--device", "cuda")
+
+
+def test_the_line_of_json_names_what_it_was_measured_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    about = placed(monkeypatch, LARGE).about()
+    assert about["card"] == {"name": "a large card", "gib": 79.6, "count": 2}
+    assert (about["device"], about["model"]) == ("cuda", "qwen2.5-1.5b")
+    assert {"torch", "transformers", "ray"} <= about["versions"].keys()
+    assert about["cores"] > 0
+
+
+class Counter:
+    def __init__(self, start: int) -> None:
+        self.count = start
+
+    def add(self, number: int) -> int:
+        self.count += number
+        return self.count
+
+    def fail(self) -> None:
+        raise ValueError("what was wrong")
+
+    def die(self) -> None:
+        os._exit(7)
+
+
+def test_a_part_keeps_its_state_in_a_process_of_its_own() -> None:
+    with Worker(Counter, 5) as worker:
+        assert [worker.call("add", 1), worker.call("add", 2)] == [6, 8]
+        with pytest.raises(RuntimeError, match="ValueError: what was wrong"):
+            worker.call("fail")
+    began = time.monotonic()
+    with Worker(Counter, 0), Worker(Counter, 0):
+        pass
+    assert time.monotonic() - began < 30, "each ends with its block"
+    with Worker(Counter, 0) as worker, pytest.raises(RuntimeError, match="ended with 7"):
+        worker.call("die")
+    with pytest.raises(RuntimeError, match="TypeError"), Worker(Counter):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("channel", "card", "num_engines", "reason"),
+    [
+        ("object_store", None, 2, ""),
+        ("shared_memory", SMALL, 2, ""),
+        ("ipc", None, 1, "needs a GPU"),
+        ("ipc", SMALL, 1, ""),
+        ("ipc", LARGE, 2, "one engine"),
+        ("nccl", SMALL, 1, "2, found 1"),
+        ("nccl", LARGE, 1, ""),
+        ("nccl", LARGE, 2, "3, found 2"),
+    ],
+)
+def test_a_channel_that_cannot_work_here_is_skipped_with_the_reason(
+    channel: str, card: Card | None, num_engines: int, reason: str
+) -> None:
+    found = why_not(channel, Place("cpu" if card is None else "cuda", card, None), num_engines)
+    assert (reason in found) if reason else found == ""
+
+
+def test_engines_start_as_seldom_as_channels_allow() -> None:
+    assert together(["object_store"]) == [["object_store"]]
+    assert together(["object_store", "ipc"]) == [["object_store", "ipc"]]
+    assert together(["object_store", "ipc", "nccl"]) == [["object_store", "ipc"], ["nccl"]]
+    assert together(["nccl", "object_store"]) == [["object_store"], ["nccl"]], "whose engines have GPUs of their own"
+    assert together(["ipc", "shared_memory"]) == [["ipc"], ["shared_memory"]]
+
+
+def test_ratios_are_of_seconds_per_game_and_shares_of_what_is_needed() -> None:
+    def ways(**seconds: float) -> dict[str, Measured]:
+        tokens = {"published": 5_000, "ours": 1_000, "trl": 6_000}
+        return {
+            way: Measured([Timing(of_way, 2, 4_000, tokens[way], 400, of_way / 2)], peak_gib=1.5)
+            for way, of_way in seconds.items()
+        }
+
+    cost = StepCost(100.0, 50.0)
+    found = {"chat": ways(published=10.0, ours=2.0, trl=12.0), "flat": ways(published=8.0, ours=4.0, trl=4.0)}
+    result = result_of(found, cost, matrix_rate=1e6, missing="")
+    assert (result["chat_speedup"], result["chat_speedup_of_trl"], result["chat_token_ratio"]) == (5.0, 6.0, 5.0)
+    assert (result["flat_speedup"], result["flat_speedup_of_trl"]) == (2.0, 1.0)
+    assert result["chat_times_floor"] == pytest.approx(2.0 / 0.12, abs=0.1)
+    ours = result["ways"]["chat"]["ours"]
+    assert ours == {
+        "seconds_per_game": 1.0,
+        "seconds_per_step": 2.0,
+        "tokens_per_s": 2000.0,
+        "computed_tokens_per_s": 500.0,
+        "mfu": 0.06,
+        "peak_gib": 1.5,
+    }
+    assert result["busy_share"] == 0.5
+
+
+def test_where_trl_is_missing_its_row_says_so() -> None:
+    one = Measured([Timing(1.0, 1, 10, 10, 5)])
+    result = result_of({"chat": {"published": one, "ours": one}}, StepCost(1.0, 1.0), 1e6, "trl is not installed")
+    assert result["ways"]["chat"]["trl"] == {"skipped": "trl is not installed"}
+    assert "chat_speedup_of_trl" not in result
+
+
+def test_every_way_trains_on_the_same_rows(tiny_model: Any) -> None:
+    games = without_listening(games_of("flat", 2, str(tiny_model)))
+    rows = [turn for game in games for turn in game.turns]
+    timing = Timing.of(games, 1.0, 0)
+    assert timing.num_row_tokens == sum(row.num_tokens for row in rows)
+    assert timing.num_targets == sum(len(row.target_ids) for row in rows)
+    batches = list(padded_batches(games))
+    assert sum(int(batch["mask"].sum()) for batch in batches) == timing.num_row_tokens
+    assert sum(int((batch["labels"] >= 0).sum()) for batch in batches) == timing.num_targets
