@@ -30,7 +30,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -84,7 +84,10 @@ def measured(
     model: str, place: Place, games: dict[str, list[GameSample]], max_tokens: int, repeats: int
 ) -> dict[str, dict[str, Measured]]:
     """{style: {way: what was measured}}"""
-    make = {"published": partial(Baseline, model, place.device), "ours": partial(Ours, model, max_tokens, place.device)}
+    make: dict[str, Callable[..., Any]] = {
+        "published": partial(Baseline, model, place.device),
+        "ours": partial(Ours, model, max_tokens, place.device),
+    }
     if not why_not():
         make["trl"] = partial(Grpo, model, place.device)
     found = {style: {way: Measured() for way in make} for style in games}

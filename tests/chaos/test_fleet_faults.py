@@ -169,7 +169,9 @@ def kill_in_the_middle(learner: Any) -> None:
     def deadly(bucket: Any) -> Iterator[Any]:
         if bucket.index == 1:
             shared_memory.in_shared_memory = whole
-            of_ray = psutil.Process().parent().children()  # type: ignore[union-attr]
+            raylet = psutil.Process().parent()
+            assert raylet is not None
+            of_ray = raylet.children()
             next(each for each in of_ray if each.name().startswith("ray::EngineActor")).kill()
         with whole(bucket) as update:
             yield update

@@ -36,6 +36,7 @@ from cluster.learning import direct_channel, weight_sync
 from cluster.learning.direct_channel import DirectChannel, EngineClient, SendReport
 from cluster.learning.learner_actor import LearnerActor
 from cluster.rollout.engine_actor import EngineActor
+from cluster.rollout.weights_in_turn import WeightsInTurn
 from cluster.types import Engine
 from learners.export import Exporter
 from learners.learner import Learner
@@ -210,6 +211,7 @@ class LocalHandle:
         self.actor: Any = bare(EngineActor)
         self.actor._policy = self.policy
         self.actor._queue = SimpleNamespace(touch=lambda: None, num_pending=3, idle_s=9.0)
+        self.actor._turns = WeightsInTurn(self.actor._play_saved)
         self.actor._num_loads, self.actor._is_updating = 0, False
         self.actor._load_lock, self.actor._loaded = asyncio.Lock(), None
         self.dies_at: str | None = None
