@@ -31,12 +31,15 @@ def mark_of(config: RunConfig, model: str, *others: Any) -> str | None:
     read = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
     if config.imitation.enabled and config.imitation.source != "scripted":
         read.append(str(_state(Path(config.imitation.source))))
-    files_of_model = [(path.name, *_state(path)) for path in sorted(Path(model).iterdir())]
+    files_of_model = [(str(path), *_state(path)) for path in sorted(Path(model).rglob("*"))]
     what = [config.model_dump(mode="json"), model, files_of_model, read, others]
     return CHECK + hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
 
 def _state(path: Path) -> tuple[int, int]:
-    """Size, time of the last change."""
-    found = path.stat()
+    """Size, time of the last change; of a link that leads nowhere, neither."""
+    try:
+        found = path.stat()
+    except OSError:
+        return -1, -1
     return found.st_size, found.st_mtime_ns

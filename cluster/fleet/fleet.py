@@ -311,6 +311,8 @@ class Fleet:
                 self.roster.become(record, State.BEHIND, "it has loaded its model")
             if learner is None:
                 self.joined([record], max((version for _, version in saved.values()), default=0) if saved else 0)
+            elif saved and None in saved and saved[None][1] == learner.version:  # it takes several players' in turn
+                self.joined([record], learner.version)
             elif (lost := learner.catch_up(engine, self._others_play(learner))) is not None:
                 self.lose(lost)
                 self.joined([record], learner.version)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from cluster.learning.direct_channel import DirectChannel
+from cluster.learning.direct_channel import DirectChannel, gather
 from cluster.learning.learner_group import LearnerGroup
 from cluster.learning.memory_fault import memory_advice
 from cluster.learning.policy_training import PolicyTraining, ShowStep
@@ -65,6 +65,7 @@ class LearningPolicy:
         self._probe = probe
         self._reservation = reservation
         self._published: Published | None = None
+        self._kept: tuple[str, int] | None = None  # a folder with the learner's weights, and the version they become
         self._direct: DirectChannel | None = None
         self.training = PolicyTraining(name, roles, config, folder, model, recorder)
 
@@ -118,6 +119,7 @@ class LearningPolicy:
         """Train on the policy's part of a stage. Raises LearnerError if too many steps in a row had no finite
         gradient."""
         assert self.learners is not None
+        self._kept = None
         self.training.learn(self.learners, training_stage, show)
 
     def export(self) -> None:
@@ -180,11 +182,17 @@ class LearningPolicy:
         """Give the published weights to engines that wait for them, while the learner is idle. Returns {engine: why} of
         those that could not load them and were stopped, None if the learner cannot send now.
 
-        Raises EngineError if no other engine plays and the learner cannot send: it sleeps, or training is done.
+        If no other engine plays and the learner cannot send (it sleeps, or training is done), they load the model that
+        was saved of this version. Raises EngineError if there is none, and WeightSyncError if none can load it.
         """
         if self.learners is None or self._config.placement == "colocated":
             if others_play:
                 return None  # they continue to play until the next version
+            if self._kept is not None and self._kept[1] == self.version:
+                loads = [engine.handle.load_saved.remote({None: self._kept}) for engine in engines]
+                answers = gather(engines, loads, self._config.sync.timeout_s)
+                answers.check(f"{self._kept[0]}: not loaded by ")
+                return answers.lost
             raise EngineError(
                 f"no engine of {self.name} is left, and with sync.channel: {self._config.channel} a new one has "
                 "to wait for the next version; continue with --resume"
@@ -242,6 +250,8 @@ class LearningPolicy:
         """Save the learner's weights as a model folder, or the adapters alone."""
         assert self.learners is not None
         self.learners.save_model(str(folder), adapter_alone)
+        if not adapter_alone:
+            self._kept = str(folder), self.next_version
         return str(folder)
 
     def save_state(self, folder: Path) -> None:

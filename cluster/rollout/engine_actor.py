@@ -121,6 +121,7 @@ class EngineActor:
         """Load the snapshot whose buckets are `refs`; returns (version now played, bytes received). If Ray loses the
         call's reply, it is made again: it then waits for the first one, and returns what that has loaded."""
         async with self._load_lock:
+            await self._turns.settled()
             if self._loaded is None or self._loaded[0] != version:
                 snapshot = FetchedSnapshot(version, num_tensors, refs, adapter)
                 with self._loading():
@@ -137,6 +138,7 @@ class EngineActor:
 
     async def begin_update(self, in_flight: bool) -> None:
         self._is_updating = True
+        await self._turns.settled()
         await self._vllm.begin_update(in_flight)
 
     async def take_update(self, update: Mapping[str, Any]) -> None:
@@ -167,6 +169,7 @@ class EngineActor:
             await self._engine.load(await asyncio.to_thread(saved_snapshot, folder, version))
 
     async def sleep(self) -> None:
+        await self._turns.settled()
         await self._engine.sleep()
 
     async def wake(self, part: WakePart = "all") -> None:

@@ -38,9 +38,16 @@ class WeightsInTurn:
         """Play these {name in requests: (folder, version)} in turn, and first `None`, whose requests name nobody. Alone
         it is the only one. The requests of earlier players have ended."""
         self._players = {}
+        await self.settled()
         await self._load(players[None])
         self._current = None
         self._players = players if len(players) > 1 else {}
+
+    async def settled(self) -> None:
+        """Wait for a change of weights that is under way: the request that began it may have been given up, and a load
+        beside another one, or beside sleep, would mix weights or write to memory that is gone."""
+        while (change := self._change) is not None:
+            await asyncio.wait([change])
 
     def came(self, version: int) -> None:
         """The engine was given whole weights of `version` in another way, as a newly started one is before it plays."""

@@ -263,13 +263,29 @@ class RunConfig(Part):
     @property
     def channel(self) -> str:
         """`sync.channel`, with a name in place of `auto`: the one between GPUs of this placement, unless something has
-        no GPU, sends adapters, or comes and goes (an engine that is added on a direct channel waits for a version)."""
+        no GPU for it, sends adapters, or comes and goes (an engine that is added on a direct channel waits for a
+        version)."""
         if self.sync.channel != AUTO:
             return self.sync.channel
         is_direct = self.engine.kind == "vllm" and self.is_on_gpus and not self.sends_adapters
         if not is_direct or isinstance(self.engine.num_engines, EngineRange):
             return "object_store"
-        return next(name for name, each in CHANNELS.items() if each.gpus == self.placement)
+        name = next(name for name, each in CHANNELS.items() if each.gpus == self.placement)
+        return "object_store" if self._no_gpus_for(name) else name
+
+    def _no_gpus_for(self, channel: str) -> str | None:
+        """What keeps a channel between GPUs from its work: NCCL refuses two processes on one GPU, and IPC reaches only
+        the GPU that a rank is on."""
+        engine, learner = self.engine, self.learner
+        if CHANNELS[channel].gpus == "separate" and (engine.num_gpus < 1 or learner.num_gpus < 1):
+            return "engines and learner ranks share GPUs; set engine.num_gpus and learner.num_gpus to 1 or more"
+        if CHANNELS[channel].gpus == "colocated":
+            num_engines = engine.num_engines.min if isinstance(engine.num_engines, EngineRange) else engine.num_engines
+            workers, ranks = num_engines * engine.tensor_parallel_size, learner.num_ranks
+            on_one = num_engines * engine.num_gpus + ranks * learner.num_gpus <= 1
+            if workers > ranks and not on_one:
+                return f"{workers} GPUs of engines, but {ranks} learner ranks; set learner.num_ranks: {workers}"
+        return None
 
     @property
     def is_on_gpus(self) -> bool:
@@ -314,6 +330,8 @@ class RunConfig(Part):
             reason = (
                 f"weights travel {channel.way}: set placement: {channel.gpus}, engine.num_gpus and learner.num_gpus"
             )
+        elif channel.gpus:
+            reason = self._no_gpus_for(self.channel)
         if reason:
             raise ValueError(f"sync.channel: {self.sync.channel}: {reason}; or set sync.channel: object_store")
 

@@ -12,13 +12,14 @@ from typing import Any, cast
 import pytest
 
 from cluster.learning import learning_policy
+from cluster.learning.direct_channel import Answers
 from cluster.learning.learning_policy import LearningPolicy, TrainingStage
 from cluster.learning.training_stage import StageProgress
 from cluster.tracking.recorder import Recorder
 from cluster.types import Engine
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import LearnerError
+from spag_ray.errors import EngineError, LearnerError
 from spag_ray.game.rules import Role
 from spag_ray.results.lines import SyncReport
 from spag_ray.stages import IMITATED, LEARN, Stage
@@ -422,3 +423,54 @@ def test_a_stage_that_is_resumed_learns_the_same_batches(num_won: int, tmp_path:
     policy.learn(TrainingStage(Stage.of_round(1), SPEC, given, [], 2), lambda *_: None)
     assert names(fake.steps[1:]) == names(whole.steps[1:])
     assert fake.scored == []
+
+
+class Loading:
+    """A handle of an engine that notes what it is to load."""
+
+    def __init__(self) -> None:
+        self.loaded: list[Any] = []
+        self.load_saved = SimpleNamespace(remote=self._load)
+
+    def _load(self, saved: Any) -> Any:
+        self.loaded.append(saved)
+        return "answered"
+
+
+def test_the_only_engine_that_comes_back_while_the_learner_cannot_send_loads_the_model_saved_of_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over `ipc` a learner that sleeps cannot send; the run would end with each engine that dies."""
+    monkeypatch.setattr(learning_policy, "gather", lambda engines, refs, timeout_s: Answers(dict.fromkeys(engines, 1)))
+    policy = LearningPolicy(
+        "policy", tuple(Role), parse_config({"placement": "colocated"}), tmp_path, "model", Recorder(tmp_path)
+    )
+    learners: Any = FakeLearners(set())
+    learners.save_model = lambda folder, adapter_alone: None
+    policy.learners = learners
+    handle = Loading()
+    engine = Engine(cast(Any, handle), "engine-0", "policy")
+
+    def admitted() -> Any:
+        handle.loaded.clear()
+        policy.admit([engine], others_play=False)
+        return handle.loaded
+
+    def learn() -> None:
+        policy.learn(TrainingStage(Stage.parse("spag-1"), SPEC, games(2), [], 2), lambda *_: None)
+
+    with pytest.raises(EngineError, match="no engine of policy is left"):
+        admitted()
+    policy.save_to(tmp_path / "spag-1")
+    with pytest.raises(EngineError):
+        admitted()  # saved, and not yet the version that is played
+    policy.version = 1
+    assert admitted() == [{None: (str(tmp_path / "spag-1"), 1)}]
+    assert policy.admit([engine], others_play=True) is None
+    policy.learners = None  # after the last stage
+    assert admitted() == [{None: (str(tmp_path / "spag-1"), 1)}]
+    policy.learners = learners
+    learn()
+    policy.version = 2
+    with pytest.raises(EngineError):
+        admitted()  # the folder has older weights

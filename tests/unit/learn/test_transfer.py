@@ -328,6 +328,25 @@ def test_channels_that_can_work_are_taken() -> None:
         ({"engine": {"num_gpus": 1, "num_engines": {"min": 1, "max": 4}}, "learner": {"num_gpus": 1}}, "object_store"),
         ({"engine": {"num_gpus": 1, "kind": "transformers"}, "learner": {"num_gpus": 1}}, "object_store"),
         ({"engine": {"num_gpus": 1}, "learner": {"num_gpus": 1, "lora": {}}}, "nccl"),
+        (HALF, "object_store"),  # NCCL refuses two processes on one GPU
+        ({"engine": {"num_gpus": 0.5, "num_engines": 2}, "learner": {"num_gpus": 1}}, "object_store"),
+        # An engine whose GPU no rank is on; four on the one GPU of the rank.
+        (
+            {
+                "engine": {"num_gpus": 0.6, "num_engines": 2},
+                "learner": {"num_gpus": 0.4, "zero_stage": 2},
+                "placement": "colocated",
+            },
+            "object_store",
+        ),
+        (
+            {
+                "engine": {"num_gpus": 0.2, "num_engines": 4},
+                "learner": {"num_gpus": 0.2, "zero_stage": 2},
+                "placement": "colocated",
+            },
+            "ipc",
+        ),
         ({"engine": {"num_gpus": 1}, "learner": {"num_gpus": 1, "lora": {"export": "adapter"}}}, "object_store"),
     ],
 )
@@ -338,6 +357,26 @@ def test_without_a_channel_weights_take_the_way_between_the_gpus_that_engines_an
     assert (config.sync.channel, config.channel) == ("auto", channel)
     explicit = parse_config({**data, "sync": {"channel": channel}})
     assert explicit.channel == channel
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        ({**HALF, "sync": {"channel": "nccl"}}, "set engine.num_gpus and learner.num_gpus to 1 or more"),
+        (
+            {
+                "engine": {"num_gpus": 1, "tensor_parallel_size": 2},
+                "learner": {"num_gpus": 1, "zero_stage": 2},
+                "placement": "colocated",
+                "sync": {"channel": "ipc"},
+            },
+            "2 GPUs of engines, but 1 learner ranks; set learner.num_ranks: 2",
+        ),
+    ],
+)
+def test_a_channel_that_cannot_reach_its_gpus_is_refused(data: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        parse_config(data)
 
 
 def test_the_plan_says_the_channel_that_was_chosen_and_what_happens_if_it_breaks() -> None:

@@ -127,6 +127,28 @@ def test_a_request_that_is_given_up_while_weights_change_leaves_them_whole() -> 
     done(scenario())
 
 
+def test_what_loads_or_sleeps_next_waits_for_a_change_whose_request_was_given_up() -> None:
+    """A match in turn is stopped because a learner died: the engines sleep, or get other weights, at once."""
+
+    async def scenario() -> None:
+        engine = Engine()
+        await engine.turns.hold(PLAYERS)
+        waiting = asyncio.create_task(engine.turns.of("base").__aenter__())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await engine.turns.settled()
+        assert engine.played == ["new", "old"]
+        waiting = asyncio.create_task(engine.turns.of(None).__aenter__())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await engine.turns.hold({None: ("newer", 4)})
+        assert engine.played == ["new", "old", "new", "newer"], "one after the other"
+
+    done(scenario())
+
+
 def test_new_weights_from_the_learner_end_the_turns_and_those_that_are_held_do_not() -> None:
     async def scenario() -> None:
         engine = Engine()

@@ -45,7 +45,10 @@ def test_whatever_the_checks_read_is_in_the_mark(model: Path, tmp_path: Path) ->
     marks.append(of(model, **settings))
     os.utime(model / "config.json", ns=(1, 1))
     marks.append(of(model, **settings))
-    (model / "chat_template.jinja").write_text("{{ other }}")
+    (model / "additional_chat_templates").mkdir()
+    (model / "additional_chat_templates" / "tools.jinja").write_text("{{ other }}")
+    marks.append(of(model, **settings))
+    (model / "lost.bin").symlink_to(tmp_path / "nowhere")  # as in a folder that was copied in part
     marks.append(of(model, **settings))
     assert len(set(marks)) == len(marks)
     assert None not in marks
