@@ -9,6 +9,7 @@ import pickle
 import random
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from actors.endpoint_policy import Endpoint, check_endpoint
@@ -19,6 +20,7 @@ from cluster.checks.known_imports import KnownImports
 from cluster.checks.vllm_build import ON_ONE_GPU, gpu_build
 from cluster.planning.micro_batches import with_planned_learner
 from cluster.planning.model_size import model_size
+from cluster.planning.placement import base_plays_in_turn
 from cluster.planning.plan_checks import check_engine, micro_batch_fault, room_fault
 from cluster.tracking.wandb import check_tracking
 from learners.deepspeed_config import deepspeed_config, sleep_fault
@@ -39,6 +41,7 @@ from spag_ray.host.hidden_packages import hidden
 from spag_ray.results.evaluations import task_names
 from spag_ray.tokens import Tokenizer, chat_text, holds_a_mark
 from spag_ray.training_data.prompt_randomization import load_varied
+from spag_ray.weights.weight_files import is_safetensors, weight_files
 
 CHECK_WITHIN_S = 600.0  # reading a large model folder from a slow disk
 DOWNLOAD_WITHIN_S = 6 * 3600.0  # data sets of many GiB through a slow network
@@ -95,10 +98,12 @@ def _check_build(config: RunConfig) -> None:
 def check_model(config: RunConfig, model: str, words: Sequence[str], trains: bool = True) -> None:
     """Refuses a tokenizer that the prompts or the model cannot use, a context that is too short for a game or too long
     for the model, and a model that the learner cannot train with this configuration. If the games are trained on
-    (`trains`), also a micro-batch that is too small for a game."""
+    (`trains`), also a micro-batch that is too small for a game, and a base that engines cannot play in turn."""
     from learners.model_folder import read_config
     from learners.packing import check_packable
 
+    if trains and base_plays_in_turn(config):
+        check_played_in_turn(model)
     settings = read_config(model)
     _check_length(config, settings)
     rules, num_turns = _check_prompts(config, model, words, getattr(settings.get_text_config(), "vocab_size", None))
@@ -107,6 +112,16 @@ def check_model(config: RunConfig, model: str, words: Sequence[str], trains: boo
         raise ConfigError(fault)
     if config.learner.packing == "trees":
         check_packable(settings, planned.learner.microbatch_tokens)
+
+
+def check_played_in_turn(model: str) -> None:
+    """Refuses weights that an engine reads only when it starts, so that it cannot play them in turn with others."""
+    folder = Path(model)
+    if not is_safetensors(folder):
+        raise ModelError(
+            f"{model}: its weights are in {weight_files(folder)[0].name}, but engines that play several models in turn "
+            "read safetensors only; save it as safetensors (save_pretrained does), or set evaluation.engines: own"
+        )
 
 
 def check_loading(model: str) -> None:

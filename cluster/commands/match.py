@@ -12,9 +12,11 @@ from rich.console import Console
 from actors.endpoint_policy import check_endpoint
 from actors.models import resolve_model
 from cluster.checks.imports import check_imports
-from cluster.checks.preflight import check_model, check_words, in_a_process
+from cluster.checks.preflight import check_model, check_played_in_turn, check_words, in_a_process
 from cluster.launch.placed_run import every_words, needs_cards, placed_run, watch_run, words_of_file
 from cluster.monitor.tables import comparison_lines, guess_table, match_tables
+from cluster.planning.bundles import match_bundles
+from cluster.planning.placement import with_room_for_engines
 from cluster.runtime.output_files import free_name
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
@@ -59,12 +61,16 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     held_out = words_of_file(config, wanted.words) if wanted.words else every_words(config, cards)[1]
     check_words(config, held_out)
     model = next((entrant.folder for entrant in entrants if entrant.folder), None) or resolve_model(config.model)
+    if config.plays_in_turn:
+        for folder in filter(None, (entrant.folder for entrant in entrants)):
+            check_played_in_turn(folder)
     for folder in dict.fromkeys(entrant.folder or model for entrant in entrants):
         for each, own in zip(config.each_game, by_game(config, held_out).values(), strict=True):
             in_a_process(check_model, each, folder, own, False)  # nothing is trained
     for entrant in entrants:
         if entrant.endpoint is not None:
             check_endpoint(entrant.endpoint)
+    config = with_room_for_engines(config, len(match_bundles(config)))
     run_folder = make_run_folder(free_name(out.with_name(out.name + ".run")), config)
     with placed_run(config, run_folder, model, held_out, held_out, cards) as run:
         matching = run.match_only.remote(entrants, wanted.against, played)

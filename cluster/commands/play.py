@@ -11,6 +11,7 @@ from actors.models import resolve_model
 from cluster.checks.imports import check_imports
 from cluster.checks.preflight import check_model, check_words, in_a_process
 from cluster.launch.placed_run import needs_cards, placed_run, training_words, watch_run, words_of_file
+from cluster.planning.placement import with_room_for_engines
 from cluster.runtime.output_files import refuse_existing
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
@@ -43,6 +44,7 @@ def run_play(
     defender_model = resolve_model(defender or config.model)
     for model in {attacker_model, defender_model}:
         in_a_process(check_model, config, model, words, False)  # nothing is trained
+    config = with_room_for_engines(config, len({attacker_model, defender_model}))
     folder = make_run_folder(out.with_name(out.name + ".run"), config)
     with placed_run(config, folder, attacker_model, words, words, {}) as run:
         playing = run.play_only.remote(attacker_model, defender_model, words)

@@ -53,6 +53,16 @@ def bundles_of(config: RunConfig) -> list[Bundle]:
     return bundles
 
 
+def match_bundles(config: RunConfig) -> list[Bundle]:
+    """The bundles of `spag-ray match`: engines for each seat, or for both where they play in turn."""
+    num_pools = 1 if config.plays_in_turn else 2
+    return engine_bundles(config, num_pools * config.engine.min_engines)
+
+
+def engine_bundles(config: RunConfig, count: int) -> list[Bundle]:
+    return [Bundle("engine", config.engine.num_cpus, config.engine.num_gpus)] * count
+
+
 def _learner_bundles(rank: ActorSpec, match: ActorSpec | None) -> list[Bundle]:
     if match is None:
         return [Bundle("learner", rank.num_cpus, rank.num_gpus)] * rank.count

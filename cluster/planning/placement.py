@@ -23,6 +23,7 @@ from spag_ray.stages import BASE, IMITATED
 Kind = Literal["engine", "learner", "other"]
 Order = Literal["pack", "spread"]
 SMALLEST = 1e-4  # Ray counts in ten-thousandths
+MOST_OF_A_GPU = 0.96  # of its memory; the rest is for the CUDA contexts of the processes
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,28 @@ def has_last_match(config: RunConfig) -> bool:
     if not (config.self_play.rounds and config.evaluation.games):
         return False
     return str(IMITATED if config.imitation.enabled else BASE) not in config.evaluation.against
+
+
+def base_plays_in_turn(config: RunConfig) -> bool:
+    """Whether engines of the run take the base model's weights in turn with those of later stages."""
+    is_met = "base" in config.evaluation.against and num_later_stages(config, "base") > 0
+    return config.plays_in_turn and (is_met or (has_last_match(config) and not config.imitation.enabled))
+
+
+def num_on_one_gpu(share: float) -> int:
+    """How many engines that reserve this share of a GPU Ray puts on one: as many as fit, before it takes another."""
+    return math.floor(1 / share + SMALLEST) if 0 < share < 1 else 1
+
+
+def with_room_for_engines(config: RunConfig, count: int) -> RunConfig:
+    """For so many engines at once and no learner: where Ray puts several on one GPU, and its memory has no room for
+    them, each takes an equal part of engine.gpu_memory_utilization."""
+    engine = config.engine
+    sharing = min(count, num_on_one_gpu(engine.num_gpus))
+    if sharing * engine.gpu_memory_utilization <= MOST_OF_A_GPU:
+        return config
+    divided = {"gpu_memory_utilization": engine.gpu_memory_utilization / sharing}
+    return config.model_copy(update={"engine": engine.model_copy(update=divided)})
 
 
 def match_actors(config: RunConfig) -> list[ActorSpec]:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 from cluster.planning.placement import (
+    MOST_OF_A_GPU,
     SMALLEST,
     ActorSpec,
     PlacedActor,
@@ -20,9 +21,6 @@ from cluster.planning.placement import (
 )
 from cluster.types import NodeResources
 from spag_ray.config.run import RunConfig
-
-# The rest is for the CUDA contexts of the processes.
-MOST_OF_A_GPU = 0.96
 
 
 def placement_fault(config: RunConfig, nodes: Sequence[NodeResources]) -> str | None:

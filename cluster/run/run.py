@@ -20,7 +20,7 @@ from actors.league import Opponents
 from cluster.handles import Actor, Handle, actor_method
 from cluster.learning.training_stage import TrainingStage
 from cluster.monitor.train_log import followed
-from cluster.planning.bundles import Bundle
+from cluster.planning.bundles import Bundle, engine_bundles, match_bundles
 from cluster.run.parts import build_parts
 from cluster.run.recovery import Recovery
 from cluster.run.session_api import MAX_ASKED, GameWithUser, last_episodes
@@ -126,7 +126,7 @@ class Run(Actor):
         with self._ending():
             self._parts.matches.results = list(played)
             if any(entrant.folder for entrant in entrants):
-                self._reserve_engines(2 * self._config.engine.min_engines)  # for both seats
+                self._parts.reservation.reserve(match_bundles(self._config))
             parts = self._parts
             tournament = Tournament(self._config, parts.matches, parts.publisher, parts.seating, parts.status)
             return tournament.play(entrants, against)
@@ -257,8 +257,7 @@ class Run(Actor):
             write_end(self._lease, ended, reason)
 
     def _reserve_engines(self, count: int) -> None:
-        engine = self._config.engine
-        self._parts.reservation.reserve([Bundle("engine", engine.num_cpus, engine.num_gpus)] * count)
+        self._parts.reservation.reserve(engine_bundles(self._config, count))
 
 
 RunHandle: TypeAlias = Handle[Run]

@@ -12,6 +12,7 @@ from cluster.buffer.buffer_metrics import BufferMetrics
 from cluster.fleet.elastic_engines import ElasticEngines
 from cluster.fleet.fleet import Fleet
 from cluster.monitor.status_board import StatusBoard
+from cluster.planning.placement import num_on_one_gpu
 from cluster.rollout.arenas import Arenas
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.run import RunConfig
@@ -42,10 +43,12 @@ class Playground:
     @property
     def num_engine_gpus(self) -> float:
         """The GPUs of the engines that run now; 0 on CPUs. An engine that takes turns with a learner (placement:
-        colocated) has its GPUs to itself while it plays, whatever share Ray reserves for it."""
-        share = self.config.engine.num_gpus
-        each = math.ceil(share) if self.config.placement == "colocated" else share
-        return each * len(self.fleet.roster.up())
+        colocated) has its GPUs to itself while it plays, whatever share Ray reserves for it, or shares one with as many
+        engines as Ray puts there."""
+        share, num_up = self.config.engine.num_gpus, len(self.fleet.roster.up())
+        if self.config.placement != "colocated":
+            return share * num_up
+        return math.ceil(share) * math.ceil(num_up / num_on_one_gpu(share))
 
     def tokens_per_s_per_gpu(self, num_tokens: int, seconds: float) -> float | None:
         """Of self-play, for the lines of metrics.jsonl; None without GPUs."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import ray
 
@@ -59,15 +60,21 @@ def play_round(
     seconds = time.perf_counter() - began
     ground.buffer_metrics.sample(now=True)
     count = ground.buffer.get(ground.buffer.handle.count.remote(stage))
-    ground.recorder.record(_play_line(ground, stage, count, seconds))
     episodes = [decode(data) for data in ground.buffer.get(ground.buffer.handle.take.remote(stage))]
+    now = count_by_game(episode for episode in episodes if episode.number not in there)
+    is_sampled = any(seat.cards is None and seat.endpoint is None for seat in seats.values())
+    line = partial(_play_line, ground, stage, seconds, is_sampled)
+    ground.recorder.record(line(count, sum(now.values(), GameCount())))
     if ground.config.games:
         for name, of_game in count_by_game(episodes).items():
-            ground.recorder.record(replace(_play_line(ground, stage, of_game, seconds), game=name))
+            ground.recorder.record(replace(line(of_game, now.get(name, GameCount())), game=name))
     return episodes
 
 
-def _play_line(ground: Playground, stage: str, count: GameCount, seconds: float) -> PlayLine:
+def _play_line(
+    ground: Playground, stage: str, seconds: float, is_sampled: bool, count: GameCount, now: GameCount
+) -> PlayLine:
+    """`now`: those of the `count` games that this attempt played, in these seconds. `is_sampled`: by engines."""
     return PlayLine(
         stage=stage,
         version=ground.version,
@@ -75,10 +82,12 @@ def _play_line(ground: Playground, stage: str, count: GameCount, seconds: float)
         turns=count.num_turns,
         tokens=count.num_tokens,
         seconds=round(seconds, 3),
-        games_per_s=round(count.num_games / seconds, 3),
-        tokens_per_s=round(count.num_tokens / seconds, 1),
+        games_per_s=round(now.num_games / seconds, 3),
+        tokens_per_s=round(now.num_tokens / seconds, 1),
         outcomes={str(outcome): number for outcome, number in count.outcomes.items()},
-        tokens_per_s_per_gpu=ground.tokens_per_s_per_gpu(count.num_tokens, seconds),
+        tokens_per_s_per_gpu=(
+            ground.tokens_per_s_per_gpu(now.num_tokens, seconds) if is_sampled and now.num_games else None
+        ),
     )
 
 

@@ -1,8 +1,8 @@
 """Every attacker against every defender on the same words: `spag-ray match`.
 
-Each seat has its own engines. For the next player they load other weights if its model has the same shape, and are
-restarted if not. So only two models are in memory at a time, for any number of players; and only one where engines take
-the weights of both seats in turn (evaluation.engines), which both need the same shape for.
+Each seat has its own engines. For the next player they load other weights if its model has the same shape and is saved
+as safetensors, and are restarted if not. So only two models are in memory at a time, for any number of players; and
+only one where engines take the weights of both seats in turn (evaluation.engines), which both need the same shape for.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from spag_ray.game.rules import Role
 from spag_ray.results.matches import Match
 from spag_ray.results.saved_models import saved_models
 from spag_ray.stages import BASE, PLAYER_NAME, Stage, order_of
+from spag_ray.weights.weight_files import is_safetensors
 
 # Keys of a model's config.json that describe its origin, not its shape.
 _NOT_SHAPE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")
@@ -204,7 +205,8 @@ class _SeatOfMany:
         if folder == self._folder:
             return
         self._num_taken += 1
-        if self._folder is not None and shape_of(folder) == shape_of(self._folder):
+        is_like = self._folder is not None and shape_of(folder) == shape_of(self._folder)
+        if is_like and is_safetensors(Path(folder)):
             self._publisher.give(self._pool, {None: (folder, self._num_taken)})
         else:
             if self._folder is not None:

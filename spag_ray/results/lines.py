@@ -123,7 +123,8 @@ class SyncLine(Line):
 @dataclass(frozen=True)
 class PlayLine(Line):
     """A stage that was played; `outcomes`: {outcome: games}. In a run of several games, one line for the stage, then
-    one for each `game` of it. `tokens_per_s_per_gpu`: over the GPUs of all engines; None on CPUs."""
+    one for each `game` of it. After a resume, `seconds` and the rates are of the games that this attempt played.
+    `tokens_per_s_per_gpu`: over the GPUs of all engines; None on CPUs, and for games that no engine played."""
 
     kind = "play"
     stage: str

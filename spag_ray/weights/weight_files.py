@@ -31,6 +31,11 @@ def weight_files(folder: Path) -> list[Path]:
     return []
 
 
+def is_safetensors(folder: Path) -> bool:
+    """Whether an engine that runs can load these weights; one that starts reads pytorch_model.bin too."""
+    return all(file.suffix == ".safetensors" for file in weight_files(folder))
+
+
 def check_is_whole(folder: Path) -> None:
     """Raises ModelError for a folder without weights or with a part of them, and for one that has only Git LFS's
     pointers."""

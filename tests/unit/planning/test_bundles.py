@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
-from cluster.planning.bundles import NodeUse, bundles_of, missing_room
+import pytest
+
+from cluster.planning.bundles import NodeUse, bundles_of, match_bundles, missing_room
+from cluster.planning.placement import ActorSpec, Rooms, Unplaced, actors_of, totals
 from cluster.types import NodeResources
-from spag_ray.config.loading import parse_config
+from spag_ray.config.loading import load_config, parse_config
+from tests.support.shipped import SHIPPED
 
 
 def bundles(**changes: Any) -> list[tuple[str, float, float]]:
@@ -56,3 +62,14 @@ def test_what_is_missing_is_said_with_who_has_it() -> None:
     assert "node-7 1/1, and 12 more)" in many
     assert "node-8" not in many
     assert "are taken (node-0 0.6/1)" in missing_room("x", 0.5, 0.6, nodes((1, 0.4)))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=[path.stem for path in SHIPPED])
+def test_a_match_has_room_where_the_run_has(path: Path) -> None:
+    config = load_config(str(path))
+    num_cpus, num_gpus = totals(actors_of(config))
+    nodes = [NodeResources("node-0", math.ceil(num_cpus), math.ceil(num_gpus - 1e-6))]
+    assert not isinstance(Rooms(nodes).place(actors_of(config)), Unplaced), "the smallest machine for the run"
+    match = [ActorSpec(each.kind, "EngineActor", 1, each.num_cpus, each.num_gpus) for each in match_bundles(config)]
+    assert len(match) == (1 if config.plays_in_turn else 2) * config.engine.min_engines
+    assert not isinstance(Rooms(nodes).place(match), Unplaced)

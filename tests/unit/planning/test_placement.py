@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.planning.placement import ActorSpec, PlacedActor, Rooms, Unplaced, actors_of, match_actors, totals
+from cluster.planning.placement import (
+    ActorSpec,
+    PlacedActor,
+    Rooms,
+    Unplaced,
+    actors_of,
+    match_actors,
+    num_on_one_gpu,
+    totals,
+    with_room_for_engines,
+)
 from cluster.planning.placement_faults import placement_doubt, placement_fault
 from cluster.types import NodeResources
 from spag_ray.config.loading import parse_config
@@ -147,6 +157,22 @@ def test_who_plays_earlier_stages_follows_from_the_placement_unless_it_is_said(
         return
     with pytest.raises(ConfigError, match=rf"evaluation\.engines: in_turn: with .*{why}.*set evaluation\.engines: own"):
         config_of(**said)
+
+
+@pytest.mark.parametrize(
+    ("share", "count", "utilization"),
+    [(0.5, 2, 0.4), (0.5, 1, 0.8), (0.6, 2, 0.8), (1, 2, 0.8), (2, 2, 0.8), (0.2, 2, 0.4), (0, 2, 0.8)],
+)
+def test_engines_on_one_gpu_divide_its_memory(share: float, count: int, utilization: float) -> None:
+    engine = {"num_gpus": share, "gpu_memory_utilization": 0.8}
+    config = config_of(engine=engine, placement="colocated")
+    changed = with_room_for_engines(config, count)
+    assert with_room_for_engines(changed, count) == changed, "they fit now"
+    assert changed.engine.gpu_memory_utilization == utilization
+    placed = Rooms(nodes_of(8)).place([ActorSpec("engine", "EngineActor", count, 1, share)])
+    assert not isinstance(placed, Unplaced)
+    gpus = [gpu for actor in placed for gpu in actor.gpus]
+    assert max((gpus.count(gpu) for gpu in gpus), default=1) == min(count, num_on_one_gpu(share)), "as Ray fills GPUs"
 
 
 def test_the_leagues_engines_and_both_policies_are_counted() -> None:

@@ -7,8 +7,18 @@ from typing import Any
 
 import pytest
 
+from actors.league import Opponents
+from actors.policy import Sampling
+from cluster.schedules import rounds
 from cluster.schedules.playground import Playground
+from cluster.types import Seat
 from spag_ray.config.loading import parse_config
+from spag_ray.episodes.game_count import GameCount
+from spag_ray.episodes.wire import encode
+from spag_ray.game.rules import Outcome
+from spag_ray.game.words import Scenario
+from spag_ray.results.lines import PlayLine
+from tests.support.episodes import game
 
 
 def rate(num_engines: int, **config: Any) -> float | None:
@@ -26,7 +36,11 @@ def rate(num_engines: int, **config: Any) -> float | None:
         ({"engine": {"num_gpus": 4, "tensor_parallel_size": 4}}, 1, 150.0),
         ({"engine": {"num_gpus": 0.5}}, 1, 1200.0),
         ({"engine": {"num_gpus": 0.5}, "placement": "colocated"}, 1, 600.0),
+        ({"engine": {"num_gpus": 0.25}, "placement": "colocated"}, 2, 600.0),
+        ({"engine": {"num_gpus": 0.25}, "placement": "colocated"}, 5, 300.0),
+        ({"engine": {"num_gpus": 0.6}, "placement": "colocated"}, 2, 300.0),
         ({"engine": {"num_gpus": 0}}, 2, None),
+        ({"engine": {"num_gpus": 0}, "placement": "colocated"}, 2, None),
         ({"engine": {"num_gpus": 1}}, 0, None),
     ],
 )
@@ -34,3 +48,55 @@ def test_the_rate_is_divided_by_the_gpus_that_play(
     config: dict[str, Any], num_engines: int, expected: float | None
 ) -> None:
     assert rate(num_engines, **config) == expected
+
+
+ENGINES = Seat("policy", "policy", Sampling(), "model")
+EXPERT = Seat("expert", "scripted", Sampling(), "model", cards={})
+
+
+def lines_of(seat: Seat, num_there: int, monkeypatch: pytest.MonkeyPatch, **config: Any) -> list[PlayLine]:
+    """Of a round of four games on a GPU, some of which a previous attempt has played. This one took 2 s."""
+    episodes = [game(number, Outcome.TIED) for number in range(4)]
+    count = GameCount()
+    for episode in episodes:
+        count.add(episode)
+    answers = {
+        "played": dict.fromkeys(range(num_there), "cat"),
+        "count": count,
+        "take": [encode(episode) for episode in episodes],
+    }
+    methods = {name: SimpleNamespace(remote=lambda stage, found=found: found) for name, found in answers.items()}
+    lines: list[PlayLine] = []
+    parts: Any = dict.fromkeys(Playground.__dataclass_fields__)
+    parts |= {
+        "config": parse_config({"engine": {"num_gpus": 1}, **config}),
+        "fleet": SimpleNamespace(roster=SimpleNamespace(up=lambda: [None])),
+        "buffer": SimpleNamespace(get=lambda answer: answer, handle=SimpleNamespace(**methods)),
+        "buffer_metrics": SimpleNamespace(sample=lambda now: None),
+        "recorder": SimpleNamespace(record=lines.append),
+        "versions": dict,
+    }
+    clock = iter((10.0, 12.0))
+    monkeypatch.setattr(rounds, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(rounds, "_play_all", lambda *_: None)
+    seats = dict.fromkeys(("attacker", "defender"), seat)
+    scenarios = [Scenario("cat")] * 4
+    assert rounds.play_round(Playground(**parts), "s", scenarios, seats, Opponents(1)) == episodes
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("seat", "num_there", "rates"),
+    [
+        (ENGINES, 0, (2.0, 16.0, 16.0)),
+        (EXPERT, 0, (2.0, 16.0, None)),
+        (ENGINES, 3, (0.5, 4.0, 4.0)),
+        (ENGINES, 4, (0.0, 0.0, None)),
+    ],
+)
+def test_the_rates_of_a_round_are_of_the_games_that_engines_played_in_this_attempt(
+    seat: Seat, num_there: int, rates: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (line,) = lines_of(seat, num_there, monkeypatch)
+    assert (line.games_per_s, line.tokens_per_s, line.tokens_per_s_per_gpu) == rates
+    assert (line.games, line.tokens, line.outcomes) == (4, 32, {"tied game": 4}), "of the whole stage"

@@ -117,6 +117,27 @@ def test_on_one_engine_players_of_both_seats_take_turns(
         tournament.play([Entrant("a", one), Entrant("large", str(larger))])
 
 
+def test_engines_are_restarted_for_weights_that_they_read_only_at_their_start(
+    tmp_path: Path, tiny_model: Path, other_tiny_model: Path
+) -> None:
+    config = parse_config({"evaluation": {"engines": "own"}})
+    told: list[Any] = []
+    fleet = SimpleNamespace(
+        start=lambda model, pool, policy, count: told.append(("start", Path(model))),
+        remove_pool=lambda pool: told.append("remove"),
+    )
+    publisher: Any = SimpleNamespace(fleet=fleet, give=lambda pool, saved: told.append(("give", Path(saved[None][0]))))
+    matches: Any = SimpleNamespace(of=lambda stage: [], play=lambda *_: None, results=[])
+    status: Any = SimpleNamespace(set_status=lambda text: None)
+    old = shutil.copytree(tiny_model, tmp_path / "old")
+    (old / "model.safetensors").rename(old / "pytorch_model.bin")
+    tournament = Tournament(config, matches, publisher, Seating(config, [], str(tiny_model), {}), status)
+    tournament.play([Entrant("old", str(old)), Entrant("new", str(other_tiny_model))], "old")
+    new = other_tiny_model
+    started = [("start", old), ("start", new)]
+    assert told == [*started, ("give", new), "remove", ("start", old)]
+
+
 def test_the_newest_of_two_is_the_one_of_the_later_round() -> None:
     game = Game("word", Outcome.ATTACKER_WINS, 3)
     lines = head_to_head_lines([Match("spag-10", "spag-9", (game,)), Match("spag-9", "spag-10", (game,))])

@@ -11,6 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from cluster.checks import preflight, vllm_build
 from cluster.checks.preflight import check_claims, check_files, check_model, check_run, check_words
@@ -211,6 +213,38 @@ def test_a_model_that_could_not_be_written_after_its_training_is_refused(tiny_mo
     (model / "generation_config.json").write_text('{"length_penalty": 2.0}')
     with pytest.raises(ModelError, match=r"can be read, but not saved.*length_penalty"):
         check_run(config, str(model), ["tiger"], ["apple"], [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_refused"),
+    [
+        ({"evaluation": {"engines": "in_turn", "against": ["base"]}}, True),
+        ({"evaluation": {"engines": "in_turn"}}, False),
+        ({"evaluation": {"engines": "in_turn"}, "imitation": {"enabled": False}}, True),
+        ({"evaluation": {"engines": "own", "against": ["base"]}}, False),
+    ],
+)
+def test_a_base_that_engines_cannot_play_in_turn_is_refused(
+    changes: dict[str, Any], is_refused: bool, tiny_model: Path, tmp_path: Path
+) -> None:
+    """Engines start from pytorch_model.bin, but take the weights of others only from safetensors."""
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    long = {"engine": {"max_model_len": 8192}, "learner": {"max_tokens_per_microbatch": 8192}}
+    config = parse_config({**long, **changes})
+    check_model(config, str(model), ["tiger"])
+    with Path(model / "pytorch_model.bin").open("wb") as file:
+        torch.save(load_file(model / "model.safetensors"), file)
+    (model / "model.safetensors").unlink()
+    check_model(config, str(model), ["tiger"], trains=False)
+    if not is_refused:
+        check_model(config, str(model), ["tiger"])
+        return
+    with pytest.raises(
+        ModelError, match=r"in pytorch_model\.bin, .*as safetensors .*evaluation\.engines: own"
+    ) as found:
+        check_model(config, str(model), ["tiger"])
+    assert "\n" not in str(found.value)
 
 
 def test_a_micro_batch_below_the_longest_game_is_refused_unless_nothing_is_trained(tiny_model: Path) -> None:
