@@ -21,8 +21,8 @@ from tests.support.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
-# Rounds with players in turn, a stream, adapters; the others are longer or much the same.
-QUICK = ("colocated_1gpu", "lora_1gpu", "qwen3_4b_8gpu")
+# Rounds with players in turn, and adapters; the others are longer or much the same (streams: test_stream.py).
+QUICK = ("colocated_1gpu", "lora_1gpu")
 
 
 @pytest.fixture(scope="module")
