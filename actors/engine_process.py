@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -25,11 +24,11 @@ from typing import Any, TypeVar
 from actors.policy import LOADING, Completion, Policy, Request, Score, WakePart
 from spag_ray.config.engine import EngineConfig
 from spag_ray.errors import EngineError, EngineGoneError, SpagError
+from spag_ray.host.parent_death import end_with
 from spag_ray.weights.snapshot import Snapshot
 
 CLOSES_WITHIN_S = 3.0
 _R = TypeVar("_R")
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 async def start_engine(
@@ -165,9 +164,7 @@ _engine: _Engine | None = None
 def _end_with(parent: int) -> None:
     """The process ends with its parent, and leaves Ctrl-C to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it ended before
-        os._exit(1)
+    end_with(parent, signal.SIGTERM)
 
 
 def _open(model: str, config: EngineConfig, name: str) -> None:

@@ -1,7 +1,7 @@
 """The learner against the published way of training and against TRL, on one machine, in one run.
 
     python -m benchmarks.learner [--games 32] [--repeats 2]          about 25 minutes on 2 cores
-    python -m benchmarks.learner --quick [--device cuda|cpu] [--shape qwen2.5-1.5b]      at most 2 minutes on one GPU
+    python -m benchmarks.learner --quick [--device cuda|cpu] [--shape qwen2.5-1.5b]      about 2 minutes on one GPU
     python -m benchmarks.learner --listening [--tied 0.25]           what listening adds to the learner's time
 
 All train the same model on the turns of the same five-turn games, by the same token ids:
@@ -12,14 +12,17 @@ All train the same model on the turns of the same five-turn games, by the same t
     trl        TRL's GRPOTrainer with its own loss, if trl is installed (benchmarks/trl_grpo.py says what is its own)
 
 Time runs from the samples to the last weight update, including old and reference log-probabilities. Ours trains on all
-games in steps of 16; the others only on the first 16, because their cost per game does not depend on their number. Each
+games in steps of 16; the others only on the first 16, because their cost per game does not depend on their number. In
+its first step ours is its own reference and scores nothing, while the others always pay for a reference pass:
+`scored_share` is the share of ours' games that were scored, 0 with --quick on CPUs, where all games are one step. Each
 way has a process of its own. On CPUs they are measured in turn; on a GPU, whose memory they would share, one after the
 other. `tokens_per_s` counts the tokens of the rows, which are the same for all ways; `computed_tokens_per_s` those that
 a way computes for them; `mfu` is the share of the measured bfloat16 matrix rate that those need, as in
 learners/utilization.py.
 
+The minutes on a GPU are estimated for a warm machine: it has not run on one.
 The last line is JSON: flat_speedup, chat_speedup (published / ours), chat_speedup_of_trl (trl / ours), gradient_cosine,
-busy_share, the values they are computed from, card and versions.
+busy_share, scored_share, the values they are computed from, card and versions.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -53,7 +56,7 @@ from learners.utilization import StepCost
 from spag_ray.training_data.samples import GameSample
 
 LINEAR_SIZES = (1, 4, 16, 64)
-QUICK_GAMES = {"cuda": 16, "cpu": 4}
+QUICK_GAMES = {"cuda": 4 * GAMES_PER_STEP, "cpu": 4}  # steps after the first have their games scored
 
 
 @dataclass
@@ -101,7 +104,7 @@ def measured(
                 for _, way in itertools.product(range(repeats), ways):
                     timing = workers[way].call("train", taken[way])
                     found[style][way].timings.append(timing)
-                    print(f"{style}, {way}: {timing}", flush=True)
+                    print(json.dumps({"style": style, "way": way, **asdict(timing)}), flush=True)
                 for way, worker in workers.items():
                     found[style][way].peak_gib = worker.call("peak_gib")
     return found
@@ -170,6 +173,7 @@ def result_of(
     for style, ways in found.items():
         ours = ways["ours"]
         of_ours = ours.timings[-1]
+        result["scored_share"] = round(max(0.0, 1 - GAMES_PER_STEP / of_ours.num_games), 2)
         for way, key in (("published", f"{style}_speedup"), ("trl", f"{style}_speedup_of_trl")):
             if way in ways:
                 pairs = zip(ways[way].seconds_per_game, ours.seconds_per_game, strict=True)
@@ -191,7 +195,7 @@ def result_of(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--games", type=int, help="32, and with --quick 16 on a GPU and 4 on CPUs")
+    parser.add_argument("--games", type=int, help="32, and with --quick 64 on a GPU and 4 on CPUs")
     parser.add_argument("--repeats", type=int, help="2, and with --quick 1")
     parser.add_argument("--max-tokens", type=int, default=4096)
     parser.add_argument("--skip-linear", action="store_true")

@@ -41,12 +41,6 @@ class Timing:
     num_targets: int
     compute_s: float = 0.0
 
-    def __str__(self) -> str:
-        of_game = (
-            f"{self.seconds / self.num_games:.3f} s a game, {self.num_tokens / self.num_games:.0f} tokens computed"
-        )
-        return f"{of_game}, busy {self.compute_s / self.seconds:.2f}" if self.compute_s else of_game
-
     @classmethod
     def of(cls, games: Sequence[GameSample], seconds: float, num_tokens: int, compute_s: float = 0.0) -> Timing:
         turns = [turn for game in games for turn in game.turns]

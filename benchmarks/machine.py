@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="random weights in this shape; without it SmolLM2-135M on CPUs, and on a GPU qwen2.5-1.5b (below "
         f"{ROOM_GIB} GiB: qwen2.5-0.5b)",
     )
-    parser.add_argument("--quick", action="store_true", help="the part that takes at most 2 minutes on a GPU")
+    parser.add_argument("--quick", action="store_true", help="the part that takes a GPU about 2 minutes (estimated)")
 
 
 def place_of(options: argparse.Namespace) -> Place:

@@ -1,7 +1,7 @@
 """Self-play on one vLLM engine through the actors of `train`, against the published way and against vLLM alone.
 
     python -m benchmarks.selfplay [--games 256] [--in-flight 128]          about 12 minutes on 2 cores
-    python -m benchmarks.selfplay --quick [--device cuda|cpu] [--shape qwen2.5-1.5b]      at most 2 minutes on one GPU
+    python -m benchmarks.selfplay --quick [--device cuda|cpu] [--shape qwen2.5-1.5b]      about 2 minutes on one GPU
 
 The same model in bfloat16, words, rules, number of turns and at most 64 new tokens a turn, in one run:
 
@@ -16,6 +16,7 @@ The same model in bfloat16, words, rules, number of turns and at most 64 new tok
 
 Tokens are those that were sampled, end tokens included. `mfu` of a rate is the share of the measured bfloat16 matrix
 rate that its sampled tokens need forward (2 FLOPs for each weight; learners/utilization.py); prompts are left out.
+The minutes on a GPU are estimated for a warm machine: it has not run on one.
 The last line is JSON: speedup_batch1, speedup_best, share_of_engine, share_of_ceiling, the values they are computed
 from, card and versions.
 """

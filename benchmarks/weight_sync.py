@@ -1,7 +1,7 @@
 """How long new weights take from the learner to every engine.
 
     python -m benchmarks.weight_sync [--engines 1 2] [--repeats 5] [--channel object_store]   about 6 minutes on 2 cores
-    python -m benchmarks.weight_sync --quick [--device cuda|cpu] [--shape qwen2.5-1.5b]     at most 2 minutes on one GPU
+    python -m benchmarks.weight_sync --quick [--device cuda|cpu] [--shape qwen2.5-1.5b]     about 2 minutes on one GPU
 
 In bfloat16, as in `train`. The clock starts when the learner's step has returned, and stops when every engine has
 answered a request with the new version. Several channels are measured one after the other, with as few starts of
@@ -10,6 +10,7 @@ share it; `nccl` takes a GPU for each. A channel that cannot work here is skippe
 machine's rate of copying memory, and on CPUs a real round of `configs/quickstart.yaml` (with shorter imitation), which
 gives the share of a round that the sync takes.
 
+The minutes on a GPU are estimated for a warm machine: it has not run on one.
 The last line is JSON: channels ({name: seconds and bytes_per_s by the number of engines}), memcpy_bytes_per_s,
 epoch_share, card and versions; seconds and bytes_per_s are those of `channel`, the first one.
 """

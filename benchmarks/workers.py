@@ -4,18 +4,18 @@ touched CUDA, so each has the memory and the GPU to itself when its turn comes."
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
-import signal
+import os
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
+from spag_ray.host.parent_death import end_with
+
 WAIT_S = 3600.0  # for one answer
 _END = (None, ())
-_PR_SET_PDEATHSIG = 1
 
 
 class Worker:
@@ -25,7 +25,7 @@ class Worker:
     def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
         context = multiprocessing.get_context("fork")  # not daemonic: an engine has processes of its own
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, make, arguments))
+        self._process = context.Process(target=_serve, args=(os.getpid(), theirs, make, arguments))
         self._process.start()
         theirs.close()
         self._answer()
@@ -74,8 +74,8 @@ class _Call:
         return self._function(*self._arguments)
 
 
-def _serve(pipe: Connection, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # it ends with the benchmark, however that ends
+def _serve(parent: int, pipe: Connection, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    end_with(parent)
     try:
         made = make(*arguments)
         pipe.send((True, None))

@@ -22,6 +22,7 @@ from typing import Literal
 
 from cluster.gpu_check.causes import cause_of
 from cluster.gpu_check.check import Check, Finding, Told
+from spag_ray.host.parent_death import end_with
 from spag_ray.host.whole_files import write_atomically
 
 Method = Literal["forkserver", "spawn"]
@@ -64,6 +65,10 @@ def in_a_process(check: Check, told: Told, limit_s: float, method: Method = "for
 
 def _work(check: Check, told: Told, log: Path, result: Path) -> None:
     """In the process of the check. An exception goes to the log, as a traceback."""
+    end_with(os.getppid())  # the command, or the fork server, which ends with it
+    command = multiprocessing.parent_process()
+    if command is not None and not command.is_alive():  # both ended before
+        os._exit(1)
     os.setsid()  # Ray and vLLM start processes in process groups of their own, but in this session
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     os.dup2(descriptor, 1)

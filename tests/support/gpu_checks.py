@@ -40,6 +40,12 @@ def hangs(told: Told) -> Finding:
     raise AssertionError
 
 
+def waits(told: Told) -> Finding:
+    (told.folder / "own").write_text(str(os.getpid()))
+    time.sleep(600)
+    raise AssertionError
+
+
 def leaves_a_process(told: Told) -> Finding:
     child = subprocess.Popen(SLEEPER, process_group=0)
     return Finding(True, str(child.pid))

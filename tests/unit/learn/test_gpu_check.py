@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -188,7 +190,7 @@ def statuses(checks: Sequence[Check], folder: Path, until: float) -> dict[str, t
     return {row.check: (row.status, row.text) for row in rows}
 
 
-def test_what_does_not_fit_is_not_begun_and_what_is_cut_off_has_not_failed(
+def test_what_hangs_has_failed_and_what_the_end_of_all_cuts_off_has_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine(monkeypatch, {"hangs": [None], "last": [None]})
@@ -197,7 +199,7 @@ def test_what_does_not_fit_is_not_begun_and_what_is_cut_off_has_not_failed(
     assert found == {
         "model": ("pass", "fine"),
         "first": ("pass", "fine"),
-        "hangs": ("not reached", "cut off after 90 s, which is too long for this check"),
+        "hangs": ("fail", "hangs: no end within 90 s"),
         "long": ("not reached", "takes about 300 s, 40 s were left (--minutes)"),
         "short": ("pass", "fine"),
         "last": ("not reached", "cut off after 30 s, no time was left (--minutes)"),
@@ -215,6 +217,31 @@ def test_where_a_fork_cannot_use_the_gpu_every_check_imports_for_itself(
     Machine(monkeypatch, {"model": [broken, broken]})
     found = statuses([named("a")], tmp_path, 600)
     assert found == {"model": ("fail", broken.text), "a": ("not reached", "there is no model")}
+
+
+def test_a_model_that_is_never_made_has_failed_unless_the_end_of_all_cut_it_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    absent = ("not reached", "there is no model")
+    hung = ("fail", "hangs: no end within 90 s")
+    Machine(monkeypatch, {"model": [None, None]})
+    assert statuses([named("a")], tmp_path, 600) == {"model": hung, "a": absent}
+    machine = Machine(monkeypatch, {"model": [None, None]})
+    assert statuses([named("a")], tmp_path, 100) == {"model": hung, "a": absent}, "the second try was cut off"
+    assert [method for _, method in machine.began] == ["forkserver", "spawn"]
+    machine = Machine(monkeypatch, {"model": [None]})
+    cut_off = ("not reached", "cut off after 60 s, no time was left (--minutes)")
+    assert statuses([named("a")], tmp_path, 60) == {"model": cut_off, "a": absent}
+    assert len(machine.began) == 1
+
+
+def test_a_check_that_hangs_is_a_failure_of_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_checks, "CHECKS", (named("hangs"),))
+    Machine(monkeypatch, {"hangs": [None]})
+    assert run_all("tiny", "cpu") == 1
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["checks"][-1]["status"] == "fail"
 
 
 def test_an_engine_that_another_program_disturbed_is_tried_again_once(
@@ -290,6 +317,54 @@ def test_a_check_that_breaks_or_hangs_says_so_and_leaves_nothing_to_the_next(
     assert left.status == "pass"
     assert not is_running(int(left.text))
     assert row_of(passes).status == "pass"
+
+
+# As `spag-ray doctor --gpu` calls it.
+WAITING = """
+import sys, tempfile
+from cluster.gpu_check import run_checks
+from tests.support.gpu_checks import waits
+
+if __name__ == "__main__":
+    tempfile.tempdir = sys.argv[1]
+    run_checks.METHODS = (sys.argv[2],) * 2
+    run_checks.CHECKS = (run_checks.Check("waits", waits, 60, ()),)
+    run_checks.run_all("tiny", "cpu")
+"""
+
+
+@pytest.mark.parametrize(
+    ("by", "method", "code"),
+    [(signal.SIGTERM, "forkserver", 143), (signal.SIGKILL, "forkserver", -9), (signal.SIGKILL, "spawn", -9)],
+    ids=("terminated", "killed", "killed, spawned"),
+)
+def test_a_check_ends_with_the_command_however_that_ends(
+    by: signal.Signals, method: str, code: int, tmp_path: Path
+) -> None:
+    script = tmp_path / "waiting.py"
+    script.write_text(WAITING)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+    command = subprocess.Popen([sys.executable, str(script), str(tmp_path), method], env=environment)
+    until = time.monotonic() + 120
+    while not (found := [each for each in tmp_path.glob("*/waits/own") if each.read_text()]):
+        assert command.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    check = int(found[0].read_text())
+    assert is_running(check)
+    command.send_signal(by)
+    assert command.wait(30) == code
+    until = time.monotonic() + 20
+    while is_running(check) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not is_running(check)
+
+
+def test_sigterm_is_again_what_it_was_when_all_checks_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_checks, "gpus", lambda: [])
+    before = signal.getsignal(signal.SIGTERM)
+    run_all("tiny")
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_the_logs_of_what_failed_stay_and_their_folder_is_named(

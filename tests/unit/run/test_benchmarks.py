@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from benchmarks import machine
-from benchmarks.learner import Measured, result_of
+from benchmarks.learner import QUICK_GAMES, Measured, result_of
 from benchmarks.learner_games import games_of, padded_batches, without_listening
-from benchmarks.learner_ways import Timing
+from benchmarks.learner_ways import GAMES_PER_STEP, Timing
 from benchmarks.machine import LOOKS_ONLY, ROOM_GIB, Card, Place, add_arguments, place_of
 from benchmarks.weight_sync import together, why_not
 from benchmarks.workers import Worker, forked
@@ -116,6 +116,13 @@ def test_engines_start_as_seldom_as_channels_allow() -> None:
     assert together(["ipc", "shared_memory"]) == [["ipc"], ["shared_memory"]]
 
 
+def test_on_a_gpu_most_games_of_the_quick_part_are_scored_as_in_a_run() -> None:
+    num_games = QUICK_GAMES["cuda"]
+    assert num_games >= 4 * GAMES_PER_STEP
+    games = {way: Measured([Timing(1.0, num_games, 4_000, 1_000, 400, 0.5)]) for way in ("published", "ours")}
+    assert result_of({"chat": games}, StepCost(100.0, 50.0), matrix_rate=1e6, missing="")["scored_share"] == 0.75
+
+
 def test_ratios_are_of_seconds_per_game_and_shares_of_what_is_needed() -> None:
     def ways(**seconds: float) -> dict[str, Measured]:
         tokens = {"published": 5_000, "ours": 1_000, "trl": 6_000}
@@ -129,6 +136,7 @@ def test_ratios_are_of_seconds_per_game_and_shares_of_what_is_needed() -> None:
     result = result_of(found, cost, matrix_rate=1e6, missing="")
     assert (result["chat_speedup"], result["chat_speedup_of_trl"], result["chat_token_ratio"]) == (5.0, 6.0, 5.0)
     assert (result["flat_speedup"], result["flat_speedup_of_trl"]) == (2.0, 1.0)
+    assert result["scored_share"] == 0, "of one step"
     assert result["chat_times_floor"] == pytest.approx(2.0 / 0.12, abs=0.1)
     ours = result["ways"]["chat"]["ours"]
     assert ours == {

@@ -51,6 +51,11 @@ def test_it_installs_the_gpu_lock_and_runs_the_quickstart_from_there(tmp_path: P
     assert ".venv-gpu/bin/spag-ray quickstart" in command
 
 
+def test_every_part_of_the_benchmark_has_time_for_a_cold_start() -> None:
+    [command] = [line for line in (ROOT / "Makefile").read_text().splitlines() if "--quick" in line]
+    assert "for part in learner selfplay weight_sync; do timeout -k 10 300 " in command
+
+
 @pytest.mark.parametrize(
     ("builds", "on_gpu"), [({"vllm": "0.32.0"}, True), ({"vllm": "0.32.0+cpu"}, False), ({}, False)]
 )
