@@ -13,6 +13,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
 from spag_ray.game.decks import load_deck
 from spag_ray.game.rules import Role
+from spag_ray.games.kuhn_rules import HISTORIES, legal_actions
 from spag_ray.results.matches import read_matches
 from tests.support.runs import quiet, records_of, steps_of
 from tests.support.shipped import SHIPPED
@@ -27,8 +28,10 @@ QUICK = ("colocated_1gpu", "lora_1gpu")
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """It can say every word of the deck, so that the expert's guesses are guesses when they have become its tokens."""
-    return make_tiny_model(tmp_path_factory.mktemp("deck"), more_words=tuple(load_deck("everyday")))
+    """It can say every word of the deck and every action of Kuhn poker, so that what the experts say is the same when
+    it has become its tokens."""
+    words = tuple(load_deck("everyday")), tuple({action for history in HISTORIES for action in legal_actions(history)})
+    return make_tiny_model(tmp_path_factory.mktemp("deck"), more_words=sum(words, ()))
 
 
 def by_cost(path: Path) -> Any:
