@@ -30,7 +30,16 @@ _USED_OF = {
     "cluster/commands": ("__init__.py", "train.py", "report.py"),
     "cluster/serve": ("__init__.py", "command.py"),
 }
-_UNUSED = ("cluster/console.py", "cluster/monitor/watch.py", "cluster/tracking/grafana.py")
+_UNUSED = (
+    "cluster/console.py",
+    "cluster/monitor/watch.py",
+    "cluster/planning/plan_text.py",
+    "cluster/tracking/grafana.py",
+    "spag_ray/families/baichuan.py",
+    "spag_ray/families/baichuan_tokenizer.py",
+    "spag_ray/game/deck_check.py",
+)
+_UNUSED_FOLDERS = ("cluster/gpu_check", "spag_ray/results/export")
 
 
 @contextlib.contextmanager
@@ -81,13 +90,14 @@ def package_files() -> list[tuple[Path, Path]]:
 
 
 def is_sent(file: Path) -> bool:
-    """Whether a job may use this file: not other commands, shipped configurations of runs, the checks of GPUs, which
-    start runs of their own, nor the server of games, of which the command line imports one module."""
+    """Whether a job may use this file: not other commands and what they alone use, shipped configurations of runs, the
+    checks of GPUs, which start runs of their own, nor the server of games, of which the command line imports one
+    module."""
     for folder, used in _USED_OF.items():
         if file.is_relative_to(folder):
             return file.name in used
     is_of_a_run = file.parent == Path("configs") and file.suffix == ".yaml"
-    return not (is_of_a_run or file.is_relative_to("cluster/gpu_check") or file.as_posix() in _UNUSED)
+    return not (is_of_a_run or any(map(file.is_relative_to, _UNUSED_FOLDERS)) or file.as_posix() in _UNUSED)
 
 
 def named_files(config: RunConfig) -> list[tuple[Path, Path]]:

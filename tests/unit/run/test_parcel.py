@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import stat
 import subprocess
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from cluster.cli import app
 from cluster.guarded import run_guarded
-from cluster.launch.parcel import PACKAGES, named_files, parcel_of
+from cluster.launch.parcel import PACKAGES, named_files, package_files, parcel_of
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
@@ -127,3 +128,16 @@ def test_submit_dry_run_lists_what_would_be_sent_and_asks_nobody(
     assert "spag_ray/config/run.py" in sizes
     assert sorted(others) == [f"tasks/{name}" for name in ("file", "folder", "ignored", "nested")]
     assert total.startswith(f"would send {len(files)} files, ")
+
+
+def test_a_job_is_sent_little_and_every_module_that_a_sent_one_imports_at_once() -> None:
+    sent = {str(target): source for source, target in package_files()}
+    assert sum(source.stat().st_size for source in sent.values()) < 1.95 * 2**20
+    lacking = set()
+    for name, source in sent.items():
+        for node in ast.parse(source.read_text(encoding="utf-8")).body if name.endswith(".py") else ():
+            module = node.module if isinstance(node, ast.ImportFrom) and not node.level else None
+            if module and module.split(".")[0] in PACKAGES:
+                path = module.replace(".", "/")
+                lacking |= {module} - {module for file in (f"{path}.py", f"{path}/__init__.py") if file in sent}
+    assert lacking == set()
