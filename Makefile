@@ -27,7 +27,7 @@ quickstart: $(STAMP) ## train a small model by self-play on this machine, into t
 GPU_VENV := VENV=.venv-gpu LOCK=requirements/gpu.txt
 HAS_GPU = nvidia-smi -L 2>/dev/null | grep -q GPU || { echo 'spag-ray: nvidia-smi finds no GPU here$(1).' >&2; exit 2; }
 
-venv-gpu: ## install everything for NVIDIA GPUs into .venv-gpu (once: minutes, 12 GB)
+venv-gpu: ## install everything for NVIDIA GPUs into .venv-gpu (once: minutes, gigabytes)
 	@$(MAKE) --no-print-directory venv $(GPU_VENV)
 
 quickstart-gpu: ## the quickstart on one NVIDIA GPU, with separate packages in .venv-gpu

@@ -6,6 +6,7 @@ import importlib
 import os
 import resource
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -48,7 +49,7 @@ class Timing:
         return cls(seconds, len(games), num_row_tokens, num_tokens, num_targets, compute_s)
 
 
-class Way:
+class Way(ABC):
     """A way to train. Its process has no other use: what it takes of memory is the way's, from when `modules` are
     imported. They are imported here and not before, because DeepSpeed looks for GPUs, and a process that has could not
     be forked."""
@@ -61,8 +62,8 @@ class Way:
             importlib.import_module(module)
         self._rss_at_start = psutil.Process().memory_info().rss
 
-    def train(self, games: Sequence[GameSample]) -> Timing:
-        raise NotImplementedError
+    @abstractmethod
+    def train(self, games: Sequence[GameSample]) -> Timing: ...
 
     def peak_gib(self) -> float:
         """The largest memory until now: of the GPU, or of this process above what its imports took."""

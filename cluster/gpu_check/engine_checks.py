@@ -133,7 +133,7 @@ def _mean_gap(told: Told, turns: list[tuple[Any, Any, Any]]) -> float:
 
 
 def run_ipc(told: Told) -> Finding:
-    """From start to report, with the last match, for which a second engine starts on the same GPU."""
+    """From start to report, with the last match, in which one engine plays both models in turn."""
     return _run(told, "ipc", *COLOCATED, "evaluation.games=8")
 
 
@@ -153,7 +153,7 @@ def run_nccl(told: Told) -> Finding:
 
 def run_two_ranks(told: Told) -> Finding:
     """Two GPUs: ZeRO over NCCL, colocated with two engines. With shares of 0.6 and 0.4, two engines or two ranks never
-    share a GPU, and there is no room for the engine of a last match."""
+    share a GPU."""
     shares = ("engine.num_gpus=0.6", "learner.num_gpus=0.4", "learner.num_ranks=2", "engine.num_engines=2")
     return _run(told, "object_store", *COLOCATED, *shares, *QUICK)
 

@@ -95,9 +95,10 @@ def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
 
 
 def planned(config: RunConfig, model: str) -> RunConfig:
-    """A run's configuration with numbers in place of each `auto`. The run folder keeps `auto`: a run may be resumed on
-    larger GPUs."""
-    return with_planned_learner(config, model_size(model, config.model_shape))
+    """A run's configuration with a value in place of each `auto`. The run folder keeps `auto`: a run may be resumed on
+    larger GPUs, or on others."""
+    found = with_planned_learner(config, model_size(model, config.model_shape))
+    return found.model_copy(update={"sync": config.sync.model_copy(update={"channel": config.channel})})
 
 
 def stream_hint(config: RunConfig) -> str | None:

@@ -88,10 +88,9 @@ class LearningPolicy:
             advice=lambda: memory_advice(self._config, self.model),
             says=partial(self.says, label),
         )
-        if (channel := self._config.channel) != "object_store":
+        if self._config.channel != "object_store":
             workers = self._config.engine.tensor_parallel_size
-            sync = self._config.sync.model_copy(update={"channel": channel})
-            self._direct = DirectChannel(self.learners, sync, workers)
+            self._direct = DirectChannel(self.learners, self._config.sync, workers)
 
     def prepare_learners(self) -> None:
         """The part of their start that uses no GPU."""

@@ -280,9 +280,8 @@ class RunConfig(Part):
         if CHANNELS[channel].gpus == "separate" and (engine.num_gpus < 1 or learner.num_gpus < 1):
             return "engines and learner ranks share GPUs; set engine.num_gpus and learner.num_gpus to 1 or more"
         if CHANNELS[channel].gpus == "colocated":
-            num_engines = engine.num_engines.min if isinstance(engine.num_engines, EngineRange) else engine.num_engines
-            workers, ranks = num_engines * engine.tensor_parallel_size, learner.num_ranks
-            on_one = num_engines * engine.num_gpus + ranks * learner.num_gpus <= 1
+            workers, ranks = engine.min_engines * engine.tensor_parallel_size, learner.num_ranks
+            on_one = engine.min_engines * engine.num_gpus + ranks * learner.num_gpus <= 1
             if workers > ranks and not on_one:
                 return f"{workers} GPUs of engines, but {ranks} learner ranks; set learner.num_ranks: {workers}"
         return None
@@ -294,14 +293,11 @@ class RunConfig(Part):
 
     @property
     def plays_in_turn(self) -> bool:
-        """Whether the run's own engines also play earlier stages (evaluation.engines)."""
-        wish = self.evaluation.engines
-        return wish == "in_turn" or (wish == "auto" and self._plays_in_turn_by_itself)
-
-    @property
-    def _plays_in_turn_by_itself(self) -> bool:
-        """On GPUs that learners share with engines there is no room for a second engine at full size."""
-        return self.placement == "colocated" and self.is_on_gpus and self.why_no_turns is None
+        """Whether the run's own engines also play earlier stages (evaluation.engines). With `auto` they do on GPUs that
+        they share with learners: there is no room for a second engine at full size."""
+        if self.evaluation.engines == "auto":
+            return self.placement == "colocated" and self.is_on_gpus and self.why_no_turns is None
+        return self.evaluation.engines == "in_turn"
 
     @property
     def why_no_turns(self) -> str | None:

@@ -20,6 +20,7 @@ import torch
 import xxhash
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cluster.launch.placed_run import planned
 from cluster.planning.plan import make_plan
 from cluster.planning.plan_text import plan_lines
 from learners.export import Exporter, whole_weights
@@ -355,6 +356,7 @@ def test_without_a_channel_weights_take_the_way_between_the_gpus_that_engines_an
 ) -> None:
     config = parse_config(data)
     assert (config.sync.channel, config.channel) == ("auto", channel)
+    assert planned(config, "/nowhere").sync.channel == channel, "what a Run gets"
     explicit = parse_config({**data, "sync": {"channel": channel}})
     assert explicit.channel == channel
 

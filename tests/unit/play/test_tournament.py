@@ -103,7 +103,7 @@ def test_on_one_engine_players_of_both_seats_take_turns(
         ("start", one, "players", 1),
         ("give", "players", {None: (one, 1)}),
         ("give", "players", {None: (one, 2), "other": (two, 2)}),
-    ], "what is held is not given again, whoever meets whom in which seat"
+    ], "what is held is not given again, for any pairing in either seat"
     first, second = seats["a@b"]
     assert (first.pool, first.policy, first.adapter) == ("players", "attacker", None)
     assert (second.pool, second.policy, second.adapter) == ("players", "defender", "other")

@@ -65,6 +65,13 @@ class Engine:
         ((_, answer, *_),) = await self.queue.exchange(f"{name} {player}", [packed], [], 0.0)
         return answer
 
+    async def give_up(self, player: str | None) -> None:
+        """A request that is cancelled as soon as it has begun a change of weights."""
+        waiting = asyncio.create_task(self.turns.of(player).__aenter__())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        waiting.cancel()
+
 
 def done(work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(asyncio.wait_for(work, 20))
@@ -117,10 +124,7 @@ def test_a_request_that_is_given_up_while_weights_change_leaves_them_whole() -> 
     async def scenario() -> None:
         engine = Engine()
         await engine.turns.hold(PLAYERS)
-        waiting = asyncio.create_task(engine.turns.of("base").__aenter__())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        waiting.cancel()
+        await engine.give_up("base")
         assert await engine.ask("base") == (0,)
         assert engine.played == ["new", "old"], "one change, which another request waited for as well"
 
@@ -133,16 +137,10 @@ def test_what_loads_or_sleeps_next_waits_for_a_change_whose_request_was_given_up
     async def scenario() -> None:
         engine = Engine()
         await engine.turns.hold(PLAYERS)
-        waiting = asyncio.create_task(engine.turns.of("base").__aenter__())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        waiting.cancel()
+        await engine.give_up("base")
         await engine.turns.settled()
         assert engine.played == ["new", "old"]
-        waiting = asyncio.create_task(engine.turns.of(None).__aenter__())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        waiting.cancel()
+        await engine.give_up(None)
         await engine.turns.hold({None: ("newer", 4)})
         assert engine.played == ["new", "old", "new", "newer"], "one after the other"
 

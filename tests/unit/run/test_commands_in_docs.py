@@ -52,7 +52,7 @@ RUN_BY: dict[str, str | None] = {
     "make docs": ".ci/run",
     "make quickstart": None,  # 11 minutes; by hand before a release
     "make quickstart-gpu": None,
-    "make venv-gpu": None,  # 12 GB; needs a GPU to be of use
+    "make venv-gpu": None,  # needs a GPU to be of use
     "make bundle": "tests/unit/run/test_offline_install.py",
     "make gpu-check": None,  # needs a GPU; its CPU parts: tests/integration/test_gpu_check.py
     "make gpu-bench": None,  # needs a GPU; its CPU parts: tests/integration/test_learner_benchmark.py

@@ -24,7 +24,14 @@ def listed(*under: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("program", "file"), [("hadolint", "Dockerfile"), ("shellcheck", "docs/examples/slurm.sh")], ids=lambda value: value
+    ("program", "file"),
+    [
+        ("hadolint", "Dockerfile"),
+        ("shellcheck", "docs/examples/slurm.sh"),
+        ("shellcheck", "requirements/offline/bundle.sh"),
+        ("shellcheck", "requirements/offline/install.sh"),
+    ],
+    ids=lambda value: value,
 )
 def test_linters_find_nothing(program: str, file: str) -> None:
     found = shutil.which(program, path=str(Path(sys.executable).parent)) or shutil.which(program)
