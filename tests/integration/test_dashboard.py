@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from cluster.commands.train import run_training
 from cluster.runtime.ray_session import ray_session
@@ -106,6 +107,7 @@ def scraping(program: str, target: int, folder: Path) -> Iterator[Prometheus]:
 # Shares of guesses and of attacker wins: a tiny model's two games may have none, and then there is nothing to draw.
 SHARES = {"right_share": "spag_ray_right_guess_ratio", "trap_share": "spag_ray_trap_ratio"}
 OF_SOLVED_GAMES = "spag_ray_exploitability"  # the run plays Taboo
+OF_GPUS = {"gpu_tokens_per_second", "spag_ray_learner_mfu_ratio"}  # absent, never 0, where a run has no GPU
 # A gauge that is set as the run ends may not reach Prometheus: both Ray and Prometheus look once a second.
 EXPORT_S = 8
 
@@ -147,13 +149,17 @@ def test_every_panel_shows_something_of_a_real_run(
         run_training(config, tmp_path / "a-run", quiet())
         streamed = tmp_path / "a-run" / "episodes" / "stream.log"
         measured = measured_before(tmp_path / "a-run" / "metrics.jsonl", time.time() - EXPORT_S)
+        absent = set() if torch.cuda.is_available() else OF_GPUS
         optional = {OF_SOLVED_GAMES, *SHARES.values()} - measured
         empty, num_queries = [], 0
         for panel in panels():
             for target in panel["targets"]:
                 query = target["expr"].replace("$run", "a-run").replace("$window", f"{WINDOW_S}s")
                 num_queries += 1
-                if not server.values(query, began) and not any(name in query for name in optional):
+                found = server.values(query, began)
+                if any(name in query for name in absent):
+                    assert not found, query
+                elif not found and not any(name in query for name in optional):
                     empty.append((panel["title"], query))
         assert empty == []
         print(f"\n{len(panels())} panels, {num_queries} queries, none empty; {time.time() - began:.0f} s of a run")
