@@ -22,10 +22,9 @@ from actors.policy import Completion, GameView, Request, Sampling, Score
 from actors.pool import EnginePool, Member
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import EngineError, ModelError
-from spag_ray.game.game_form import verdict_of
-from spag_ray.game.prompts import Renderer
-from spag_ray.game.protocol import TABOO, Game
-from spag_ray.game.referee.judge import judge_turn, out_of_room, tied
+from spag_ray.game.game_form import out_of_room, verdict_of
+from spag_ray.game.protocol import SEATS, Game, Guessing, HasVariants
+from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role, Verdict, next_role
 from spag_ray.game.turn import Turn
 
@@ -34,13 +33,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class GameTask:
-    """A game to be played; in another game than Taboo, `target_word` is its scenario. `number` orders games and, with
-    `seed`, determines every random draw in it; `attacker` and `defender` name players of the arena. `could_have_known`:
-    after the game the defender's engine scores the word at each of its turns (Turn.word_logprob). `game`: its name, in
-    an arena with several."""
+    """A game to be played. `number` orders games and, with `seed`, determines every random draw in it; `attacker` and
+    `defender` name players of the arena. `could_have_known`: after a game of a hidden fact, the engine of the seat that
+    guesses scores the fact at each of its turns (Turn.word_logprob). `game`: its name, in an arena with several."""
 
     number: int
-    target_word: str
+    scenario: str
     stage: str
     seed: int = 0
     attacker: str = "attacker"
@@ -90,14 +88,25 @@ class Player:
 
 @dataclass(frozen=True)
 class Rules:
-    """The settings that are the same for all games. `game`: another game than Taboo, with its `name` in the
-    configuration and `style`, how its messages become a prompt (game_renderer.py)."""
+    """A game, its `name` in the configuration, and `style`, how its messages become a prompt (renderer.py)."""
 
-    max_turns: int
-    referee: str = "strict"
-    game: Game | None = None
-    name: str = TABOO
+    game: Game
+    name: str
     style: str = "chat"
+
+    @property
+    def max_turns(self) -> int:
+        return self.game.max_turns
+
+    @property
+    def variant(self) -> str:
+        """Which of the game's rule sets is played; "" if it has only one."""
+        return self.game.variant if isinstance(self.game, HasVariants) else ""
+
+    @property
+    def guesser(self) -> Role | None:
+        """The seat that guesses a hidden fact, in a game that has one."""
+        return SEATS[self.game.guesser] if isinstance(self.game, Guessing) else None
 
 
 class Seats:
@@ -140,16 +149,16 @@ async def play_game(task: GameTask, players: Mapping[str, Player], rules: Rules)
                 verdict = found
                 break
         if task.could_have_known:
-            turns = await _with_word_scored(turns, task, players[task.defender], seats)
+            turns = await _with_fact_scored(turns, task, players, rules, seats)
     finally:
         seats.leave()
     return Episode(
         episode_id=task.episode_id,
         number=task.number,
         stage=task.stage,
-        target_word=task.target_word,
+        scenario=task.scenario,
         max_turns=rules.max_turns,
-        rules=rules.referee if rules.game is None else "",
+        rules=rules.variant,
         temperature=players[task.attacker].sampling.temperature,
         turns=tuple(turns),
         verdict=verdict,
@@ -185,7 +194,7 @@ def heard_turn(text: str, turns: Sequence[Turn], task: GameTask, player: Player,
     would have read; nobody sampled them, so their log-probabilities are 0."""
     role = next_role(len(turns))
     ids = player.renderer.reply_ids(text)
-    prompt_ids = player.renderer.prompt(turns, role, task.target_word)
+    prompt_ids = player.renderer.prompt(turns, role, task.scenario)
     return Turn(role, text, prompt_ids, ids, (0.0,) * len(ids), policy)
 
 
@@ -256,7 +265,7 @@ async def play_turn(
     task: GameTask, turns: Sequence[Turn], role: Role, player: Player, rules: Rules, seats: Seats
 ) -> Turn | None:
     """The player's next turn; None if the context was full before the turn ended."""
-    prompt_ids = player.renderer.prompt(turns, role, task.target_word)
+    prompt_ids = player.renderer.prompt(turns, role, task.scenario)
     request = Request(
         request_id=f"{task.episode_id}/{len(turns)}",
         prompt_ids=prompt_ids,
@@ -265,13 +274,7 @@ async def play_turn(
             seed=_turn_seed(task, len(turns)),
             stop_token_ids=player.renderer.stop_ids,
         ),
-        view=GameView(
-            role=role,
-            target_word=task.target_word if role is Role.ATTACKER and rules.game is None else None,
-            history=tuple((turn.role, turn.text) for turn in turns),
-            max_turns=rules.max_turns,
-            scenario=None if rules.game is None else task.target_word,
-        ),
+        view=GameView(role, tuple((turn.role, turn.text) for turn in turns), task.scenario),
         adapter=player.adapter,
     )
     completion = await seats.ask(player.pool, request)
@@ -290,17 +293,23 @@ async def play_turn(
     )
 
 
-async def _with_word_scored(turns: list[Turn], task: GameTask, defender: Player, seats: Seats) -> list[Turn]:
-    """The turns, the defender's with `word_logprob`. If scoring fails, the game is kept without it."""
-    places = [place for place, turn in enumerate(turns) if turn.role is Role.DEFENDER]
-    if not (places and defender.can_score):
+async def _with_fact_scored(
+    turns: list[Turn], task: GameTask, players: Mapping[str, Player], rules: Rules, seats: Seats
+) -> list[Turn]:
+    """The turns, those of the seat that guesses with `word_logprob`. If scoring fails, the game is kept without it."""
+    game, guesser = rules.game, rules.guesser
+    if guesser is None or not isinstance(game, Guessing):
+        return turns
+    player = players[task.player(guesser)]
+    places = [place for place, turn in enumerate(turns) if turn.role is guesser]
+    if not (places and player.can_score):
         return turns
     try:
-        claim = defender.renderer.claim(task.target_word)
+        claim = player.renderer.claim(game.fact(task.scenario))
         asked = [(turns[place].prompt_ids + claim.opening_ids, claim.word_ids) for place in places]
-        scores = await seats.score(defender, asked)
+        scores = await seats.score(player, asked)
     except (EngineError, ModelError) as error:
-        log.warning("%s: the word was not scored: %s", task.episode_id, error)
+        log.warning("%s: the fact was not scored: %s", task.episode_id, error)
         return turns
     found = list(turns)
     for place, score in zip(places, scores, strict=True):
@@ -312,20 +321,7 @@ async def _with_word_scored(turns: list[Turn], task: GameTask, defender: Player,
 
 def verdict_after(turns: Sequence[Turn], task: GameTask, rules: Rules) -> Verdict | None:
     """The verdict after the last turn; None if the game continues."""
-    if rules.game is not None:
-        return verdict_of(rules.game, [turn.text for turn in turns], task.target_word)
-    verdict = judge_turn(turns[-1].text, len(turns) - 1, task.target_word, rules.referee)
-    if verdict is None and _ends_undecided(turns, rules):
-        return tied(len(turns))
-    return verdict
-
-
-def _ends_undecided(turns: Sequence[Turn], rules: Rules) -> bool:
-    if len(turns) == 2 * rules.max_turns:
-        return True
-    # The published player stops at any claim of a guess, even if the published referee does not count it as a guess.
-    last = turns[-1]
-    return rules.referee == "published" and last.role is Role.DEFENDER and "i know the word" in last.text.lower()
+    return verdict_of(rules.game, [turn.text for turn in turns], task.scenario)
 
 
 def _turn_seed(task: GameTask, turn: int) -> int:

@@ -21,10 +21,9 @@ from typing import Any
 
 from actors.policy import Completion, GameView, Request, Score, WakePart
 from spag_ray.errors import EngineError, ModelError
-from spag_ray.game.game_renderer import checked_messages
-from spag_ray.game.prompt_file import PromptTemplate
-from spag_ray.game.prompts import chat_messages
-from spag_ray.game.protocol import Game, seat_of
+from spag_ray.game.protocol import Game, marks_of, seat_of
+from spag_ray.game.renderer import checked_messages
+from spag_ray.game.turn import without_thought
 from spag_ray.host.addresses import ask_directly
 from spag_ray.weights.snapshot import Snapshot
 
@@ -73,8 +72,7 @@ def _key() -> str:
 
 
 class EndpointPolicy:
-    """`encode(text) -> token ids` as reply_ids of a renderer. `game`: another game than Taboo; its messages are read
-    instead of the prompt file's."""
+    """`game`: its messages are what the server reads. `encode(text) -> token ids` as reply_ids of a renderer."""
 
     version = 0
     is_dead = False
@@ -82,17 +80,15 @@ class EndpointPolicy:
     def __init__(
         self,
         endpoint: Endpoint,
-        template: PromptTemplate,
+        game: Game,
         encode: Callable[[str], Sequence[int]],
         timeout_s: float = 600.0,
-        game: Game | None = None,
     ) -> None:
         from openai import AsyncOpenAI
 
         ask_directly(endpoint.url)
         self.name = endpoint.model
         self._endpoint = endpoint
-        self._template = template
         self._game = game
         self._encode = encode
         self._client = AsyncOpenAI(base_url=endpoint.url, api_key=_key(), timeout=timeout_s, max_retries=3)
@@ -129,9 +125,6 @@ class EndpointPolicy:
         log.warning("%s: %s gave no text; %s", request.request_id, self._endpoint.model, told)
 
     def _messages(self, view: GameView) -> list[dict[str, str]]:
-        if self._game is None:
-            return chat_messages(self._template, view.history, view.role, view.target_word or "", view.max_turns)
-        assert view.scenario is not None, "an arena tells players of other games than Taboo the scenario"
         history = [text for _, text in view.history]
         return [dict(each) for each in checked_messages(self._game, seat_of(view.role), history, view.scenario)]
 
@@ -165,8 +158,7 @@ class EndpointPolicy:
         # JSON can carry half of a surrogate pair, which tokenizers reject.
         text = text.strip().encode("utf-8", errors="replace").decode("utf-8")
         reason = getattr(choice, "finish_reason", None)
-        public = text if self._game is not None else self._template.public(text)
-        if not public and (content is None or reason not in ("stop", None)):
+        if not without_thought(marks_of(self._game), text) and (content is None or reason not in ("stop", None)):
             return "", "context"
         return text, "length" if reason == "length" else "stop"
 

@@ -43,14 +43,12 @@ class Sampling:
 
 @dataclass(frozen=True)
 class GameView:
-    """What the player knows of the game, as text; the defender's `target_word` is None. `scenario`: of
-    another game than Taboo, for seats that are played by the game itself."""
+    """The game as text, for players that are no models. `scenario`: for the game itself, which says what this seat may
+    know of it."""
 
     role: Role
-    target_word: str | None
     history: tuple[tuple[Role, str], ...]
-    max_turns: int
-    scenario: str | None = None
+    scenario: str
 
 
 @dataclass(frozen=True)

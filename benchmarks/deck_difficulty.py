@@ -35,7 +35,7 @@ from actors.models import BUILT_IN, load_tokenizer, resolve_model
 from benchmarks.machine import machine
 from spag_ray.config.shipped import find_config
 from spag_ray.errors import InputError
-from spag_ray.game.deck_file import Card, read_deck
+from spag_ray.games.taboo.deck_file import Card, read_deck
 
 CLUES_TOLD = 4
 BATCH = 32

@@ -9,29 +9,28 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 from collections import Counter
 
-from actors.policy import GameView
-from actors.scripted_policy import ScriptedPolicy
-from spag_ray.game.decks import Deck, load_deck
-from spag_ray.game.rules import Role, next_role
-from spag_ray.judge import judge_turn
+from spag_ray.game.protocol import seat_to_move
+from spag_ray.game.rules import Outcome
+from spag_ray.games.taboo.decks import Deck, load_deck
+from spag_ray.games.taboo.game import TabooGame
 
 
 def expert_games(deck: Deck, seed: int = 0, max_turns: int = 4) -> tuple[Counter[str], int]:
     """({how it ended: games}, total number of turns) for one game per word with the strict referee."""
-    policy = ScriptedPolicy(deck, encode=lambda text: [0], seed=seed)
+    game = TabooGame(max_turns=max_turns).with_cards(deck)
     ends: Counter[str] = Counter()
     num_turns = 0
     for word in deck:
-        history: list[tuple[Role, str]] = []
-        verdict = None
-        while verdict is None and len(history) < 2 * max_turns:
-            role = next_role(len(history))
-            view = GameView(role, word if role is Role.ATTACKER else None, tuple(history), max_turns)
-            history.append((role, policy.reply(view, word)))
-            verdict = judge_turn(history[-1][1], len(history) - 1, word, "strict")
-        ends["tied" if verdict is None else f"{verdict.outcome}: {verdict.end_reason}"] += 1
+        history: list[str] = []
+        ruling = None
+        while ruling is None:
+            rng = random.Random(f"{seed}/{word}/{len(history)}")
+            history.append(game.scripted(seat_to_move(history), history, word, rng))
+            ruling = game.rule(history, word)
+        ends["tied" if ruling.outcome is Outcome.TIED else f"{ruling.outcome}: {ruling.end_reason}"] += 1
         num_turns += len(history)
     return ends, num_turns
 

@@ -21,7 +21,7 @@ from spag_ray.game.turn import Turn
 
 def shown(episode: Episode) -> Iterator[str]:
     verdict = episode.verdict
-    yield f"**{episode.target_word}**: {verdict.outcome} ({verdict.end_reason})"
+    yield f"**{episode.scenario}**: {verdict.outcome} ({verdict.end_reason})"
     yield ""
     for turn in episode.turns:
         said = " ".join(turn.text.split()) or "(nothing)"

@@ -28,14 +28,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from actors.models import resolve_model
-from actors.scripted_policy import Habits
 from benchmarks.imitated import Heard, Measure
 from cluster.launch.placed_run import training_words
 from spag_ray.config.loading import load_config
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
-from spag_ray.game.decks import load_deck
 from spag_ray.game.rules import Role
+from spag_ray.games.taboo.decks import load_deck
+from spag_ray.games.taboo.expert import Habits
 from spag_ray.results.could_have_known import GUESSES
 from spag_ray.stages import Stage
 
@@ -103,7 +103,7 @@ def _claims(run: Path, stage: str, config: RunConfig) -> list[Gain]:
         for index, turn in enumerate(episode.turns[: verdict.length]):
             if turn.role is Role.DEFENDER and turn.word_logprob is not None:
                 is_claim = index == verdict.length - 1 and verdict.end_reason in GUESSES
-                gains.append(Gain(episode.target_word, math.exp(turn.word_logprob), is_claim))
+                gains.append(Gain(episode.scenario, math.exp(turn.word_logprob), is_claim))
     return gains
 
 

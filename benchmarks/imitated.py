@@ -21,21 +21,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from actors import expert_lines
 from actors.models import load_tokenizer
-from actors.policy import GameView, Request, Sampling, Score
-from actors.scripted_policy import Habits, ScriptedPolicy
+from actors.policy import Request, Sampling, Score
 from actors.transformers_policy import TransformersPolicy
 from cluster.launch.placed_run import training_words
 from spag_ray.config.loading import load_config
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import ModelError
-from spag_ray.game.decks import Deck, load_deck
-from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import Renderer, make_renderer
+from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.game.turn import Turn
+from spag_ray.games.taboo import expert_lines
+from spag_ray.games.taboo.decks import Deck, load_deck
+from spag_ray.games.taboo.expert import Expert, Habits
+from spag_ray.games.taboo.game import taboo_renderer
+from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.judge import judge_turn
 from spag_ray.results.could_have_known import held_out_report
 from spag_ray.results.matches import Match
@@ -58,16 +59,16 @@ class Measure:
     def __init__(self, config: RunConfig, model: Path) -> None:
         self._config = config
         tokenizer = load_tokenizer(str(model))
-        self._renderer: Renderer = make_renderer(load_template(config.prompts), tokenizer, config.game.max_turns)
+        self._renderer: Renderer = taboo_renderer(load_template(config.prompts), tokenizer, config.game.max_turns)
         self._policy = TransformersPolicy(str(model), config.engine.dtype, config.engine.max_model_len)
 
     def by_expert(self, words: Sequence[str], cards: Deck, pairs: float, seed: int) -> list[Heard]:
         """Four hints of the expert about each word: no questions that lead to it."""
-        expert = ScriptedPolicy(cards, self._renderer.reply_ids, habits=Habits(asks=0.0, pairs=pairs), seed=seed)
+        expert = Expert(cards, habits=Habits(asks=0.0, pairs=pairs))
 
         def hint(word: str, turns: Sequence[Turn]) -> str | None:
-            history = tuple((turn.role, turn.text) for turn in turns)
-            return expert.reply(GameView(Role.ATTACKER, word, history, self._config.game.max_turns), word)
+            rng = random.Random(f"{seed}/{word}/{len(turns)}")
+            return expert.attack([turn.text for turn in turns], word, rng)
 
         return list(self._heard(words, hint, seed))
 

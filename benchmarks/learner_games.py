@@ -11,11 +11,11 @@ from torch import Tensor
 
 from actors.models import load_tokenizer
 from learners.published_losses import IGNORED_LABEL
-from spag_ray.game.decks import load_deck
-from spag_ray.game.prompt_file import Wording, load_template
-from spag_ray.game.prompts import make_renderer
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
+from spag_ray.games.taboo.decks import load_deck
+from spag_ray.games.taboo.game import taboo_renderer
+from spag_ray.games.taboo.prompt_file import Wording, load_template
 from spag_ray.training_data.rewards import decayed_shares
 from spag_ray.training_data.samples import GameSample, Sample
 
@@ -60,7 +60,7 @@ def games_of(style: str, num_games: int, model: str, deciding: bool = False) -> 
         attacker += ' The target word is "{target_word}".'
     wording = Wording(attacker=attacker, defender=rules.replace("{role}", "defender"))
     template = load_template(style).model_copy(update={"wordings": (wording,)})
-    renderer = make_renderer(template, load_tokenizer(model), NUM_TURNS)
+    renderer = taboo_renderer(template, load_tokenizer(model), NUM_TURNS)
     cards = [(word, card.clues) for word, card in load_deck("everyday").items() if len(card.clues) >= 3]
     rng = random.Random(0)
     games = []

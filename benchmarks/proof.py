@@ -41,9 +41,9 @@ from spag_ray.config.loading import load_config
 from spag_ray.config.parts import Payoffs
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
-from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import make_renderer
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.games.taboo.game import taboo_renderer
+from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.results.could_have_known import read_held_out
 from spag_ray.results.lines import Line, PlayLine, StepLine
 from spag_ray.results.matches import Match, read_matches
@@ -180,7 +180,7 @@ def published_tokens(spag: Path, config: RunConfig) -> int:
     if not objective.listening_coeff:
         return of_winners
     tokenizer = load_tokenizer(str(spag / "models" / "imitated"))
-    claim = make_renderer(load_template(config.prompts), tokenizer, config.game.max_turns).claim
+    claim = taboo_renderer(load_template(config.prompts), tokenizer, config.game.max_turns).claim
     when = WhenToClaim(objective.claiming_words) if objective.claiming_coeff else None
     heard = listened_turns(episodes, claim, objective.listening_turns, config.engine.max_model_len, None, when)
     return of_winners + sum(len(position.target_ids) for positions in heard.values() for position in positions)
@@ -280,7 +280,7 @@ def gains_by_word(run: Sequence[Match], last: str, role: Role) -> list[float]:
         for each in run:
             if (each.attacker, each.defender) == pair:
                 for game in each.games:
-                    scores[game.target_word].append(game.outcome.score(role))
+                    scores[game.scenario].append(game.outcome.score(role))
         means.append({word: statistics.fmean(values) for word, values in scores.items()})
     return [value - means[1][word] for word, value in means[0].items() if word in means[1]]
 

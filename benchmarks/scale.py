@@ -52,13 +52,14 @@ from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import ClusterConfig, StreamConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import decode, encode
-from spag_ray.game.decks import load_deck
-from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import make_renderer
-from spag_ray.game.referee.judge import judge
+from spag_ray.game.protocol import TABOO
+from spag_ray.game.renderer import game_renderer
 from spag_ray.game.rules import Role, Verdict
 from spag_ray.game.turn import Turn
 from spag_ray.game.words import WordStream
+from spag_ray.games.taboo.decks import load_deck
+from spag_ray.games.taboo.game import TabooGame
+from spag_ray.games.taboo.referee.judge import judge
 from spag_ray.training_data.game_samples import game_samples
 
 TOKENS_PER_TURN = 64
@@ -66,7 +67,7 @@ TOKENS_PER_S = 50.0
 SPREAD = 0.3
 GAMES_PER_ENGINE = 64
 ENGINES_PER_PROCESS = 16
-RULES = Rules(max_turns=4)
+RULES = Rules(TabooGame(max_turns=4), TABOO)
 TALK = (
     "I have been thinking about what you said, and it reminds me of something that most of us meet quite often, though "
     "we rarely stop to look at it; would you tell me where you saw it last, who was there with you, what the weather "
@@ -169,7 +170,6 @@ class Plane:
             .remote(
                 f"arena-{n}",
                 f"{self.folder.name}/arena-{n}.log",
-                load_template("chat"),
                 [RULES],
                 600.0,
                 600.0,
@@ -307,7 +307,7 @@ def run_overlap(versions: int = 12) -> float:
 
 def example_episode(number: int) -> Episode:
     """A game of 8 turns of 64 tokens, as the arena makes it."""
-    renderer = make_renderer(load_template("chat"), load_tokenizer(resolve_model(BUILT_IN)), RULES.max_turns)
+    renderer = game_renderer(RULES.game, load_tokenizer(resolve_model(BUILT_IN)), "chat")
     reply = tuple(renderer.reply_ids(TALK)[:TOKENS_PER_TURN])
     turns: list[Turn] = []
     for index in range(2 * RULES.max_turns):
@@ -316,7 +316,7 @@ def example_episode(number: int) -> Episode:
         logprobs = tuple(-random.Random(index).random() for _ in reply)
         turns.append(Turn(role, renderer.text_of(reply), prompt, reply, logprobs, "policy", 3, 3))
     history = [{"role": str(turn.role), "content": turn.text} for turn in turns]
-    verdict: Verdict = judge(history, "river", RULES.max_turns, RULES.referee)
+    verdict: Verdict = judge(history, "river", RULES.max_turns, RULES.variant)
     return Episode(f"s/{number}", number, "s", "river", RULES.max_turns, "strict", 1.0, tuple(turns), verdict)
 
 
@@ -336,7 +336,7 @@ def run_parts() -> dict[str, float]:
     """Microseconds for one call of each step of a turn, and episodes per second through the wire format."""
     episode = example_episode(0)
     data = encode(episode)
-    renderer = make_renderer(load_template("chat"), load_tokenizer(resolve_model(BUILT_IN)), RULES.max_turns)
+    renderer = game_renderer(RULES.game, load_tokenizer(resolve_model(BUILT_IN)), "chat")
     history = episode.history
     turns = episode.turns
     return {
@@ -345,7 +345,7 @@ def run_parts() -> dict[str, float]:
         "episode_bytes": len(data),
         "prompt_us": round(1e6 / rate_of(renderer.prompt, turns[:-1], turns[-1].role, "river"), 1),
         "text_us": round(1e6 / rate_of(renderer.text_of, turns[0].token_ids), 1),
-        "referee_us": round(1e6 / rate_of(judge, history, "river", RULES.max_turns, RULES.referee), 1),
+        "referee_us": round(1e6 / rate_of(judge, history, "river", RULES.max_turns, RULES.variant), 1),
     }
 
 

@@ -95,7 +95,7 @@ def games_through_buffer() -> tuple[float, float]:
             tasks = ray.get(buffer.lease.remote("arena", 1000))
             turns = tuple(replace(turn, first_version=version, last_version=version) for turn in model.turns)
             games = [
-                encode(replace(model, stage=STAGE, number=task.number, target_word=task.target_word, turns=turns))
+                encode(replace(model, stage=STAGE, number=task.number, scenario=task.scenario, turns=turns))
                 for task in tasks
             ]
             began = time.perf_counter()

@@ -48,16 +48,17 @@ from cluster.types import Engine, Seat
 from spag_ray.config.engine import EngineConfig
 from spag_ray.config.parts import ClusterConfig
 from spag_ray.episodes.wire import decode
-from spag_ray.game.decks import load_deck
-from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import make_renderer
-from spag_ray.game.referee.judge import judge_turn
+from spag_ray.game.protocol import TABOO
+from spag_ray.game.renderer import game_renderer
 from spag_ray.game.rules import Role, next_role
 from spag_ray.game.turn import Turn
+from spag_ray.games.taboo.decks import load_deck
+from spag_ray.games.taboo.game import TabooGame
+from spag_ray.games.taboo.referee.judge import judge_turn
 
 NEW_TOKENS = 64
 QUICK_GAMES = {"cuda": 256, "cpu": 32}
-RULES = Rules(max_turns=3)
+RULES = Rules(TabooGame(max_turns=3), TABOO)
 
 
 def words_of(count: int) -> list[str]:
@@ -72,7 +73,7 @@ def play_plain(model_folder: str, device: str, batch: int, num_games: int) -> di
     from transformers import AutoModelForCausalLM
 
     tokenizer = load_tokenizer(model_folder)
-    renderer = make_renderer(load_template("chat"), tokenizer, RULES.max_turns)
+    renderer = game_renderer(RULES.game, tokenizer, "chat")
     model: Any = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.bfloat16, local_files_only=True)
     model = model.to(device).eval()
     torch.manual_seed(0)
@@ -89,7 +90,7 @@ def play_plain(model_folder: str, device: str, batch: int, num_games: int) -> di
                 prompt = renderer.prompt(turns, role, word)
                 turns.append(Turn(role, renderer.text_of(tokens), prompt, tokens, (0.0,) * len(tokens), "plain"))
             games = [
-                (word, turns) for word, turns in games if judge_turn(turns[-1].text, index, word, RULES.referee) is None
+                (word, turns) for word, turns in games if judge_turn(turns[-1].text, index, word, RULES.variant) is None
             ]
             if not games:
                 break
@@ -138,9 +139,8 @@ def play_arena(
         engine = engine.remote(f"{folder}/engine.log")
         ray.get(engine.start.remote(model, config, "engine", 0, 0))
         buffer = ray.remote(BufferActor).options(num_cpus=0, max_concurrency=64).remote(folder)
-        template = load_template("chat")
         arena = ray.remote(ArenaActor).options(num_cpus=0, max_concurrency=64)
-        arena = arena.remote("arena", f"{folder}/arena.log", template, [RULES], 600.0, 600.0, buffer)
+        arena = arena.remote("arena", f"{folder}/arena.log", [RULES], 600.0, 600.0, buffer)
         ray.get(arena.share.remote("policy", "policy", [(Engine(engine, "engine", "policy"), 1.0, True)]))
         seat = Seat("policy", "policy", Sampling(1.0, NEW_TOKENS), model)
         seats = {"attacker": seat, "defender": seat}
@@ -173,7 +173,7 @@ def in_order(prompts: Sequence[Sequence[tuple[int, ...]]]) -> list[tuple[int, ..
 
 
 def stop_ids(model: str) -> tuple[int, ...]:
-    return tuple(make_renderer(load_template("chat"), load_tokenizer(model), RULES.max_turns).stop_ids)
+    return tuple(game_renderer(RULES.game, load_tokenizer(model), "chat").stop_ids)
 
 
 async def ask_engine(

@@ -136,7 +136,7 @@ def run_small(folder: Path, num_games: int) -> tuple[dict[str, Curve], dict[str,
     began = time.perf_counter()
     for _ in range(num_games // PER_VERSION):
         tasks = ray.get(buffer.lease.remote("arena", PER_VERSION))
-        games = [encode(a_game(task.number, task.target_word, side.version)) for task in tasks]
+        games = [encode(a_game(task.number, task.scenario, side.version)) for task in tasks]
         ray.get([buffer.add.remote(games[first : first + 50]) for first in range(0, len(games), 50)])
         while (records := ray.get(buffer.batch.remote(5.0))) is None:
             pass

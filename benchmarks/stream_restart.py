@@ -67,7 +67,7 @@ def written(folder: Path, num_games: int) -> dict[str, Any]:
     buffer.open_stream(stream, None)
     for version in range(num_games // PER_VERSION):
         tasks = stream.lease("arena", PER_VERSION)
-        buffer.add([encode(a_game(task.number, task.target_word, version)) for task in tasks])
+        buffer.add([encode(a_game(task.number, task.scenario, version)) for task in tasks])
         assert stream.take() is not None
         stream.advance({"policy": version + 1})
     cursor: dict[str, Any] = json.loads(json.dumps(stream.cursor()))

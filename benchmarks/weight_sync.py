@@ -95,8 +95,11 @@ def time_syncs(
     model: str, place: Place, num_engines: int, repeats: int, channels: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
     """{channel: seconds of each sync, the bytes sent to one engine, the largest gap}. At most one channel is direct."""
-    prompt = tuple(load_tokenizer(model).encode("What flows from a lake to the sea?"))
-    turn = Sample(prompt, (11, 12, 13), 1.0, (-1.0, -1.0, -1.0), (-1.0, -1.0, -1.0), role=Role.ATTACKER)
+    tokenizer = load_tokenizer(model)
+    prompt = tuple(tokenizer.encode("What flows from a lake to the sea?"))
+    # Likely tokens: the logarithm of a probability of nearly 0 is noise in bfloat16.
+    said = tuple(tokenizer.encode(" The river flows", add_special_tokens=False)[:3])
+    turn = Sample(prompt, said, 1.0, (-1.0, -1.0, -1.0), (-1.0, -1.0, -1.0), role=Role.ATTACKER)
     games = [GameSample("e/0", Role.ATTACKER, 1.0, (turn,))]
     own_gpus = "nccl" in channels
     learner_gpus = (1.0 if own_gpus else 0.5) if place.on_gpu else 0.0
@@ -127,7 +130,7 @@ def time_syncs(
         learners = LearnerGroup(model, config_of_learner, ObjectiveConfig(), folder)
         learners.start()
         learners.begin_stage(StageSpec("self_play", len(channels) * (repeats + 1), 1e-6, 0.0))
-        probe = Probe(prompt, (11, 12, 13))
+        probe = Probe(prompt, said)
         found: dict[str, dict[str, Any]] = {}
         version = 0
         for channel in channels:

@@ -12,7 +12,7 @@ from spag_ray.game.rules import Role
 if TYPE_CHECKING:  # a session (console.py) imports this, and has little installed
     from actors.endpoint_policy import Endpoint
     from actors.policy import Sampling
-    from spag_ray.game.decks import Deck
+    from spag_ray.games.taboo.decks import Deck
 
 
 Says = Callable[[str, str | None], None]  # (a part of the run, what it waits for or None)

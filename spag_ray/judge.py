@@ -1,5 +1,5 @@
 """The referee, where it has always been imported from; see game/referee/."""
 
-from spag_ray.game.referee.judge import judge, judge_turn
+from spag_ray.games.taboo.referee.judge import judge, judge_turn
 
 __all__ = ["judge", "judge_turn"]

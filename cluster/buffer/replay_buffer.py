@@ -89,7 +89,7 @@ class ReplayBuffer:
 
     def played(self, stage: str) -> dict[int, str]:
         """{number: word} of the played games of a stage, including those in its log."""
-        return {number: read_head(data).target_word for number, data in self._stage(stage).items()}
+        return {number: read_head(data).scenario for number, data in self._stage(stage).items()}
 
     def take(self, stage: str) -> list[bytes]:
         """All episodes of a stage, in the order of their numbers; they are removed from memory."""

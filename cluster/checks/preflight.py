@@ -29,14 +29,12 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.formats import holds_games, read_games, read_samples, read_sft
 from spag_ray.errors import ConfigError, ModelError, SpagError, reason_of
 from spag_ray.game.conformance import check
-from spag_ray.game.game_renderer import game_renderer
-from spag_ray.game.prompt_file import check_guesses, load_template, one_line
-from spag_ray.game.prompts import Renderer, chat_messages, make_renderer
-from spag_ray.game.protocol import Game, Message, Scripted
-from spag_ray.game.rules import Role, next_role
+from spag_ray.game.protocol import SEATS, Message, Scripted, seat_to_move
+from spag_ray.game.renderer import Renderer
 from spag_ray.game.token_frames import first_difference
-from spag_ray.game.turn import Turn
-from spag_ray.games.of_config import Scenarios, by_game, game_of
+from spag_ray.game.turn import Turn, one_line
+from spag_ray.games.of_config import Scenarios, by_game, game_of, renderer_of
+from spag_ray.games.taboo.prompt_file import check_guesses
 from spag_ray.host.hidden_packages import hidden
 from spag_ray.results.evaluations import task_names
 from spag_ray.tokens import Tokenizer, chat_text, holds_a_mark
@@ -157,7 +155,7 @@ def check_claims(config: RunConfig, model: str, words: Sequence[str]) -> None:
     source = config.imitation.source
     if config.imitation.enabled and source != "scripted" and holds_games(source):
         words = [*words, *(game["target_word"] for game in read_games(source))]
-    renderer = make_renderer(load_template(config.prompts), load_tokenizer(model), config.game.max_turns)
+    renderer = renderer_of(config, load_tokenizer(model))
     for word in dict.fromkeys(words):
         renderer.claim(word)
 
@@ -301,62 +299,48 @@ def _check_ids(model: str, tokenizer: Any, framing_ids: Iterable[int], num_embed
 
 
 def _check_prompts(config: RunConfig, model: str, words: Sequence[str], num_embeddings: int | None) -> tuple[int, int]:
-    """Refuses a tokenizer that the prompts or the model cannot use. Returns the tokens of a game's rules, and the
-    number of its turns."""
-    tokenizer = load_tokenizer(model)
-    if (game := game_of(config)) is not None:
-        return _check_messages(config, game, model, tokenizer, words, num_embeddings)
-    template = load_template(config.prompts)
-    renderer = make_renderer(template, tokenizer, config.game.max_turns)
-    longest = max(words, key=len)
-    answering = renderer.query_ids(template.rules(Role.DEFENDER, longest, config.game.max_turns))
-    opening = renderer.prompt((), Role.ATTACKER, longest)
-    _check_ids(model, tokenizer, {*opening, *answering, *renderer.end_ids}, num_embeddings)
-    turns: list[Turn] = []
-    for text in _TALK:
-        role, said = next_role(len(turns)), [(turn.role, turn.text) for turn in turns]
-        messages = chat_messages(template, said, role, longest, config.game.max_turns)
-        prompt, reply = renderer.prompt(turns, role, longest), renderer.reply_ids(text)
-        _check_whole(config, tokenizer, renderer, prompt, messages)
-        turns.append(Turn(role, text, prompt, reply, (0.0,) * len(reply), "nobody"))
-    return max(len(opening), len(answering)), 2 * config.game.max_turns
-
-
-def _check_messages(
-    config: RunConfig, game: Game, model: str, tokenizer: Any, scenarios: Sequence[str], num_embeddings: int | None
-) -> tuple[int, int]:
-    """The same for a game's messages: those of seat 0 before its first turn, and of seat 1 after one. Refuses a game
-    that breaks a promise of the protocol in a few games."""
+    """Refuses a tokenizer that the prompts or the model cannot use, and a game that breaks a promise of the protocol in
+    a few games. Returns the tokens of a game's rules, and the number of its turns."""
+    tokenizer, game = load_tokenizer(model), game_of(config)
     if faults := check(lambda: game_of(config), _NUM_CHECKED):
         raise ConfigError(
             f"game.name: {config.game.full_name}: {faults[0]}; spag_ray.game.check lists every fault (docs/games.md)"
         )
-    renderer = game_renderer(game, tokenizer, config.prompts)
-    longest = max(scenarios, key=len)
-    prompt = renderer.prompt((), Role.ATTACKER, longest)
-    _check_ids(model, tokenizer, {*prompt, *renderer.end_ids}, num_embeddings)
-    _check_whole(config, tokenizer, renderer, prompt, game.messages(0, (), longest))
-    rules = len(prompt)
-    move = ""
-    if isinstance(game, Scripted):  # an empty turn may end the game
-        move = game.scripted(0, (), longest, random.Random(0))
-    if game.rule((move,), longest) is None:
-        heard = one_line(move) if config.prompts == "lines" else move
-        opening = Turn(Role.ATTACKER, move, (), (), (), "nobody")
-        prompt = renderer.prompt((opening,), Role.DEFENDER, longest)
-        _check_whole(config, tokenizer, renderer, prompt, game.messages(1, (heard,), longest))
-        rules = max(rules, len(prompt))
+    renderer = renderer_of(config, tokenizer, game)
+    longest, rules = max(words, key=len), 0
+    turns: list[Turn] = []
+    for text in _TALK:
+        seat = seat_to_move(turns)
+        said = [one_line(turn.text) if config.prompts == "lines" else turn.text for turn in turns]
+        prompt = renderer.prompt(turns, SEATS[seat], longest)
+        if len(turns) < 2:
+            _check_ids(model, tokenizer, {*prompt, *renderer.end_ids}, num_embeddings)
+            rules = max(rules, len(prompt))
+        _check_whole(config, tokenizer, renderer, prompt, game.messages(seat, said, longest), seat)
+        moves = [text]
+        if isinstance(game, Scripted):  # any other text may end the game
+            moves.append(game.scripted(seat, said, longest, random.Random(0)))
+        move = next((each for each in moves if game.rule([*said, each], longest) is None), None)
+        if move is None or len(turns) == 2 * game.max_turns - 1:
+            break
+        reply = renderer.reply_ids(move)
+        turns.append(Turn(SEATS[seat], move, prompt, reply, (0.0,) * len(reply), "nobody"))
     return rules, 2 * game.max_turns
 
 
 def _check_whole(
-    config: RunConfig, tokenizer: Tokenizer, renderer: Renderer, prompt: Sequence[int], messages: Sequence[Message]
+    config: RunConfig,
+    tokenizer: Tokenizer,
+    renderer: Renderer,
+    prompt: Sequence[int],
+    messages: Sequence[Message],
+    seat: int,
 ) -> None:
     """Refuses a tokenizer to which a game in pieces is other tokens than its text. A mark that the text names, as rules
     of thoughts do, is split in the pieces and not in the whole: that is no fault."""
     if any(holds_a_mark(tokenizer, message["content"]) for message in messages):
         return
-    whole = renderer.whole_ids(messages)
+    whole = renderer.whole_ids(messages, seat)
     if renderer.joins_texts and tuple(prompt) != whole:
         raise ModelError(
             f"prompts: {config.prompts}: the tokenizer cuts a game's text in another way than its pieces, near "

@@ -33,8 +33,8 @@ from cluster.planning.memory import GIB
 from cluster.runtime.ray_session import ray_session
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ModelError, SpagError
-from spag_ray.game.decks import load_deck
 from spag_ray.games.of_config import Scenarios, by_game
+from spag_ray.games.taboo.decks import load_deck
 
 
 def run_doctor(config: RunConfig, folder: Path, console: Console) -> bool:

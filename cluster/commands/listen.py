@@ -22,10 +22,11 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.formats import read_games
 from spag_ray.episodes.log import MARK, read_log
 from spag_ray.errors import InputError, ModelError
-from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import Claim, Renderer, make_renderer
+from spag_ray.game.renderer import Claim, Renderer
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
+from spag_ray.games.taboo.game import taboo_renderer
+from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.results.could_have_known import GUESSES, Knowledge, Tenth
 from spag_ray.tokens import Tokenizer
 from spag_ray.training_data.replay import episode_from_game
@@ -111,13 +112,13 @@ def _heard(
     for number, (game, rules) in enumerate(games):
         max_turns = game["max_turns"]
         if max_turns not in renderers:
-            renderers[max_turns] = make_renderer(template, tokenizer, max_turns)
+            renderers[max_turns] = taboo_renderer(template, tokenizer, max_turns)
         episode = episode_from_game(game, number, "listen", renderers[max_turns], rules)
         turns = [turn for turn in episode.turns[: episode.verdict.length] if turn.role is Role.DEFENDER]
         if not turns:
             continue
         try:
-            found.append(_Heard(episode, tuple(turns), renderers[max_turns].claim(episode.target_word)))
+            found.append(_Heard(episode, tuple(turns), renderers[max_turns].claim(episode.scenario)))
         except ModelError:
             num_unscorable += 1
     return found, num_unscorable
@@ -171,8 +172,8 @@ def _control_line(policy: Any, games: Sequence[_Heard], scores: Sequence[Sequenc
     asked = []
     for place, game in enumerate(games):
         others = (games[(place + step) % len(games)] for step in range(1, len(games)))
-        word = game.episode.target_word
-        other = next((each for each in others if each.episode.target_word != word), None)
+        word = game.episode.scenario
+        other = next((each for each in others if each.episode.scenario != word), None)
         if other is not None:
             last = min(len(game.turns), len(other.turns)) - 1  # the last turn that both games have
             own.append(sum(scores[place][last].logprobs))

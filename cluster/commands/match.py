@@ -22,8 +22,8 @@ from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
 from cluster.schedules.tournament import Entrant, check_entrants, entrants_of_run
 from spag_ray.config.run import RunConfig
-from spag_ray.game.decks import load_deck
 from spag_ray.games.of_config import by_game
+from spag_ray.games.taboo.decks import load_deck
 from spag_ray.results.could_have_known import read_held_out
 from spag_ray.results.game_names import names_by_game
 from spag_ray.results.matches import change_matches, of_game, others, read_matches

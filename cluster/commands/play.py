@@ -18,7 +18,7 @@ from cluster.runtime.run_folder import make_run_folder
 from cluster.tracking.wandb import check_tracking
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.formats import write_games
-from spag_ray.game.decks import load_deck
+from spag_ray.games.taboo.decks import load_deck
 
 
 def run_play(

@@ -9,8 +9,8 @@ from rich.console import Console
 from cluster.runtime.output_files import refuse_existing
 from spag_ray.episodes.formats import read_games, read_sft, write_samples
 from spag_ray.errors import ConfigError
-from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import FlatRenderer
+from spag_ray.games.taboo.game import query_text
+from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.training_data.published_rows import to_samples
 
 
@@ -23,7 +23,7 @@ def run_reward(
     if template.style != "flat":
         raise ConfigError(f"--prompts {prompts}: the training-data format holds plain text; use a `flat` template")
     games = read_games(games_file)
-    rows = to_samples(games, decay, rules, lambda *view: FlatRenderer.query_text(template, *view))
+    rows = to_samples(games, decay, rules, lambda *view: query_text(template, *view))
     if sft is not None:
         rows = rows + read_sft(sft)
     write_samples(out, rows)

@@ -7,10 +7,10 @@ from pathlib import Path
 from rich.console import Console
 
 from spag_ray.config.shipped import find_config
-from spag_ray.game.deck_check import deck_faults
-from spag_ray.game.deck_file import read_deck
-from spag_ray.game.decks import read_text
 from spag_ray.game.words import top_words, write_words
+from spag_ray.games.taboo.deck_check import deck_faults
+from spag_ray.games.taboo.deck_file import read_deck
+from spag_ray.games.taboo.decks import read_text
 
 
 def run_words(out: Path, top: int, console: Console) -> None:

@@ -37,7 +37,7 @@ _UNUSED = (
     "cluster/tracking/grafana.py",
     "spag_ray/families/baichuan.py",
     "spag_ray/families/baichuan_tokenizer.py",
-    "spag_ray/game/deck_check.py",
+    "spag_ray/games/taboo/deck_check.py",
 )
 _UNUSED_FOLDERS = ("cluster/gpu_check", "spag_ray/results/export")
 

@@ -32,9 +32,10 @@ from cluster.types import Progress
 from spag_ray.config.no_effect import few_imitation_steps, values_without_effect
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, InputError, StopRequestedError
-from spag_ray.game.decks import Deck, easy_cards, load_deck, split_words, without_words
+from spag_ray.game.protocol import ReadsScenarios
 from spag_ray.game.words import read_scenarios, read_words
 from spag_ray.games.of_config import Scenarios, by_game, game_of, scenarios_of
+from spag_ray.games.taboo.decks import Deck, easy_cards, load_deck, split_words, without_words
 from spag_ray.host.folder_lease import FolderLease, held
 
 STATUS_WITHIN_S = 5.0
@@ -132,8 +133,8 @@ def every_words(config: RunConfig, cards: Deck) -> tuple[Scenarios, Scenarios]:
 def training_words(config: RunConfig, cards: Deck) -> tuple[list[str], list[str]]:
     """(words to train on, words held out), disjoint, a function of the seed. In another game than Taboo, its
     scenarios."""
-    if (game := game_of(config)) is not None:
-        return scenarios_of(config, game)
+    if not config.game.is_taboo:
+        return scenarios_of(config, game_of(config))
     if config.words.are_from_cards:
         every, source = sorted(cards), config.words.cards_from
     else:
@@ -161,9 +162,10 @@ def words_of_file(config: RunConfig, path: Path) -> list[str]:
     if config.games:
         names = ", ".join(game.full_name for game in config.games)
         raise InputError(f"{path}: a file has the words of one game, but this configuration has the games {names}")
-    if (game := game_of(config)) is not None:
-        return read_scenarios(path, list(game.scenarios()), config.game.full_name)
-    return read_words(path)
+    game = game_of(config)
+    if isinstance(game, ReadsScenarios):
+        return read_words(path)
+    return read_scenarios(path, list(game.scenarios()), config.game.full_name)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.formats import holds_games, read_games, read_samples, read_sft
 from spag_ray.errors import InputError
-from spag_ray.game.prompts import Renderer
+from spag_ray.game.renderer import Renderer
 from spag_ray.results.lines import SamplesLine
 from spag_ray.stages import EXPERT, IMITATED, Stage
 from spag_ray.tokens import Tokenizer

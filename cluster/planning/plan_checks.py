@@ -16,8 +16,8 @@ from spag_ray.config.run import RunConfig
 from spag_ray.config.shipped import find_config
 from spag_ray.config.vllm_arguments import unknown_argument
 from spag_ray.errors import ConfigError
-from spag_ray.game.prompt_file import load_template
 from spag_ray.games.of_config import game_of
+from spag_ray.games.taboo.prompt_file import load_template
 
 
 def check_plan(config: RunConfig) -> list[str]:
@@ -32,8 +32,7 @@ def check_plan(config: RunConfig) -> list[str]:
         if each.game.is_own or (each.game.name == "textarena" and find_spec("textarena") is None):
             unread.append(f"game.name {each.game.full_name}")
             continue
-        game = game_of(each)
-        num_turns = 2 * (each.game.max_turns if game is None else game.max_turns)
+        num_turns = 2 * game_of(each).max_turns
         if fault := room_fault(each, 0, num_turns) or micro_batch_fault(each, 0, num_turns):
             raise ConfigError(fault)
     return unread

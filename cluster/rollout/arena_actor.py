@@ -11,7 +11,7 @@ from actors.arena import GameTask, Player, Rules, TaskList, TaskSource, answer, 
 from actors.endpoint_policy import EndpointPolicy
 from actors.models import load_tokenizer
 from actors.pool import EnginePool, PoolCounts
-from actors.scripted_policy import ScriptedPolicy, ScriptedSeats
+from actors.scripted_policy import ScriptedPolicy
 from cluster.buffer.buffer_actor import BufferHandle
 from cluster.buffer.stream import STAGE
 from cluster.handles import ActorHandle, remote_method
@@ -21,9 +21,8 @@ from cluster.runtime.without_torch import without_torch
 from cluster.types import Engine, Seat
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import encode
-from spag_ray.game.game_renderer import game_renderer
-from spag_ray.game.prompt_file import PromptTemplate
-from spag_ray.game.prompts import Renderer, make_renderer
+from spag_ray.game.protocol import UsesCards
+from spag_ray.game.renderer import Renderer, game_renderer
 from spag_ray.game.rules import Verdict
 
 MAX_UNSENT = 64  # episodes; play waits when the buffer is that far behind
@@ -37,7 +36,6 @@ class ArenaActor:
         self,
         name: str,
         log_path: str,
-        template: PromptTemplate,
         games: Sequence[Rules],
         turn_timeout_s: float,
         join_timeout_s: float,
@@ -50,7 +48,6 @@ class ArenaActor:
 
         collect_seldom()
         self._name = name
-        self._template = template
         self._games = {rules.name: rules for rules in games}
         self._turn_timeout_s = turn_timeout_s
         self._join_timeout_s = join_timeout_s
@@ -167,17 +164,10 @@ class ArenaActor:
         is_of_game = (seat.cards is not None or seat.endpoint is not None) and len(self._games) > 1
         pool = self._pool(f"{seat.pool} at {rules.name}" if is_of_game else seat.pool, seat.policy)
         if seat.cards is not None:
-            pool.join(
-                "expert",
-                ScriptedPolicy(seat.cards, renderer.reply_ids, claim=self._template.claim)
-                if game is None
-                else ScriptedSeats(game, renderer.reply_ids),
-            )
+            scripted = game.with_cards(seat.cards) if isinstance(game, UsesCards) else game
+            pool.join("expert", ScriptedPolicy(scripted, renderer.reply_ids))
         if seat.endpoint is not None:
-            pool.join(
-                seat.endpoint.url,
-                EndpointPolicy(seat.endpoint, self._template, renderer.reply_ids, self._turn_timeout_s, game),
-            )
+            pool.join(seat.endpoint.url, EndpointPolicy(seat.endpoint, game, renderer.reply_ids, self._turn_timeout_s))
         can_score = seat.cards is None and seat.endpoint is None
         return Player(pool, renderer, seat.sampling, can_score, seat.adapter, seat.policy)
 
@@ -189,12 +179,7 @@ class ArenaActor:
     def _renderer(self, model: str, rules: Rules) -> Renderer:
         key = model, rules.name
         if key not in self._renderers:
-            tokenizer = load_tokenizer(model)
-            self._renderers[key] = (
-                make_renderer(self._template, tokenizer, rules.max_turns)
-                if rules.game is None
-                else game_renderer(rules.game, tokenizer, rules.style)
-            )
+            self._renderers[key] = game_renderer(rules.game, load_tokenizer(model), rules.style)
         return self._renderers[key]
 
 

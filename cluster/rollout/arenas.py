@@ -23,7 +23,6 @@ from cluster.supervision.actor_watch import ActorWatch
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.types import Engine
 from spag_ray.config.run import RunConfig
-from spag_ray.game.prompt_file import PromptTemplate
 
 
 @dataclass
@@ -36,7 +35,7 @@ class Members:
 
 
 class Arenas:
-    """`self_play.num_arenas` of them. `template`, `rules` and `buffer`: see ArenaActor."""
+    """`self_play.num_arenas` of them. `rules` and `buffer`: see ArenaActor."""
 
     def __init__(
         self,
@@ -44,7 +43,6 @@ class Arenas:
         folder: Path,
         watch: ActorWatch,
         restarts: RestartBudget,
-        template: PromptTemplate,
         rules: Sequence[Rules],
         buffer: BufferHandle,
     ) -> None:
@@ -53,7 +51,6 @@ class Arenas:
         self._folder = folder
         self._watch = watch
         self._restarts = restarts
-        self._template = template
         self._rules = rules
         self._buffer = buffer
         # So that calls are made in the order in which they were decided on; nothing is waited for under it.
@@ -195,7 +192,6 @@ class Arenas:
         handle: ArenaHandle = actor.remote(
             name,
             str(self._folder / "logs" / f"{name}.log"),
-            self._template,
             self._rules,
             turn_timeout_s=self._config.engine.turn_timeout_s,
             join_timeout_s=self._config.engine.start_timeout_s,

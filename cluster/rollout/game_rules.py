@@ -6,7 +6,7 @@ import ray
 
 from actors.arena import Rules
 from spag_ray.config.run import RunConfig
-from spag_ray.games.of_config import game_of
+from spag_ray.games.of_config import game_of, style_of
 from spag_ray.games.registry import module_to_send
 
 
@@ -16,12 +16,9 @@ def every_rules(config: RunConfig) -> list[Rules]:
 
 
 def rules_of(config: RunConfig) -> Rules:
-    """The rules of a configuration of one game, with the game if it is not Taboo. A class from a user's file or package
-    is sent to other processes with its code and that of all imported modules of the package, because its files need not
-    be there."""
+    """The rules of a configuration of one game. A class from a user's file or package is sent to other processes with
+    its code and that of all imported modules of the package, because its files need not be there."""
     game = game_of(config)
-    if game is None:
-        return Rules(config.game.max_turns, config.game.rules)
     if (module := module_to_send(game)) is not None:
         ray.cloudpickle.register_pickle_by_value(module)
-    return Rules(game.max_turns, "", game, config.game.full_name, config.prompts)
+    return Rules(game, config.game.full_name, style_of(config, game))

@@ -36,13 +36,12 @@ from cluster.supervision.actor_watch import ActorWatch
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.run import RunConfig
-from spag_ray.game.decks import Deck
-from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import Renderer
 from spag_ray.game.protocol import TABOO
+from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role
 from spag_ray.game.words import WordsOfGame, WordStream
 from spag_ray.games.of_config import Scenarios, by_game, renderer_of
+from spag_ray.games.taboo.decks import Deck
 from spag_ray.host.folder_lease import FolderLease, Heartbeat
 from spag_ray.results.game_names import names_by_game, names_of_all, write_names
 
@@ -108,7 +107,7 @@ def build_parts(
     restarts = RestartBudget(config.supervision, recorder, status.note)
     reservation = Reservation(config.cluster, reservation_of(folder), status.note, control.check_stop)
 
-    tokenizer, template = tokenizer_without_torch(model, games.values()), load_template(config.prompts)
+    tokenizer = tokenizer_without_torch(model, games.values())
     renderers = {
         each.game.full_name: renderer_of(each, tokenizer, games[each.game.full_name]) for each in config.each_game
     }
@@ -126,7 +125,7 @@ def build_parts(
     watch.watch("buffer", buffer.handle, is_restarted=True)
     watch.start()
     buffer_metrics = BufferMetrics(buffer, recorder, config.stream.max_lag, bool(config.games))
-    arenas = Arenas(config, folder, watch, restarts, template, rules, buffer=buffer.handle)
+    arenas = Arenas(config, folder, watch, restarts, rules, buffer=buffer.handle)
     fleet = Fleet(config, folder, arenas, recorder, restarts, reservation, says=status.waits_for)
     publisher = Publisher(config, lease, policies, fleet, arenas)
     elastic = ElasticEngines(config.engine, fleet, policies, status.note)

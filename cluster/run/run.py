@@ -34,9 +34,9 @@ from cluster.types import Progress
 from spag_ray.config.loading import without_environment
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import CollapseError, InputError, StopRequestedError
-from spag_ray.game.decks import Deck
 from spag_ray.game.words import Scenario
 from spag_ray.games.of_config import Scenarios
+from spag_ray.games.taboo.decks import Deck
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.results.evaluations import Evaluation
 from spag_ray.results.matches import Match

@@ -48,10 +48,10 @@ def play_round(
     ]
     there = ground.buffer.get(ground.buffer.handle.played.remote(stage))  # by a previous attempt of this run
     for task in all_tasks:
-        if there.get(task.number, task.target_word) != task.target_word:
+        if there.get(task.number, task.scenario) != task.scenario:
             raise RunFolderError(
                 f"{ground.folder}: game {task.number} of {stage} was played with the word "
-                f"{there[task.number]!r}, now it would be {task.target_word!r}: the words have changed; continue with "
+                f"{there[task.number]!r}, now it would be {task.scenario!r}: the words have changed; continue with "
                 "those that the run was started with, or start another run"
             )
     tasks = [task for task in all_tasks if task.number not in there]

@@ -9,8 +9,8 @@ from actors.policy import Sampling
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.types import Seat
 from spag_ray.config.run import RunConfig
-from spag_ray.game.decks import Deck
 from spag_ray.game.rules import Role
+from spag_ray.games.taboo.decks import Deck
 
 
 class Seating:

@@ -24,6 +24,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,9 +36,10 @@ from actors.pool import EnginePool
 from spag_ray.config.engine import EngineConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, EngineError, EngineGoneError, InputError, ModelError, SpagError
-from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import Renderer
+from spag_ray.game.protocol import marks_of
+from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role
+from spag_ray.game.turn import without_thought
 from spag_ray.games.of_config import renderer_of
 from spag_ray.results.report.tokens import Aligner
 from spag_ray.results.saved_models import saved_models
@@ -150,7 +152,8 @@ class Opponents:
         def decode(token_ids: Sequence[int]) -> str:
             return tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
-        return renderer_of(self._config, tokenizer), Aligner(decode, load_template(self._config.prompts).public)
+        renderer = renderer_of(self._config, tokenizer)
+        return renderer, Aligner(decode, partial(without_thought, marks_of(renderer.game)))
 
     async def silent(self, name: str) -> Player:
         """The player without an engine: it can be told what was said, not asked."""

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from actors.arena import GameTask, Player, Rules, Seats, heard_turn, play_turn, verdict_after
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import InputError, ModelError
-from spag_ray.game.referee.judge import out_of_room
+from spag_ray.game.game_form import out_of_room
+from spag_ray.game.protocol import Guessing
 from spag_ray.game.rules import Role, Verdict, next_role
 from spag_ray.game.turn import Turn
 
@@ -33,8 +34,6 @@ class Hindsight:
 
 
 class PersonGame:
-    """`task.target_word` is the scenario in another game than Taboo."""
-
     def __init__(self, task: GameTask, person: Role, rules: Rules) -> None:
         self.task = task
         self.person = person
@@ -78,11 +77,13 @@ class PersonGame:
         """The model's probabilities of what was said, and of the word at each turn of the defender. Raises
         EngineError."""
         asked: list[tuple[Sequence[int], Sequence[int]]] = [(turn.prompt_ids, turn.token_ids) for turn in self.turns]
-        places = self._places_of_guesses()
+        game, guesser, claim = self.rules.game, self.rules.guesser, None
+        places = [place for place, turn in enumerate(self.turns) if turn.role is guesser]
         try:
-            claim = player.renderer.claim(self.task.target_word) if places else None
+            if isinstance(game, Guessing) and places:
+                claim = player.renderer.claim(game.fact(self.task.scenario))
         except ModelError:  # the tokenizer joins the word to the text beside it
-            claim = None
+            pass
         if claim is not None:
             asked += [(self.turns[place].prompt_ids + claim.opening_ids, claim.word_ids) for place in places]
         seats = Seats()
@@ -95,11 +96,6 @@ class PersonGame:
         return Hindsight(
             tuple(score.logprobs for score in scores[: len(self.turns)]), dict(zip(places, shares, strict=False))
         )
-
-    def _places_of_guesses(self) -> list[int]:
-        if self.rules.game is not None:
-            return []
-        return [place for place, turn in enumerate(self.turns) if turn.role is Role.DEFENDER]
 
     def episode(self, number: int, temperature: float, known: dict[int, float]) -> Episode:
         """The game as it is logged. The person's turns have no probabilities, neither of their tokens nor of the
@@ -114,9 +110,9 @@ class PersonGame:
             episode_id=f"{self.task.stage}/{number:06d}",
             number=number,
             stage=self.task.stage,
-            target_word=self.task.target_word,
+            scenario=self.task.scenario,
             max_turns=self.rules.max_turns,
-            rules=self.rules.referee if self.rules.game is None else "",
+            rules=self.rules.variant,
             temperature=temperature,
             turns=tuple(turns),
             verdict=self.verdict,

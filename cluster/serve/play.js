@@ -140,7 +140,7 @@ async function step(what, body = {}) {
 function showTable() {
   const own = capital(seatName(game.seat));
   byId("table-kicker").textContent = `You are the ${seatName(game.seat)}`;
-  byId("table-title").textContent = game.scenario ?? (table.isTaboo ? "A hidden word" : `Your seat: ${own}`);
+  byId("table-title").textContent = game.scenario ?? (table.guesses ? "A hidden word" : `Your seat: ${own}`);
   const at = game.over ? `${counted(game.turns.length, "turn")}` : `turn ${game.turns.length + 1} of at most ${game.maxTurns}`;
   byId("table-facts").textContent = `against ${game.stage} \u00b7 ${at}`;
 }
@@ -185,10 +185,10 @@ function showSpeaking(before) {
   show("reads", isMine && game.reads !== null);
   byId("reads").textContent = game.reads ?? "";
   const knows = game.scenario !== null;
-  byId("text-label").textContent = table.isTaboo
+  byId("text-label").textContent = table.guesses
     ? knows ? "Talk about it, without the word" : "Ask, or talk; if you know the word, say so"
     : "Your turn";
-  show("claim", isMine && table.isTaboo && game.seat === 1);
+  show("claim", isMine && table.guesses && game.seat === 1);
   if (isMine && (before?.id !== game.id || before.toMove !== "person")) {
     byId("text").focus();
     byId("speak").scrollIntoView({ block: "nearest" });
@@ -220,7 +220,7 @@ function showEnd(before) {
   show("over", over !== null);
   if (over === null) return;
   byId("result").textContent = RESULTS.get(over.score);
-  byId("ruling").replaceChildren(element("b", "", table.isTaboo ? "Referee: " : "Ruling: "), `${over.outcome}; ${over.reason}.`);
+  byId("ruling").replaceChildren(element("b", "", table.guesses ? "Referee: " : "Ruling: "), `${over.outcome}; ${over.reason}.`);
   show("looks", game.looksBack);
   const known = game.turns.filter((turn) => turn.known !== undefined);
   byId("known").replaceChildren(...(known.length ? [showKnown(known)] : []));
@@ -251,12 +251,12 @@ async function begin() {
   }
   byId("game-name").textContent = table.game;
   byId("title").textContent = table.title;
-  byId("lede").textContent = table.isTaboo
+  byId("lede").textContent = table.guesses
     ? "One player knows a secret word and tries to make the other say it. The other tries to find it out first."
     : `A game of two seats. It ends after at most ${counted(table.maxTurns, "turn")} of each.`;
   for (const seat of [0, 1]) {
     byId(`seat-${seat}`).textContent = capital(seatName(seat));
-    byId(`seat-${seat}-says`).textContent = table.isTaboo ? SAYS[seat] : seat === 0 ? "You begin." : "The model begins.";
+    byId(`seat-${seat}-says`).textContent = table.guesses ? SAYS[seat] : seat === 0 ? "You begin." : "The model begins.";
   }
   byId("scenario-label").textContent = capital(table.scenario);
   for (const each of document.querySelectorAll("input[name=seat]")) each.addEventListener("change", chooseSeat);

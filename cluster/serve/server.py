@@ -32,9 +32,8 @@ from cluster.serve.visits import Table, Visits
 from spag_ray.config.loading import load_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, InputError
-from spag_ray.game.decks import load_deck
-from spag_ray.game.prompt_file import load_template
 from spag_ray.games.of_config import game_of
+from spag_ray.games.taboo.decks import load_deck
 from spag_ray.host.addresses import is_loopback
 from spag_ray.results.game_names import names_of
 
@@ -184,8 +183,7 @@ def _table(config: RunConfig, words: Path | None) -> Table:
         trained, held_out = training_words(config, cards)
         scenarios = held_out or trained
     names = names_of(config, game)
-    claim = load_template(config.prompts).claim if game is None else ""
-    return Table(rules_of(config), names, scenarios, claim)
+    return Table(rules_of(config), names, scenarios)
 
 
 @contextlib.contextmanager

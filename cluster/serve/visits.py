@@ -23,10 +23,9 @@ from cluster.serve.opponents import BusyError, Opponents
 from cluster.serve.person_game import Hindsight, PersonGame
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import InputError, SpagError
-from spag_ray.game.game_renderer import checked_messages
-from spag_ray.game.protocol import SEATS, Hides, seat_of
+from spag_ray.game.protocol import SEATS, Guessing, Hides, ReadsScenarios, seat_of
+from spag_ray.game.renderer import checked_messages
 from spag_ray.game.rules import Role
-from spag_ray.game.words import STOP_WORDS
 from spag_ray.results.game_names import GameNames
 from spag_ray.results.report.tokens import Aligner
 
@@ -37,24 +36,22 @@ MAX_PENDING = 32  # games in which a model has something to do
 MAX_PENDING_EACH = 8  # of them those of one visitor
 AWAY_S = 180.0  # no model is asked for a visitor who did not look for so long; a hidden tab looks once a minute
 READ_WAIT_S = 30.0  # how long a turn waits for its model's tokenizer, in an answer that has client_limits.ANSWER_S
-MAX_WORD = 40  # characters
 
 
 class Table:
     """What is played: the rules, the names of its seats, and the words or scenarios that are given out."""
 
-    def __init__(self, rules: Rules, names: GameNames, scenarios: Sequence[str], claim: str = "") -> None:
+    def __init__(self, rules: Rules, names: GameNames, scenarios: Sequence[str]) -> None:
         self.rules = rules
         self.names = names
-        self.claim = claim  # of a word, with {word} in it
+        self.claim = rules.game.claim if isinstance(rules.game, Guessing) else ""  # with {word} in it
         self._scenarios = scenarios
-        self._every = set(rules.game.scenarios()) if rules.game is not None else set()
+        self._every = frozenset() if isinstance(rules.game, ReadsScenarios) else frozenset(rules.game.scenarios())
 
     def may_choose(self, role: Role) -> bool:
         """Whether a person in this seat may choose the scenario: not if that tells what the seat must not know."""
-        if self.rules.game is None:
-            return role is Role.ATTACKER
-        return not isinstance(self.rules.game, Hides)
+        game = self.rules.game
+        return not (isinstance(game, Hides) and any(game.hidden(seat_of(role), each) for each in self._scenarios))
 
     def given(self) -> str:
         return random.choice(self._scenarios)
@@ -63,16 +60,11 @@ class Table:
         """The word or scenario that a person chose. Raises InputError if the game refuses it."""
         if not self.may_choose(role):
             raise InputError(f"the {self.names.seat(role)} may not know the {self.names.scenario}, so it is given")
-        if self.rules.game is not None:
-            if text not in self._every:
-                raise InputError(f"{text!r} is no scenario of {self.names.name}, such as {self._scenarios[0]!r}")
-            return text
-        word = text.strip().lower()
-        if len(word.split()) != 1 or len(word) > MAX_WORD or not all(each.isalpha() or each in "-'" for each in word):
-            raise InputError(f"choose one word of letters, of at most {MAX_WORD}; {text[:MAX_WORD]!r} is none")
-        if word in STOP_WORDS or not any(map(str.isalpha, word)):
-            raise InputError(f"{word!r} is said in almost every sentence; choose another word")
-        return word
+        if isinstance(self.rules.game, ReadsScenarios):
+            return self.rules.game.scenario_of(text)
+        if text not in self._every:
+            raise InputError(f"{text!r} is no scenario of {self.names.name}, such as {self._scenarios[0]!r}")
+        return text
 
 
 @dataclass
@@ -227,7 +219,7 @@ class Visits:
         would know the game's id."""
         game, names = visit.game, self.table.names
         over, to_move = game.verdict is not None, game.to_move
-        is_known = over or (self.table.rules.game is None and game.person is Role.ATTACKER)
+        is_known = over or self.table.may_choose(game.person)
         # Tokens are shown after the look back, for which the tokenizer was read.
         aligner = None if visit.hindsight is None else (await self._opponents.frame(visit.stage))[1]
         return {
@@ -235,7 +227,7 @@ class Visits:
             "seat": seat_of(game.person),
             "stage": visit.stage,
             "maxTurns": 2 * self.table.rules.max_turns,
-            "scenario": game.task.target_word if is_known else None,
+            "scenario": game.task.scenario if is_known else None,
             "reads": None if over else self._reads(game),
             "turns": [self._turn(visit, place, aligner) for place in range(len(game.turns))],
             "toMove": None if to_move is None else "person" if to_move is game.person else "model",
@@ -249,12 +241,12 @@ class Visits:
         }
 
     def _reads(self, game: PersonGame) -> str | None:
-        """What the person's seat reads before its turn, in another game than Taboo."""
-        if self.table.rules.game is None or game.to_move is not game.person:
+        """What the person's seat reads before its turn. The page itself explains a game in which one seat guesses."""
+        if self.table.rules.guesser is not None or game.to_move is not game.person:
             return None
         history = [turn.text for turn in game.turns]
         seat = seat_of(game.person)
-        return checked_messages(self.table.rules.game, seat, history, game.task.target_word)[-1]["content"]
+        return checked_messages(self.table.rules.game, seat, history, game.task.scenario)[-1]["content"]
 
     def _over(self, game: PersonGame, names: GameNames) -> dict[str, Any] | None:
         if (verdict := game.verdict) is None:

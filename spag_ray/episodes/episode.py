@@ -25,12 +25,12 @@ from spag_ray.game.turn import Turn
 class Episode:
     """A finished game with its verdict. `stage` names the part of the run that played it. `number` is its place in the
     order in which words were given out, so sorting episodes does not depend on which finished first. `game`: its name
-    in the configuration; in another game than Taboo, `target_word` is the scenario."""
+    in the configuration."""
 
     episode_id: str
     number: int
     stage: str
-    target_word: str
+    scenario: str
     max_turns: int
     rules: str
     temperature: float
@@ -78,7 +78,7 @@ class Episode:
         """The game in the published format, with the verdict added."""
         return {
             "history": self.history,
-            "target_word": self.target_word,
+            "target_word": self.scenario,
             "max_turns": self.max_turns,
             "outcome": str(self.verdict.outcome),
             "reason": self.verdict.reason,

@@ -38,7 +38,7 @@ class EpisodeHead:
 
     number: int
     stage: str
-    target_word: str
+    scenario: str
     verdict: Verdict
     num_turns: int
     num_tokens: int

@@ -19,9 +19,9 @@ from typing import Any
 
 from spag_ray.errors import InputError
 from spag_ray.game.game_form import form_fault, ruling_faults, scenarios_fault, split_faults
-from spag_ray.game.game_renderer import checked_messages
-from spag_ray.game.prompt_file import one_line
-from spag_ray.game.protocol import Hides, Message, Ruling, Scripted
+from spag_ray.game.protocol import Hides, Message, PaidByEnd, Ruling, Scripted
+from spag_ray.game.renderer import checked_messages
+from spag_ray.game.turn import one_line
 
 HOSTILE = (
     "",
@@ -243,7 +243,7 @@ class _Players:
         self._ask_again(self._game, [question], "at once")
         if ruling is None:
             return None
-        for kind, text in ruling_faults(ruling, history):
+        for kind, text in ruling_faults(ruling, history, isinstance(self._game, PaidByEnd)):
             self._found.setdefault(kind, f"{text}{question}")
         if not isinstance(ruling, Ruling):
             raise _BrokenError

@@ -17,8 +17,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from spag_ray.game.prompts import Renderer
 from spag_ray.game.protocol import Decision
+from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import next_role
 from spag_ray.game.turn import Turn
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from spag_ray.errors import ConfigError, InputError
 from spag_ray.game.end_reason import MAX_LENGTH, EndReason
-from spag_ray.game.prompt_file import one_line
-from spag_ray.game.protocol import MAX_PAYOFF, Game, History, Ruling, seat_of, tie
-from spag_ray.game.rules import Outcome, Verdict
+from spag_ray.game.protocol import MAX_PAYOFF, Game, History, PaidByEnd, Ruling, seat_of, tie
+from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.game.turn import one_line
 
 _METHODS = ("scenarios", "messages", "rule")
 _OPTIONAL_METHODS = ("scripted", "hidden", "decisions", "measure", "average")
@@ -117,7 +117,7 @@ def verdict_of(game: Game, history: History, scenario: str) -> Verdict | None:
         if len(history) < 2 * game.max_turns:
             return None
         found = tie(EndReason.UNDECIDED, reason=f"no turn of the {len(history)} read decided the game")
-    if fault := next(ruling_faults(found, history), None):
+    if fault := next(ruling_faults(found, history, isinstance(game, PaidByEnd)), None):
         where = f"scenario {scenario!r:.100}, history {list(history)!r:.200}"
         raise InputError(f"{type(game).__name__}.rule: {fault[1]} ({where}); mend the game (docs/games.md)")
     is_tie = found.outcome is Outcome.TIED
@@ -132,8 +132,15 @@ def verdict_of(game: Game, history: History, scenario: str) -> Verdict | None:
     )
 
 
-def ruling_faults(ruling: Any, history: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(kind, text) of each fault of a ruling on the last turn of `history`."""
+def out_of_room(role: Role, num_turns: int) -> Verdict:
+    """The verdict on a game whose context was full after `num_turns` turns, or a served player's budget, so that `role`
+    could not reply. No player gains, and the game is not trained on."""
+    reason = f"there was no room for the {role}'s reply"
+    return Verdict(Outcome.TIED, EndReason.CONTEXT_FULL, num_turns, reason, None, None)
+
+
+def ruling_faults(ruling: Any, history: Sequence[str], paid_by_end: bool = False) -> Iterator[tuple[str, str]]:
+    """(kind, text) of each fault of a ruling on the last turn of `history`. `paid_by_end`: it has no payoffs."""
     if not isinstance(ruling, Ruling) or not isinstance(ruling.outcome, Outcome):
         yield "no ruling", f"rule returns {ruling!r:.60}; return win(...), breach(...), tie(...) or None"
         return
@@ -148,6 +155,10 @@ def ruling_faults(ruling: Any, history: Sequence[str]) -> Iterator[tuple[str, st
         yield "reason", f"the reason is {ruling.reason!r:.60}; give a text"
     if ruling.span is not None and not _is_inside(ruling.span, len(history[-1])):
         yield "span", f"the span is {ruling.span!r:.60}, but the last turn has {len(history[-1])} characters"
+    if paid_by_end:
+        if ruling.payoffs is not None:
+            yield "payoffs", "the ruling has payoffs, but the game is paid by how it ended (`paid_by_end`)"
+        return
     yield from _payoff_faults(ruling)
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role, next_role
@@ -114,7 +114,8 @@ class Game(Protocol):
 
 @runtime_checkable
 class Scripted(Protocol):
-    """A game whose seats can also be played by rules; imitation can start from such games."""
+    """A game whose seats can also be played by rules; imitation can start from such games. One with a method
+    `with_cards(cards)` plays them from a deck (UsesCards)."""
 
     def scripted(self, seat: int, history: History, scenario: str, rng: random.Random) -> str:
         """A reply of `seat`; only `rng` may make it vary."""
@@ -132,6 +133,86 @@ class Hides(Protocol):
         """Texts that `seat` must not read, unless a player says them. Name them as the other seat reads them: whole
         sentences, if the rules that both seats read have the same words."""
         ...
+
+
+@runtime_checkable
+class UsesCards(Protocol):
+    """A game whose scripted seats know a scenario from its card in a deck."""
+
+    def with_cards(self, cards: Mapping[str, Any]) -> Game:
+        """The same game with these cards, by scenario."""
+        ...
+
+
+@runtime_checkable
+class Guessing(Protocol):
+    """A game with a hidden fact, which the scenario names and the seat `guesser` may claim. The probability of a claim
+    can be scored at each of its turns, and trained on (docs/learning.md, "Listening")."""
+
+    guesser: int
+
+    @property
+    def claim(self) -> str:
+        """What claims a fact, with {word} in its place."""
+        ...
+
+    @property
+    def claims_from(self) -> str:
+        """The words of `claim` after which a reply counts as a claim."""
+        ...
+
+    def fact(self, scenario: str) -> str: ...
+
+
+@runtime_checkable
+class Thinks(Protocol):
+    """A game whose replies may begin with private text. Neither the other seat nor `rule` reads it."""
+
+    @property
+    def thought_marks(self) -> tuple[str, str] | None:
+        """What begins and what ends it; None if no reply has any."""
+        ...
+
+
+@runtime_checkable
+class Styled(Protocol):
+    """A game that says itself how its messages become a prompt (renderer.py), whatever `prompts` is."""
+
+    @property
+    def style(self) -> str: ...
+
+
+@runtime_checkable
+class SpeaksInLines(Protocol):
+    """A game that, with `prompts: lines`, begins each line with words of its own."""
+
+    def line_start(self, seat: int) -> str:
+        """What stands before a reply of this seat, such as its name; a space follows."""
+        ...
+
+
+@runtime_checkable
+class ReadsScenarios(Protocol):
+    """A game whose scenarios are more than it can list."""
+
+    def scenario_of(self, text: str) -> str:
+        """The scenario that a person chose. Raises InputError, in words for this person."""
+        ...
+
+
+@runtime_checkable
+class HasVariants(Protocol):
+    """A game that may be played by one of several rule sets, whose name is recorded with each game."""
+
+    @property
+    def variant(self) -> str: ...
+
+
+@runtime_checkable
+class PaidByEnd(Protocol):
+    """A game whose payoffs are a setting (`game.payoffs`), by how it ended. Its rulings have none."""
+
+    paid_by_end: bool
 
 
 @dataclass(frozen=True)
@@ -157,6 +238,11 @@ class Solved(Protocol):
     def average(self, policies: Sequence[Sequence[Mapping[str, float]]]) -> Sequence[Mapping[str, float]]:
         """The policy that plays each of these for a whole game equally often, as probabilities at the decisions."""
         ...
+
+
+def marks_of(game: Game) -> tuple[str, str] | None:
+    """What begins and what ends a thought in this game."""
+    return game.thought_marks if isinstance(game, Thinks) else None
 
 
 def seat_of(role: Role) -> int:

@@ -18,8 +18,7 @@ from itertools import groupby
 from cachetools import LRUCache
 
 from spag_ray.errors import ModelError
-from spag_ray.game.prompt_file import one_line
-from spag_ray.game.turn import Turn
+from spag_ray.game.turn import Turn, one_line
 from spag_ray.tokens import (
     Tokenizer,
     begin_ids,
@@ -100,8 +99,12 @@ class TokenFrame:
         """The text of a reply, without tokens that frame messages and outer white space."""
         return text_of(self.tokenizer, token_ids).strip()
 
-    def whole_ids(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
-        """Messages up to where a reply begins, tokenised as one text: what `prompt` has to give in pieces."""
+    def query_ids(self, query: str) -> tuple[int, ...]:
+        """A question outside the game (an SFT row), up to where its answer begins."""
+        return self._begin + self._plain(query)
+
+    def whole_ids(self, messages: Sequence[Mapping[str, str]], seat: int = 0) -> tuple[int, ...]:
+        """Messages up to where a reply of `seat` begins, tokenised as one text: what `prompt` has to give in pieces."""
         return self._begin + self._plain("".join(message["content"] for message in messages))
 
     def _said(self, text: str) -> tuple[int, ...]:
@@ -152,10 +155,9 @@ class ChatFrame(TokenFrame):
         return closed + self._joined(*self._to_user, heard, *self._to_reply, begins=self._begins_anew)
 
     def query_ids(self, query: str) -> tuple[int, ...]:
-        """A question outside the game (an SFT row), up to where its answer begins."""
         return self._joined(*self._opening, query, *self._to_reply)
 
-    def whole_ids(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+    def whole_ids(self, messages: Sequence[Mapping[str, str]], seat: int = 0) -> tuple[int, ...]:
         return template_ids(self.tokenizer, chat_text(self.tokenizer, [each["content"].strip() for each in messages]))
 
     def _dialogue(self, contents: Sequence[str]) -> tuple[int, ...]:

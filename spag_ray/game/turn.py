@@ -48,3 +48,21 @@ class Turn:
     def is_sampled(self) -> bool:
         """Whether the run sampled it from weights: log-probabilities of scripted and outside players are all 0."""
         return any(self.logprobs)
+
+
+def without_thought(marks: tuple[str, str] | None, reply: str) -> str:
+    """What of a reply the other player and the referee get: what follows the thought with which it begins. A thought
+    that does not end leaves nothing.
+
+    >>> marks = "(", ")"
+    >>> [without_thought(marks, reply) for reply in ("(river?) Is it wet?", "Is it wet (or dry)?", "(river")]
+    ['Is it wet?', 'Is it wet (or dry)?', '']
+    """
+    if marks is None or not reply.startswith(marks[0]):
+        return reply
+    return reply[len(marks[0]) :].partition(marks[1])[2].strip()
+
+
+def one_line(text: str) -> str:
+    """The same words with single spaces between them."""
+    return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""The game of a configuration, and the renderer of its prompts: Taboo's prompt files, or any game's messages."""
+"""The game of a configuration, and the renderer of its prompts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TypeAlias
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 from spag_ray.game.game_form import scenarios_fault, split_scenarios
-from spag_ray.game.game_renderer import game_renderer
-from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import Renderer, make_renderer
-from spag_ray.game.protocol import Game, Scripted
+from spag_ray.game.protocol import TABOO, Game, Scripted, Styled
+from spag_ray.game.renderer import Renderer, game_renderer
 from spag_ray.games.registry import load_game
+from spag_ray.games.taboo.game import TabooGame
+from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.tokens import Tokenizer
 
 Scenarios: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]  # of the only game; of several, {game: its own}
@@ -27,11 +27,12 @@ def by_game(config: RunConfig, scenarios: Scenarios) -> dict[str | None, list[st
     return {name: list(scenarios) for name in names}
 
 
-def game_of(config: RunConfig) -> Game | None:
-    """The game of a configuration of one game (RunConfig.each_game); None for Adversarial Taboo, whose parts have homes
-    of their own (spag_ray/game/). Raises ConfigError."""
-    if config.game.is_taboo:
-        return None
+def game_of(config: RunConfig, words: Sequence[str] = ()) -> Game:
+    """The game of a configuration of one game (RunConfig.each_game). `words`: the scenarios of a game that is given
+    them by the configuration. Raises ConfigError."""
+    if config.game.name == TABOO:
+        template = load_template(config.prompts)
+        return TabooGame(template, config.game.max_turns, config.game.rules, words)
     game = load_game(config.game.full_name)
     if config.imitation.enabled and not isinstance(game, Scripted):
         raise ConfigError(
@@ -49,9 +50,12 @@ def game_of(config: RunConfig) -> Game | None:
 def renderer_of(config: RunConfig, tokenizer: Tokenizer, game: Game | None = None) -> Renderer:
     """Renders the prompts of this configuration. `game`: its game, if it is there already."""
     game = game or game_of(config)
-    if game is None:
-        return make_renderer(load_template(config.prompts), tokenizer, config.game.max_turns)
-    return game_renderer(game, tokenizer, config.prompts)
+    return game_renderer(game, tokenizer, style_of(config, game))
+
+
+def style_of(config: RunConfig, game: Game) -> str:
+    """How the game's messages become a prompt: as the game says, or as `prompts` says."""
+    return game.style if isinstance(game, Styled) else config.prompts
 
 
 def scenarios_of(config: RunConfig, game: Game) -> tuple[list[str], list[str]]:

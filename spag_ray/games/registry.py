@@ -25,10 +25,11 @@ from spag_ray.errors import ConfigError
 from spag_ray.game.game_form import check_form
 from spag_ray.game.protocol import TABOO, Game
 from spag_ray.games.kuhn import KuhnPoker
+from spag_ray.games.taboo.game import TabooGame
 from spag_ray.games.textarena_game import TextArenaGame
 
 GROUP = "spag_ray.games"
-SHIPPED: dict[str, Callable[[], Game]] = {"kuhn": KuhnPoker}
+SHIPPED: dict[str, Callable[[], Game]] = {TABOO: TabooGame, "kuhn": KuhnPoker}
 _TEXTARENA = "textarena:"
 _FROM_FILES = "spag_ray_game_"
 _OURS = ("spag_ray", "actors", "learners", "cluster")
@@ -36,7 +37,7 @@ _PACKAGES: set[str] = set()  # the names of packages that were imported from a u
 
 
 def load_game(name: str) -> Game:
-    """The game of this name, not Taboo. Raises ConfigError for an unknown name, a class that cannot be made, and one
+    """The game of this name. Raises ConfigError for an unknown name, a class that cannot be made, and one
     that is not a game of two seats that take turns."""
     game = _found(name)()
     check_form(game, name)
@@ -62,7 +63,7 @@ def _found(name: str) -> Callable[[], Game]:
     if not is_own:
         known = {point.name: point for point in entry_points(group=GROUP)}
         if name not in known:
-            names = ", ".join([TABOO, *SHIPPED, *sorted(known)])
+            names = ", ".join([*SHIPPED, *sorted(known)])
             raise ConfigError(
                 f"game.name: {name} is not known; there are {names}, or name your own as my_module:MyGame"
             )

@@ -24,7 +24,7 @@ from spag_ray.host.whole_files import locked, write_atomically
 class Game:
     """One game: its word, its outcome, and the number of turns of both players up to the deciding one."""
 
-    target_word: str
+    scenario: str
     outcome: Outcome
     num_turns: int
 
@@ -56,12 +56,12 @@ class Match:
 
     @classmethod
     def of(cls, attacker: str, defender: str, episodes: Iterable[Episode], game: str | None = None) -> Match:
-        games = (Game(each.target_word, each.verdict.outcome, each.verdict.length) for each in episodes)
+        games = (Game(each.scenario, each.verdict.outcome, each.verdict.length) for each in episodes)
         return cls(attacker, defender, tuple(games), game)
 
     def as_json(self) -> dict[str, Any]:
         """`games` are rows of word, outcome and number of turns."""
-        games = [[game.target_word, str(game.outcome), game.num_turns] for game in self.games]
+        games = [[game.scenario, str(game.outcome), game.num_turns] for game in self.games]
         which = {} if self.game is None else {"game": self.game}
         return {**which, "attacker": self.attacker, "defender": self.defender, "games": games}
 

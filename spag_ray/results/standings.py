@@ -121,7 +121,7 @@ def _tally(
             for game in match.games:
                 if breach_free and game.outcome.breaker is not None:
                     continue
-                cell = words.setdefault(game.target_word, np.zeros((len(roles), 2)))
+                cell = words.setdefault(game.scenario, np.zeros((len(roles), 2)))
                 cell[place] += (game.outcome.score(role), 1)
     return np.array(list(words.values())) if words else np.zeros((1, len(roles), 2))
 
@@ -173,13 +173,13 @@ def ratings(matches: Sequence[Match]) -> dict[tuple[str, Role], Estimate]:
     seats = outcomes.ratings()
     strengths = np.array(list(seats.values())) / ELO_PER_NAT
     place = {seat: number for number, seat in enumerate(seats)}
-    row_of = {word: row for row, word in enumerate(dict.fromkeys(game.target_word for _, game in games))}
+    row_of = {word: row for row, word in enumerate(dict.fromkeys(game.scenario for _, game in games))}
     design = np.zeros((len(games), len(seats)))  # times strengths: the logit of what the attacker is expected to score
     of_word = np.zeros((len(row_of), len(games)))
     for number, (match, game) in enumerate(games):
         design[number, place[match.attacker, Role.ATTACKER]] = 1
         design[number, place[match.defender, Role.DEFENDER]] = -1
-        of_word[row_of[game.target_word], number] = 1
+        of_word[row_of[game.scenario], number] = 1
     scores, expected = np.array([game.outcome.score(Role.ATTACKER) for _, game in games]), expit(design @ strengths)
     information = design.T * (expected * (1 - expected)) @ design
     information += PULL * (len(seats) * np.eye(len(seats)) - 1)  # the pull to 0, which holds errors down too
@@ -267,7 +267,7 @@ def _by_situation(matches: Iterable[Match], player: str, rival: str) -> dict[tup
         ):
             if us == player != them:
                 for game in match.games:
-                    key = (game.target_word, role, "" if them == rival else them)
+                    key = (game.scenario, role, "" if them == rival else them)
                     scores.setdefault(key, []).append(game.outcome.score(role))
     return scores
 

@@ -67,12 +67,12 @@ def game_samples(
     means = MeanPayoffs(by_scenario=objective.baseline == "scenario")
     if objective.baseline in ("mean", "scenario"):
         for episode, result in zip(counted, results, strict=True):
-            means.add(episode.target_word, result)
+            means.add(episode.scenario, result)
     moving = None if baselines is None else dict(baselines.values)
     games = []
     for episode in episodes:
         outcome = episode.verdict.outcome
-        expected = means.expected(episode.target_word) if moving is None else moving
+        expected = means.expected(episode.scenario) if moving is None else moving
         learned = advantages(episode.verdict, objective, payoffs, expected)
         weight = 1.0 if outcome.winner is None else weights[outcome.winner]
         turns = tuple(

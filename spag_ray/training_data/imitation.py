@@ -56,16 +56,15 @@ def _without_claim(game: GameSample) -> GameSample | None:
 
 def imitated_turns(verdict: Verdict, learn_from: ImitatedSides, decay: float, claims: bool = True) -> dict[int, float]:
     """{index of an imitated turn: its share}; the shares of each seat sum to 1. The loser's turn that lost the game is
-    left out, except with `all` a reply that said the word, and any turn of another game than Taboo. Without `claims`,
-    the turn in which the defender named the word is left out too. Empty for a game without a winner."""
+    left out, except with `all` any but a wrong guess, such as a reply that said the word. Without `claims`, the turn in
+    which the defender named the word is left out too. Empty for a game without a winner."""
     winner = verdict.outcome.winner
     if winner is None:
         return {}
     shares: dict[int, float] = {}
     for role in [winner] if learn_from == "winners" else list(Role):
         is_claim = role is winner is Role.DEFENDER
-        is_taboo = verdict.payoffs is None
-        walked_in = learn_from == "all" and (verdict.end_reason is EndReason.SAID_WORD or not is_taboo)
+        walked_in = learn_from == "all" and verdict.end_reason != EndReason.WRONG_GUESS
         lost = role is winner.other and not walked_in
         left_out = verdict.turn if lost or (is_claim and not claims) else None
         indices = [index for index in range(verdict.length) if next_role(index) is role and index != left_out]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from spag_ray.config.parts import ListeningTurns
 from spag_ray.episodes.episode import Episode
-from spag_ray.game.prompts import Claim
+from spag_ray.game.renderer import Claim
 from spag_ray.game.rules import Role, Verdict, next_role
 from spag_ray.training_data.samples import Claiming, GameSample, Sample
 
@@ -55,9 +55,9 @@ def listened_turns(
         own = [turn for turn in spoken if turn.prompt_ids and (learning is None or turn.policy in learning)]
         if not own:
             continue
-        word = claim(episode.target_word)
+        word = claim(episode.scenario)
         read, learned, claiming = word.opening_ids, word.word_ids, None
-        if when is not None and is_for_claiming(episode.target_word, when.words):
+        if when is not None and is_for_claiming(episode.scenario, when.words):
             if not when.share:
                 continue
             read, learned = (), word.opening_ids + word.word_ids

@@ -98,7 +98,7 @@ def rerendered(episodes: Sequence[Episode], prompts: VariedPrompts, tokenizer: T
             return turn
         rng = random.Random(f"{seed}/{episode.episode_id}/{index}")
         said = [(earlier.role, earlier.text) for earlier in episode.turns[:index]]
-        text = prompts.draw(rng, said, turn.role, episode.target_word, episode.max_turns)
+        text = prompts.draw(rng, said, turn.role, episode.scenario, episode.max_turns)
         prompt, reply = published_ids(tokenizer, text, turn.text)
         return replace(turn, prompt_ids=prompt, token_ids=reply, logprobs=(0.0,) * len(reply))
 

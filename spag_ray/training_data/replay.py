@@ -8,10 +8,10 @@ from functools import lru_cache
 from typing import Any
 
 from spag_ray.episodes.episode import Episode
-from spag_ray.game.prompts import Renderer
-from spag_ray.game.referee.judge import judge
+from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role, check_history
 from spag_ray.game.turn import Turn
+from spag_ray.games.taboo.referee.judge import judge
 from spag_ray.tokens import Tokenizer, published_ids
 from spag_ray.training_data.samples import GameSample, Sample
 

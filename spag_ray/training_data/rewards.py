@@ -16,8 +16,8 @@ from typing import Any
 from spag_ray.config.parts import Payoffs, SeatPayoffs
 from spag_ray.errors import InputError
 from spag_ray.game.end_reason import EndReason
-from spag_ray.game.referee.judge import judge
 from spag_ray.game.rules import Outcome, Role, Verdict, next_role
+from spag_ray.games.taboo.referee.judge import judge
 
 
 def decayed_shares(num_turns: int, decay: float) -> list[float]:

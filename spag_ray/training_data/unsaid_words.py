@@ -21,7 +21,7 @@ from dataclasses import replace
 
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ModelError
-from spag_ray.game.prompts import Claim, Spoken
+from spag_ray.game.renderer import Claim, Spoken
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
 from spag_ray.game.words import STOP_WORDS
@@ -45,7 +45,7 @@ def unsaid_words(
     of a turn that come before its public text."""
     found = {}
     for episode in episodes:
-        word = spoken(episode.target_word)
+        word = spoken(episode.scenario)
         turns = [
             tuple(place for place in _places(turn, word, num_private(turn)) if place.num_tokens <= max_tokens)
             for turn in episode.turns[: episode.verdict.length]
@@ -80,7 +80,7 @@ def heard_words(
     """
     found = {}
     for episode in episodes:
-        target = _claim(claim, episode.target_word)
+        target = _claim(claim, episode.scenario)
         if target is None:
             continue
         turns = []

@@ -18,7 +18,7 @@ from cluster.run.run import SESSIONS
 from cluster.runtime.nodes import node_of
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.episodes.log import read_log
-from spag_ray.game.decks import load_deck
+from spag_ray.games.taboo.decks import load_deck
 from tests.support.draining import drain, nodes_of_one_cpu
 from tests.support.faults import kill_engine
 from tests.support.runs import colocated_run, records_of, stream_run

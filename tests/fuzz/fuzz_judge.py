@@ -15,9 +15,9 @@ import time
 import atheris
 
 with atheris.instrument_imports(include=["spag_ray"]):
-    from spag_ray.game.referee.judge import judge_turn
-    from spag_ray.game.referee.word_forms import word_forms
     from spag_ray.game.rules import Outcome
+    from spag_ray.games.taboo.referee.judge import judge_turn
+    from spag_ray.games.taboo.referee.word_forms import word_forms
 
 FRAGMENTS = """
     I know the word|i know the word!|it is|it isn't|is it|not|or|and|but it isn't|because|my guess is|answer|no|wait

@@ -27,7 +27,8 @@ from cluster.supervision.restart_budget import RestartBudget
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.parts import SupervisionConfig
 from spag_ray.config.run import RunConfig
-from spag_ray.game.prompt_file import load_template
+from spag_ray.game.protocol import TABOO
+from spag_ray.games.taboo.game import TabooGame
 from tests.support.faults import FaultyRun, hit
 from tests.support.runs import records_of, stream_run
 from tests.support.tiny_model import TARGETS
@@ -147,7 +148,7 @@ def test_an_arena_that_two_plays_find_dead_is_replaced_once(watch: ActorWatch, t
     metrics = Recorder(tmp_path)
     restarts = RestartBudget(SupervisionConfig(), metrics)
     nobody: Any = None
-    arenas = Arenas(RunConfig(), tmp_path, watch, restarts, load_template("chat"), [Rules(2)], nobody)
+    arenas = Arenas(RunConfig(), tmp_path, watch, restarts, [Rules(TabooGame(max_turns=2), TABOO)], nobody)
     error = ray.exceptions.RayActorError()
     ray.kill(arenas.handles[0])
     try:

@@ -33,10 +33,10 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.formats import read_games, read_samples
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import ConfigError, StopRequestedError
-from spag_ray.game.decks import load_deck
-from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import make_renderer
 from spag_ray.game.rules import Role
+from spag_ray.games.taboo.decks import load_deck
+from spag_ray.games.taboo.game import taboo_renderer
+from spag_ray.games.taboo.prompt_file import load_template
 from tests.support.runs import PENALISED, drawn_by_tensorboard, quiet, records_of, steps_of, stream_run, tiny_run
 from tests.support.tiny_model import TARGETS
 
@@ -73,9 +73,9 @@ def test_a_local_ray_listens_on_loopback_only() -> None:
 
 def check_word_scored(episodes: list[Episode], model: Path) -> None:
     """Against transformers' own forward pass with these weights."""
-    renderer = make_renderer(load_template("chat"), load_tokenizer(str(model)), 2)
+    renderer = taboo_renderer(load_template("chat"), load_tokenizer(str(model)), 2)
     policy = TransformersPolicy(str(model))
-    scored = [(turn, each.target_word) for each in episodes for turn in each.turns if turn.role is Role.DEFENDER]
+    scored = [(turn, each.scenario) for each in episodes for turn in each.turns if turn.role is Role.DEFENDER]
     asked = []
     for turn, word in scored:
         claim = renderer.claim(word)
@@ -149,8 +149,8 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
         episodes = list(read_log(folder / "episodes" / f"{stage}.log"))
         assert sorted(episode.number for episode in episodes) == list(range(24))
         assert {turn.first_version for episode in episodes for turn in episode.turns} == {version}
-    held_out = {episode.target_word for episode in read_log(folder / "episodes" / "eval-base.log")}
-    trained = {e.target_word for stage in ("expert", "spag-1") for e in read_log(folder / "episodes" / f"{stage}.log")}
+    held_out = {episode.scenario for episode in read_log(folder / "episodes" / "eval-base.log")}
+    trained = {e.scenario for stage in ("expert", "spag-1") for e in read_log(folder / "episodes" / f"{stage}.log")}
     assert len(held_out) == 2
     assert not held_out & trained
     assert (folder / "models" / "spag-2" / "tokenizer.json").is_file()

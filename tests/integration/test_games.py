@@ -76,12 +76,12 @@ def test_kuhn_poker_is_trained_and_measured_after_every_stage(kuhn_model: Path, 
         assert line.figures["nash_conv"] >= line.figures["legal_nash_conv"] - 1e-9 > 0
         assert len(line.probabilities) == 24
     [match, *_] = read_matches(folder / "matches.json")
-    assert {game.target_word for game in match.games} == set(KuhnPoker().scenarios()), "nothing is held out"
+    assert {game.scenario for game in match.games} == set(KuhnPoker().scenarios()), "nothing is held out"
     episodes = list(read_log(folder / "episodes" / "spag-2.log"))
     assert len(episodes) == 24
     for episode in episodes:
         assert episode.game == "kuhn"
-        again = verdict_of(KuhnPoker(), [turn.text for turn in episode.turns], episode.target_word)
+        again = verdict_of(KuhnPoker(), [turn.text for turn in episode.turns], episode.scenario)
         assert episode.verdict == again
         assert episode.verdict.payoffs is not None
     console = Console(width=140, record=True)
@@ -109,9 +109,9 @@ def test_the_game_of_the_documentation_is_trained_from_its_file(
     run_training(run_of("number_duel:NumberDuel", kuhn_model, engine={"kind": "transformers"}), folder, quiet())
     assert len(check(load_game("number_duel:NumberDuel").__class__)) == 0
     episodes = list(read_log(folder / "episodes" / "spag-1.log"))
-    held_out = {game.target_word for match in read_matches(folder / "matches.json") for game in match.games}
+    held_out = {game.scenario for match in read_matches(folder / "matches.json") for game in match.games}
     assert len(held_out) == 2
-    assert not {episode.target_word for episode in episodes} & held_out
+    assert not {episode.scenario for episode in episodes} & held_out
     expert = list(read_log(folder / "episodes" / "expert.log"))
     assert {str(episode.verdict.end_reason) for episode in expert} == {"right bet", "wrong bet"}
     assert not exact_lines(folder)

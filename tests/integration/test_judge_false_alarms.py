@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from spag_ray.game.referee.folding import fold
-from spag_ray.game.referee.said_word import find_word
+from spag_ray.games.taboo.referee.folding import fold
+from spag_ray.games.taboo.referee.said_word import find_word
 from tests.support.plain_matcher import Text
 
 pytestmark = pytest.mark.parallel

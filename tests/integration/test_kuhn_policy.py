@@ -17,8 +17,7 @@ from actors.pool import EnginePool
 from actors.transformers_policy import TransformersPolicy
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.decisions import probabilities, spelled
-from spag_ray.game.game_renderer import game_renderer
-from spag_ray.game.prompts import Renderer
+from spag_ray.game.renderer import Renderer, game_renderer
 from spag_ray.games.kuhn import CARDS, KuhnPoker
 from spag_ray.games.kuhn_strategy import measure, strategy_of
 from tests.support.loop import collect, play_games
@@ -73,7 +72,7 @@ async def games_of(policy: TransformersPolicy, renderer: Renderer) -> list[Episo
     player = Player(pool, renderer, Sampling(TEMPERATURE, max_new_tokens=4))
     deals = GAME.scenarios()
     tasks = [GameTask(number, deals[number % len(deals)], "test") for number in range(GAMES)]
-    rules = Rules(GAME.max_turns, "", GAME, "kuhn")
+    rules = Rules(GAME, "kuhn")
     players = {"attacker": player, "defender": player}
     return await collect(play_games(TaskList(tasks), players, rules, 8))
 
@@ -84,7 +83,7 @@ def test_replies_are_as_frequent_as_their_exact_probabilities_say(played: Any) -
     for episode in episodes:
         texts = [turn.text for turn in episode.turns]
         for index, text in enumerate(texts):
-            place = (episode.target_word[index % 2], tuple(texts[:index]))
+            place = (episode.scenario[index % 2], tuple(texts[:index]))
             said.setdefault(place, Counter())[text] += 1
     num_compared = 0
     for place, counts in said.items():

@@ -60,7 +60,7 @@ def emoji_episode(number: int) -> Episode:
     episode = hostile_episode(number)
     turns = (episode.turns[0], replace(episode.turns[1], text=EMOJI))
     verdict = Verdict(Outcome.ATTACKER_WINS, EndReason.SAID_WORD, 2, "the defender said 'tiger'", 1, (7, 12))
-    return replace(episode, turns=turns, verdict=verdict, target_word="tiger")
+    return replace(episode, turns=turns, verdict=verdict, scenario="tiger")
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def shows(page: Any, episode: Episode) -> None:
     expect(page.locator(".facts")).to_contain_text(f"{episode.stage}, game {episode.number}:")
     shown, verdict = page.locator("#game").evaluate(SHOWN), episode.verdict
     assert shown["turns"] == [turn.text or "says nothing" for turn in episode.turns]
-    assert shown["word"] == episode.target_word
+    assert shown["word"] == episode.scenario
     assert verdict.reason in shown["ruling"]
     if verdict.turn is None or verdict.span is None:
         assert shown["marked"] == []
@@ -198,7 +198,7 @@ def test_each_filter_leaves_the_games_that_it_names(browser: Any, reports: Repor
         assert count_of(page) == number_of(lambda game: game.turns[0].policy == "scripted")
         seat.select_option(label="any")
         word.fill("TIG")
-        assert count_of(page) == number_of(lambda game: "tig" in game.target_word.lower())
+        assert count_of(page) == number_of(lambda game: "tig" in game.scenario.lower())
         stage.select_option(label="expert")
         assert count_of(page) == "4 of 122 games"
         word.fill("no such word")

@@ -171,7 +171,7 @@ def came_to_the_same_end(folder: Path, uninterrupted: Path) -> None:
 
 
 def said(episode: Any) -> tuple[Any, ...]:
-    return episode.number, episode.target_word, *(turn.text for turn in episode.turns), str(episode.verdict.outcome)
+    return episode.number, episode.scenario, *(turn.text for turn in episode.turns), str(episode.verdict.outcome)
 
 
 @pytest.mark.long

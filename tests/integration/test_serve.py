@@ -181,7 +181,7 @@ def test_a_whole_game_as_the_one_who_guesses_it_and_the_game_is_kept(browser: An
             page.get_by_label("This game may be kept").check()
             expect(page.locator("#keep-says")).to_contain_text("is kept")
             (episode,) = read_log(log)
-            assert episode.target_word == word
+            assert episode.scenario == word
             assert [turn.policy for turn in episode.turns] == ["spag-1", "person"]
             return
     raise AssertionError("the model never let the person speak")

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from actors.arena import Player, Rules
+from actors.arena import Player
 from actors.models import load_tokenizer
 from actors.policy import Completion, Request, Sampling
 from actors.pool import EnginePool
@@ -19,10 +19,11 @@ from cluster.buffer.buffer_actor import BufferActor
 from cluster.rollout.arena_actor import _Leases, _Outbox
 from spag_ray.config.parts import StreamConfig
 from spag_ray.episodes.wire import encode
-from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import make_renderer
+from spag_ray.games.taboo.game import taboo_renderer
+from spag_ray.games.taboo.prompt_file import load_template
 from tests.support.loop import play_games
 from tests.support.streams import here, spec
+from tests.support.taboo import taboo_rules
 
 
 class Instant:
@@ -46,7 +47,7 @@ def test_memory_stays_flat_over_8_000_games(tiny_model: Path, tmp_path: Path, lo
 
     async def scenario() -> list[int]:
         buffer = BufferActor(str(tmp_path))
-        renderer = make_renderer(load_template("chat"), load_tokenizer(str(tiny_model)), 2)
+        renderer = taboo_renderer(load_template("chat"), load_tokenizer(str(tiny_model)), 2)
         policy: Any = Instant(renderer.reply_ids("do you like music ?"))
         pool = EnginePool("policy")
         pool.join("engine", policy)
@@ -57,7 +58,7 @@ def test_memory_stays_flat_over_8_000_games(tiny_model: Path, tmp_path: Path, lo
         async def play() -> None:
             outbox = _Outbox(here(buffer))
             source = _Leases(here(buffer), "arena")
-            async for episode in play_games(source, {"attacker": seat, "defender": seat}, Rules(2), 64):
+            async for episode in play_games(source, {"attacker": seat, "defender": seat}, taboo_rules(2), 64):
                 await outbox.put(encode(episode))
             await outbox.close()
 

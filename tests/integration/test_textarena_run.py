@@ -48,7 +48,7 @@ def test_tic_tac_toe_of_textarena_is_trained_for_two_rounds(tmp_path: Path) -> N
         assert len(episodes) == 16
         for episode in episodes:
             assert episode.game == NAME
-            assert episode.target_word == "0"
+            assert episode.scenario == "0"
             if episode.verdict.end_reason != "context full":
                 assert verdict_of(game, [turn.text for turn in episode.turns], "0") == episode.verdict
     assert len(read_matches(folder / "matches.json")) > 0

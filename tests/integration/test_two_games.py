@@ -22,7 +22,7 @@ from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.loading import load_config
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
-from spag_ray.game.decks import load_deck
+from spag_ray.games.taboo.decks import load_deck
 from spag_ray.results.matches import of_game, read_matches
 from tests.support.report_page import page_of
 from tests.support.runs import quiet, records_of, stream_run, tiny_run

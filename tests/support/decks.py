@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spag_ray.game.deck_file import Card
-from spag_ray.game.decks import Deck
+from spag_ray.games.taboo.deck_file import Card
+from spag_ray.games.taboo.decks import Deck
 
 
 def cards_of(clues: Mapping[str, Sequence[str]]) -> Deck:

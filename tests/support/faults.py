@@ -24,7 +24,7 @@ from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import LogFaults, read_log
 from spag_ray.errors import RunFolderError
-from spag_ray.game.decks import load_deck
+from spag_ray.games.taboo.decks import load_deck
 from tests.support.runs import records_of
 from tests.support.tiny_model import TARGETS
 

@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 
-from spag_ray.game.referee.word_forms import word_forms
+from spag_ray.games.taboo.referee.word_forms import word_forms
 
 _SAME_AS = str.maketrans(
     dict.fromkeys("\u2018\u2019\u201b\u02bc\u02b9\u2032\u00b4", "'")

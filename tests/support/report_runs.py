@@ -9,27 +9,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from actors.arena import GameTask, Player, Rules, TaskList
+from actors.arena import GameTask, Player, TaskList
 from actors.models import load_tokenizer
 from actors.policy import Sampling
 from actors.pool import EnginePool
-from actors.scripted_policy import ScriptedPolicy
 from actors.transformers_policy import TransformersPolicy
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.log import EpisodeLog
 from spag_ray.episodes.wire import encode
-from spag_ray.game.deck_file import Card
 from spag_ray.game.end_reason import EndReason
-from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import make_renderer
 from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
+from spag_ray.games.taboo.deck_file import Card
+from spag_ray.games.taboo.game import taboo_renderer
+from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.results.lines import StreamLine
 from spag_ray.results.matches import Match, write_matches
 from tests.support.loop import collect, play_games
 from tests.support.runs import tiny_run
+from tests.support.taboo import expert_of, taboo_rules
 from tests.support.tiny_model import TARGETS
 
 MAX_TURNS = 2
@@ -41,10 +41,10 @@ def play(model: Path, stage: str, count: int, scripted: bool = False, scored: bo
     """Games of a tiny model against itself, or of the rule-based expert, in the order of their numbers. `scored`: with
     what the defender could have known."""
     tokenizer = load_tokenizer(str(model))
-    renderer = make_renderer(load_template("chat"), tokenizer, MAX_TURNS)
+    renderer = taboo_renderer(load_template("chat"), tokenizer, MAX_TURNS)
     policy: Any = TransformersPolicy(str(model), name="policy")
     if scripted:
-        policy = ScriptedPolicy(CARDS, renderer.reply_ids, seed=3)
+        policy = expert_of(CARDS, renderer.reply_ids, max_turns=MAX_TURNS, seed=3)
     pool = EnginePool(policy.name)
     pool.join("engine-0", policy)
     players = dict.fromkeys(("attacker", "defender"), Player(pool, renderer, Sampling(1.0, 12)))
@@ -52,7 +52,7 @@ def play(model: Path, stage: str, count: int, scripted: bool = False, scored: bo
         GameTask(number, TARGETS[number % len(TARGETS)], stage, seed=1, could_have_known=scored)
         for number in range(count)
     ]
-    games = asyncio.run(collect(play_games(TaskList(tasks), players, Rules(MAX_TURNS), 16)))
+    games = asyncio.run(collect(play_games(TaskList(tasks), players, taboo_rules(MAX_TURNS), 16)))
     return sorted(games, key=lambda game: game.number)
 
 

@@ -22,6 +22,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import EngineError
 from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.results.game_names import TABOO_NAMES, names_of
+from tests.support.taboo import taboo_rules
 
 TOKEN = "t" * 20
 HERE = "http://127.0.0.1:8400"
@@ -40,13 +41,13 @@ class Server:
         self.started: list[str] = []
         names = {"spag-1": Opponent(str(model)), "spag-2": Opponent(str(model)), "spag-3": Opponent(str(model))}
         self.opponents = Opponents(config, names, start=self._start)
-        rules, table_names = Rules(config.game.max_turns), TABOO_NAMES
+        rules, table_names = taboo_rules(config.game.max_turns), TABOO_NAMES
         scenarios = ["tiger"]
         if config.game.name == "kuhn":
             kuhn = KuhnPoker()
-            rules, table_names, scenarios = Rules(2, "", kuhn, "kuhn", "lines"), names_of(config), ["KJ"]
+            rules, table_names, scenarios = Rules(kuhn, "kuhn", "lines"), names_of(config), ["KJ"]
         self._keeping = keeping(folder)
-        self.visits = Visits(Table(rules, table_names, scenarios, "It is `{word}`"), self.opponents, keeps=True)
+        self.visits = Visits(Table(rules, table_names, scenarios), self.opponents, keeps=True)
         self.app = make_app("tiny", self.visits, self.opponents, self._keeping.__enter__(), Guard(token))
 
     async def _start(self, model: str, config: EngineConfig, name: str) -> Policy:

@@ -35,7 +35,7 @@ def played(task: GameTask, version: int = 0, outcome: Outcome = Outcome.ATTACKER
         Turn(Role.DEFENDER, "b", (1,), (2,), (-0.5,), "another", 0, 0),
     )
     verdict = Verdict(outcome, EndReason.OTHER, 2, "r", None, None)
-    return Episode(task.episode_id, task.number, task.stage, task.target_word, 3, "strict", 1.0, turns, verdict)
+    return Episode(task.episode_id, task.number, task.stage, task.scenario, 3, "strict", 1.0, turns, verdict)
 
 
 def finish(stream: GameStream, task: GameTask, version: int = 0, **details: Any) -> bool:

@@ -125,7 +125,7 @@ def _game_columns(stage: str, episode: Episode, names: GameNames) -> GameColumns
         game_id=episode.episode_id,
         number=episode.number,
         game=episode.game,
-        scenario=episode.target_word,
+        scenario=episode.scenario,
         max_turns=episode.max_turns,
         rules=episode.rules,
         temperature=episode.temperature,
@@ -145,7 +145,7 @@ def _turn_columns(
 ) -> Iterator[TurnColumns]:
     trained: Mapping[int, float | None] = {}
     if run.config is not None:
-        expected = NOTHING if expect is None else expect(episode.target_word)
+        expected = NOTHING if expect is None else expect(episode.scenario)
         trained = trained_turns(stage, episode, run.config, expected)
     for index, turn in enumerate(episode.turns):
         is_trained = index in trained and turn.num_tokens > 0
@@ -185,5 +185,5 @@ def _baselines(config: RunConfig, name: str | None, stage: str, path: Path) -> E
     means, payoffs = MeanPayoffs(by_scenario=objective.baseline == "scenario"), config.game.payoffs
     for _, episode in read_stage(path, StageFaults()):
         if name in (None, episode.game) and has_baseline(episode, objective, payoffs, config.policy_names):
-            means.add(episode.target_word, paid(payoffs, episode.verdict))
+            means.add(episode.scenario, paid(payoffs, episode.verdict))
     return means.expected

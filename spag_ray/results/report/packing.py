@@ -88,7 +88,7 @@ class Packer:
             "stage": self._stages.place(stage),
             "number": episode.number,
             "outcome": OUTCOMES.index(episode.verdict.outcome),
-            "word": self._words.place(episode.target_word),
+            "word": self._words.place(episode.scenario),
             "attacker": self._players.place(attacker),
             "defender": self._players.place(defender),
             "turns": len(episode.turns),

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import TextIO, TypeAlias
@@ -21,8 +22,9 @@ from markupsafe import Markup
 from spag_ray import __version__
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, InputError
-from spag_ray.game.prompt_file import load_template
 from spag_ray.game.rules import Role
+from spag_ray.game.turn import without_thought
+from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.host.whole_files import replaced
 from spag_ray.results.ratings import WinMatrix
 from spag_ray.results.report.figure import Figure
@@ -251,6 +253,6 @@ def _own(name: str) -> str:
 def _public(config: RunConfig | None) -> Callable[[str], str]:
     """What of a reply is its text, by the run's prompt file; all of it if that is not here any more."""
     try:
-        return str if config is None else load_template(config.prompts).public
+        return str if config is None else partial(without_thought, load_template(config.prompts).marks)
     except ConfigError:
         return str

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from spag_ray.game.decisions import probabilities, spelled
-from spag_ray.game.game_renderer import game_renderer
-from spag_ray.game.prompts import Renderer
+from spag_ray.game.renderer import Renderer, game_renderer
 from spag_ray.game.rules import Role
 from spag_ray.games.kuhn import KuhnPoker
 from tests.support.families import tokenizer_of
@@ -33,7 +32,7 @@ def test_every_reply_at_every_decision_is_spelled_with_each_usual_end(renderer: 
         assert {renderer.text_of(each.target_ids) for each in spellings} == {reply}
         assert spellings[0].target_ids == renderer.reply_ids(reply)
         assert {each.target_ids[-1] for each in spellings} == set(renderer.usual_ends)
-        assert any(renderer.tokenizer.decode([each.target_ids[0]]).startswith(" ") for each in spellings)  # type: ignore[attr-defined]
+        assert any(renderer.tokenizer.decode([each.target_ids[0]]).startswith(" ") for each in spellings)
 
 
 def test_a_decision_later_in_the_game_is_asked_after_the_earlier_turns(renderer: Renderer) -> None:

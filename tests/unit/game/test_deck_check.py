@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spag_ray.config.shipped import find_config
-from spag_ray.game.deck_check import deck_faults
+from spag_ray.games.taboo.deck_check import deck_faults
 
 GOOD = "toast, yellow, cream, knife, popcorn, salty, milk, spread, melts, soft"
 TRAP = '{ask: "What do you spread on toast?", answer: "I spread butter on it."}'

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spag_ray.errors import ConfigError, InputError
-from spag_ray.game.deck_file import Card, Trap, read_deck
-from spag_ray.game.decks import load_deck, split_words, taboo_cards, without_words
+from spag_ray.games.taboo.deck_file import Card, Trap, read_deck
+from spag_ray.games.taboo.decks import load_deck, split_words, taboo_cards, without_words
 from tests.support.decks import cards_of
 from tests.support.not_here import needs_textarena
 

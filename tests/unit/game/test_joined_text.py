@@ -15,16 +15,18 @@ from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
 from spag_ray.errors import ModelError
-from spag_ray.game.game_renderer import game_renderer
-from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import FlatRenderer, Renderer, chat_messages, make_renderer
+from spag_ray.game.protocol import seat_of
+from spag_ray.game.renderer import Renderer, game_renderer
 from spag_ray.game.rules import Role, next_role
-from spag_ray.game.turn import Turn
+from spag_ray.game.turn import Turn, one_line
 from spag_ray.game.words import top_words
 from spag_ray.games.kuhn import KuhnPoker
+from spag_ray.games.taboo.game import query_text, taboo_renderer
+from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.tokens import begin_ids, plain_ids, published_ids, template_ids
 from spag_ray.training_data.replay import episode_from_game, published_samples
 from tests.support.families import REAL, tokenizer_of
+from tests.support.taboo import messages_of
 
 FAMILIES = (*REAL, "llama2-always")
 TALK = (
@@ -35,6 +37,7 @@ TALK = (
     "It flows past `old` towns:",
     "I know the word! It is `river`!",
 )
+
 TEXTS = some.lists(some.text(some.characters(codec="utf-8"), max_size=30).map(str.strip), min_size=4, max_size=6)
 
 
@@ -48,14 +51,14 @@ def played(renderer: Renderer, texts: Sequence[str], word: str = "river") -> lis
 
 def framed(tokenizer: Any, said: Sequence[tuple[Role, str]], role: Role) -> tuple[int, ...]:
     """The prompt of a chat, as the tokenizer itself makes it of the template's text."""
-    messages = chat_messages(load_template("chat"), said, role, "river", 5)
+    messages = messages_of(load_template("chat"), said, role, "river", 5)
     return template_ids(tokenizer, tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_chat_in_pieces_has_the_ids_of_the_whole_chat(family: str) -> None:
     tokenizer = tokenizer_of(family)
-    renderer = make_renderer(load_template("chat"), tokenizer, 5)
+    renderer = taboo_renderer(load_template("chat"), tokenizer, 5)
     turns = played(renderer, TALK)
     for number, turn in enumerate(turns):
         said = [(each.role, each.text) for each in turns[:number]]
@@ -65,24 +68,23 @@ def test_a_chat_in_pieces_has_the_ids_of_the_whole_chat(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_flat_prompt_has_the_ids_of_the_whole_text(family: str) -> None:
     tokenizer, template = tokenizer_of(family), load_template("flat")
-    renderer = make_renderer(template, tokenizer, 5)
+    renderer = taboo_renderer(template, tokenizer, 5)
     turns = played(renderer, TALK)
     for number, turn in enumerate(turns):
         history = [{"role": str(each.role), "content": each.text} for each in turns[:number]]
-        whole = FlatRenderer.query_text(template, history, turn.role, "river", 5)
+        whole = query_text(template, history, turn.role, "river", 5)
         assert turn.prompt_ids == begin_ids(tokenizer) + tuple(tokenizer.encode(whole, add_special_tokens=False))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_lines_in_pieces_have_the_ids_of_the_whole_text(family: str) -> None:
     tokenizer, template = tokenizer_of(family), load_template("lines")
-    renderer = make_renderer(template, tokenizer, 5)
+    renderer = taboo_renderer(template, tokenizer, 5)
     turns = played(renderer, TALK)
     for number, turn in enumerate(turns):
-        said = [(each.role, each.text) for each in turns[:number]]
-        (message,) = chat_messages(template, said, turn.role, "river", 5)
-        whole = tokenizer.encode(message["content"], add_special_tokens=False)
-        assert turn.prompt_ids == begin_ids(tokenizer) + tuple(whole), number
+        said = [(each.role, one_line(each.text)) for each in turns[:number]]
+        messages = messages_of(template, said, turn.role, "river", 5)
+        assert turn.prompt_ids == renderer.whole_ids(messages, seat_of(turn.role)), number
 
 
 @pytest.mark.parametrize("style", ["chat", "lines"])
@@ -106,7 +108,7 @@ def test_another_games_messages_in_pieces_have_the_ids_of_the_whole(style: str, 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_any_text_of_players_joins_as_in_the_whole(family: str, style: str) -> None:
     tokenizer, template = tokenizer_of(family), load_template(style)
-    renderer = make_renderer(template, tokenizer, 5)
+    renderer = taboo_renderer(template, tokenizer, 5)
 
     @settings(max_examples=60, deadline=None, derandomize=True, database=None)
     @given(TEXTS)
@@ -117,7 +119,7 @@ def test_any_text_of_players_joins_as_in_the_whole(family: str, style: str) -> N
             whole = framed(tokenizer, said, turns[-1].role)
         else:
             history = [{"role": str(role), "content": text} for role, text in said]
-            query = FlatRenderer.query_text(template, history, turns[-1].role, "river", 5)
+            query = query_text(template, history, turns[-1].role, "river", 5)
             whole = begin_ids(tokenizer) + template_ids(tokenizer, query)
         assert turns[-1].prompt_ids == whole
 
@@ -142,10 +144,10 @@ def test_a_published_row_and_a_game_of_the_same_texts_have_the_same_ids(family: 
     tokenizer, template = tokenizer_of(family), load_template("flat")
     history = [{"role": str(next_role(number)), "content": text} for number, text in enumerate(TALK)]
     game = {"target_word": "river", "max_turns": 5, "history": history}
-    episode = episode_from_game(game, 0, "file", make_renderer(template, tokenizer, 5), "published")
+    episode = episode_from_game(game, 0, "file", taboo_renderer(template, tokenizer, 5), "published")
     rows: list[dict[str, Any]] = [
         {
-            "query": FlatRenderer.query_text(template, history[:number], turn.role, "river", 5),
+            "query": query_text(template, history[:number], turn.role, "river", 5),
             "target": turn.text,
             "reward": 1.0,
             "weight": 1.0,
@@ -163,7 +165,7 @@ def test_a_published_row_and_a_game_of_the_same_texts_have_the_same_ids(family: 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_two_hundred_words_can_be_claimed_or_are_refused_with_the_reason(family: str, style: str) -> None:
     tokenizer, template = tokenizer_of(family), load_template(style)
-    renderer = make_renderer(template, tokenizer, 5)
+    renderer = taboo_renderer(template, tokenizer, 5)
     refused = []
     for word in random.Random(0).sample(top_words(5000), 200):
         try:
@@ -197,12 +199,12 @@ def test_a_chat_template_whose_replies_end_without_a_token_is_refused_in_one_lin
     tokenizer = deepcopy(tokenizer_of("llama2"))
     tokenizer.chat_template = template
     if reason is None:
-        make_renderer(load_template("chat"), tokenizer, 5)
+        taboo_renderer(load_template("chat"), tokenizer, 5)
         return
     with pytest.raises(ModelError, match=f"{reason}.* set `prompts: flat`") as caught:
-        make_renderer(load_template("chat"), tokenizer, 5)
+        taboo_renderer(load_template("chat"), tokenizer, 5)
     assert "\n" not in str(caught.value)
-    assert make_renderer(load_template("flat"), tokenizer, 5).prompt([], Role.ATTACKER, "river")
+    assert taboo_renderer(load_template("flat"), tokenizer, 5).prompt([], Role.ATTACKER, "river")
 
 
 def test_a_tokenizer_that_cuts_the_whole_in_another_way_is_refused_with_the_place() -> None:
@@ -212,7 +214,7 @@ def test_a_tokenizer_that_cuts_the_whole_in_another_way_is_refused_with_the_plac
     tokenizer.chat_template = f"{{% for m in messages %}}{turn}{{% endfor %}}assistant:"
     tokenizer.add_tokens([AddedToken(":It is", normalized=False)])
     with pytest.raises(ModelError, match=r"cuts a dialogue of the chat template in another way .* near .*:It is"):
-        make_renderer(load_template("chat"), tokenizer, 5)
+        taboo_renderer(load_template("chat"), tokenizer, 5)
 
 
 def test_marks_that_take_the_white_space_beside_them_are_joined_as_in_the_whole() -> None:
@@ -222,7 +224,7 @@ def test_marks_that_take_the_white_space_beside_them_are_joined_as_in_the_whole(
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
     message = "{{ '<|' + m['role'] + '|>\n' + m['content'] + '<|end|>\n' }}"
     tokenizer.chat_template = f"{{% for m in messages %}}{message}{{% endfor %}}{{{{ '<|assistant|>\n' }}}}"
-    renderer = make_renderer(load_template("chat"), tokenizer, 5)
+    renderer = taboo_renderer(load_template("chat"), tokenizer, 5)
     turns = played(renderer, TALK)
     said = [(turn.role, turn.text) for turn in turns[:-1]]
     assert turns[-1].prompt_ids == framed(tokenizer, said, turns[-1].role)

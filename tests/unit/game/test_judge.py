@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spag_ray.errors import InputError
-from spag_ray.game.referee.judge import judge
 from spag_ray.game.rules import Outcome
+from spag_ray.games.taboo.referee.judge import judge
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 TIE, ATTACKER, DEFENDER = Outcome.TIED, Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS

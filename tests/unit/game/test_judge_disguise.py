@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spag_ray.game.referee.folding import fold
-from spag_ray.game.referee.judge import judge
-from spag_ray.game.referee.said_word import find_word
-from spag_ray.game.referee.skeleton import letters_of
-from spag_ray.game.referee.word_forms import word_forms
 from spag_ray.game.rules import Outcome
 from spag_ray.game.words import STOP_WORDS, top_words
+from spag_ray.games.taboo.referee.folding import fold
+from spag_ray.games.taboo.referee.judge import judge
+from spag_ray.games.taboo.referee.said_word import find_word
+from spag_ray.games.taboo.referee.skeleton import letters_of
+from spag_ray.games.taboo.referee.word_forms import word_forms
 from tests.support.plain_matcher import says
 
 # How "river" or a form of it can be written, and which characters the verdict points at where not at all of them.

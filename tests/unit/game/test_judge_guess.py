@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spag_ray.game.referee.judge import judge, judge_turn
-from spag_ray.game.referee.word_forms import word_forms
 from spag_ray.game.rules import Outcome
 from spag_ray.game.words import top_words
+from spag_ray.games.taboo.referee.judge import judge, judge_turn
+from spag_ray.games.taboo.referee.word_forms import word_forms
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 NAMES_SEVERAL = [

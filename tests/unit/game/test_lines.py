@@ -10,11 +10,13 @@ import pytest
 
 from actors.models import load_tokenizer
 from spag_ray.errors import ConfigError
-from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import Renderer, chat_messages, make_renderer
+from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role, next_role
 from spag_ray.game.turn import Turn
+from spag_ray.games.taboo.game import taboo_renderer
+from spag_ray.games.taboo.prompt_file import load_template
 from tests.support.families import tokenizer_of
+from tests.support.taboo import messages_of
 
 RULES = "Hints that make one think of river, and do not say river. Replies to them.\nGame:\n"
 HEARD = "Hint: Long, water.\nReply: Where would I see it?\n"
@@ -27,7 +29,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def renderer(tokenizer: Any) -> Renderer:
-    return make_renderer(load_template("lines"), tokenizer, 4)
+    return taboo_renderer(load_template("lines"), tokenizer, 4)
 
 
 def played(renderer: Renderer, *texts: str) -> list[Turn]:
@@ -49,10 +51,10 @@ def test_a_seat_reads_the_rules_and_a_line_a_turn_up_to_its_own_name(tokenizer: 
     defender = shown(tokenizer, turns[1].prompt_ids)
     assert defender.endswith("\nGame:\nHint: Long, water.\nReply:")
     assert "river" not in defender
-    [message] = chat_messages(
-        load_template("lines"), [(turn.role, turn.text) for turn in turns], Role.ATTACKER, "river", 4
-    )
-    assert message["content"] == RULES + HEARD + "Hint:", "a player behind an API reads the same"
+    said = [(turn.role, turn.text) for turn in turns]
+    opening, own, heard = messages_of(load_template("lines"), said, Role.ATTACKER, "river", 4)
+    read = f"{opening['content']}\nHint: {own['content']}\n{heard['content']}\nHint:"
+    assert read == RULES + HEARD + "Hint:", "a player behind an API reads the same"
 
 
 def test_a_prompt_goes_on_from_the_seats_last_one_token_by_token(renderer: Renderer) -> None:
@@ -106,7 +108,7 @@ def test_an_answer_outside_the_game_may_have_lines(tokenizer: Any, renderer: Ren
 
 def test_where_no_token_ends_a_line_the_one_that_ends_a_text_does(tiny_model: Path) -> None:
     tokenizer = load_tokenizer(str(tiny_model))
-    found = make_renderer(load_template("lines"), tokenizer, 4)
+    found = taboo_renderer(load_template("lines"), tokenizer, 4)
     assert found.end_ids == (tokenizer.eos_token_id,)
     assert found.reply_ids("big water")[-1:] == found.end_ids
     first, second, third, _ = played(found, "big water", "what ?", "long river", "go on")

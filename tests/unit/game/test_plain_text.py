@@ -14,17 +14,16 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from actors.arena import GameTask, Player, Rules, TaskList, answer
+from actors.arena import GameTask, Player, TaskList, answer
 from actors.policy import Completion, Request, Sampling
 from actors.pool import EnginePool
-from actors.scripted_policy import ScriptedPolicy
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ModelError
 from spag_ray.game.end_reason import EndReason
-from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import make_renderer
 from spag_ray.game.rules import Outcome, Role, Verdict, next_role
 from spag_ray.game.turn import Turn
+from spag_ray.games.taboo.game import taboo_renderer
+from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.results.report.tokens import Aligner
 from spag_ray.tokens import framing_ids, plain_ids
 from spag_ray.training_data.prompt_randomization import load_varied, rerendered
@@ -32,6 +31,7 @@ from spag_ray.training_data.replay import episode_from_game, published_samples, 
 from tests.support.decks import cards_of
 from tests.support.families import tokenizer_of
 from tests.support.loop import collect, play_games
+from tests.support.taboo import expert_of, taboo_rules
 
 ROOT = Path(__file__).resolve().parents[3]
 Ids = Sequence[int]
@@ -43,7 +43,7 @@ def turn_ids(turns: Sequence[Turn]) -> list[Ids]:
 
 def of_a_game(style: str) -> Callable[[Any, str], list[Ids]]:
     def ids(tokenizer: Any, text: str) -> list[Ids]:
-        renderer = make_renderer(load_template(style), tokenizer, 3)
+        renderer = taboo_renderer(load_template(style), tokenizer, 3)
         game = {"target_word": "river", "max_turns": 3, "history": [said(n, text) for n in range(6)]}
         return turn_ids(episode_from_game(game, 0, "file", renderer, "strict").turns)
 
@@ -52,7 +52,7 @@ def of_a_game(style: str) -> Callable[[Any, str], list[Ids]]:
 
 def of_instruction_data(style: str) -> Callable[[Any, str], list[Ids]]:
     def ids(tokenizer: Any, text: str) -> list[Ids]:
-        renderer = make_renderer(load_template(style), tokenizer, 3)
+        renderer = taboo_renderer(load_template(style), tokenizer, 3)
         (row,) = sft_samples([{"query": text, "target": text}], renderer)
         return [list(row.prompt_ids), list(row.target_ids)]
 
@@ -103,22 +103,22 @@ class Listener:
 
 def of_a_visitor(tokenizer: Any, text: str) -> list[Ids]:
     """Somebody at a terminal plays the attacker."""
-    renderer = make_renderer(load_template("chat"), tokenizer, 3)
+    renderer = taboo_renderer(load_template("chat"), tokenizer, 3)
     listener: Any = Listener(renderer.reply_ids("what else ?"))
     pool = EnginePool("listener")
     pool.join("listener", listener)
     player = Player(pool, renderer, Sampling())
-    asyncio.run(answer(GameTask(0, "river", "visit"), [text, "and more ?", text], player, Rules(3)))
+    asyncio.run(answer(GameTask(0, "river", "visit"), [text, "and more ?", text], player, taboo_rules(3)))
     return listener.heard
 
 
 def of_the_expert(tokenizer: Any, text: str) -> list[Ids]:
     """Cards of the user's own, whose clues the scripted expert says."""
-    renderer = make_renderer(load_template("chat"), tokenizer, 3)
+    renderer = taboo_renderer(load_template("chat"), tokenizer, 3)
     pool = EnginePool("expert")
-    pool.join("expert", ScriptedPolicy(cards_of({"river": [text], "piano": ["keys"]}), renderer.reply_ids))
+    pool.join("expert", expert_of(cards_of({"river": [text], "piano": ["keys"]}), renderer.reply_ids, max_turns=1))
     players = dict.fromkeys(("attacker", "defender"), Player(pool, renderer, Sampling()))
-    (episode,) = asyncio.run(collect(play_games(TaskList([GameTask(0, "river", "t")]), players, Rules(1), 1)))
+    (episode,) = asyncio.run(collect(play_games(TaskList([GameTask(0, "river", "t")]), players, taboo_rules(1), 1)))
     return turn_ids(episode.turns)
 
 
@@ -163,7 +163,7 @@ def test_role_marks_without_the_flag_special_frame_messages() -> None:
 @pytest.mark.parametrize("style", ["chat", "flat", "lines"])
 def test_a_sampled_role_mark_ends_the_reply_and_is_not_copied_on(style: str) -> None:
     tokenizer = tokenizer_of("deepseek")
-    renderer = make_renderer(load_template(style), tokenizer, 3)
+    renderer = taboo_renderer(load_template(style), tokenizer, 3)
     mark = tokenizer.convert_tokens_to_ids("<｜User｜>")
     assert mark in renderer.stop_ids
     prompt, said = renderer.prompt([], Role.ATTACKER, "river"), renderer.reply_ids("It flows")
@@ -198,7 +198,7 @@ def test_a_mark_that_the_vocabulary_finds_in_any_text_is_refused_in_one_line() -
     raw.add_special_tokens(["</s>"])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="</s>", unk_token="<unk>")
     with pytest.raises(ModelError, match=r"reads '</s>' in a player's text as a token that frames messages") as caught:
-        make_renderer(load_template("flat"), tokenizer, 3)
+        taboo_renderer(load_template("flat"), tokenizer, 3)
     assert "\n" not in str(caught.value)
 
 

@@ -10,10 +10,11 @@ import pytest
 from pydantic import ValidationError
 
 from spag_ray.errors import ModelError
-from spag_ray.game.prompt_file import PromptTemplate, Wording
-from spag_ray.game.prompts import Renderer, make_renderer
+from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role, next_role
 from spag_ray.game.turn import Turn
+from spag_ray.games.taboo.game import taboo_renderer
+from spag_ray.games.taboo.prompt_file import PromptTemplate, Wording
 from tests.support.families import tokenizer_of
 
 WORDINGS = (Wording(attacker="Hint at {target_word}.", defender="Find the word."),)
@@ -25,7 +26,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
 
 
 def chat(tokenizer: Any, **options: Any) -> Renderer:
-    return make_renderer(PromptTemplate(style="chat", wordings=WORDINGS, **options), tokenizer, 4)
+    return taboo_renderer(PromptTemplate(style="chat", wordings=WORDINGS, **options), tokenizer, 4)
 
 
 def turn_of(renderer: Renderer, turns: list[Turn], reply: str) -> Turn:
@@ -39,7 +40,7 @@ def test_nobody_reads_a_thought_again(style: str) -> None:
     tokenizer = tokenizer_of("chatml")
     layout = {"line": "{speaker}: {text}"} if style == "lines" else {}
     template = PromptTemplate(style=style, wordings=WORDINGS, thought="<think>{thought}</think>", **layout)
-    renderer = make_renderer(template, tokenizer, 4)
+    renderer = taboo_renderer(template, tokenizer, 4)
     turns: list[Turn] = []
     for reply in ("<think>Say boat, not river.</think> Boats go on it.", "<think>Is it a lake?</think> Is it long?"):
         turns.append(turn_of(renderer, turns, reply))

@@ -8,8 +8,8 @@ from itertools import permutations
 import pytest
 
 from spag_ray.game.game_form import verdict_of
-from spag_ray.game.game_renderer import checked_messages
 from spag_ray.game.protocol import Game, Hides, Scripted, Solved
+from spag_ray.game.renderer import checked_messages
 from spag_ray.game.rules import Outcome
 from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.games.kuhn_rules import CARDS, DEALS, HISTORIES, legal_actions, ruling

@@ -13,9 +13,9 @@ from spag_ray.config.loading import parse_config
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
-from spag_ray.game.decks import load_deck
-from spag_ray.game.prompts import Claim
+from spag_ray.game.renderer import Claim
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.games.taboo.decks import load_deck
 from spag_ray.training_data.listened_turns import WhenToClaim, is_for_claiming, listened_turns
 from spag_ray.training_data.samples import Claiming, GameSample, Sample
 from spag_ray.training_data.shares import Batch

@@ -18,9 +18,9 @@ from spag_ray.episodes.log import read_records
 from spag_ray.episodes.wire import WIRE_VERSION, decode, encode, read_head
 from spag_ray.errors import InputError
 from spag_ray.game.end_reason import EndReason
-from spag_ray.game.referee.judge import judge
 from spag_ray.game.rules import Outcome, Verdict, next_role
 from spag_ray.game.turn import Turn
+from spag_ray.games.taboo.referee.judge import judge
 
 LOGS = sorted((Path(__file__).resolve().parents[2] / "golden" / "run_folders").glob("*/episodes/*.log"))
 # Every message of both referees and of the arenas while version 2 was written.
@@ -117,7 +117,7 @@ def test_a_game_of_another_name_keeps_its_reasons_and_payoffs(
     payoffs: tuple[float | None, float | None] | None,
 ) -> None:
     verdict = Verdict(Outcome.ATTACKER_WINS, "the other folded", 2, "r", 1, (0, 4), payoffs)
-    episode = replace(episode_with(verdict), game="mine:Mine", target_word="K against Q")
+    episode = replace(episode_with(verdict), game="mine:Mine", scenario="K against Q")
     assert decode(encode(episode)) == episode
     assert read_head(encode(episode)).verdict == verdict
 
@@ -163,7 +163,7 @@ def test_an_old_log_is_read_and_the_referee_agrees_with_it(log: Path) -> None:
     assert records
     assert {msgpack.unpackb(data)["v"] for data in records} == {2}
     for episode in map(decode, records):
-        again = judge(episode.history, episode.target_word, episode.max_turns, episode.rules)
+        again = judge(episode.history, episode.scenario, episode.max_turns, episode.rules)
         assert episode.verdict.end_reason is again.end_reason
         assert decode(encode(episode)) == episode
 

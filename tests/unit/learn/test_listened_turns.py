@@ -14,7 +14,7 @@ from spag_ray.config.loading import parse_config
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ModelError
-from spag_ray.game.prompts import Claim
+from spag_ray.game.renderer import Claim
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.training_data.game_samples import game_samples
 from spag_ray.training_data.listened_turns import count_leading, listened_turns, spread, with_listening

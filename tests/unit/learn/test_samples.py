@@ -14,7 +14,7 @@ from spag_ray.config.parts import Payoffs
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ConfigError, InputError
 from spag_ray.game.end_reason import EndReason
-from spag_ray.game.referee.judge import out_of_room
+from spag_ray.game.game_form import out_of_room
 from spag_ray.game.rules import Outcome, Role, Verdict, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.training_data.game_samples import game_samples
@@ -236,7 +236,7 @@ def test_a_baseline_by_scenario_is_the_mean_of_the_games_with_the_same_word() ->
     game."""
     outcomes = [("river", Outcome.ATTACKER_WINS), ("river", Outcome.DEFENDER_WINS), ("river", Outcome.DEFENDER_WINS)]
     outcomes += [("piano", Outcome.ATTACKER_WINS)] * 2 + [("tiger", Outcome.DEFENDER_WINS)]
-    games = [replace(game(number, outcome, 2), target_word=word) for number, (word, outcome) in enumerate(outcomes)]
+    games = [replace(game(number, outcome, 2), scenario=word) for number, (word, outcome) in enumerate(outcomes)]
     objective = ObjectiveConfig(learn_from="both", baseline="scenario", role_weights="none")
     found = [[round(turn.advantage, 4) for turn in each.turns] for each in game_samples(games, objective)]
     assert found[:3] == [[1.3333, -1.3333], [-0.6667, 0.6667], [-0.6667, 0.6667]]

@@ -16,10 +16,11 @@ from cluster.tracking.recorder import Recorder
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import InputError
-from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import Claim, Spoken, make_renderer
+from spag_ray.game.renderer import Claim, Spoken
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.game.turn import Turn
+from spag_ray.games.taboo.game import taboo_renderer
+from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.stages import IMITATED, Stage
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
 from spag_ray.training_data.samples import Claiming, Sample
@@ -155,7 +156,7 @@ def test_turns_of_policies_that_do_not_learn_are_neither_listened_to_nor_told_wh
 def test_what_an_attacker_thinks_is_not_pushed_down(tmp_path: Path) -> None:
     tokenizer = tokenizer_of("chatml")
     template = load_template("chat").model_copy(update={"thought": "<think>{thought}</think>"})
-    renderer = make_renderer(template, tokenizer, 5)
+    renderer = taboo_renderer(template, tokenizer, 5)
     thought, public = "<think>It is a river, so I say water.</think>", " It is in water."
     ids = renderer.reply_ids(thought + public)
     prompt = renderer.prompt((), Role.ATTACKER, "river")
@@ -163,7 +164,7 @@ def test_what_an_attacker_thinks_is_not_pushed_down(tmp_path: Path) -> None:
     attack = replace(
         played.turns[0], text=public.strip(), prompt_ids=prompt, token_ids=ids, logprobs=(-0.5,) * len(ids)
     )
-    played = replace(played, turns=(attack, replace(played.turns[1], text="river")), target_word="river")
+    played = replace(played, turns=(attack, replace(played.turns[1], text="river")), scenario="river")
     config = RunConfig.model_validate({"objective": {"unsaid_coeff": 0.3, "learn_from": "both"}})
     made = StageSamples(config, tokenizer, renderer, {"p"}, Recorder(tmp_path))
     (trained,) = made.self_play(Stage.of_round(1), [played], "round 1", [], None).games
@@ -177,7 +178,7 @@ def test_imitation_has_rates_and_a_claiming_term_of_its_own(tmp_path: Path) -> N
     objective = {"listening_coeff": 1.0, "claiming_coeff": 0.5, "claiming_words": 0.99, "kl_coeff": 0.3}
     imitation = {"kl_coeff": 0.07, "learning_rate": 3e-6, "claiming_coeff": 0.25}
     made = with_words(tmp_path, objective=objective, imitation=imitation, sampling={"temperature": 0.8})
-    won = replace(game(1, Outcome.DEFENDER_WINS, decided_by=3), target_word="cat")
+    won = replace(game(1, Outcome.DEFENDER_WINS, decided_by=3), scenario="cat")
     stage = made.imitation([won])
     assert (stage.spec.learning_rate, stage.spec.kl_coeff) == (3e-6, 0.07)
     assert [list(turn.target_ids) for turn in stage.games[0].turns] == [[3, 4]], "its claim is not imitated"
@@ -221,7 +222,7 @@ def test_rows_of_instructions_are_mixed_with_imitated_games_in_an_order_of_the_s
 
 def test_games_from_a_file_and_under_other_prompts_are_listened_to(tmp_path: Path, tiny_model: Path) -> None:
     tokenizer = load_tokenizer(str(tiny_model))
-    renderer = make_renderer(load_template("chat"), tokenizer, 5)
+    renderer = taboo_renderer(load_template("chat"), tokenizer, 5)
     said = [("attacker", "it is in water ."), ("defender", "i know the word ! it is `river` !")]
     history = [{"role": role, "content": text} for role, text in said]
     file = tmp_path / "games.json"

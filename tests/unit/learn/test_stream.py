@@ -187,7 +187,7 @@ def test_every_word_is_played_equally_often_also_when_arenas_die() -> None:
         again = stream.lease("arena", 100)
         assert [task.number for task in again[:3]] == [task.number for task in lost], "its words come first"
         for task in again:
-            words[task.target_word] += 1
+            words[task.scenario] += 1
             finish(stream, task, version)
         assert stream.take() is not None
         stream.advance({"policy": version + 1})
@@ -599,6 +599,6 @@ def test_a_restarted_buffer_goes_on_with_the_same_games_of_several(tmp_path: Pat
         again = BufferActor(str(tmp_path))
         assert await again.lease("arena", 4, "first") == tasks
         tasks += await again.lease("arena", 4, "second")
-        assert [(task.target_word, task.game) for task in tasks] == wanted
+        assert [(task.scenario, task.game) for task in tasks] == wanted
 
     asyncio.run(scenario())

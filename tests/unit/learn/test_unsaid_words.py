@@ -13,7 +13,7 @@ from learners.objectives import MAX_SAID
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ModelError
-from spag_ray.game.prompts import Claim, Spoken
+from spag_ray.game.renderer import Claim, Spoken
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.training_data.game_samples import game_samples
 from spag_ray.training_data.samples import GameSample, Sample, turns_of
@@ -130,7 +130,7 @@ def test_words_that_were_said_before_are_pushed_down_where_a_claim_would_name_th
 
 def test_a_game_whose_word_no_claim_names_in_pieces_has_no_heard_words() -> None:
     """Where nothing is listened to, such words are not refused before a run."""
-    assert heard(replace(told("Fur.", "So?"), target_word="joined")) == []
+    assert heard(replace(told("Fur.", "So?"), scenario="joined")) == []
 
 
 def test_defended_turns_have_heard_words_if_there_is_room_and_the_policy_learns() -> None:

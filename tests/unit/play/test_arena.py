@@ -7,32 +7,34 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from actors.arena import GameTask, Player, Rules, TaskList, answer, play_game
+from actors.arena import GameTask, Player, TaskList, answer, play_game
 from actors.models import load_tokenizer
 from actors.policy import Completion, Request, Sampling, Score
 from actors.pool import EnginePool
-from actors.scripted_policy import Habits, ScriptedPolicy
 from actors.transformers_policy import TransformersPolicy
 from spag_ray.errors import EngineError, EngineGoneError, ModelError
-from spag_ray.game.deck_file import Card, Trap
-from spag_ray.game.prompt_file import PromptTemplate, Wording, load_template
-from spag_ray.game.prompts import make_renderer
+from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.games.taboo.deck_file import Card, Trap
+from spag_ray.games.taboo.expert import Habits
+from spag_ray.games.taboo.game import taboo_renderer
+from spag_ray.games.taboo.prompt_file import PromptTemplate, Wording, load_template
 from tests.support.decks import cards_of
 from tests.support.families import tokenizer_of
 from tests.support.loop import collect, play_games
+from tests.support.taboo import expert_of, taboo_rules
 
 CARDS = cards_of({"river": ["water"], "piano": ["music"], "tiger": ["stripes"], "apple": ["fruit"]})
-RULES = Rules(max_turns=3)
+RULES = taboo_rules(3)
 
 
 @pytest.fixture(scope="module")
 def renderer(tiny_model: Path) -> Any:
-    return make_renderer(load_template("chat"), load_tokenizer(str(tiny_model)), 3)
+    return taboo_renderer(load_template("chat"), load_tokenizer(str(tiny_model)), 3)
 
 
 class Talker:
@@ -61,7 +63,6 @@ class Talker:
             assert request.view is not None
             assert request.prompt_ids
             assert request.sampling.stop_token_ids
-            assert (request.view.target_word is None) == (request.view.role is Role.DEFENDER)
             assert request.sampling.seed is not None
             self.seeds.append(request.sampling.seed)
             tokens = self._renderer.reply_ids(self._lines[len(request.view.history) % len(self._lines)])
@@ -140,7 +141,7 @@ def test_each_prompt_of_a_seat_begins_with_all_it_read_and_said_before(renderer:
 def test_a_visitor_is_answered_by_a_player_that_has_read_the_rules_and_all_that_was_said(
     style: str, tiny_model: Path, loop: Any
 ) -> None:
-    renderer = make_renderer(load_template(style), load_tokenizer(str(tiny_model)), 3)
+    renderer = taboo_renderer(load_template(style), load_tokenizer(str(tiny_model)), 3)
     heard: list[tuple[int, ...]] = []
 
     class Listener(Talker):
@@ -187,7 +188,7 @@ def test_a_game_has_the_temperature_of_its_attacker(renderer: Any, loop: Any) ->
 
 def test_any_claim_of_the_defender_ends_a_game_by_the_published_rules(renderer: Any, loop: Any) -> None:
     talker = playing(Talker(renderer, ["big and old", "i know the word"]), renderer)
-    episode = loop.run(play_game(GameTask(0, "tiger", "test"), talker, replace(RULES, referee="published")))
+    episode = loop.run(play_game(GameTask(0, "tiger", "test"), talker, taboo_rules(3, "published")))
     assert (len(episode.turns), episode.verdict.outcome) == (2, Outcome.TIED), "the referee counts it as no guess"
 
 
@@ -203,7 +204,7 @@ def test_an_engine_error_ends_the_games_and_is_raised(renderer: Any, loop: Any) 
 
 def test_the_scripted_expert_plays_sensible_games(renderer: Any, loop: Any) -> None:
     cards = {word: Card(word, card.clues, (Trap(f"{card.clues[0]} ?", f"a {word}"),)) for word, card in CARDS.items()}
-    policy = ScriptedPolicy(cards, renderer.reply_ids, habits=Habits(asks=0.8, waits=0.7, walks_in=1.0))
+    policy = expert_of(cards, renderer.reply_ids, Habits(asks=0.8, waits=0.7, walks_in=1.0), max_turns=3)
     expert = playing(policy, renderer)
     episodes = loop.run(collect(play_games(TaskList(tasks(40)), expert, RULES, 8)))
     outcomes = [episode.verdict.outcome for episode in episodes]
@@ -504,7 +505,7 @@ def test_the_word_is_scored_at_each_turn_of_the_defender_as_the_model_itself_say
     players = playing(TransformersPolicy(str(tiny_model), max_model_len=512), renderer)
     asked = [replace(task, could_have_known=True) for task in tasks(8)]
     episodes = loop.run(collect(play_games(TaskList(asked), players, RULES, 4)))
-    scored = [(turn, episode.target_word) for episode in episodes for turn in episode.turns if turn.word_logprob]
+    scored = [(turn, episode.scenario) for episode in episodes for turn in episode.turns if turn.word_logprob]
     assert len(scored) == sum(turn.role is Role.DEFENDER for episode in episodes for turn in episode.turns) >= 8
     for turn, word in scored:
         claim = load_tokenizer(str(tiny_model))(f"I know the word! It is `{word}`", add_special_tokens=False).input_ids
@@ -597,10 +598,10 @@ def test_a_word_that_is_no_piece_of_a_claim_and_a_player_without_probabilities_a
         def claim(self, word: str) -> Any:
             raise ModelError("joined")
 
-    scorer = Scorer(renderer, -1.0)
+    scorer, joins = Scorer(renderer, -1.0), cast(Renderer, Joins())
     task = GameTask(0, "tiger", "test", could_have_known=True)
     for player in (
-        Player(pool_of(scorer), Joins(), Sampling(1.0, 16)),
+        Player(pool_of(scorer), joins, Sampling(1.0, 16)),
         Player(pool_of(scorer), renderer, Sampling(1.0, 16), can_score=False),
     ):
         episode = loop.run(play_game(task, dict.fromkeys(("attacker", "defender"), player), RULES))
@@ -615,7 +616,7 @@ def test_thoughts_are_neither_judged_nor_sent_to_the_other_player(loop: Any) -> 
         wordings=(Wording(attacker="Hint at {target_word}.", defender="Find it."),),
         thought="<think>{thought}</think>",
     )
-    renderer = make_renderer(template, tokenizer_of("chatml"), 3)
+    renderer = taboo_renderer(template, tokenizer_of("chatml"), 3)
     lines = ["<think>not river</think> water", "<think>a river ?</think> is it wet ?"]
     talker = playing(Talker(renderer, lines), renderer)
     episode = loop.run(play_game(GameTask(0, "river", "test"), talker, RULES))

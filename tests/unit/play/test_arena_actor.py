@@ -18,10 +18,10 @@ from cluster.types import Seat
 from spag_ray.config.parts import StreamConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import decode
-from spag_ray.game.prompt_file import load_template
 from spag_ray.games.kuhn import KuhnPoker
 from tests.support.decks import cards_of
 from tests.support.streams import here, spec
+from tests.support.taboo import taboo_rules
 
 
 def test_a_stream_is_stopped_at_once_also_after_an_evaluation(
@@ -36,8 +36,7 @@ def test_a_stream_is_stopped_at_once_also_after_an_evaluation(
         arena = ArenaActor(
             name="arena-0",
             log_path="",
-            template=load_template("chat"),
-            games=[Rules(2)],
+            games=[taboo_rules(2)],
             turn_timeout_s=60,
             join_timeout_s=60,
             buffer=here(buffer),
@@ -71,8 +70,8 @@ def test_an_arena_plays_each_game_by_its_own_rules_with_scripted_seats_of_its_ow
 
     async def scenario() -> list[Episode]:
         buffer = BufferActor(str(tmp_path))
-        games = [Rules(2), Rules(KuhnPoker().max_turns, "", KuhnPoker(), "kuhn")]
-        arena = ArenaActor("arena-0", "", load_template("chat"), games, 60, 60, here(buffer))
+        games = [taboo_rules(2), Rules(KuhnPoker(), "kuhn")]
+        arena = ArenaActor("arena-0", "", games, 60, 60, here(buffer))
         expert = Seat("expert", "scripted", Sampling(), str(tiny_model), cards_of({"river": ["water"]}))
         tasks = [GameTask(0, "river", "expert", game="taboo"), GameTask(1, "KJ", "expert", game="kuhn")]
         assert await arena.play(tasks, {"attacker": expert, "defender": expert}, 2) == 2

@@ -93,7 +93,7 @@ def arenas(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Arenas:
     watch: Any = SimpleNamespace(forget=lambda name: None, reason=lambda name: None, answer_within_s=1.0)
     restarts: Any = SimpleNamespace(count=lambda *_: None)
     nothing: Any = None
-    return Arenas(parse_config({"self_play": {"num_arenas": 3}}), tmp_path, watch, restarts, nothing, [], nothing)
+    return Arenas(parse_config({"self_play": {"num_arenas": 3}}), tmp_path, watch, restarts, [], nothing)
 
 
 def engines(count: int, pool: str = "policy") -> list[Engine]:

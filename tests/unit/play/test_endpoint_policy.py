@@ -22,12 +22,13 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import MAX_RECORD_BYTES, decode, encode
 from spag_ray.errors import EngineError
 from spag_ray.game.end_reason import EndReason
-from spag_ray.game.game_renderer import game_renderer
-from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import make_renderer
+from spag_ray.game.renderer import game_renderer
 from spag_ray.game.rules import Outcome, Role, end_of
 from spag_ray.games.kuhn import KuhnPoker
+from spag_ray.games.taboo.game import taboo_renderer
+from spag_ray.games.taboo.prompt_file import load_template
 from tests.support.loop import collect, play_games
+from tests.support.taboo import taboo_rules
 
 SAMPLING = Sampling(temperature=1.0, max_new_tokens=24)
 
@@ -103,13 +104,13 @@ def played(
 ) -> Episode:
     """A game of six turns on `river`: the endpoint attacks, the model defends with a context of `room` tokens."""
     template = load_template("chat")
-    renderer = make_renderer(template, tokenizer, 3)
+    renderer = taboo_renderer(template, tokenizer, 3)
 
     async def game() -> Episode:
-        far = EndpointPolicy(server.endpoint, template, renderer.reply_ids)
+        far = EndpointPolicy(server.endpoint, renderer.game, renderer.reply_ids)
         near = TransformersPolicy(str(tiny_model), max_model_len=room)
         players = {"attacker": seat(far, renderer), "defender": seat(near, renderer)}
-        (episode,) = await collect(play_games(TaskList([GameTask(0, "river", "m")]), players, Rules(3, rules), 1))
+        (episode,) = await collect(play_games(TaskList([GameTask(0, "river", "m")]), players, taboo_rules(3, rules), 1))
         await far.close()
         return episode
 
@@ -180,11 +181,12 @@ def test_an_answer_that_is_cut_before_it_says_anything_is_no_silence(
 
     async def asked() -> list[Any]:
         template = load_template("chat")
-        far = EndpointPolicy(server.endpoint, template, make_renderer(template, tokenizer, 3).reply_ids)
-        player = seat(far, make_renderer(template, tokenizer, 3))
-        found = [await answer(GameTask(0, "river", "m"), [], player, Rules(3))]
+        renderer = taboo_renderer(template, tokenizer, 3)
+        far = EndpointPolicy(server.endpoint, renderer.game, renderer.reply_ids)
+        player = seat(far, renderer)
+        found = [await answer(GameTask(0, "river", "m"), [], player, taboo_rules(3))]
         server.is_cut(content, finish, **THOUGHTS)
-        found.append(await answer(GameTask(1, "river", "m"), [], player, Rules(3)))
+        found.append(await answer(GameTask(1, "river", "m"), [], player, taboo_rules(3)))
         await far.close()
         return found
 
@@ -215,15 +217,15 @@ def test_a_player_that_never_answers_ends_the_match(
 
 def test_a_thought_in_the_text_that_is_cut_is_no_silence_either(server: Server, loop: Any, tokenizer: Any) -> None:
     template = load_template("chat").model_copy(update={"thought": "[ {thought} ]"})
-    renderer = make_renderer(template, tokenizer, 3)
+    renderer = taboo_renderer(template, tokenizer, 3)
     server.says("do you like music ?")
 
     async def asked() -> Any:
-        far = EndpointPolicy(server.endpoint, template, renderer.reply_ids)
+        far = EndpointPolicy(server.endpoint, renderer.game, renderer.reply_ids)
         player = seat(far, renderer)
-        said, _ = await answer(GameTask(0, "river", "m"), [], player, Rules(3))
+        said, _ = await answer(GameTask(0, "river", "m"), [], player, taboo_rules(3))
         server.is_cut("[ the word is river")
-        _, verdict = await answer(GameTask(1, "river", "m"), [], player, Rules(3))
+        _, verdict = await answer(GameTask(1, "river", "m"), [], player, taboo_rules(3))
         await far.close()
         return said, verdict
 
@@ -251,10 +253,10 @@ def test_a_full_context_is_a_tie_that_is_counted_as_such(
 
 
 def test_somebody_who_fills_the_context_has_a_tie(loop: Any, tiny_model: Path, tokenizer: Any) -> None:
-    renderer = make_renderer(load_template("chat"), tokenizer, 3)
+    renderer = taboo_renderer(load_template("chat"), tokenizer, 3)
     player = seat(TransformersPolicy(str(tiny_model), max_model_len=512), renderer)
     texts = ["do you like music ? " * 200]
-    turns, verdict = loop.run(answer(GameTask(0, "river", "visit"), texts, player, Rules(3)))
+    turns, verdict = loop.run(answer(GameTask(0, "river", "visit"), texts, player, taboo_rules(3)))
     assert turns == texts
     assert verdict is not None
     assert verdict.outcome is Outcome.TIED
@@ -266,10 +268,8 @@ def test_an_endpoint_reads_the_messages_of_the_game_that_is_played(loop: Any, se
     renderer = game_renderer(game, tokenizer, "lines")
 
     async def asked() -> list[str]:
-        far = EndpointPolicy(server.endpoint, load_template("lines"), renderer.reply_ids, game=game)
-        texts, _ = await answer(
-            GameTask(0, "KJ", "m"), ["check", "bet"], seat(far, renderer), Rules(2, "", game, "kuhn")
-        )
+        far = EndpointPolicy(server.endpoint, game, renderer.reply_ids)
+        texts, _ = await answer(GameTask(0, "KJ", "m"), ["check", "bet"], seat(far, renderer), Rules(game, "kuhn"))
         await far.close()
         return texts
 

@@ -85,7 +85,7 @@ class Parts:
         watch: Any = SimpleNamespace(forget=lambda name: None, reason=lambda name: None, answer_within_s=5.0)
         nothing: Any = None
         uncounted: Any = SimpleNamespace(count=lambda *_: None)
-        self.arenas = Arenas(self.config, folder, watch, uncounted, nothing, [], nothing)
+        self.arenas = Arenas(self.config, folder, watch, uncounted, [], nothing)
         self.fleet = Fleet(self.config, folder, self.arenas, recorder, self.restarts, Reservation())
         self.policy = LearningPolicy("policy", tuple(Role), self.config, folder, "model", recorder)
         self.policy.learners = FakeLearners()  # type: ignore[assignment]

@@ -13,6 +13,7 @@ import ray
 from cluster.rollout.game_rules import rules_of
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.games.kuhn import KuhnPoker
+from spag_ray.games.taboo.game import TabooGame
 
 OWN = """
 from spag_ray.games.kuhn import KuhnPoker
@@ -60,14 +61,15 @@ def name(seat):
 READS = "import pickle, sys; print(pickle.load(sys.stdin.buffer).game.scripted(1, [], '', None))"
 
 
-def test_taboo_has_its_settings_and_no_game() -> None:
+def test_taboo_has_its_settings() -> None:
     rules = rules_of(load_config("quickstart", ["game.max_turns=3", "game.rules=published"]))
-    assert (rules.max_turns, rules.referee, rules.game, rules.name) == (3, "published", None, "taboo")
+    assert (rules.max_turns, rules.variant, rules.name, rules.style) == (3, "published", "taboo", "flat")
+    assert isinstance(rules.game, TabooGame)
 
 
 def test_another_game_has_its_own_turns_and_no_referee() -> None:
     rules = rules_of(load_config("kuhn"))
-    assert (rules.max_turns, rules.referee, rules.name, rules.style) == (2, "", "kuhn", "lines")
+    assert (rules.max_turns, rules.variant, rules.name, rules.style) == (2, "", "kuhn", "lines")
     assert isinstance(rules.game, KuhnPoker)
 
 

@@ -20,7 +20,7 @@ from cluster.tracking.recorder import Recorder
 from cluster.types import Seat
 from spag_ray.config.loading import parse_config
 from spag_ray.episodes.episode import Episode
-from spag_ray.game.referee.judge import out_of_room
+from spag_ray.game.game_form import out_of_room
 from spag_ray.game.rules import Outcome, next_role
 from spag_ray.game.words import Scenario
 from spag_ray.results.matches import others, read_matches

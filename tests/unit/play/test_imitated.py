@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.imitated import NUM_HINTS, Measure, of_games
 from spag_ray.config.loading import parse_config
-from spag_ray.game.deck_file import Card
+from spag_ray.games.taboo.deck_file import Card
 from tests.support.typed import ROOT
 
 CARDS = {

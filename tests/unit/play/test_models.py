@@ -12,10 +12,10 @@ import pytest
 from actors.lm_eval_model import sampling_of
 from actors.models import load_tokenizer, resolve_model
 from spag_ray.errors import ModelError
-from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import make_renderer
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
+from spag_ray.games.taboo.game import taboo_renderer
+from spag_ray.games.taboo.prompt_file import load_template
 
 
 def test_a_folder_that_is_no_model_is_refused_with_what_it_lacks(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_an_end_of_generation_config_ends_a_reply_and_is_not_copied_on(
     shutil.copytree(tiny_model, folder)
     (folder / "generation_config.json").write_text('{"eos_token_id": [2, 9]}')
     tokenizer = load_tokenizer(str(folder))
-    renderer = make_renderer(load_template(style), tokenizer, 3)
+    renderer = taboo_renderer(load_template(style), tokenizer, 3)
     assert {2, 9} <= {*renderer.stop_ids}
     assert {2, 9} <= {*renderer.usual_ends}
     said = renderer.reply_ids("big water")

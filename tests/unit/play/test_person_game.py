@@ -17,16 +17,17 @@ from cluster.serve.person_game import MAX_CHARACTERS, PERSON, PersonGame
 from spag_ray.episodes.wire import decode, encode
 from spag_ray.errors import InputError
 from spag_ray.game.end_reason import EndReason
-from spag_ray.game.game_renderer import game_renderer
-from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import make_renderer
+from spag_ray.game.renderer import game_renderer
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.games.kuhn import KuhnPoker
+from spag_ray.games.taboo.game import taboo_renderer
+from spag_ray.games.taboo.prompt_file import load_template
+from tests.support.taboo import taboo_rules
 
 
 @pytest.fixture(scope="module")
 def player(tiny_model: Path) -> Player:
-    renderer = make_renderer(load_template("chat"), load_tokenizer(str(tiny_model)), 3)
+    renderer = taboo_renderer(load_template("chat"), load_tokenizer(str(tiny_model)), 3)
     return Player(pool_of(tiny_model), renderer, Sampling(max_new_tokens=6))
 
 
@@ -37,7 +38,7 @@ def pool_of(model: Path) -> EnginePool:
 
 
 def game_of(person: Role, seed: int = 0) -> PersonGame:
-    return PersonGame(GameTask(0, "river", "visit", seed=seed), person, Rules(3))
+    return PersonGame(GameTask(0, "river", "visit", seed=seed), person, taboo_rules(3))
 
 
 def test_a_person_who_says_the_word_breaks_the_rules_and_the_words_that_decided_are_named(player: Player) -> None:
@@ -92,7 +93,7 @@ def test_kuhn_poker_is_played_by_the_protocol(tiny_model: Path, loop: Any) -> No
     kuhn = KuhnPoker()
     renderer = game_renderer(kuhn, load_tokenizer(str(tiny_model)), "lines")
     player = Player(pool_of(tiny_model), renderer, Sampling(max_new_tokens=2))
-    game = PersonGame(GameTask(0, "KJ", "visit"), Role.ATTACKER, Rules(2, "", kuhn, "kuhn", "lines"))
+    game = PersonGame(GameTask(0, "KJ", "visit"), Role.ATTACKER, Rules(kuhn, "kuhn", "lines"))
     game.say("bet", player)
     loop.run(game.reply(player))
     assert game.verdict is not None, "a random model breaks the rules, or it calls or folds"

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 from actors.policy import GameView, Request, Sampling
-from actors.scripted_policy import Habits, ScriptedPolicy
 from actors.transformers_policy import TransformersPolicy
 from spag_ray.errors import EngineError, WeightSyncError
 from spag_ray.game.rules import Role
+from spag_ray.games.taboo.expert import Habits
 from spag_ray.weights.snapshot import LocalSnapshot
 from tests.support.decks import cards_of
 from tests.support.policies import GREEDY, PROMPT, snapshot_of
+from tests.support.taboo import expert_of
 
-VIEW = GameView(Role.ATTACKER, "river", (), 4)
+VIEW = GameView(Role.ATTACKER, (), "river")
 CARDS = cards_of({"river": ["water", "boat"], "piano": ["music", "keys"], "tiger": ["stripes"]})
 
 
@@ -28,7 +29,7 @@ def policy(request: pytest.FixtureRequest, tiny_model: Path) -> Any:
         return request.getfixturevalue("vllm_policy")
     if request.param == "transformers":
         return TransformersPolicy(str(tiny_model), max_model_len=512)
-    return ScriptedPolicy(CARDS, encode=lambda text: [*(3 + ord(letter) % 40 for letter in text[:10]), 2])
+    return expert_of(CARDS, lambda text: [*(3 + ord(letter) % 40 for letter in text[:10]), 2])
 
 
 @pytest.fixture(params=["vllm", "transformers"])
@@ -276,7 +277,7 @@ def test_a_snapshot_with_tensors_missing_is_refused(loop: Any, tiny_model: Path)
 
 
 def test_the_scripted_expert_says_so_when_it_is_asked_for_what_it_has_not(loop: Any) -> None:
-    expert = ScriptedPolicy(CARDS, encode=lambda text: [3])
+    expert = expert_of(CARDS, lambda text: [3])
     with pytest.raises(EngineError, match="no probabilities"):
         loop.run(expert.score([((1,), (2,))]))
     with pytest.raises(EngineError, match="no weights"):
@@ -284,9 +285,9 @@ def test_the_scripted_expert_says_so_when_it_is_asked_for_what_it_has_not(loop: 
 
 
 def test_the_scripted_expert_hints_without_the_word_and_guesses_it(loop: Any) -> None:
-    expert = ScriptedPolicy(CARDS, encode=lambda text: [3], habits=Habits(waits=0.0))
+    expert = expert_of(CARDS, lambda text: [3], Habits(waits=0.0), max_turns=4)
     hint = expert.reply(VIEW, "a")
     assert "river" not in hint
     assert any(clue in hint for clue in CARDS["river"].clues)
-    heard = GameView(Role.DEFENDER, None, ((Role.ATTACKER, "It goes with water and boat."),), 4)
+    heard = GameView(Role.DEFENDER, ((Role.ATTACKER, "It goes with water and boat."),), "river")
     assert expert.reply(heard, "a") == "I know the word! It is `river`!"

@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from actors import expert_lines
 from actors.policy import GameView
-from actors.scripted_policy import Habits, ScriptedPolicy
+from actors.scripted_policy import ScriptedPolicy
 from benchmarks.expert_games import expert_games
-from spag_ray.game.deck_file import Card, Trap
-from spag_ray.game.decks import load_deck
 from spag_ray.game.rules import Role, next_role
+from spag_ray.games.taboo import expert_lines
+from spag_ray.games.taboo.deck_file import Card, Trap
+from spag_ray.games.taboo.decks import load_deck
+from spag_ray.games.taboo.expert import Habits
 from spag_ray.judge import judge_turn
+from tests.support.taboo import expert_of
 
 BUTTER = Card("butter", ("toast", "bread", "cow"), (Trap("What melts on toast?", "Some butter does."),))
 CARDS = {
@@ -21,22 +23,23 @@ CARDS = {
     "river": Card("river", ("water", "bank", "boat", "flows down")),
     "milk": Card("milk", ("cow", "white", "glass", "drink")),
 }
+SECRET = "something that a defender does not read"
 NEVER = Habits(asks=0.0, walks_in=0.0, waits=0.0, last_guess=0.0)
 
 
 def expert(habits: Habits = NEVER, **options: Any) -> ScriptedPolicy:
-    return ScriptedPolicy(CARDS, encode=lambda text: [3], habits=habits, **options)
+    return expert_of(CARDS, lambda text: [3], habits, max_turns=4, **options)
 
 
-def heard(*said: str, max_turns: int = 4) -> GameView:
+def heard(*said: str) -> GameView:
     """What a defender sees: these lines of the attacker, "Hmm." between them."""
     history = [(next_role(index), said[index // 2] if index % 2 == 0 else "Hmm.") for index in range(2 * len(said) - 1)]
-    return GameView(Role.DEFENDER, None, tuple(history), max_turns)
+    return GameView(Role.DEFENDER, tuple(history), SECRET)
 
 
 def attacking(word: str, *said: str) -> GameView:
     history = [(role, text) for text in said for role, text in ((Role.ATTACKER, text), (Role.DEFENDER, "Hmm."))]
-    return GameView(Role.ATTACKER, word, tuple(history), 4)
+    return GameView(Role.ATTACKER, tuple(history), word)
 
 
 def test_at_least_sixty_sentences_hint_with_one_or_two_clues() -> None:
@@ -89,8 +92,8 @@ def test_a_claim_is_worded_as_the_prompt_file_has_it() -> None:
 
 def test_the_last_turn_is_sometimes_a_guess() -> None:
     sure = expert(Habits(waits=0.0, last_guess=1.0))
-    assert "know the word" in sure.reply(heard("Cow.", max_turns=1))
-    assert "know the word" not in sure.reply(heard("Cow.", max_turns=2))
+    assert "know the word" in sure.reply(heard("Cow.", "Cow.", "Cow.", "Cow."))
+    assert "know the word" not in sure.reply(heard("Cow.", "Cow.", "Cow."))
 
 
 @pytest.mark.parametrize("seed", [0, 1])

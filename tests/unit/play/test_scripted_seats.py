@@ -10,14 +10,14 @@ import pytest
 from actors.arena import GameTask, Player, Rules, play_game
 from actors.policy import GameView, Request, Sampling
 from actors.pool import EnginePool
-from actors.scripted_policy import ScriptedSeats
+from actors.scripted_policy import ScriptedPolicy
 from spag_ray.errors import EngineError
-from spag_ray.game.game_renderer import game_renderer
+from spag_ray.game.renderer import game_renderer
 from spag_ray.game.rules import Role
 from spag_ray.games.kuhn import KuhnPoker
 from tests.support.families import tokenizer_of
 
-VIEW = GameView(Role.DEFENDER, None, ((Role.ATTACKER, "bet"),), 2, "KJ")
+VIEW = GameView(Role.DEFENDER, ((Role.ATTACKER, "bet"),), "KJ")
 
 
 class Told(KuhnPoker):
@@ -27,8 +27,8 @@ class Told(KuhnPoker):
         return f"{seat} {list(history)} {scenario} {rng.random():.6f}"
 
 
-def seats(game: Any, **options: Any) -> ScriptedSeats:
-    return ScriptedSeats(game, lambda text: [*map(ord, text)], **options)
+def seats(game: Any, **options: Any) -> ScriptedPolicy:
+    return ScriptedPolicy(game, lambda text: [*map(ord, text)], **options)
 
 
 def test_the_game_is_asked_for_the_seat_the_texts_and_the_scenario() -> None:
@@ -45,7 +45,7 @@ def test_the_same_request_and_seed_give_the_same_reply_and_others_vary() -> None
 
 def test_a_reply_comes_as_the_tokens_of_the_renderer(loop: Any) -> None:
     renderer = game_renderer(KuhnPoker(), tokenizer_of("chatml"), "lines")
-    policy = ScriptedSeats(KuhnPoker(), renderer.reply_ids)
+    policy = ScriptedPolicy(KuhnPoker(), renderer.reply_ids)
     [answer] = loop.run(policy.generate([Request("g/1", (5,), Sampling(), VIEW)]))
     assert renderer.text_of(answer.token_ids) in ("call", "fold")
     assert answer.token_ids[-1] == renderer.end_ids[0]
@@ -60,18 +60,13 @@ def test_a_game_without_scripted_seats_is_refused() -> None:
         seats(Bare())
 
 
-def test_a_view_of_taboo_is_a_fault_of_the_program() -> None:
-    with pytest.raises(AssertionError, match="tells scripted seats the scenario"):
-        seats(KuhnPoker()).reply(replace(VIEW, scenario=None))
-
-
 def test_whole_games_between_scripted_seats_are_legal_and_decided(loop: Any) -> None:
     game = KuhnPoker()
     renderer = game_renderer(game, tokenizer_of("chatml"), "chat")
     pool = EnginePool("expert")
-    pool.join("expert", ScriptedSeats(game, renderer.reply_ids))
+    pool.join("expert", ScriptedPolicy(game, renderer.reply_ids))
     players = dict.fromkeys(("attacker", "defender"), Player(pool, renderer, Sampling()))
-    rules = Rules(game.max_turns, "", game, "kuhn")
+    rules = Rules(game, "kuhn")
     ends = set()
     for number in range(40):
         task = GameTask(number, game.scenarios()[number % 6], "expert")

@@ -21,11 +21,11 @@ from cluster.schedules.tournament import Entrant, Tournament, check_entrants, en
 from cluster.types import Seat
 from spag_ray.config.loading import parse_config
 from spag_ray.errors import ConfigError, ModelError
-from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import chat_messages
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.results.game_names import GameNames
 from spag_ray.results.matches import Game, Match
+from tests.support.taboo import messages_of
 
 
 @pytest.mark.parametrize(
@@ -228,15 +228,15 @@ def test_a_seat_whose_every_game_was_broken_off_has_a_score_but_none_without_bre
 def test_an_endpoint_reads_what_other_players_read() -> None:
     said = [(Role.ATTACKER, "It flows."), (Role.DEFENDER, "From where?"), (Role.ATTACKER, "From a lake.")]
     template = load_template("chat")
-    messages = chat_messages(template, said, Role.DEFENDER, "river", 4)
+    messages = messages_of(template, said, Role.DEFENDER, "river", 4)
     assert [message["role"] for message in messages] == ["user", "assistant", "user"]
     assert messages[0]["content"].endswith("\n\nIt flows.")
     assert "river" not in str(messages)
-    attacker = chat_messages(template, said[:2], Role.ATTACKER, "river", 4)
+    attacker = messages_of(template, said[:2], Role.ATTACKER, "river", 4)
     assert [message["role"] for message in attacker] == ["user", "assistant", "user"]
     assert "river" in attacker[0]["content"]
     assert attacker[1]["content"] == "It flows."
-    (flat,) = chat_messages(load_template("flat"), said, Role.DEFENDER, "river", 4)
+    (flat,) = messages_of(load_template("flat"), said, Role.DEFENDER, "river", 4)
     assert flat["role"] == "user"
     assert "From a lake." in flat["content"]
 

@@ -362,7 +362,7 @@ def test_a_game_is_kept_when_the_person_agrees_and_once(client: TestClient, serv
     assert game["isKept"]
     step(client, step(client, begun(client, 0, scenario="piano"), "turns", text="a piano"), "keep")
     episodes = list(read_log(server.folder / "episodes" / "visit.log"))
-    assert [(each.number, each.target_word) for each in episodes] == [(0, "river"), (1, "piano")]
+    assert [(each.number, each.scenario) for each in episodes] == [(0, "river"), (1, "piano")]
     with pytest.raises(RunFolderError), keeping(server.folder):
         pass
 

@@ -118,7 +118,7 @@ def test_a_row_has_the_tokens_the_version_and_the_verdict_of_its_turn() -> None:
         )
         assert (row["seat"], row["text"], row["policy"]) == (turn.role, turn.text, "policy")
         assert (row["first_version"], row["last_version"]) == (turn.first_version, turn.last_version) > (0, 0)
-        assert (row["scenario"], row["outcome"]) == (episode.target_word, str(episode.verdict.outcome))
+        assert (row["scenario"], row["outcome"]) == (episode.scenario, str(episode.verdict.outcome))
         assert (row["end_reason"], row["deciding_span"]) == (str(episode.verdict.end_reason), episode.verdict.span)
 
 

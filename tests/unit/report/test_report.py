@@ -30,9 +30,9 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.log import read_log
 from spag_ray.episodes.wire import decode
 from spag_ray.errors import InputError, RunFolderError
-from spag_ray.game.referee.judge import judge
 from spag_ray.game.rules import Outcome, Role, next_role
 from spag_ray.game.turn import Turn
+from spag_ray.games.taboo.referee.judge import judge
 from spag_ray.results.evaluations import Evaluation, write_evaluations
 from spag_ray.results.lines import CollapseLine
 from spag_ray.results.matches import Game, Match, write_matches
@@ -84,7 +84,7 @@ def test_every_game_is_on_the_page_with_all_that_its_turns_say(run: Path) -> Non
     assert BLOCK_GAMES < 120
     for place, (game, episode) in enumerate(zip(games, episodes, strict=True)):
         assert index["stages"][index["stage"][place]] == episode.stage
-        assert index["words"][index["word"][place]] == episode.target_word
+        assert index["words"][index["word"][place]] == episode.scenario
         assert index["outcomes"][index["outcome"][place]] == episode.verdict.outcome
         assert game["reason"] == episode.verdict.reason
         assert game["decided"] == episode.verdict.turn

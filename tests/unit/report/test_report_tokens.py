@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from actors.models import load_tokenizer
 from cluster.commands.report import decoder
 from spag_ray.episodes.log import read_log
-from spag_ray.game.prompt_file import PromptTemplate, Wording
+from spag_ray.game.turn import without_thought
+from spag_ray.games.taboo.prompt_file import PromptTemplate, Wording
 from spag_ray.results.report.tokens import Aligner
 from tests.support.report_page import page_of
 from tests.support.report_runs import make_run, write_log
@@ -139,13 +141,16 @@ def test_a_thought_before_the_text_has_no_characters_in_it() -> None:
     tokenizer = byte_level()
     ids = tokenizer.encode("[ow] Is the cow<|end|>").ids
     template = PromptTemplate(style="chat", wordings=(Wording(attacker="", defender=""),), thought="[{thought}]")
-    located = Aligner(decoding(tokenizer), template.public).locate(ids, "Is the cow")
+    located = Aligner(decoding(tokenizer), partial(without_thought, template.marks)).locate(ids, "Is the cow")
     assert located is not None
     assert located.thought == "[ow]"
     assert sum(located.lengths) == len("Is the cow")
     assert not any(located.lengths[:4])
     unended = tokenizer.encode("[ow Is the cow").ids
-    assert Aligner(decoding(tokenizer), template.public).locate(unended, "") == ("[ow Is the cow", [0] * len(unended))
+    assert Aligner(decoding(tokenizer), partial(without_thought, template.marks)).locate(unended, "") == (
+        "[ow Is the cow",
+        [0] * len(unended),
+    )
 
 
 @pytest.mark.parametrize("text", ["Is the cow", "cow", ""])

@@ -244,7 +244,7 @@ def test_a_run_without_its_extra_or_deck_is_one_line(
     of_deck = train(tiny_model, Path("deck"))
     assert "own.yaml:3: 'River'" in run(*of_deck, "-o", "words.deck=own.yaml")
     assert "none of the shipped ones (everyday)" in run(*of_deck, "-o", "words.deck=absent")
-    monkeypatch.setattr("spag_ray.game.decks._DATA_FILE", Path("not") / "installed")
+    monkeypatch.setattr("spag_ray.games.taboo.decks._DATA_FILE", Path("not") / "installed")
     assert extra("textarena") in run(*train(tiny_model, Path("textarena")))
 
 

@@ -17,7 +17,7 @@ from spag_ray.config.loading import check_name, load_config, parse_config, to_ya
 from spag_ray.config.parts import LearnerConfig, Part
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
-from spag_ray.game.prompt_file import load_template
+from spag_ray.games.taboo.prompt_file import load_template
 from tests.support.shipped import SHIPPED
 
 

@@ -24,5 +24,5 @@ def test_the_examples_of_a_docstring_are_true(module: str) -> None:
 
 
 def test_examples_are_found() -> None:
-    assert "spag_ray.game.referee.disguise" in WITH_EXAMPLES
+    assert "spag_ray.games.taboo.referee.disguise" in WITH_EXAMPLES
     assert "cluster.planning.bundles" in WITH_EXAMPLES

@@ -9,7 +9,7 @@ import pytest
 
 from spag_ray.config.loading import parse_config
 from spag_ray.errors import ConfigError
-from spag_ray.game.prompt_file import load_template
+from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.training_data.prompt_randomization import load_varied
 
 JARGON = re.compile(r"Input|tuple|instance of|dictionary|items after|Config\b|\bvalid\b|parse|pydantic|Field", re.I)

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from spag_ray.episodes.formats import read_games, read_samples, read_sft
 from spag_ray.episodes.wire import MAX_PROMPT_TOKENS, decode, encode
 from spag_ray.errors import InputError
-from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import make_renderer
-from spag_ray.game.referee.folding import fold
-from spag_ray.game.referee.judge import judge
 from spag_ray.game.rules import Outcome, Role, next_role
 from spag_ray.game.turn import Turn
+from spag_ray.games.taboo.game import taboo_renderer
+from spag_ray.games.taboo.prompt_file import load_template
+from spag_ray.games.taboo.referee.folding import fold
+from spag_ray.games.taboo.referee.judge import judge
 from tests.support.families import tokenizer_of
 from tests.support.hostile import example, values
 
@@ -127,7 +127,7 @@ def test_a_word_with_regex_characters_is_that_word(word: str) -> None:
 @pytest.mark.parametrize("family", ["smollm2", "llama", "chatml"])
 def test_no_text_of_a_players_opens_or_ends_a_message(family: str) -> None:
     tokenizer = tokenizer_of(family)
-    renderer: Any = make_renderer(load_template("chat"), tokenizer, 5)
+    renderer: Any = taboo_renderer(load_template("chat"), tokenizer, 5)
     special = set(renderer.stop_ids)
     names = [str(token) for token in tokenizer.added_tokens_decoder.values()]
 
@@ -150,7 +150,7 @@ def test_no_text_of_a_players_opens_or_ends_a_message(family: str) -> None:
 @pytest.mark.parametrize("family", ["smollm2", "llama", "chatml"])
 def test_a_framing_token_that_a_player_samples_ends_its_reply_and_opens_nothing(family: str) -> None:
     tokenizer = tokenizer_of(family)
-    renderer: Any = make_renderer(load_template("chat"), tokenizer, 5)
+    renderer: Any = taboo_renderer(load_template("chat"), tokenizer, 5)
     text = renderer.reply_ids("hello there")[:-1]
 
     def turn(turns: list[Turn], role: Role, said: str, ids: tuple[int, ...]) -> Turn:

@@ -17,8 +17,8 @@ from actors.models import load_tokenizer
 from cluster.cli import app
 from cluster.guarded import run_guarded
 from spag_ray.episodes.formats import write_games
-from spag_ray.game.prompt_file import load_template
-from spag_ray.game.prompts import make_renderer
+from spag_ray.games.taboo.game import taboo_renderer
+from spag_ray.games.taboo.prompt_file import load_template
 from tests.support.report_runs import play, write_log
 
 Listen = Callable[..., tuple[int, str]]
@@ -159,7 +159,7 @@ def test_a_prompt_file_of_ones_own_and_its_referee_are_taken(listen: Listen, tin
     _, usual = listen(tmp_path / "games.json")
     _, mine = listen(tmp_path / "games.json", "-o", f"prompts={prompts}")
     assert usual != mine
-    renderer = make_renderer(load_template(str(prompts)), load_tokenizer(str(tiny_model)), 2)
+    renderer = taboo_renderer(load_template(str(prompts)), load_tokenizer(str(tiny_model)), 2)
     assert len(renderer.claim("river").opening_ids) == 3
 
 

@@ -16,8 +16,8 @@ import pytest
 from cluster.tracking.metric_registry import METRICS, NOT_EXPORTED, Metric, updates
 from cluster.tracking.prometheus import Exporter
 from cluster.tracking.recorder import Recorder
-from spag_ray.game.referee.judge import judge
 from spag_ray.game.rules import GAME_ENDS, Outcome, end_of
+from spag_ray.games.taboo.referee.judge import judge
 from spag_ray.results.game_names import GameNames
 from spag_ray.results.lines import (
     LINES,

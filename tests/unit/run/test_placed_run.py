@@ -23,7 +23,7 @@ from cluster.launch.placed_run import training_words, words_of_file
 from cluster.runtime.run_folder import check_can_be_made, note_stop
 from spag_ray.config.loading import parse_config
 from spag_ray.errors import ConfigError, InputError, RunFolderError
-from spag_ray.game.decks import load_deck
+from spag_ray.games.taboo.decks import load_deck
 from spag_ray.host.folder_lease import FolderLease, Heartbeat, held
 from spag_ray.results.report.files import read_files
 

@@ -15,7 +15,7 @@ from spag_ray.config.files import named_paths
 from spag_ray.config.loading import parse_config, to_yaml
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, InputError, RunFolderError
-from spag_ray.game.decks import load_deck
+from spag_ray.games.taboo.decks import load_deck
 
 KUHN = {"name": "kuhn", "share": 0.25, "objective": {"role_weights": "none", "baseline": "scenario", "decay": 1.0}}
 TABOO = {"name": "taboo", "share": 0.75, "max_turns": 4}

@@ -10,8 +10,8 @@ import pytest
 from cluster.launch.placed_run import every_words, needs_cards
 from cluster.planning.plan_checks import check_plan
 from spag_ray.config.loading import load_config
-from spag_ray.game.decks import load_deck
 from spag_ray.games.of_config import by_game
+from spag_ray.games.taboo.decks import load_deck
 from tests.support.shipped import SHIPPED
 from tests.support.shrunk import shrunk
 

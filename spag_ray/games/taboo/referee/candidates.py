@@ -18,10 +18,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spag_ray.game.referee.phrases import BENIGN, FILLER, LEAD, NEGATIVE_LEAD, TALK_GOES_ON
-from spag_ray.game.referee.skeleton import MARK_LETTERS
-from spag_ray.game.referee.word_forms import is_word
 from spag_ray.game.words import STOP_WORDS
+from spag_ray.games.taboo.referee.phrases import BENIGN, FILLER, LEAD, NEGATIVE_LEAD, TALK_GOES_ON
+from spag_ray.games.taboo.referee.skeleton import MARK_LETTERS
+from spag_ray.games.taboo.referee.word_forms import is_word
 
 _MARKS = r".!?;:,\n()\u2014/|&=>\u2192"
 _PIECE = re.compile(rf"(?P<body>(?:(?!\s-+\s)[^{_MARKS}])*)(?P<marks>(?:\s-+\s|[{_MARKS}\s])*)")

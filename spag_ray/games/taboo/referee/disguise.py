@@ -1,6 +1,6 @@
 """A word said in disguise: with look-alikes, broken by decoration, spelled out, or in fragments.
 
-    >>> from spag_ray.game.referee.word_forms import word_forms
+    >>> from spag_ray.games.taboo.referee.word_forms import word_forms
     >>> text = "By the ri**ver**, r1ver, r i v e r"
     >>> start, end = find_disguised(text, word_forms("river"))
     >>> text[start:end]
@@ -27,8 +27,8 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spag_ray.game.referee.skeleton import coarse, coarse_letters, is_mark_letter, letters_of
-from spag_ray.game.referee.word_forms import WordForms, is_in_use, is_whole_word, is_word
+from spag_ray.games.taboo.referee.skeleton import coarse, coarse_letters, is_mark_letter, letters_of
+from spag_ray.games.taboo.referee.word_forms import WordForms, is_in_use, is_whole_word, is_word
 
 _MIN_JOINED = 3  # "U.S." does not spell "us"
 _DIGITS = re.compile(r"\d")

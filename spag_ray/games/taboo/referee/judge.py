@@ -14,10 +14,10 @@ from collections.abc import Callable
 
 from spag_ray.errors import InputError
 from spag_ray.game.end_reason import EndReason
-from spag_ray.game.referee.published import judge_turn as judge_turn_published
-from spag_ray.game.referee.ruling import Ruling
-from spag_ray.game.referee.strict import judge_turn as judge_turn_strict
 from spag_ray.game.rules import History, Outcome, Role, Verdict, next_role
+from spag_ray.games.taboo.referee.published import judge_turn as judge_turn_published
+from spag_ray.games.taboo.referee.ruling import Ruling
+from spag_ray.games.taboo.referee.strict import judge_turn as judge_turn_strict
 
 _REFEREES: dict[str, Callable[[str, Role, str], Ruling | None]] = {
     "published": judge_turn_published,
@@ -50,23 +50,26 @@ def judge_turn(content: str, index: int, target_word: str, rules: str = "strict"
 
     The ruling on a turn does not depend on other turns, so a running game is judged turn by turn.
     """
-    ruling = _referee(rules, target_word)(content, next_role(index), target_word)
+    ruling = ruling_on(content, index, target_word, rules)
     if ruling is None:
         return None
     return Verdict(ruling.outcome, ruling.end_reason, index + 1, ruling.reason, index, ruling.span)
 
 
+def ruling_on(content: str, index: int, target_word: str, rules: str) -> Ruling | None:
+    """The ruling on turn `index` (from 0), if it decides the game."""
+    return _referee(rules, target_word)(content, next_role(index), target_word)
+
+
 def tied(num_turns: int) -> Verdict:
     """The verdict on a game of `num_turns` turns, none of which decided it."""
-    reason = f"no turn of the {num_turns} read decided the game"
-    return Verdict(Outcome.TIED, EndReason.UNDECIDED, num_turns, reason, None, None)
+    ruling = undecided(num_turns)
+    return Verdict(ruling.outcome, ruling.end_reason, num_turns, ruling.reason, None, None)
 
 
-def out_of_room(role: Role, num_turns: int) -> Verdict:
-    """The verdict on a game whose context was full after `num_turns` turns, or a served player's budget, so that `role`
-    could not reply. No player gains, and the game is not trained on."""
-    reason = f"there was no room for the {role}'s reply"
-    return Verdict(Outcome.TIED, EndReason.CONTEXT_FULL, num_turns, reason, None, None)
+def undecided(num_turns: int) -> Ruling:
+    """The ruling on a game of `num_turns` turns, none of which decided it."""
+    return Ruling(Outcome.TIED, EndReason.UNDECIDED, f"no turn of the {num_turns} read decided the game")
 
 
 def _referee(rules: str, target_word: str) -> Callable[[str, Role, str], Ruling | None]:

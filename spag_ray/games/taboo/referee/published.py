@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from spag_ray.game.end_reason import EndReason
-from spag_ray.game.referee.ruling import FoldedText, Ruling
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.games.taboo.referee.ruling import FoldedText, Ruling
 
 _CLAIM = "i know the word! it.{1,8}"
 _GUESS = re.compile(_CLAIM)

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from spag_ray.game.deck_file import Entry, Fault, Trap, read_deck
-from spag_ray.game.referee.judge import judge, judge_turn
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.games.taboo.deck_file import Entry, Fault, Trap, read_deck
+from spag_ray.games.taboo.referee.judge import judge, judge_turn
 
 MIN_CLUES = 10
 MAX_CLUE_WORDS = 3

@@ -12,11 +12,11 @@ import re
 from functools import lru_cache
 
 from spag_ray.game.end_reason import EndReason
-from spag_ray.game.referee.folding import fold
-from spag_ray.game.referee.guess import find_claim, names_word
-from spag_ray.game.referee.ruling import FoldedText, Ruling
-from spag_ray.game.referee.said_word import find_word
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.games.taboo.referee.folding import fold
+from spag_ray.games.taboo.referee.guess import find_claim, names_word
+from spag_ray.games.taboo.referee.ruling import FoldedText, Ruling
+from spag_ray.games.taboo.referee.said_word import find_word
 
 
 def judge_turn(content: str, role: Role, target_word: str) -> Ruling | None:

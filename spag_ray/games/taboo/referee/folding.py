@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from spag_ray.game.referee.ruling import FoldedText
-from spag_ray.game.referee.skeleton import is_invisible
+from spag_ray.games.taboo.referee.ruling import FoldedText
+from spag_ray.games.taboo.referee.skeleton import is_invisible
 
 _SAME_AS = str.maketrans(
     dict.fromkeys("\u2018\u2019\u201b\u02bc\u02b9\u2032\u00b4", "'")

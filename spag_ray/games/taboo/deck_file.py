@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import yaml
 
-from spag_ray.game.referee.skeleton import is_letters
 from spag_ray.game.words import STOP_WORDS
+from spag_ray.games.taboo.referee.skeleton import is_letters
 
 # libyaml's parser, if it is available, is ten times as fast.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -1,6 +1,6 @@
 """Parses a guess: does the defender claim to know the word, and which word does it name?
 
-    >>> from spag_ray.game.referee.folding import fold
+    >>> from spag_ray.games.taboo.referee.folding import fold
     >>> folded = fold("I know the word, it must be a cat!")
     >>> claim = find_claim(folded)
     >>> names_word(folded, claim, "cat").is_right
@@ -23,12 +23,12 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from spag_ray.game.referee.candidates import Candidate, collect
-from spag_ray.game.referee.folding import fold
-from spag_ray.game.referee.phrases import FILLER, LEAD, TALK_GOES_ON
-from spag_ray.game.referee.ruling import FoldedText
-from spag_ray.game.referee.skeleton import without_accents
-from spag_ray.game.referee.word_forms import parts_of, word_forms
+from spag_ray.games.taboo.referee.candidates import Candidate, collect
+from spag_ray.games.taboo.referee.folding import fold
+from spag_ray.games.taboo.referee.phrases import FILLER, LEAD, TALK_GOES_ON
+from spag_ray.games.taboo.referee.ruling import FoldedText
+from spag_ray.games.taboo.referee.skeleton import without_accents
+from spag_ray.games.taboo.referee.word_forms import parts_of, word_forms
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What counts as saying a word: its inflections, found as whole words, and disguises of them.
 
-    >>> from spag_ray.game.referee.folding import fold
+    >>> from spag_ray.games.taboo.referee.folding import fold
     >>> said = find_word("They have *written* books.", fold("They have *written* books."), "write")
     >>> said
     (11, 18)
@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import re
 
-from spag_ray.game.referee.disguise import find_disguised
-from spag_ray.game.referee.ruling import FoldedText
-from spag_ray.game.referee.skeleton import UNSPACED
-from spag_ray.game.referee.word_forms import word_forms
+from spag_ray.games.taboo.referee.disguise import find_disguised
+from spag_ray.games.taboo.referee.ruling import FoldedText
+from spag_ray.games.taboo.referee.skeleton import UNSPACED
+from spag_ray.games.taboo.referee.word_forms import word_forms
 
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 

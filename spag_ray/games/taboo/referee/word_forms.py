@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from spag_ray.errors import InputError
-from spag_ray.game.referee.folding import fold
-from spag_ray.game.referee.skeleton import (
+from spag_ray.game.words import STOP_WORDS
+from spag_ray.games.taboo.referee.folding import fold
+from spag_ray.games.taboo.referee.skeleton import (
     MARK_LETTERS,
     UNSPACED,
     coarse,
@@ -21,7 +22,6 @@ from spag_ray.game.referee.skeleton import (
     letters_of,
     without_accents,
 )
-from spag_ray.game.words import STOP_WORDS
 
 # Between the parts of a compound: "ice cream", "ice-cream", "icecream", "*ice* cream".
 _JOINT = r"[\s\-*_\"'`]{0,6}"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from spag_ray.config.shipped import find_config
 from spag_ray.errors import InputError, extra
-from spag_ray.game.deck_file import Card, read_deck
+from spag_ray.games.taboo.deck_file import Card, read_deck
 
 TEXTARENA = "textarena"
 _DATA_FILE = Path("envs") / "Taboo" / "words.json"

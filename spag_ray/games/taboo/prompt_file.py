@@ -14,9 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from spag_ray.config.faults import first_fault
 from spag_ray.config.shipped import find_config
 from spag_ray.errors import ConfigError
-from spag_ray.game.referee.guess import says_claim
-from spag_ray.game.referee.judge import judge_turn
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.turn import one_line
+from spag_ray.games.taboo.referee.guess import says_claim
+from spag_ray.games.taboo.referee.judge import judge_turn
 from spag_ray.plain_yaml import parse_yaml
 
 
@@ -56,23 +57,10 @@ class PromptTemplate(BaseModel):
         opening, closing = self.thought.split("{thought}")
         return opening, closing
 
-    def public(self, reply: str) -> str:
-        """What of a reply the other player and the referee get: what follows the thought with which it begins. A
-        thought that does not end leaves nothing.
-
-        >>> template = PromptTemplate(style="chat", wordings=[Wording(attacker="", defender="")], thought="({thought})")
-        >>> template.public("(river?) Is it wet?"), template.public("Is it wet (or dry)?"), template.public("(river")
-        ('Is it wet?', 'Is it wet (or dry)?', '')
-        """
-        if self.marks is None or not reply.startswith(self.marks[0]):
-            return reply
-        opening, closing = self.marks
-        return reply[len(opening) :].partition(closing)[2].strip()
-
     def rules(self, role: Role, target_word: str, max_turns: int, wording: int = 0) -> str:
         """The rules one seat reads; only the attacker's contain the target word."""
         text = getattr(self.wordings[wording], role)
-        return _fill(text, target_word if role is Role.ATTACKER else None, max_turns)
+        return filled(text, target_word if role is Role.ATTACKER else None, max_turns)
 
     def spoken_line(self, role: Role, text: str) -> str:
         """A turn as one line of the style `lines`, or the line's beginning if the turn has no text yet."""
@@ -81,7 +69,7 @@ class PromptTemplate(BaseModel):
     def instruction(self, role: Role, target_word: str, max_turns: int) -> str:
         if self.instructions is None:
             return ""
-        return _fill(getattr(self.instructions, role), target_word if role is Role.ATTACKER else None, max_turns)
+        return filled(getattr(self.instructions, role), target_word if role is Role.ATTACKER else None, max_turns)
 
 
 def load_template(name: str) -> PromptTemplate:
@@ -149,11 +137,7 @@ def check_guesses(prompts: str, words: Iterable[str], rules: str) -> None:
             )
 
 
-def one_line(text: str) -> str:
-    """The same words with single spaces between them."""
-    return " ".join(text.split())
-
-
-def _fill(text: str, target_word: str | None, max_turns: int) -> str:
-    filled = text.replace("{max_turns}", str(max_turns))
-    return filled if target_word is None else filled.replace("{target_word}", target_word)
+def filled(text: str, target_word: str | None, max_turns: int) -> str:
+    """A text of a prompt file with these values in place of its braces."""
+    text = text.replace("{max_turns}", str(max_turns))
+    return text if target_word is None else text.replace("{target_word}", target_word)

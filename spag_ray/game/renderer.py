@@ -1,0 +1,215 @@
+"""What a seat reads, as token ids: a game's messages (protocol.py) in one of three styles.
+
+    renderer = game_renderer(KuhnPoker(), tokenizer, "lines")
+    ids = renderer.prompt(turns, Role.ATTACKER, "KJ")
+
+`chat` is the tokenizer's chat template, `lines` has one line per turn, `flat` has everything as one text.
+
+In `chat` and `lines` a prompt extends the seat's last one, if its messages only grow: previous prompt ids + sampled ids
++ the tokenised text between. Otherwise it is rendered anew; a turn always keeps the ids that were read and sampled.
+Texts that join are tokenised as one, so a prompt has the ids of its whole text. A player's own words are encoded as
+plain text: `<|im_end|>` in a reply is eight characters to the model, not the end of a message.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from spag_ray.errors import ConfigError, InputError, ModelError
+from spag_ray.game.protocol import Game, Guessing, Message, SpeaksInLines, marks_of, seat_of
+from spag_ray.game.rules import Role, next_role
+from spag_ray.game.token_frames import ChatFrame, LinesFrame, TokenFrame
+from spag_ray.game.turn import Turn, one_line, without_thought
+from spag_ray.tokens import Tokenizer, holds_a_mark
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of a hidden fact, to be scored or trained on: it begins with `opening_ids`; `word_ids` are the fact and
+    the mark that closes it, the last `num_closing` of them. After the first `num_deciding` tokens it is a claim to a
+    referee."""
+
+    opening_ids: tuple[int, ...]
+    word_ids: tuple[int, ...]
+    num_deciding: int
+    num_closing: int = 1
+
+    @property
+    def named_ids(self) -> tuple[int, ...]:
+        """The fact without the mark."""
+        return self.word_ids[: len(self.word_ids) - self.num_closing]
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """A word as tokens of a reply: at its `start` (small or capital), or `later`, after a space."""
+
+    start: tuple[tuple[int, ...], ...]
+    later: tuple[tuple[int, ...], ...]
+
+
+def game_renderer(game: Game, tokenizer: Tokenizer, style: str) -> Renderer:
+    """The renderer of a style, `chat`, `lines` or `flat`."""
+    return _STYLES[style](game, tokenizer)
+
+
+def checked_messages(game: Game, seat: int, history: Sequence[str], scenario: str) -> list[Message]:
+    """The game's messages for a seat. Raises InputError unless they begin and end with the user's and alternate, and
+    those of the assistant are the seat's own turns."""
+    messages = list(game.messages(seat, history, scenario))
+    name = f"{type(game).__name__}.messages(seat={seat}, history of {len(history)} turns, {scenario!r})"
+    expected = ["user", "assistant"] * len(messages)
+    if len(messages) % 2 == 0 or [each.get("role") for each in messages] != expected[: len(messages)]:
+        raise InputError(f"{name}: messages must be of user, assistant, user, ..., and end with one of the user")
+    if not all(isinstance(each.get("content"), str) for each in messages):
+        raise InputError(f"{name}: every message needs a text as its content")
+    said = [each["content"] for each in messages[1::2]]
+    own = [text for index, text in enumerate(history) if index % 2 == seat]
+    if said != own[len(own) - len(said) :]:
+        raise InputError(f"{name}: the assistant's messages must be the seat's own turns, the last ones, in order")
+    return messages
+
+
+class Renderer(TokenFrame):
+    """A pure function of the turns so far. Comes before the style's frame among the bases.
+
+    `end_ids` are the regular end of a reply. Sampling stops at any of `stop_ids`, so a player cannot open another
+    message. `usual_ends`: those of them that models use and that add no text to a reply."""
+
+    def __init__(self, game: Game, tokenizer: Tokenizer) -> None:
+        super().__init__(tokenizer)
+        self.game = game
+        self._marks = marks_of(game)
+
+    def prompt(self, turns: Sequence[Turn], role: Role, scenario: str) -> tuple[int, ...]:
+        """What a seat reads before its next turn."""
+        assert next_role(len(turns)) is role, "it is the other player's turn"
+        seat, texts = seat_of(role), [self._heard(turn.text) for turn in turns]
+        messages = checked_messages(self.game, seat, texts, scenario)
+        own = len(turns) - 2  # the seat's previous turn
+        if own >= 0 and len(messages) > 1:
+            before = checked_messages(self.game, seat, texts[:own], scenario)
+            if messages[:-2] == before and messages[-2]["content"] == texts[own]:
+                return self._continued(self._without_thought(turns[own]), messages[-1]["content"], seat)
+        return self._rendered([each["content"] for each in messages], seat)
+
+    def _heard(self, text: str) -> str:
+        return text
+
+    def _continued(self, turn: Turn, heard: str, seat: int) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    def _rendered(self, contents: Sequence[str], seat: int) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    def claim(self, fact: str) -> Claim:
+        """The claim that names this fact, in pieces. Raises ModelError if the pieces' tokens differ from those of the
+        whole claim, because no player would sample the scored tokens then; ConfigError if nobody guesses in the
+        game."""
+        game = self.game
+        if not isinstance(game, Guessing):
+            raise ConfigError(f"{type(game).__name__} has no claims; only a game with a hidden fact has (`Guessing`)")
+        opening, closing = f"{self.lead}{game.claim}".split("{word}")
+        before = " " * (len(opening) - len(opening.rstrip(" ")))  # a space belongs to the fact's first token
+        opening_ids = self._said(opening.rstrip(" "))
+        closing_ids = self._plain(closing, follows=True)
+        word_ids = self._plain(before + fact, follows=True) + closing_ids
+        whole = opening + fact + closing
+        if opening_ids + word_ids != self._said(whole) or holds_a_mark(self.tokenizer, whole):
+            raise ModelError(
+                f"the tokenizer joins {fact!r} to the text beside it in the claim {game.claim!r}, so no "
+                "player would sample these tokens; choose another `claim` in the prompt file"
+            )
+        head, found, _ = opening.partition(game.claims_from)
+        deciding = self._said(head + found)
+        is_piece = bool(found) and opening_ids[: len(deciding)] == deciding
+        num_deciding = len(deciding) if is_piece else len(opening_ids)
+        return Claim(opening_ids, word_ids, num_deciding, len(closing_ids))
+
+    def spoken(self, word: str) -> Spoken:
+        """The tokens that would say this word in a reply."""
+        start = dict.fromkeys((self._said(self.lead + word), self._said(self.lead + word.capitalize())))
+        return Spoken(tuple(start), (self._plain(f" {word}", follows=True),))
+
+    def text_of(self, token_ids: Sequence[int]) -> str:
+        """The public text of a reply, without special tokens and outer white space."""
+        return without_thought(self._marks, super().text_of(token_ids))
+
+    def _without_thought(self, turn: Turn) -> Turn:
+        """A turn of this seat as it reads it later: its own words if it began with a thought, else unchanged."""
+        if self._marks is None or super().text_of(turn.token_ids) == turn.text:
+            return turn
+        said = self.reply_ids(turn.text)
+        return replace(turn, token_ids=said, logprobs=(0.0,) * len(said))
+
+    def num_private(self, turn: Turn) -> int:
+        """Tokens of a turn before its public text: its thought with both marks, and the white space after it. All of
+        them if the thought does not end; 0 if the turn does not begin with one."""
+        marks, text_of, ids = self._marks, super().text_of, turn.token_ids
+        if marks is None or text_of(ids) == turn.text or not text_of(ids).startswith(marks[0]):
+            return 0
+
+        def after_opening(end: int) -> str:
+            return text_of(ids[:end])[len(marks[0]) :]
+
+        # Bisected, because every look decodes a whole beginning of the turn: both are false up to a token, then true.
+        ends = range(len(ids) + 1)
+        closed = bisect_left(ends, True, key=lambda end: marks[1] in after_opening(end))
+        speaks = bisect_left(ends, True, key=lambda end: bool(after_opening(end).partition(marks[1])[2].strip()))
+        return min(len(ids), max(closed, speaks - 1))
+
+
+class _Chat(Renderer, ChatFrame):
+    """Each seat sees its own turns as the assistant's."""
+
+    def _continued(self, turn: Turn, heard: str, seat: int) -> tuple[int, ...]:
+        return self.after(turn, heard.strip())
+
+    def _rendered(self, contents: Sequence[str], seat: int) -> tuple[int, ...]:
+        return self._dialogue([content.strip() for content in contents])
+
+
+class _Lines(Renderer, LinesFrame):
+    """A reply is one line, or the rest of one that begins with the game's own
+    words (SpeaksInLines). The other player's text is put into one line: it cannot open lines of its own."""
+
+    def __init__(self, game: Game, tokenizer: Tokenizer) -> None:
+        starts = [game.line_start(seat) for seat in (0, 1)] if isinstance(game, SpeaksInLines) else ["", ""]
+        self.lead = " " if all(starts) else ""  # before the frame: it tokenises replies
+        super().__init__(game, tokenizer)
+        self._starts = starts
+
+    def _heard(self, text: str) -> str:
+        return one_line(text)
+
+    def _continued(self, turn: Turn, heard: str, seat: int) -> tuple[int, ...]:
+        return self.after(turn, heard, self._starts[seat])
+
+    def _rendered(self, contents: Sequence[str], seat: int) -> tuple[int, ...]:
+        return self._begin + self._lines(*self._written(contents, seat))
+
+    def _written(self, contents: Sequence[str], seat: int) -> list[str]:
+        own, other = (self._starts[each] + self.lead for each in (seat, 1 - seat))
+        opening, heard = contents[0], []
+        if other and (found := opening.rfind(f"\n{other}")) >= 0:  # a line that was heard ends as a line, rules do not
+            opening, heard = opening[:found], [opening[found + 1 :]]
+        rest = [own + text if place % 2 == 0 else text for place, text in enumerate(contents[1:])]
+        return [opening, *heard, *rest, self._starts[seat]]
+
+    def whole_ids(self, messages: Sequence[Mapping[str, str]], seat: int = 0) -> tuple[int, ...]:
+        return self._begin + self._plain("\n".join(self._written([each["content"] for each in messages], seat)))
+
+
+class _Flat(Renderer):
+    """All messages as one text, after the tokenizer's BOS token if it has one."""
+
+    def _continued(self, turn: Turn, heard: str, seat: int) -> tuple[int, ...]:
+        raise AssertionError("a text of one message is written anew for every turn")
+
+    def _rendered(self, contents: Sequence[str], seat: int) -> tuple[int, ...]:
+        return self.query_ids("\n".join(contents))
+
+
+_STYLES: Mapping[str, type[Renderer]] = {"chat": _Chat, "lines": _Lines, "flat": _Flat}

@@ -1,0 +1,1 @@
+"""Adversarial Taboo: its prompts, decks of cards and referees."""

@@ -1,0 +1,175 @@
+"""Adversarial Taboo: an attacker has the defender say a secret word unawares; the defender tries to name it.
+
+game = TabooGame(load_template("chat"), max_turns=5, referee="strict")
+game.rule(["It purrs.", "A cat!"], "cat").outcome                              the attacker wins
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import random
+from collections.abc import Mapping, Sequence
+
+from spag_ray.errors import ConfigError, InputError
+from spag_ray.game.protocol import SEATS, History, Message, Ruling
+from spag_ray.game.renderer import Renderer, game_renderer
+from spag_ray.game.rules import Role, next_role
+from spag_ray.game.words import STOP_WORDS
+from spag_ray.games.taboo.deck_file import Card
+from spag_ray.games.taboo.decks import load_deck
+from spag_ray.games.taboo.expert import EXPERTS_HABITS, Expert, Habits
+from spag_ray.games.taboo.prompt_file import CLAIMS, PromptTemplate, filled, load_template
+from spag_ray.games.taboo.referee.judge import ruling_on, undecided
+from spag_ray.tokens import Tokenizer
+
+MAX_WORD = 40  # characters of a word that a person chooses
+
+
+class TabooGame:
+    """`template`: the prompt file; `referee`: strict or published; `words`: its scenarios, those of the shipped deck if
+    there are none; `wording`: which of the template's. Raises ConfigError for a wording that is not there."""
+
+    seats = ("attacker", "defender")
+    is_exhaustive = False
+    guesser = 1
+    paid_by_end = True
+    claims_from = CLAIMS
+
+    def __init__(
+        self,
+        template: PromptTemplate | None = None,
+        max_turns: int = 5,
+        referee: str = "strict",
+        words: Sequence[str] = (),
+        wording: int = 0,
+    ) -> None:
+        self.template = load_template("chat") if template is None else template
+        if not 0 <= wording < len(self.template.wordings):
+            raise ConfigError(f"wording {wording} was asked for, but the template has {len(self.template.wordings)}")
+        self.max_turns = max_turns
+        self.variant = referee
+        self._words = tuple(words)
+        self._wording = wording
+        self._cards: Mapping[str, Card] = {}
+        self._habits = EXPERTS_HABITS
+
+    @property
+    def claim(self) -> str:
+        return self.template.claim
+
+    @property
+    def style(self) -> str:
+        return self.template.style
+
+    @property
+    def thought_marks(self) -> tuple[str, str] | None:
+        return self.template.marks
+
+    def scenarios(self) -> Sequence[str]:
+        return self._words or sorted(load_deck("everyday"))
+
+    def fact(self, scenario: str) -> str:
+        """The word itself."""
+        return scenario
+
+    def hidden(self, seat: int, scenario: str) -> Sequence[str]:
+        """What tells the attacker the word; the word alone may stand in the rules by chance."""
+        if seat != self.guesser:
+            return []
+        told = [self.template.wordings[self._wording], self.template.instructions]
+        lines = [line for each in told if each for line in each.attacker.splitlines() if "{target_word}" in line]
+        return [filled(line, scenario, self.max_turns) for line in lines]
+
+    def scenario_of(self, text: str) -> str:
+        """One word, in small letters."""
+        word = text.strip().lower()
+        if len(word.split()) != 1 or len(word) > MAX_WORD or not all(each.isalpha() or each in "-'" for each in word):
+            raise InputError(f"choose one word of letters, of at most {MAX_WORD}; {text[:MAX_WORD]!r} is none")
+        if word in STOP_WORDS or not any(map(str.isalpha, word)):
+            raise InputError(f"{word!r} is said in almost every sentence; choose another word")
+        return word
+
+    def messages(self, seat: int, history: History, scenario: str) -> Sequence[Message]:
+        template, role = self.template, SEATS[seat]
+        if template.style == "flat":
+            said = [(next_role(place), text) for place, text in enumerate(history)]
+            text = flat_text(template, said, role, scenario, self.max_turns, self._wording)
+            return [{"role": "user", "content": text}]
+        texts = list(history)
+        rules = template.rules(role, scenario, self.max_turns, self._wording)
+        if template.style == "lines":
+            texts = [
+                text if place % 2 == seat else template.spoken_line(next_role(place), text)
+                for place, text in enumerate(texts)
+            ]
+            opening = rules + template.separator + template.history_title
+            opening = "\n".join([opening, *texts[:seat]])
+        else:
+            opening = f"{rules.strip()}\n\n{''.join(texts[:seat])}".strip()  # some templates drop outer white space
+        names = ("user", "assistant")
+        contents = [opening, *texts[seat:]]
+        return [{"role": names[place % 2], "content": content} for place, content in enumerate(contents)]
+
+    def line_start(self, seat: int) -> str:
+        return self.template.spoken_line(SEATS[seat], "")
+
+    def rule(self, history: History, scenario: str) -> Ruling | None:
+        last = len(history) - 1
+        ruling = ruling_on(history[last], last, scenario, self.variant)
+        if ruling is not None:
+            return ruling
+        # The published player stops at any claim of a guess, even if the published referee does not count it as one.
+        is_claim = next_role(last) is Role.DEFENDER and "i know the word" in history[last].lower()
+        if len(history) >= 2 * self.max_turns or (self.variant == "published" and is_claim):
+            return undecided(len(history))
+        return None
+
+    def with_cards(self, cards: Mapping[str, Card], habits: Habits = EXPERTS_HABITS) -> TabooGame:
+        """The game whose scripted seats are an expert with these cards."""
+        game = copy.copy(self)
+        game._cards, game._habits = cards, habits
+        vars(game).pop("_expert", None)
+        return game
+
+    @functools.cached_property
+    def _expert(self) -> Expert:
+        return Expert(self._cards, self.claim, self._habits)
+
+    def scripted(self, seat: int, history: History, scenario: str, rng: random.Random) -> str:
+        if seat == self.guesser:
+            return self._expert.defend(history, len(history) >= 2 * self.max_turns - 1, rng)
+        return self._expert.attack(history, scenario, rng)
+
+
+def taboo_renderer(template: PromptTemplate, tokenizer: Tokenizer, max_turns: int, wording: int = 0) -> Renderer:
+    """The renderer of a prompt file."""
+    return game_renderer(TabooGame(template, max_turns, wording=wording), tokenizer, template.style)
+
+
+def query_text(
+    template: PromptTemplate, history: Sequence[Mapping[str, str]], role: Role, target_word: str, max_turns: int
+) -> str:
+    """The prompt of a turn of a game in the published format, for the field "query" of training data."""
+    said = [(Role(turn["role"]), turn["content"]) for turn in history]
+    return flat_text(template, said, role, target_word, max_turns)
+
+
+def flat_text(
+    template: PromptTemplate,
+    said: Sequence[tuple[Role, str]],
+    role: Role,
+    target_word: str,
+    max_turns: int,
+    wording: int = 0,
+) -> str:
+    """The layout `flat`: rules, dialogue and instruction."""
+    pieces = [template.rules(role, target_word, max_turns, wording) + template.separator]
+    if said:
+        pieces.append(template.history_title)
+        for speaker, text in said:
+            pieces.append("\n" + template.line.format(speaker=template.speakers[speaker], text=text))
+    else:
+        pieces.append(template.empty_history)
+    pieces.append(template.separator + template.instruction(role, target_word, max_turns) + "\n")
+    return "".join(pieces)
