@@ -32,7 +32,8 @@ def check_plan(config: RunConfig) -> list[str]:
         if each.game.is_own or (each.game.name == "textarena" and find_spec("textarena") is None):
             unread.append(f"game.name {each.game.full_name}")
             continue
-        num_turns = 2 * game_of(each).max_turns
+        # The prompt file of Taboo may not be on this machine.
+        num_turns = 2 * (each.game.max_turns if each.game.is_taboo else game_of(each).max_turns)
         if fault := room_fault(each, 0, num_turns) or micro_batch_fault(each, 0, num_turns):
             raise ConfigError(fault)
     return unread

@@ -1,9 +1,7 @@
-"""The Game protocol, and Adversarial Taboo: rules, words, decks, prompts, how a game can end.
+"""The Game protocol: what every game has, how it is rendered, checked, and given its scenarios.
 
-The texts of Taboo's prompts are in configs/prompts/.
-
-Tests of other names: deck_file in test_decks.py; game_form in test_conformance.py;
-prompt_file in test_prompts.py; rules, turn in test_game.py; token_frames in test_joined_text.py.
+Tests of other names: game_form in test_conformance.py; renderer in test_game_renderer.py;
+rules, turn in test_game.py; token_frames in test_joined_text.py.
 """
 
 from __future__ import annotations

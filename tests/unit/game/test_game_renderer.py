@@ -234,12 +234,10 @@ def test_earlier_turns_may_be_left_out_but_not_later_ones() -> None:
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_what_only_taboo_has_is_refused(style: str, tokenizer: Any) -> None:
+def test_a_game_without_a_hidden_fact_has_no_claims(style: str, tokenizer: Any) -> None:
     renderer = game_renderer(KuhnPoker(), tokenizer, style)
-    with pytest.raises(ConfigError, match="only Adversarial Taboo has claims"):
+    with pytest.raises(ConfigError, match="KuhnPoker has no claims; only a game with a hidden fact has"):
         renderer.claim("river")
-    with pytest.raises(ConfigError, match="only Adversarial Taboo has words that must not be said"):
-        renderer.spoken("river")
 
 
 def test_a_tokenizer_without_a_chat_template_is_for_lines_only() -> None:

@@ -63,7 +63,7 @@ READS = "import pickle, sys; print(pickle.load(sys.stdin.buffer).game.scripted(1
 
 def test_taboo_has_its_settings() -> None:
     rules = rules_of(load_config("quickstart", ["game.max_turns=3", "game.rules=published"]))
-    assert (rules.max_turns, rules.variant, rules.name, rules.style) == (3, "published", "taboo", "flat")
+    assert (rules.max_turns, rules.variant, rules.name, rules.style) == (3, "published", "taboo", "lines")
     assert isinstance(rules.game, TabooGame)
 
 

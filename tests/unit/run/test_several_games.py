@@ -15,6 +15,7 @@ from spag_ray.config.files import named_paths
 from spag_ray.config.loading import parse_config, to_yaml
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, InputError, RunFolderError
+from spag_ray.game.rules import Role
 from spag_ray.games.taboo.decks import load_deck
 
 KUHN = {"name": "kuhn", "share": 0.25, "objective": {"role_weights": "none", "baseline": "scenario", "decay": 1.0}}
@@ -117,8 +118,8 @@ def test_every_game_has_its_own_words_and_rules(tmp_path: Path) -> None:
     assert sorted(words["kuhn"]) == ["JK", "JQ", "KJ", "KQ", "QJ", "QK"]
     assert words["kuhn"] == held_out["kuhn"], "all that can happen"
     taboo, kuhn = every_rules(two())
-    assert (taboo.name, taboo.max_turns, taboo.game) == ("taboo", 4, None)
-    assert (kuhn.name, kuhn.style) == ("kuhn", "lines")
+    assert (taboo.name, taboo.max_turns, taboo.guesser) == ("taboo", 4, Role.DEFENDER)
+    assert (kuhn.name, kuhn.style, kuhn.guesser) == ("kuhn", "lines", None)
     with pytest.raises(InputError, match="a file has the words of one game, but this configuration has the games"):
         words_of_file(two(), tmp_path / "words.txt")
 
