@@ -23,7 +23,7 @@ from actors.pool import EnginePool, Member
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import EngineError, ModelError
 from spag_ray.game.game_form import out_of_room, verdict_of
-from spag_ray.game.protocol import SEATS, Game, Guessing, HasVariants
+from spag_ray.game.protocol import SEATS, TABOO, Game, Guessing, HasVariants
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role, Verdict, next_role
 from spag_ray.game.turn import Turn
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 class GameTask:
     """A game to be played. `number` orders games and, with `seed`, determines every random draw in it; `attacker` and
     `defender` name players of the arena. `could_have_known`: after a game of a hidden fact, the engine of the seat that
-    guesses scores the fact at each of its turns (Turn.word_logprob). `game`: its name, in an arena with several."""
+    guesses scores the fact at each of its turns (Turn.word_logprob). `game`: its name."""
 
     number: int
     scenario: str
@@ -44,7 +44,7 @@ class GameTask:
     attacker: str = "attacker"
     defender: str = "defender"
     could_have_known: bool = False
-    game: str | None = None
+    game: str = TABOO
 
     @property
     def episode_id(self) -> str:

@@ -29,6 +29,7 @@ from spag_ray.config.loading import load_config
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import ModelError
+from spag_ray.game.protocol import TABOO
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.game.turn import Turn
@@ -150,7 +151,7 @@ def of_games(run: Path, stage: str) -> dict[str, float | None]:
     """Shares of a stage's games against itself."""
     episodes = list(read_log(run / "episodes" / f"eval-{stage}.log"))
     report = held_out_report(episodes)
-    outcomes = Match.of(stage, stage, episodes).outcomes
+    outcomes = Match.of(stage, stage, episodes, TABOO).outcomes
     return {
         "right_guesses": report.right_guesses / report.games,
         "guesses_that_are_right": report.right_share,

@@ -56,7 +56,7 @@ from spag_ray.game.protocol import TABOO
 from spag_ray.game.renderer import game_renderer
 from spag_ray.game.rules import Role, Verdict
 from spag_ray.game.turn import Turn
-from spag_ray.game.words import WordStream
+from spag_ray.game.words import WordsOfGame, WordStream
 from spag_ray.games.taboo.decks import load_deck
 from spag_ray.games.taboo.game import TabooGame
 from spag_ray.games.taboo.referee.judge import judge
@@ -160,7 +160,7 @@ class Plane:
         tokenizer = load_tokenizer(self.model)
         reply = tuple(tokenizer.encode(TALK, add_special_tokens=False)[:TOKENS_PER_TURN])
         assert len(reply) == TOKENS_PER_TURN
-        words = WordStream(sorted(load_deck("everyday")), 0)
+        words = WordStream([WordsOfGame("taboo", 1.0, tuple(sorted(load_deck("everyday"))))], 0)
         self.buffer = (
             ray.remote(BufferActor).options(num_cpus=0, max_concurrency=1024).remote(str(episodes or self.folder.name))
         )

@@ -30,7 +30,7 @@ from cluster.buffer.stream import STAGE
 from cluster.runtime.ray_session import ray_session
 from spag_ray.config.parts import ClusterConfig, StreamConfig
 from spag_ray.episodes.wire import encode
-from spag_ray.game.words import WordStream
+from spag_ray.game.words import WordsOfGame, WordStream
 
 NUM_ENGINES, NUM_ARENAS, NUM_RANKS = 64, 8, 256
 TOKENS_PER_S, TOKENS_PER_TURN, TURNS_PER_GAME = 5_000, 64, 8
@@ -88,7 +88,13 @@ def games_through_buffer() -> tuple[float, float]:
     with tempfile.TemporaryDirectory(prefix="spag_ray-scale-") as folder:
         buffer = ray.remote(BufferActor).options(num_cpus=0, max_concurrency=1024).remote(folder)
         config = StreamConfig(games_per_version=1000, max_lag=40)
-        ray.get(buffer.open_stream.remote(StreamSpec(WordStream(WORDS, 0), config, 0, Opponents(0), {"policy": 0})))
+        ray.get(
+            buffer.open_stream.remote(
+                StreamSpec(
+                    WordStream([WordsOfGame("taboo", 1.0, tuple(WORDS))], 0), config, 0, Opponents(0), {"policy": 0}
+                )
+            )
+        )
         process = psutil.Process(ray.get(buffer.health.remote()).pid)
         model, spent, cpu_before = example_episode(0), 0.0, sum(process.cpu_times()[:2])
         for version in range(BUFFER_GAMES // 1000):

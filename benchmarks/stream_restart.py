@@ -26,7 +26,7 @@ from spag_ray.episodes.wire import encode
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
-from spag_ray.game.words import WordStream
+from spag_ray.game.words import WordsOfGame, WordStream
 
 PER_VERSION = 1000
 WORDS = tuple(f"word{number}" for number in range(1000))
@@ -58,7 +58,12 @@ def measured(folder: Path, num_games: int) -> dict[str, Any]:
 
 
 def a_stream() -> GameStream:
-    return GameStream(WordStream(WORDS, 0), StreamConfig(games_per_version=PER_VERSION, max_lag=1), {"policy": 0}, 0)
+    return GameStream(
+        WordStream([WordsOfGame("taboo", 1.0, tuple(WORDS))], 0),
+        StreamConfig(games_per_version=PER_VERSION, max_lag=1),
+        {"policy": 0},
+        0,
+    )
 
 
 def written(folder: Path, num_games: int) -> dict[str, Any]:

@@ -96,11 +96,11 @@ def stages(folder: Path, game: str, is_both: bool, seed: int) -> list[str]:
     exact = {
         line.stage: line.figures["nash_conv"]
         for line in lines
-        if isinstance(line, ExploitabilityLine) and line.game in (None, game)
+        if isinstance(line, ExploitabilityLine) and line.game == game
     }
-    guesses = {line.stage: line.report for line in lines if isinstance(line, HeldOutLine)} if game == "taboo" else {}
+    guesses = {line.stage: line.report for line in lines if isinstance(line, HeldOutLine) and line.game == game}
     rows = []
-    for match in of_game(read_matches(folder / "matches.json"), game if is_both else None):
+    for match in of_game(read_matches(folder / "matches.json"), game):
         if match.attacker != match.defender:
             continue
         report = guesses.get(str(Stage.evaluation(match.attacker)))

@@ -7,23 +7,21 @@ import time
 from cluster.buffer.buffer_client import Buffer
 from cluster.buffer.replay_buffer import BufferSample
 from cluster.tracking.recorder import Recorder
-from spag_ray.episodes.game_count import GameCount
 from spag_ray.results.lines import BufferLine, GamesLine
 
 EVERY_S = 5.0
 
 
 class BufferMetrics:
-    """Writes lines `games` (per phase, when there are new ones; sums since the run started) and `buffer`. `max_lag` is
-    a stream's. `by_game`: also lines for each game of a phase."""
+    """Writes lines `games` (per phase and game, when there are new ones; sums since the run started) and `buffer`.
+    `max_lag` is a stream's."""
 
-    def __init__(self, buffer: Buffer, recorder: Recorder, max_lag: int, by_game: bool = False) -> None:
+    def __init__(self, buffer: Buffer, recorder: Recorder, max_lag: int) -> None:
         self._buffer = buffer
         self._recorder = recorder
         self._max_lag = max_lag
         self._looked_at = float("-inf")
-        self._by_game = by_game
-        self._games: dict[tuple[str, str | None], int] = {}
+        self._games: dict[tuple[str, str], int] = {}
 
     def sample(self, now: bool = False) -> None:
         """Record a sample. Does nothing if the last one is less than EVERY_S old, unless `now`."""
@@ -31,14 +29,11 @@ class BufferMetrics:
             return
         sample = self._buffer.get(self._buffer.handle.sample.remote())
         self._looked_at = time.monotonic()
-        counts: dict[tuple[str, str | None], GameCount] = {(phase, None): each for phase, each in sample.played.items()}
-        if self._by_game:
-            counts.update(sample.played_by_game.items())
-        for (phase, game), count in counts.items():
+        for (phase, game), count in sample.played.items():
             if self._games.get((phase, game)) != count.num_games:
                 self._games[phase, game] = count.num_games
                 ends = {str(end): num_games for end, num_games in count.ends.items()}
-                self._recorder.record(GamesLine(phase, count.num_turns, count.num_tokens, ends, game))
+                self._recorder.record(GamesLine(phase, game, count.num_turns, count.num_tokens, ends))
         self._recorder.record(self._waiting(sample))
 
     def _waiting(self, sample: BufferSample) -> BufferLine:

@@ -195,18 +195,10 @@ class ReplayBuffer:
 
 @dataclass(frozen=True)
 class BufferSample:
-    """The buffer at one moment. `played_by_game`: {(phase, game): what arrived since its process started}. `waiting`
-    episodes, of which the oldest arrived `oldest_s` ago."""
+    """The buffer at one moment. `played`: {(phase, game): what arrived since its process started}. `waiting` episodes,
+    of which the oldest arrived `oldest_s` ago."""
 
-    played_by_game: Mapping[tuple[str, str], GameCount]
+    played: Mapping[tuple[str, str], GameCount]
     waiting: int
     oldest_s: float
     stream: StreamCounts | None
-
-    @property
-    def played(self) -> dict[str, GameCount]:
-        """{phase: what arrived since its process started}"""
-        found: dict[str, GameCount] = {}
-        for (phase, _), count in self.played_by_game.items():
-            found[phase] = found.get(phase, GameCount()) + count
-        return found

@@ -76,9 +76,9 @@ def _needs(config: RunConfig, trains: bool, has_engines: bool) -> Iterator[Need]
         yield Need("xxhash", "sending weights", whole)
     if trains and config.learner.lora is not None:
         yield Need("peft", "learner.lora", "install peft on it")
-    if any(each.game.is_taboo for each in config.each_game):
+    if any(game.guesses for game in config.games):
         yield from (Need(module, "the referee", whole) for module in _REFEREE)
-    if any(each.game.name == "textarena" for each in config.each_game):
+    if any(game.name == "textarena" for game in config.games):
         yield Need("textarena", "game.name: textarena", "install requirements/textarena.txt on it")
     if trains and config.evaluation.tasks:
         yield Need("lm_eval.evaluator", "evaluation.tasks", "install lm-eval on it")

@@ -33,7 +33,7 @@ from spag_ray.game.protocol import SEATS, Message, Scripted, seat_to_move
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.token_frames import first_difference
 from spag_ray.game.turn import Turn, one_line
-from spag_ray.games.of_config import Scenarios, by_game, game_of, renderer_of
+from spag_ray.games.of_config import Scenarios, game_of, renderer_of
 from spag_ray.games.taboo.prompt_file import check_guesses
 from spag_ray.host.hidden_packages import hidden
 from spag_ray.results.evaluations import task_names
@@ -162,10 +162,10 @@ def check_claims(config: RunConfig, model: str, words: Sequence[str]) -> None:
 
 def check_words(config: RunConfig, *scenarios: Scenarios) -> None:
     """Refuses a prompt file of Taboo whose claim the referee does not accept, and words that cannot be guessed."""
-    for place, each in enumerate(config.each_game):
-        if each.game.is_taboo:
-            words = (word for own in scenarios for word in list(by_game(config, own).values())[place])
-            check_guesses(each.prompts, words, each.game.rules)
+    for game in config.games:
+        if game.guesses:
+            words = (word for own in scenarios for word in own[game.full_name])
+            check_guesses(config.prompts, words, game.rules)
 
 
 def check_tasks(config: RunConfig, model: str) -> None:
@@ -193,10 +193,10 @@ def check_run(config: RunConfig, model: str, words: Scenarios, held_out: Scenari
     the words of the deck."""
     if config.evaluation.tasks:
         os.environ.update(harness_environment(config.evaluation.download))  # set before the imports that read it
-    trained, kept = by_game(config, words).values(), by_game(config, held_out).values()
     check_words(config, words, held_out)
     check_saving(model)
-    for each, own, out in zip(config.each_game, trained, kept, strict=True):
+    for each in config.each_game:
+        own, out = words[each.game.full_name], held_out[each.game.full_name]
         check_model(each, model, [*own, *out])
         if each.listens:
             check_claims(each, model, [*own, *cards])
@@ -345,5 +345,5 @@ def _check_whole(
         raise ModelError(
             f"prompts: {config.prompts}: the tokenizer cuts a game's text in another way than its pieces, near "
             f"{first_difference(tokenizer, prompt, whole)!r}, so a game would not have the tokens that its text has; "
-            f"{'set `prompts: flat`, which is one text, or ' if config.game.is_taboo else ''}use another model"
+            f"{'set `prompts: flat`, which is one text, or ' if config.game.has_prompt_file else ''}use another model"
         )

@@ -33,8 +33,9 @@ from cluster.planning.memory import GIB
 from cluster.runtime.ray_session import ray_session
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ModelError, SpagError
-from spag_ray.games.of_config import Scenarios, by_game
+from spag_ray.games.of_config import Scenarios
 from spag_ray.games.taboo.decks import load_deck
+from spag_ray.results.game_names import told_apart
 
 
 def run_doctor(config: RunConfig, folder: Path, console: Console) -> bool:
@@ -55,12 +56,13 @@ def _results(config: RunConfig, folder: Path) -> Iterator[CheckResult]:
         deck, max_difficulty = config.words.cards_from, config.words.max_difficulty
         cards = load_deck(deck, max_difficulty) if needs_cards(config) else {}
         words, held_out = every_words(config, cards)
-        for (name, own), out in zip(by_game(config, words).items(), by_game(config, held_out).values(), strict=True):
-            which = "" if name is None else f"{name}: "
-            told = f"{which}{len(own)} to train on, {len(out)} held out; read here and sent to the run"
+        for name, own in words.items():
+            which = told_apart(words, f"{name}: ")
+            told = f"{which}{len(own)} to train on, {len(held_out[name])} held out; read here and sent to the run"
             yield CheckResult("words", "pass", told)
     except Exception as error:
-        cards, words, held_out = {}, ["word"], ["word"]
+        cards, words = {}, {name: ["word"] for name in config.game_names}
+        held_out = words
         yield _failed("words", error)
     yield _checked("files", "every file that the configuration names can be read", lambda: check_files(config))
     yield _checked("imports", "what the run needs can be imported here", lambda: check_imports(config))
@@ -92,8 +94,8 @@ def _model_results(
     """The checks that read the model's folder. A fault of the folder that stops several of them is told once."""
 
     def check_prompts() -> None:
-        trained, kept = by_game(config, words).values(), by_game(config, held_out).values()
-        for each, own, out in zip(config.each_game, trained, kept, strict=True):
+        for each in config.each_game:
+            own, out = words[each.game.full_name], held_out[each.game.full_name]
             in_a_process(check_model, each, model, [*own, *out])
             if each.listens:
                 in_a_process(check_claims, each, model, [*own, *cards])

@@ -39,7 +39,8 @@ def run_eval(config: RunConfig, out: Path, console: Console) -> None:
     model = resolve_model(config.model)
     in_a_process(check_tasks, config, model, downloads=config.evaluation.download)
     folder = make_run_folder(out.with_name(out.name + ".run"), config)
-    with placed_run(config, folder, model, ["word"], ["word"], {}) as run:
+    words = {name: ["word"] for name in config.game_names}  # no game is played
+    with placed_run(config, folder, model, words, words, {}) as run:
         evaluating = run.evaluate_only.remote(model, Path(model).name)
         watch_run(run, evaluating, console)
         rows = get(evaluating)

@@ -34,7 +34,8 @@ def run_learn(config: RunConfig, method: str, data: Path, out: Path, console: Co
     if not games and not sft:
         raise InputError(f"{data}: it has no rows, so there is nothing to train on; make some with `spag-ray reward`")
     folder = make_run_folder(out.with_name(out.name + ".run"), config)
-    with placed_run(config, folder, model, ["word"], ["word"], {}) as run:
+    words = {name: ["word"] for name in config.game_names}  # no game is played
+    with placed_run(config, folder, model, words, words, {}) as run:
         learning = run.learn_only.remote("imitation" if imitating else "self_play", games, sft, str(out))
         watch_run(run, learning, console)
         get(learning)

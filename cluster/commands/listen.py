@@ -62,9 +62,12 @@ def run_listen(config: RunConfig, model: str, games: Path, console: Console) -> 
     from actors.models import load_tokenizer, resolve_model
     from actors.transformers_policy import TransformersPolicy
 
-    config = next((each for each in config.each_game if each.game.is_taboo), config)
-    if not config.game.is_taboo:
-        raise InputError(f"listen scores guesses of target words, and game.name {config.game.full_name} has none")
+    of_guesses = next((each for each in config.each_game if each.game.guesses), None)
+    if of_guesses is None:
+        raise InputError(
+            f"listen scores guesses of target words, and game.name {', '.join(config.game_names)} has none"
+        )
+    config = of_guesses
     folder = resolve_model(model)
     heard, num_unscorable = _heard(_games(games, config.game.rules), config, load_tokenizer(folder))
     if not heard:

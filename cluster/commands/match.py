@@ -22,7 +22,6 @@ from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
 from cluster.schedules.tournament import Entrant, check_entrants, entrants_of_run
 from spag_ray.config.run import RunConfig
-from spag_ray.games.of_config import by_game
 from spag_ray.games.taboo.decks import load_deck
 from spag_ray.results.could_have_known import read_held_out
 from spag_ray.results.game_names import names_by_game
@@ -65,8 +64,8 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
         for folder in filter(None, (entrant.folder for entrant in entrants)):
             check_played_in_turn(folder)
     for folder in dict.fromkeys(entrant.folder or model for entrant in entrants):
-        for each, own in zip(config.each_game, by_game(config, held_out).values(), strict=True):
-            in_a_process(check_model, each, folder, own, False)  # nothing is trained
+        for each in config.each_game:
+            in_a_process(check_model, each, folder, held_out[each.game.full_name], False)  # nothing is trained
     for entrant in entrants:
         if entrant.endpoint is not None:
             check_endpoint(entrant.endpoint)

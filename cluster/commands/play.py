@@ -10,7 +10,7 @@ from rich.console import Console
 from actors.models import resolve_model
 from cluster.checks.imports import check_imports
 from cluster.checks.preflight import check_model, check_words, in_a_process
-from cluster.launch.placed_run import needs_cards, placed_run, training_words, watch_run, words_of_file
+from cluster.launch.placed_run import every_words, needs_cards, placed_run, watch_run, words_of_file
 from cluster.planning.placement import with_room_for_engines
 from cluster.runtime.output_files import refuse_existing
 from cluster.runtime.ray_session import get
@@ -33,17 +33,14 @@ def run_play(
     refuse_existing(out)
     check_tracking(config.tracking)
     check_imports(config, trains=False)
-    if words_file:
-        words = words_of_file(config, words_file)
-    else:
-        words = training_words(
-            config, load_deck(config.words.cards_from, config.words.max_difficulty) if needs_cards(config) else {}
-        )[1]
+    cards = load_deck(config.words.cards_from, config.words.max_difficulty) if needs_cards(config) else {}
+    words = words_of_file(config, words_file) if words_file else every_words(config, cards)[1]
     check_words(config, words)
     attacker_model = resolve_model(attacker or config.model)
     defender_model = resolve_model(defender or config.model)
     for model in {attacker_model, defender_model}:
-        in_a_process(check_model, config, model, words, False)  # nothing is trained
+        for each in config.each_game:
+            in_a_process(check_model, each, model, words[each.game.full_name], False)  # nothing is trained
     config = with_room_for_engines(config, len({attacker_model, defender_model}))
     folder = make_run_folder(out.with_name(out.name + ".run"), config)
     with placed_run(config, folder, attacker_model, words, words, {}) as run:

@@ -23,12 +23,11 @@ from cluster.runtime.ray_session import get, is_job, ray_session
 from cluster.runtime.run_folder import make_run_folder, resumed_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import CollapseError, StopRequestedError
-from spag_ray.games.of_config import by_game
 from spag_ray.host.folder_lease import FolderLease, held
 from spag_ray.results.could_have_known import read_held_out
 from spag_ray.results.evaluations import FILE as EVALUATIONS
 from spag_ray.results.evaluations import read_evaluations
-from spag_ray.results.game_names import names_by_game
+from spag_ray.results.game_names import names_by_game, told_apart
 from spag_ray.results.matches import of_game
 
 
@@ -118,9 +117,9 @@ def _advice(config: RunConfig, prepared: Prepared) -> Iterator[str]:
 
 def _splits(config: RunConfig, prepared: Prepared) -> Iterator[str]:
     """What each game is trained and evaluated on."""
-    words, held_out = by_game(config, prepared.words), by_game(config, prepared.held_out)
+    words, held_out = prepared.words, prepared.held_out
     for name, game in names_by_game(config).items():
-        which = "" if name is None else f"{name}: "
+        which = told_apart(words, f"{name}: ")
         if game.is_exhaustive:
             yield f"{which}{len(words[name])} {game.scenarios}, all of them also for evaluation"
         else:

@@ -34,17 +34,18 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, InputError, StopRequestedError
 from spag_ray.game.protocol import ReadsScenarios
 from spag_ray.game.words import read_scenarios, read_words
-from spag_ray.games.of_config import Scenarios, by_game, game_of, scenarios_of
+from spag_ray.games.of_config import Scenarios, game_of, scenarios_of
 from spag_ray.games.taboo.decks import Deck, easy_cards, load_deck, split_words, without_words
 from spag_ray.host.folder_lease import FolderLease, held
+from spag_ray.results.game_names import told_apart
 
 STATUS_WITHIN_S = 5.0
 RUN_SILENT_S = 300.0  # a Run whose process is stopped, or so busy that it is as good as that
 
 
 class Prepared(NamedTuple):
-    """A run's inputs besides its configuration and its folder: a model's folder, words to train on, words held out (of
-    several games, {game: its own}), and the cards of the scripted expert."""
+    """A run's inputs besides its configuration and its folder: a model's folder, words to train on and words held out,
+    and the cards of the scripted expert."""
 
     model: str
     words: Scenarios
@@ -65,9 +66,8 @@ def prepare(config: RunConfig, folder: Path, resume: bool) -> Prepared:
     model = resolve_model(config.model)
     of_run = words, held_out, list(cards)
     check_with_imports(config, partial(check_run, config, model, *of_run), mark_of(config, model, *of_run))
-    kept = zip(config.each_game, by_game(config, held_out).values(), strict=True)
-    of_taboo = [word for each, own in kept if each.game.is_taboo for word in own]
-    return Prepared(model, words, held_out, without_words(cards, of_taboo))
+    kept = [word for game in config.games if game.has_cards for word in held_out[game.full_name]]
+    return Prepared(model, words, held_out, without_words(cards, kept))
 
 
 def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
@@ -118,22 +118,20 @@ def stream_hint(config: RunConfig) -> str | None:
 
 def idle_values(config: RunConfig, words: Scenarios) -> list[str]:
     """The warnings about values that have no effect, or hardly any, in a run on these words."""
-    found = values_without_effect(config, {name: len(own) for name, own in by_game(config, words).items()})
+    found = values_without_effect(config, {name: len(own) for name, own in words.items()})
     return [*found, *filter(None, [few_imitation_steps(config)])]
 
 
 def every_words(config: RunConfig, cards: Deck) -> tuple[Scenarios, Scenarios]:
-    """`training_words`; of several games, each as {game: its own}."""
-    if not config.games:
-        return training_words(config, cards)
+    """`training_words` of each game."""
     found = {each.game.full_name: training_words(each, cards) for each in config.each_game}
     return {name: words for name, (words, _) in found.items()}, {name: out for name, (_, out) in found.items()}
 
 
 def training_words(config: RunConfig, cards: Deck) -> tuple[list[str], list[str]]:
-    """(words to train on, words held out), disjoint, a function of the seed. In another game than Taboo, its
-    scenarios."""
-    if not config.game.is_taboo:
+    """(words to train on, words held out) of a configuration of one game, disjoint, a function of the seed. In a game
+    without cards, its scenarios."""
+    if not config.game.has_cards:
         return scenarios_of(config, game_of(config))
     if config.words.are_from_cards:
         every, source = sorted(cards), config.words.cards_from
@@ -157,15 +155,14 @@ def training_words(config: RunConfig, cards: Deck) -> tuple[list[str], list[str]
     return words[: config.words.num_train], held_out
 
 
-def words_of_file(config: RunConfig, path: Path) -> list[str]:
-    """The words to play from a file with one per line; in another game than Taboo, its scenarios. Raises InputError."""
-    if config.games:
-        names = ", ".join(game.full_name for game in config.games)
+def words_of_file(config: RunConfig, path: Path) -> Scenarios:
+    """The words to play from a file with one per line; in a game without cards, its scenarios. Raises InputError."""
+    if names := told_apart(config.game_names, ", ".join(config.game_names)):
         raise InputError(f"{path}: a file has the words of one game, but this configuration has the games {names}")
-    game = game_of(config)
+    name, game = config.game.full_name, game_of(config)
     if isinstance(game, ReadsScenarios):
-        return read_words(path)
-    return read_scenarios(path, list(game.scenarios()), config.game.full_name)
+        return {name: read_words(path)}
+    return {name: read_scenarios(path, list(game.scenarios()), name)}
 
 
 @contextlib.contextmanager
@@ -273,4 +270,4 @@ def watch_run(
 
 def needs_cards(config: RunConfig) -> bool:
     scripted = config.imitation.enabled and config.imitation.source == "scripted"
-    return any(each.game.is_taboo for each in config.each_game) and (scripted or config.words.are_from_cards)
+    return any(game.has_cards for game in config.games) and (scripted or config.words.are_from_cards)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Container, Mapping, Sequence
+from itertools import chain
 
 from cluster.learning.training_stage import TrainingStage
 from cluster.tracking.recorder import Recorder
@@ -27,8 +28,8 @@ from spag_ray.training_data.unsaid_words import heard_words, merged, unsaid_word
 
 
 class StageSamples:
-    """The samples of one run. `learning`: names of the policies that self-play trains. `renderer`: Taboo's, if the run
-    plays it, because only Taboo's turns get more than what was said."""
+    """The samples of one run. `learning`: names of the policies that self-play trains. `renderer`: that of the game in
+    which words are guessed, if the run plays one, because only its turns get more than what was said."""
 
     def __init__(
         self, config: RunConfig, tokenizer: Tokenizer, renderer: Renderer, learning: set[str], recorder: Recorder
@@ -129,20 +130,17 @@ class StageSamples:
     ) -> list[GameSample]:
         """The samples that `own` makes of each game's episodes with the configuration of this game, in the order of the
         episodes. Raises InputError if there are none, unless there may be none."""
-        if not self._config.games:
-            games = own(self._config, episodes)
-            self._record(games, what, may_be_empty)
-        else:
-            games = []
-            for each in self._config.each_game:
-                name = each.game.full_name
-                found = own(each, [episode for episode in episodes if episode.game == name])
-                self._record(found, what, may_be_empty, name)
-                games += found
-            order = {episode.episode_id: place for place, episode in enumerate(episodes)}
-            games.sort(key=lambda game: order[game.episode_id])
+        found = {
+            each.game.full_name: own(each, [episode for episode in episodes if episode.game == each.game.full_name])
+            for each in self._config.each_game
+        }
+        order = {episode.episode_id: place for place, episode in enumerate(episodes)}
+        games = sorted(chain.from_iterable(found.values()), key=lambda game: order[game.episode_id])
         if not games and not may_be_empty:
             raise nothing_to_learn(what, len(episodes))
+        for name, of_game in found.items():
+            weights = {str(game.role): game.weight for game in of_game if game.role is not None}
+            self._recorder.record(SamplesLine(what, name, sum(bool(game.turns) for game in of_game), weights))
         return games
 
     def _rendered(self, played: Sequence[Episode]) -> Sequence[Episode]:
@@ -190,12 +188,6 @@ class StageSamples:
     def _longest(self) -> int:
         """Tokens of the longest sample that is added to a game."""
         return min(self._config.engine.max_model_len, self._config.learner.microbatch_tokens)
-
-    def _record(self, games: list[GameSample], what: str, may_be_empty: bool, name: str | None = None) -> None:
-        """Nothing of a stage without games: it is an error. `name`: of one of several games."""
-        if games or may_be_empty or name is not None:
-            weights = {str(game.role): game.weight for game in games if game.role is not None}
-            self._recorder.record(SamplesLine(what, sum(bool(game.turns) for game in games), weights, name))
 
 
 def nothing_to_learn(what: str, num_games: int) -> InputError:

@@ -19,7 +19,7 @@ from typing import Any
 from cluster.types import Progress
 from spag_ray.config.run import RunConfig
 from spag_ray.results.evaluations import Evaluation
-from spag_ray.results.game_names import read_names
+from spag_ray.results.game_names import names_of_all, read_names_by_game, told_apart
 from spag_ray.results.lines import (
     OUTCOME_OF_END,
     BufferLine,
@@ -113,11 +113,6 @@ class Learned:
         self.newest, self._learning = at, None
 
 
-def named(title: str, game: str | None) -> str:
-    """A title of all games, or of one of several."""
-    return title if game is None else f"{title}, {game}"
-
-
 def outcomes_of(line: GamesLine) -> Counter[str]:
     """{outcome: games}, summed over the more detailed ends of games in the line."""
     counts: Counter[str] = Counter()
@@ -161,7 +156,8 @@ class RunView:
     def __init__(self, name: str, config: RunConfig | None = None, folder: Path | None = None) -> None:
         self.name = name
         self.config = config
-        self.game = read_names(folder or Path(name), config)
+        self._names = read_names_by_game(folder or Path(name), config)
+        self.game = names_of_all(self._names)
         self.progress: Progress | None = None
         self.end: str | None = None
         self.evaluations: dict[tuple[str, str, str], Evaluation] = {}
@@ -178,8 +174,10 @@ class RunView:
         self.held_out: dict[str, Shares] = {}
         self.restarts: Counter[str] = Counter()
         self.happenings: deque[tuple[float, str]] = deque(maxlen=MAX_HAPPENINGS)
-        self._self_play: dict[str | None, deque[Counter[str]]] = {}  # by game; None: all games together
-        self._games: tuple[float, GamesLine] | None = None  # the newest line, and when it was written
+        self._self_play: dict[str, deque[Counter[str]]] = {}  # by game
+        self._games: dict[str, tuple[float, GamesLine]] = {}  # the newest line of each, and when it was written
+        self._rates: dict[str, tuple[float, float]] = {}  # games and tokens per second, by game
+        self._played: dict[str, PlayLine] = {}  # of the newest stage that was played, by game
         self._is_stream = False
         self._learned = Learned()
 
@@ -198,13 +196,15 @@ class RunView:
 
     @property
     def self_play(self) -> list[Shares]:
-        """Self-play games of the last minute in which games ended: of the run's only game, or of each of several."""
+        """Self-play games of the last minute in which games ended, of each game."""
         shares = []
         for game, sums in self._self_play.items():
-            if game is not None or len(self._self_play) == 1:
-                first, last = sums[0], sums[-1]
-                shares.append(Shares(named("self-play", game), (last - first) or last))
+            first, last = sums[0], sums[-1]
+            shares.append(Shares(self._named("self-play", game), (last - first) or last))
         return shares
+
+    def _named(self, title: str, game: str) -> str:
+        return title + told_apart(self._names, f", {game}")
 
     def learned(self) -> tuple[int, int] | None:
         """(rounds that were trained on and published, all rounds); for a stream, versions."""
@@ -232,8 +232,10 @@ class RunView:
         if line is not None and (words := _HAPPENINGS.get(line.kind)) is not None:
             self.happenings.append((at, words.format_map(line.values())))
         match line:
-            case CollapseLine() | ExploitabilityLine():
+            case CollapseLine():
                 self.happenings.append((at, str(line)))
+            case ExploitabilityLine(game=game):
+                self.happenings.append((at, told_apart(self._names, f"{game}: ") + str(line)))
             case StepLine():
                 self._take_step(line)
             case StreamLine():
@@ -268,13 +270,12 @@ class RunView:
 
     def _take_play(self, line: PlayLine) -> None:
         stage = Stage.parse(line.stage)
-        if line.game is None:
-            self.doing = f"{line.stage}: played"
-            self.games_per_s = line.games_per_s
+        self._played = {name: each for name, each in self._played.items() if each.stage == line.stage}
+        self._played[line.game] = line
+        self.doing = f"{line.stage}: played"
+        self.games_per_s = sum(each.games_per_s for each in self._played.values())
         if stage.phase == "evaluation":
-            if line.game is not None:
-                self.held_out.pop(stage.title, None)  # all games together
-            title = named(stage.title, line.game)
+            title = self._named(stage.title, line.game)
             self.held_out[title] = Shares(title, line.outcomes)
 
     def _take_games(self, line: GamesLine, at: float) -> None:
@@ -285,14 +286,15 @@ class RunView:
             if sums and sums[-1] - outcomes:
                 sums.clear()  # the sums decreased: the buffer was restarted
             sums.append(outcomes)
-        if line.game is not None:
-            return  # a part of the line before it
-        before, self._games = self._games, (at, line)
+        self._rates = {game: rates for game, rates in self._rates.items() if self._games[game][1].phase == line.phase}
+        before, self._games[line.game] = self._games.get(line.game), (at, line)
         if before is None:
             return
         seconds, last = at - before[0], before[1]
         if last.phase != line.phase or line.tokens < last.tokens:
             return
         if 0 < seconds < 60:  # else the lines are too far apart for a rate
-            self.tokens_per_s.append((line.tokens - last.tokens) / seconds)
-            self.games_per_s = (outcomes.total() - outcomes_of(last).total()) / seconds
+            num_new = outcomes.total() - outcomes_of(last).total()
+            self._rates[line.game] = num_new / seconds, (line.tokens - last.tokens) / seconds
+            self.games_per_s, tokens_per_s = map(sum, zip(*self._rates.values(), strict=True))
+            self.tokens_per_s.append(tokens_per_s)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from cluster.types import Progress
 from spag_ray.episodes.game_count import GameCount
-from spag_ray.results.game_names import TABOO_NAMES, GameNames
+from spag_ray.results.game_names import GameNames
 
 MAX_NOTES = 50
 
@@ -18,7 +18,7 @@ class StatusBoard:
     """The board of one run. `version` returns the version of its weights; it is called each time something is shown.
     `game`: the names of its seats."""
 
-    def __init__(self, version: Callable[[], int], game: GameNames = TABOO_NAMES) -> None:
+    def __init__(self, version: Callable[[], int], game: GameNames) -> None:
         self._version = version
         self._game = game
         self._progress = Progress()

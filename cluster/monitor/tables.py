@@ -13,7 +13,7 @@ from cluster.monitor.terminal import plain
 from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.evaluations import PAPER_METRICS, PAPER_SCORES, Evaluation, scale_of, score_text
-from spag_ray.results.game_names import TABOO_NAMES, GameNames
+from spag_ray.results.game_names import GameNames
 from spag_ray.results.lines import HeldOutLine
 from spag_ray.results.matches import Match
 from spag_ray.results.ratings import wilson_interval
@@ -21,7 +21,7 @@ from spag_ray.results.standings import MIN_WORDS, better, largest_group, ratings
 from spag_ray.stages import Stage, order_of
 
 
-def outcome_table(matches: Sequence[Match], game: GameNames = TABOO_NAMES) -> Table:
+def outcome_table(matches: Sequence[Match], game: GameNames) -> Table:
     """Outcomes by stage: per cent of games with 95% Wilson intervals; fits 80 columns."""
     breaches = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
     seats = _seats(game)
@@ -78,7 +78,7 @@ def guess_table(lines: Sequence[HeldOutLine]) -> Table:
     return table
 
 
-def head_to_head_lines(matches: Sequence[Match], game: GameNames = TABOO_NAMES) -> list[str]:
+def head_to_head_lines(matches: Sequence[Match], game: GameNames) -> list[str]:
     """The newest weights' score in each seat against every other player they met, and its mean over both."""
     met = [match for match in matches if match.attacker != match.defender]
     newest = max((name for match in met for name in (match.attacker, match.defender)), key=order_of, default="")
@@ -95,7 +95,7 @@ def head_to_head_lines(matches: Sequence[Match], game: GameNames = TABOO_NAMES) 
     return lines
 
 
-def match_tables(matches: Sequence[Match], names: Sequence[str], game: GameNames = TABOO_NAMES) -> list[Table]:
+def match_tables(matches: Sequence[Match], names: Sequence[str], game: GameNames) -> list[Table]:
     """The first seat's scores against every player of the second, and each player's ratings and shares, with 95%
     intervals."""
     return [_win_table(matches, names, game), _player_table(matches, names, game)]
@@ -153,9 +153,7 @@ def _player_table(matches: Sequence[Match], names: Sequence[str], game: GameName
     return table
 
 
-def comparison_lines(
-    matches: Sequence[Match], names: Sequence[str], against: str | None, game: GameNames = TABOO_NAMES
-) -> list[str]:
+def comparison_lines(matches: Sequence[Match], names: Sequence[str], against: str | None, game: GameNames) -> list[str]:
     """Each player's score against `against`, or against the player before it, if the two met in both seats."""
     met = {(match.attacker, match.defender) for match in matches}
     lines = []

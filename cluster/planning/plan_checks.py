@@ -33,7 +33,7 @@ def check_plan(config: RunConfig) -> list[str]:
             unread.append(f"game.name {each.game.full_name}")
             continue
         # The prompt file of Taboo may not be on this machine.
-        num_turns = 2 * (each.game.max_turns if each.game.is_taboo else game_of(each).max_turns)
+        num_turns = 2 * (each.game.max_turns if each.game.has_prompt_file else game_of(each).max_turns)
         if fault := room_fault(each, 0, num_turns) or micro_batch_fault(each, 0, num_turns):
             raise ConfigError(fault)
     return unread
@@ -89,7 +89,7 @@ def _unread(config: RunConfig) -> Iterator[str]:
         shipped["words.deck"] = (config.words.deck, "decks")
     if config.render == "varied":
         shipped["varied_prompts"] = (config.varied_prompts, "prompts")
-    if not any(each.game.is_taboo for each in config.each_game):
+    if not any(game.has_prompt_file for game in config.games):
         shipped = {"learner.deepspeed": shipped["learner.deepspeed"]}
     for key, (name, folder) in shipped.items():
         if name is None or key in named:

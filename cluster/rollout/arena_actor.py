@@ -107,7 +107,7 @@ class ArenaActor:
 
     async def answer(self, task: GameTask, texts: list[str], seat: Seat) -> tuple[list[str], Verdict | None]:
         """The seat's next turn in a game against a user; see actors.arena.answer."""
-        rules = self._rules(task.game)
+        rules = self._games[task.game]
         return await answer(task, texts, self._player(seat, rules), rules)
 
     async def play(self, tasks: Sequence[GameTask], seats: Mapping[str, Seat], games_in_flight: int) -> int:
@@ -144,24 +144,17 @@ class ArenaActor:
         paced = _Pausable(source, self._may_play)
 
         def play(task: GameTask) -> Coroutine[Any, Any, Episode]:
-            rules = self._rules(task.game)
+            rules = self._games[task.game]
             return play_game(task, players[rules.name], rules)
 
         async for episode in play_all(paced, play, games_in_flight):
             await outbox.put(encode(episode))
         return await outbox.close()
 
-    def _rules(self, game: str | None) -> Rules:
-        """Those of the named game; None: of the only one."""
-        if game is None:
-            (rules,) = self._games.values()
-            return rules
-        return self._games[game]
-
     def _player(self, seat: Seat, rules: Rules) -> Player:
         renderer, game = self._renderer(seat.model, rules), rules.game
         # Engines play every game; a player without a model has its own rules for each.
-        is_of_game = (seat.cards is not None or seat.endpoint is not None) and len(self._games) > 1
+        is_of_game = seat.cards is not None or seat.endpoint is not None
         pool = self._pool(f"{seat.pool} at {rules.name}" if is_of_game else seat.pool, seat.policy)
         if seat.cards is not None:
             scripted = game.with_cards(seat.cards) if isinstance(game, UsesCards) else game

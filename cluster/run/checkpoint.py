@@ -28,6 +28,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.stage_logs import stage_of
 from spag_ray.errors import LeaseLostError, RunFolderError
 from spag_ray.host.whole_files import open_as_folder, sync_file, sync_folder, write_atomically
+from spag_ray.results.former_records import named_state
 from spag_ray.results.matches import Match, change_matches
 from spag_ray.stages import Stage, StageKind
 
@@ -41,7 +42,7 @@ _REPLACED = ".replaced"
 class RunState:
     """Where the loop is, as plain JSON. `order` counts checkpoints. `stage` is the last stage that was trained on (""
     for none). `rounds` and `parts` count finished rounds and versions of a stream. `baselines` and `role_wins` are
-    those of RoleAverages: {role: value} and RoleWindow's text; of several games, {game: that}."""
+    those of RoleAverages: {game: {role: value}} and {game: RoleWindow's text}."""
 
     order: int = 0
     stage: str = ""
@@ -49,7 +50,7 @@ class RunState:
     parts: int = 0
     words: dict[str, Any] | None = None
     baselines: dict[str, Any] | None = None
-    role_wins: str | dict[str, str] = ""
+    role_wins: dict[str, str] = field(default_factory=dict)
     league: dict[str, Any] | None = None
     stream: dict[str, Any] | None = None
     results: list[dict[str, Any]] = field(default_factory=list)
@@ -240,7 +241,7 @@ def _read(path: Path) -> RunState | _Unreadable | None:
         return _Unreadable(f"its format is {written}, this version reads {FORMAT}")
     if unknown := sorted(state.keys() - {each.name for each in fields(RunState)}):
         return _Unreadable(f"its {_STATE} has the unknown key {unknown[0]!r}")
-    return RunState(**state)
+    return RunState(**named_state(state, path.parent.parent))
 
 
 def to_resume(folder: Path, config: CheckpointConfig) -> tuple[Path, RunState] | None:

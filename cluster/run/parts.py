@@ -36,11 +36,11 @@ from cluster.supervision.actor_watch import ActorWatch
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.run import RunConfig
-from spag_ray.game.protocol import TABOO
+from spag_ray.game.protocol import Solved
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role
 from spag_ray.game.words import WordsOfGame, WordStream
-from spag_ray.games.of_config import Scenarios, by_game, renderer_of
+from spag_ray.games.of_config import Scenarios, renderer_of
 from spag_ray.games.taboo.decks import Deck
 from spag_ray.host.folder_lease import FolderLease, Heartbeat
 from spag_ray.results.game_names import names_by_game, names_of_all, write_names
@@ -54,7 +54,7 @@ class RunParts:
     """What Run, Trainer and Recovery use; every other part gets only what it uses itself.
 
     `control` has the lease of the run folder. `words` are trained on; `cards` are the expert's. `watch` covers the
-    arenas and the buffer; engines have heartbeats of their own. `exploitability`: one for each game.
+    arenas and the buffer; engines have heartbeats of their own. `exploitability`: one for each solved game.
     """
 
     config: RunConfig
@@ -99,11 +99,10 @@ def build_parts(
     control, folder = RunControl(lease), lease.folder
     games = {each.name: each.game for each in rules}
     by_name = names_by_game(config, games)
-    names = names_of_all(by_name)
-    status = StatusBoard(lambda: policies[0].version, names)
+    status = StatusBoard(lambda: policies[0].version, names_of_all(by_name))
     write_names(folder, config, games)
     Heartbeat(lease, status.note)  # until this process ends
-    recorder = Recorder(folder, config.tracking, status.note, lease.check, names)
+    recorder = Recorder(folder, config.tracking, status.note, lease.check, by_name)
     restarts = RestartBudget(config.supervision, recorder, status.note)
     reservation = Reservation(config.cluster, reservation_of(folder), status.note, control.check_stop)
 
@@ -111,8 +110,9 @@ def build_parts(
     renderers = {
         each.game.full_name: renderer_of(each, tokenizer, games[each.game.full_name]) for each in config.each_game
     }
-    first = next(iter(renderers.values()))
-    probe = _probe(first, next(iter(by_game(config, held_out).values()))[0])
+    first = config.games[0].full_name
+    guessing = next((game.full_name for game in config.games if game.guesses), first)
+    probe = _probe(renderers[first], held_out[first][0])
     seats = {"policy": tuple(Role)} if config.policies == "shared" else {str(role): (role,) for role in Role}
     policies = [
         LearningPolicy(name, roles, config, folder, model, recorder, probe=probe, reservation=reservation)
@@ -124,7 +124,7 @@ def build_parts(
     buffer = Buffer(_start_buffer(config, lease), folder / "episodes", watch.answer_within_s)
     watch.watch("buffer", buffer.handle, is_restarted=True)
     watch.start()
-    buffer_metrics = BufferMetrics(buffer, recorder, config.stream.max_lag, bool(config.games))
+    buffer_metrics = BufferMetrics(buffer, recorder, config.stream.max_lag)
     arenas = Arenas(config, folder, watch, restarts, rules, buffer=buffer.handle)
     fleet = Fleet(config, folder, arenas, recorder, restarts, reservation, says=status.waits_for)
     publisher = Publisher(config, lease, policies, fleet, arenas)
@@ -176,14 +176,15 @@ def build_parts(
         seating=seating,
         words=_word_stream(config, words, meets_others=league.league.is_open or config.self_play.on_collapse == "mix"),
         cards=cards,
-        samples=StageSamples(config, tokenizer, renderers.get(TABOO, first), learning, recorder),
+        samples=StageSamples(config, tokenizer, renderers[guessing], learning, recorder),
         league=league,
         matches=matches,
         frozen=FrozenOpponents(config, publisher, seating, matches, status),
         collapse=CollapseWatch(config, folder, matches, recorder, status, by_name),
         exploitability=[
-            Exploitability(ground, games[name], renderer, policies, name if config.games else None)
-            for name, renderer in renderers.items()
+            Exploitability(ground, name, game, renderers[name], policies)
+            for name, game in games.items()
+            if isinstance(game, Solved)
         ],
         tasks=TaskEvaluation(ground, lease, policies, restarts),
     )
@@ -191,11 +192,7 @@ def build_parts(
 
 def _word_stream(config: RunConfig, words: Scenarios, meets_others: bool) -> WordStream:
     """Against other players each word comes twice: the learner attacks with it once, and defends once."""
-    shares = [each.share for each in config.games] or [1.0]
-    planned = [
-        WordsOfGame(game, share, tuple(own))
-        for (game, own), share in zip(by_game(config, words).items(), shares, strict=True)
-    ]
+    planned = [WordsOfGame(game.full_name, game.share, tuple(words[game.full_name])) for game in config.games]
     return WordStream(planned, config.seed, attacker_seats=2 if meets_others else 1)
 
 

@@ -27,22 +27,17 @@ class RoleAverages:
         baselines, windows = {}, {}
         for each in config.each_game:
             name, objective = each.game.full_name, each.objective
-            values, wins = state.baselines, state.role_wins
-            if config.games:
-                values, wins = (values or {}).get(name), wins.get(name, "") if isinstance(wins, dict) else ""
             if objective.baseline == "moving":
                 baselines[name] = RoleBaselines(objective.baseline_decay)
-                if values is not None:
+                if (values := (state.baselines or {}).get(name)) is not None:
                     baselines[name].values = {role: values[str(role)] for role in Role}
-            windows[name] = RoleWindow(config.stream.role_weight_window, str(wins))
+            windows[name] = RoleWindow(config.stream.role_weight_window, state.role_wins.get(name, ""))
         return cls(baselines, windows)
 
     def added_to(self, state: RunState) -> RunState:
-        """The state with these. A run of one game writes them without the game's name."""
+        """The state with these."""
         values = {
             name: {str(role): value for role, value in each.values.items()} for name, each in self.baselines.items()
         }
         wins = {name: window.as_text() for name, window in self.windows.items()}
-        if len(wins) > 1:
-            return replace(state, baselines=values or None, role_wins=wins if any(wins.values()) else "")
-        return replace(state, baselines=next(iter(values.values()), None), role_wins=next(iter(wins.values())))
+        return replace(state, baselines=values or None, role_wins=wins if any(wins.values()) else {})

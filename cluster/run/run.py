@@ -105,7 +105,7 @@ class Run(Actor):
             ray.actor.exit_actor()
 
     @actor_method
-    def play_only(self, attacker: str, defender: str, words: Sequence[str]) -> list[dict[str, Any]]:
+    def play_only(self, attacker: str, defender: str, words: Scenarios) -> list[dict[str, Any]]:
         """One game a word between two model folders (which may be the same); games in the published format."""
         with self._ending():
             temperature = self._config.sampling.temperature
@@ -117,7 +117,8 @@ class Run(Actor):
                 self._parts.fleet.start(defender, "defender", "defender", 1)
                 other = self._parts.seating.engines_of("defender", "defender", defender, temperature)
             seats, opponents = {"attacker": seat, "defender": other}, Opponents(self._config.seed)
-            episodes = play_round(self._parts.ground, str(PLAY), list(map(Scenario, words)), seats, opponents)
+            scenarios = [Scenario(word, game) for game, own in words.items() for word in own]
+            episodes = play_round(self._parts.ground, str(PLAY), scenarios, seats, opponents)
             return [episode.as_published() for episode in episodes]
 
     @actor_method

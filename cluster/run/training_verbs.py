@@ -53,7 +53,7 @@ class Trainer:
     def play_expert(self) -> list[Episode]:
         by_game = []
         for each in self._parts.words.games:
-            words = list(self._parts.cards if self.config.of_game(each.game).game.is_taboo else each.words)
+            words = list(self._parts.cards if self.config.of_game(each.game).game.has_cards else each.words)
             random.Random(self.config.seed).shuffle(words)
             by_game.append(words)
         plan = SharePlan([each.share for each in self._parts.words.games])

@@ -14,7 +14,7 @@ from cluster.tracking.recorder import Recorder
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import CollapseError
 from spag_ray.results.collapse import Change, Entropies, Figure, figures_of, judge, read_learned
-from spag_ray.results.game_names import TABOO_NAMES, NamesByGame
+from spag_ray.results.game_names import NamesByGame, names_of_all, told_apart
 from spag_ray.results.lines import CollapseLine
 from spag_ray.results.matches import of_game
 from spag_ray.stages import BASE, IMITATED, Stage
@@ -30,7 +30,7 @@ class CollapseWatch:
         matches: HeldOutMatches,
         recorder: Recorder,
         status: StatusBoard,
-        games: NamesByGame | None = None,
+        games: NamesByGame,
     ) -> None:
         self.mix_share = 0.0
         self._config = config
@@ -38,7 +38,7 @@ class CollapseWatch:
         self._matches = matches
         self._recorder = recorder
         self._status = status
-        self._games = games or {None: TABOO_NAMES}
+        self._games = games
 
     def check(self, stage: Stage) -> None:
         """Judge a stage that has been evaluated, with those before it. Raises CollapseError for a new alarm if the run
@@ -68,15 +68,16 @@ class CollapseWatch:
             )
 
     def _figures(self, stage: str, entropies: Entropies) -> dict[str, Figure]:
-        """The figures of a stage; of several games, each game's with its name before it."""
+        """The figures of a stage: of each game, and of the policies, which play all of them."""
         against, found = self._config.evaluation.against, self._matches.results
-        if (only := self._games.get(None)) is not None:
-            return figures_of(stage, found, against, entropies, only)
-        figures = figures_of(stage, (), (), entropies)
+        figures: dict[str, Figure] = {}
         for game, names in self._games.items():
-            own = figures_of(stage, of_game(found, game), against, {}, names)
-            figures |= {f"{game}: {figure}": value for figure, value in own.items()}
-        return figures
+            own, which = (
+                figures_of(stage, of_game(found, game), against, {}, names),
+                told_apart(self._games, f"{game}: "),
+            )
+            figures |= {f"{which}{figure}": value for figure, value in own.items()}
+        return figures | figures_of(stage, (), (), entropies, names_of_all(self._games))
 
     def _stages(self, stage: Stage) -> list[Stage]:
         """The stages that are compared: the one that self-play starts from, and its rounds up to `stage`."""

@@ -14,7 +14,7 @@ from spag_ray.episodes.stage_logs import name_in
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Role, next_role
 from spag_ray.game.words import Scenario
-from spag_ray.games.of_config import Scenarios, by_game
+from spag_ray.games.of_config import Scenarios
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.results.could_have_known import held_out_report
 from spag_ray.results.lines import HeldOutLine
@@ -23,14 +23,14 @@ from spag_ray.stages import BASE, Stage
 
 
 class HeldOutMatches:
-    """The matches of one run; `results` are those played so far. `held_out`: scenarios, of the run's only game or
-    {game: its own}. Of several games, each plays every match with its own scenarios, and has its own result."""
+    """The matches of one run; `results` are those played so far. Each game plays every match with its own scenarios in
+    `held_out`, and has its own result."""
 
     def __init__(self, ground: Playground, lease: FolderLease, held_out: Scenarios) -> None:
         self.results: list[Match] = []
         self._ground = ground
         self._lease = lease
-        self._held_out = by_game(ground.config, held_out)
+        self._held_out = held_out
 
     def of(self, stage: Stage) -> list[Match]:
         """The match's results, one for each game; none if it has not been played."""
@@ -55,11 +55,12 @@ class HeldOutMatches:
         opponents, scored = Opponents(config.seed), config.evaluation.could_have_known
         episodes = play_round(self._ground, name, scenarios, seats, opponents, scored)
         new = []
-        for game, each in zip(self._held_out, config.each_game, strict=True):
-            own = [episode for episode in episodes if game in (None, episode.game)]
-            if each.game.is_taboo:  # guesses and traps
-                self._ground.recorder.record(HeldOutLine(name, self._ground.version, held_out_report(own)))
-            new.append(Match.of(*stage.seats, own, game))
+        for game in config.games:
+            own = [episode for episode in episodes if episode.game == game.full_name]
+            if game.guesses:
+                report = held_out_report(own)
+                self._ground.recorder.record(HeldOutLine(name, game.full_name, self._ground.version, report))
+            new.append(Match.of(*stage.seats, own, game.full_name))
         for role, name, seat in zip(Role, stage.seats, (attacker, defender), strict=True):
             self._warn_of_unsaid(episodes, role, name, stage.seats[role is Role.ATTACKER], seat)
         self.results += new

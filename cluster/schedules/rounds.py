@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 
 import ray
 
@@ -33,7 +31,7 @@ def play_round(
     """Play one game per scenario; returns the judged episodes in this order. Games that a previous attempt played are
     taken from the log. `opponents`: the seats of each game; `could_have_known` as in GameTask, in games that have a
     word. Raises RunFolderError when words have changed."""
-    has_words = {game.game.full_name: game.game.is_taboo for game in ground.config.each_game}
+    guessing = {game.full_name for game in ground.config.games if game.guesses}
     all_tasks = [
         GameTask(
             number,
@@ -41,7 +39,7 @@ def play_round(
             stage,
             ground.config.seed,
             *opponents(number),
-            could_have_known=could_have_known and (all(has_words.values()) if game is None else has_words[game]),
+            could_have_known=could_have_known and game in guessing,
             game=game,
         )
         for number, (text, game) in enumerate(scenarios)
@@ -59,24 +57,24 @@ def play_round(
     _play_all(ground, stage, len(all_tasks), tasks, seats)
     seconds = time.perf_counter() - began
     ground.buffer_metrics.sample(now=True)
-    count = ground.buffer.get(ground.buffer.handle.count.remote(stage))
     episodes = [decode(data) for data in ground.buffer.get(ground.buffer.handle.take.remote(stage))]
     now = count_by_game(episode for episode in episodes if episode.number not in there)
     is_sampled = any(seat.cards is None and seat.endpoint is None for seat in seats.values())
-    line = partial(_play_line, ground, stage, seconds, is_sampled)
-    ground.recorder.record(line(count, sum(now.values(), GameCount())))
-    if ground.config.games:
-        for name, of_game in count_by_game(episodes).items():
-            ground.recorder.record(replace(line(of_game, now.get(name, GameCount())), game=name))
+    for name, count in count_by_game(episodes).items():
+        line = _play_line(
+            ground, stage, name, seconds, is_sampled=is_sampled, count=count, now=now.get(name, GameCount())
+        )
+        ground.recorder.record(line)
     return episodes
 
 
 def _play_line(
-    ground: Playground, stage: str, seconds: float, is_sampled: bool, count: GameCount, now: GameCount
+    ground: Playground, stage: str, game: str, seconds: float, *, is_sampled: bool, count: GameCount, now: GameCount
 ) -> PlayLine:
     """`now`: those of the `count` games that this attempt played, in these seconds. `is_sampled`: by engines."""
     return PlayLine(
         stage=stage,
+        game=game,
         version=ground.version,
         games=count.num_games,
         turns=count.num_turns,
@@ -93,7 +91,7 @@ def _play_line(
 
 def dealt(tasks: Sequence[GameTask], num_arenas: int) -> list[list[GameTask]]:
     """The tasks of each arena, in their order: every game in equal parts, because some games take longer."""
-    by_game: dict[str | None, list[GameTask]] = {}
+    by_game: dict[str, list[GameTask]] = {}
     for task in tasks:
         by_game.setdefault(task.game, []).append(task)
     return [

@@ -177,7 +177,7 @@ def _table(config: RunConfig, words: Path | None) -> Table:
     """The words given out are the configuration's held-out ones, which no stage was trained on, or those of a file."""
     game = game_of(config)
     if words is not None:
-        scenarios = words_of_file(config, words)
+        scenarios = words_of_file(config, words)[config.game.full_name]
     else:
         cards = load_deck(config.words.cards_from, config.words.max_difficulty) if needs_cards(config) else {}
         trained, held_out = training_words(config, cards)

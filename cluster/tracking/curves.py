@@ -84,7 +84,7 @@ class Curves:
         if kind is None:
             text = ", ".join(f"{field}: {value}" for field, value in fields.items())
             return self._placed("seconds", (line.kind,), time, line, {line.kind: text})
-        labels = [*_labels(kind, fields), *([line.game] if isinstance(line, OF_GAMES) and line.game else [])]
+        labels = [*_labels(kind, fields), *([line.game] if isinstance(line, OF_GAMES) else [])]
         values: dict[str, float | str] = {
             _name(line.kind, field, *labels): float(value)
             for field, value in fields.items()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from spag_ray.game.rules import GAME_ENDS
-from spag_ray.results.lines import OF_GAMES, Line
+from spag_ray.results.lines import Line
 from spag_ray.stages import Stage
 
 Kind = Literal["counter", "gauge", "histogram"]
@@ -28,8 +28,8 @@ Labels = Mapping[str, str]
 class Metric:
     """`line`: the kind of line that feeds the metric. `value`: a pattern for the names of the values to take from it;
     its named groups become labels. Without a pattern each line counts 1. `is_sum`: the lines hold a running sum, and
-    its increase is counted. `at_start`: label sets that exist from the start, at 0; `taboo_at_start`: more of
-    them, in Adversarial Taboo."""
+    its increase is counted. `at_start`: label sets that exist from the start, at 0, for every game if `game` is a
+    label; `guessing_at_start`: more of them, in a game of guesses."""
 
     kind: Kind
     name: str
@@ -41,7 +41,7 @@ class Metric:
     is_sum: bool = False
     buckets: tuple[float, ...] = ()
     at_start: tuple[Labels, ...] = ()
-    taboo_at_start: tuple[Labels, ...] = ()
+    guessing_at_start: tuple[Labels, ...] = ()
 
     @property
     def exported_name(self) -> str:
@@ -58,11 +58,8 @@ class Update:
 
 
 def updates(line: Line) -> list[Update]:
-    """The updates that a line of metrics.jsonl causes. Values that are not finite are ignored. A line of one of several
-    games causes none: the sums of all games have a line of their own."""
+    """The updates that a line of metrics.jsonl causes. Values that are not finite are ignored."""
     found: list[Update] = []
-    if isinstance(line, OF_GAMES) and line.game is not None:
-        return found
     values = line.values()
     for metric in METRICS:
         if metric.line == line.kind:
@@ -95,7 +92,7 @@ _CAUSES = ("crash", "stuck", "out of memory")
 
 _ENDING = r"(?P<seat>attacker|defender|none) (?P<result>win|breach|tie): (?P<reason>.+)"
 _ONCE: tuple[Labels, ...] = ({},)
-_IN_PHASE: dict[str, Any] = {"labels": ("phase",), "is_sum": True, "at_start": tuple(_PLAYED)}
+_IN_PHASE: dict[str, Any] = {"labels": ("phase", "game"), "is_sum": True, "at_start": tuple(_PLAYED)}
 _POLICY = ("policy",)
 _LEARNS = ("policy", "phase")
 _SHORT_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -126,9 +123,9 @@ METRICS: tuple[Metric, ...] = (
         "finished games; `seat` won or broke the rules, `reason` is why",
         "games",
         _ENDING,
-        labels=("phase", "seat", "result", "reason"),
+        labels=("phase", "game", "seat", "result", "reason"),
         is_sum=True,
-        taboo_at_start=tuple({**phase, **end.labels} for phase in _PLAYED for end in GAME_ENDS),
+        guessing_at_start=tuple({**phase, **end.labels} for phase in _PLAYED for end in GAME_ENDS),
     ),
     _counter("spag_ray_turns_total", "turns", "turns played in finished games", "games", "turns", **_IN_PHASE),
     _counter("spag_ray_tokens_total", "tokens", "tokens sampled in finished games", "games", "tokens", **_IN_PHASE),
@@ -138,7 +135,7 @@ METRICS: tuple[Metric, ...] = (
         "tokens sampled in the newest stage, per GPU of the engines; not on CPUs",
         "play",
         "tokens_per_s_per_gpu",
-        ("phase",),
+        ("phase", "game"),
     ),
     _gauge(
         "spag_ray_stream_gpu_tokens_per_second",
@@ -295,7 +292,7 @@ METRICS: tuple[Metric, ...] = (
         "held-out games: share of guesses that were right",
         "held_out",
         "right_share",
-        ("stage",),
+        ("stage", "game"),
     ),
     _gauge(
         "spag_ray_trap_ratio",
@@ -303,7 +300,7 @@ METRICS: tuple[Metric, ...] = (
         "held-out games: share of attacker wins in which the defender said the word without noticing",
         "held_out",
         "trap_share",
-        ("stage",),
+        ("stage", "game"),
     ),
     _gauge(
         "spag_ray_could_have_known_ratio",
@@ -311,7 +308,7 @@ METRICS: tuple[Metric, ...] = (
         "held-out games: the word's mean probability at the defender's last turn",
         "held_out",
         "could_have_known",
-        ("stage",),
+        ("stage", "game"),
     ),
     _gauge(
         "spag_ray_could_have_known_nats",
@@ -319,7 +316,7 @@ METRICS: tuple[Metric, ...] = (
         "held-out games: mean logarithm of that probability",
         "held_out",
         "could_have_known_nats",
-        ("stage",),
+        ("stage", "game"),
     ),
     # solved games
     _gauge(
@@ -328,7 +325,7 @@ METRICS: tuple[Metric, ...] = (
         "a solved game's figures of the newest stage, such as nash_conv",
         "exploitability",
         "exact (?P<figure>.+)",
-        ("figure",),
+        ("game", "figure"),
     ),
     # collapse
     _counter(
@@ -339,7 +336,7 @@ METRICS: tuple[Metric, ...] = (
         "is_alarm",
         labels=("figure",),
         at_start=tuple({"figure": figure} for figure in ("ties", "breaches")),
-        taboo_at_start=({"figure": "right guesses"},),
+        guessing_at_start=({"figure": "right guesses"},),
     ),
     _gauge(
         "spag_ray_mix_ratio",

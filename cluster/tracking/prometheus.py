@@ -11,7 +11,7 @@ from ray.util import metrics as ray_metrics
 
 from cluster.tracking.metric_registry import METRICS, Metric, Update
 from spag_ray.game.rules import Role
-from spag_ray.results.game_names import TABOO_NAMES, GameNames
+from spag_ray.results.game_names import NamesByGame, names_of_all
 
 
 def rays(metric: Metric) -> Any:
@@ -34,22 +34,26 @@ def in_ascii(text: str) -> str:
 
 
 class Exporter:
-    """The registry's metrics as metrics of Ray, with the label `run`. The label `seat` has the game's names. If a
-    running sum decreases, its source was restarted: only increases from the new value on are counted."""
+    """The registry's metrics as metrics of Ray, with the label `run`. The label `seat` has the names of its game, or
+    names that fit all games. If a running sum decreases, its source was restarted: only increases from the new value on
+    are counted."""
 
-    def __init__(self, run: str, make: Callable[[Metric], Any] = rays, game: GameNames = TABOO_NAMES) -> None:
+    def __init__(self, run: str, games: NamesByGame, make: Callable[[Metric], Any] = rays) -> None:
         self._run = run
-        self._seats = {str(role): game.seat(role) for role in Role}
+        self._games = games
+        self._together = names_of_all(games)
         self._rays = {metric.name: make(metric) for metric in METRICS}
         self._sums: dict[tuple[str, ...], float] = {}
         for metric in METRICS:
-            for labels in (*metric.at_start, *(metric.taboo_at_start if game.has_words else ())):
-                self.take(Update(metric, dict(labels), 0.0))
+            for game, names in games.items():
+                which = {"game": game} if "game" in metric.labels else {}
+                for labels in (*metric.at_start, *(metric.guessing_at_start if names.has_words else ())):
+                    self.take(Update(metric, {**which, **labels}, 0.0))
 
     def take(self, update: Update) -> None:
         metric, tags = update.metric, {**update.labels, "run": self._run}
-        if seat := tags.get("seat"):
-            tags["seat"] = self._seats.get(seat, seat)
+        if (seat := tags.get("seat")) in tuple(Role):
+            tags["seat"] = self._games.get(tags.get("game", ""), self._together).seat(Role(seat))
         tags = {label: in_ascii(value) for label, value in tags.items()}
         if metric.kind == "gauge":
             self._rays[metric.name].set(update.value, tags)

@@ -22,7 +22,7 @@ from cluster.tracking.wandb import WandbRun
 from spag_ray.config.parts import TrackingConfig
 from spag_ray.errors import RunFolderError
 from spag_ray.host.hidden_packages import hidden
-from spag_ray.results.game_names import TABOO_NAMES, GameNames
+from spag_ray.results.game_names import UNKNOWN, NamesByGame
 from spag_ray.results.lines import Line, parse_line
 from spag_ray.results.metric_lines import MetricLines
 
@@ -33,7 +33,7 @@ class Recorder:
     """Appends to metrics.jsonl; each line has `time` (seconds since the epoch), `kind`, and the values. Updates Ray's
     metrics from the line if Ray is running, and passes its curves to TensorBoard and W&B. Thread-safe. If one of these
     two fails, it is dropped, and `note` is called with the reason. `check` raises LeaseLostError if another run holds
-    the folder; then nothing is written."""
+    the folder; then nothing is written. `games`: the names of those that are played."""
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class Recorder:
         tracking: TrackingConfig | None = None,
         note: Callable[[str], None] = lambda text: None,
         check: Callable[[], None] = lambda: None,
-        game: GameNames = TABOO_NAMES,
+        games: NamesByGame = UNKNOWN,
     ) -> None:
         check()
         self._check = check
         self._path = folder / "metrics.jsonl"
         self._lock = threading.Lock()
         self._note = note
-        self._exporter = Exporter(folder.name, game=game) if ray.is_initialized() else None
+        self._exporter = Exporter(folder.name, games) if ray.is_initialized() else None
         self._kept: dict[str | None, deque[str]] = defaultdict(lambda: deque(maxlen=MAX_KEPT))
         self._curves = Curves()
         self._drawers: dict[str, Drawer] = {}

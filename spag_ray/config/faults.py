@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
+from typing import get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import AliasChoices, BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -45,7 +46,10 @@ def first_fault(error: ValidationError, model: type[BaseModel]) -> tuple[str, st
     """(key, what is wrong with it) of the first fault, in one line; an empty key for the whole. `model`: of the
     settings, whose keys are suggested for one that is unknown."""
     fault = error.errors()[0]
-    key = ".".join(str(part) for part in fault["loc"] if part not in (*KINDS_OF_NUMBER, *_KINDS_BESIDE_AUTO))
+    loc = [part for part in fault["loc"] if part not in (*KINDS_OF_NUMBER, *_KINDS_BESIDE_AUTO)]
+    if loc[:2] == ["game", 0]:  # short for a list of one
+        del loc[1]
+    key = ".".join(map(str, loc))
     if fault["type"] == "extra_forbidden":
         known = list(_known_keys(model.model_fields))
         nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
@@ -85,5 +89,8 @@ def _known_keys(fields: Mapping[str, FieldInfo], prefix: str = "") -> Iterator[s
     for name, field in fields.items():
         yield prefix + name
         kind = field.annotation
+        if isinstance(field.validation_alias, AliasChoices):  # its last name is short for a list of one
+            name, kind = str(field.validation_alias.choices[-1]), get_args(kind)[0]
+            yield prefix + name
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from _known_keys(kind.model_fields, f"{prefix}{name}.")

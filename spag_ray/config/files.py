@@ -58,9 +58,8 @@ def named_paths(config: RunConfig) -> dict[str, str]:
     maybe_shipped["learner.deepspeed"] = config.learner.deepspeed or ""
     if config.render == "varied":
         maybe_shipped["varied_prompts"] = config.varied_prompts
-    for number, game in enumerate(config.games or [config.game]):
+    for number, game in enumerate(config.games):
         if game.is_own and (module := game_file(game.name)) is not None:
-            key = f"games.{number}.name" if config.games else "game.name"
-            named[key] = str(package_of(module) or module)
+            named[f"{config.game_keys[number]}.name"] = str(package_of(module) or module)
     named |= {key: path for key, path in maybe_shipped.items() if Path(path).is_file()}
     return {key: path for key, path in named.items() if path}

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from spag_ray.config.objective import ObjectiveConfig
-from spag_ray.config.parts import GameConfig, ImitationConfig, Part, Payoffs, WordsConfig
+from spag_ray.config.parts import ImitationConfig, Part, Payoffs, WordsConfig
+from spag_ray.config.several_games import GameConfig
 
 STYLES = ("chat", "lines")  # of a game's messages (game_renderer.py)
 _WORDS_OF_TABOO = ("source", "deck", "max_difficulty", "max_held_out_difficulty")

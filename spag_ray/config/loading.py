@@ -109,9 +109,14 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
         raise ConfigError(f"-o {override}: write it as key=value, for example -o self_play.rounds=1")
     value = parse_yaml(text, f"-o {key.strip()}")
     *parents, leaf = key.strip().split(".")
+    part: Any = data
     for parent in parents:
-        child = data.setdefault(parent, {})
-        if not isinstance(child, dict):
+        if isinstance(part, list):  # its entries have their places as keys
+            part = part[int(parent)] if parent.isdecimal() and int(parent) < len(part) else None
+        else:
+            part = part.setdefault(parent, {})
+        if not isinstance(part, dict | list):
             raise ConfigError(f"-o {key.strip()}: {parent} is a value, not a group of keys")  # values may be secrets
-        data = child
-    data[leaf] = value
+    if isinstance(part, list):
+        raise ConfigError(f"-o {key.strip()}: {parents[-1]} is a list; name a key of one of its entries")
+    part[leaf] = value

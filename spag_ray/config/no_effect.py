@@ -32,9 +32,9 @@ def check_something_to_do(config: RunConfig) -> None:
         )
 
 
-def values_without_effect(config: RunConfig, num_scenarios: Mapping[str | None, int] | None = None) -> list[str]:
+def values_without_effect(config: RunConfig, num_scenarios: Mapping[str, int] | None = None) -> list[str]:
     """A line for each value that is not its default and has no effect. `num_scenarios`: {game: how many it is trained
-    on}, where they were read; None names the only game."""
+    on}, where they were read."""
     idle = [dict(_idle_keys(each)) for each in config.each_game]
     usual = RunConfig.model_validate({"preset": config.preset})
     found = [
@@ -42,7 +42,7 @@ def values_without_effect(config: RunConfig, num_scenarios: Mapping[str | None, 
         for key in idle[0]
         if all(key in other for other in idle[1:]) and _value(config, key) not in (_value(usual, key), None)
     ]
-    for number, (game, keys) in enumerate(zip(config.games, idle, strict=False)):
+    for number, (game, keys) in enumerate(zip(config.games, idle, strict=True)):
         for name, value in game.objective.model_dump(exclude_none=True).items():
             if f"objective.{name}" in keys and value != _value(usual, f"objective.{name}"):
                 found.append(_line(f"games.{number}.objective.{name}", value, keys[f"objective.{name}"]))
@@ -166,7 +166,7 @@ def _too_large_batches(config: RunConfig) -> Iterator[str]:
         yield f"self_play.batch_games: {self_play.batch_games} is more than {key}, {per_pass}: all of them are one step"
 
 
-def _baselines_of_one(config: RunConfig, num_scenarios: Mapping[str | None, int]) -> Iterator[str]:
+def _baselines_of_one(config: RunConfig, num_scenarios: Mapping[str, int]) -> Iterator[str]:
     """`baseline: scenario` where some scenarios come once in the games of a pass: a game has no other to be compared
     with then."""
     meets_others = config.league.share > 0 or config.self_play.on_collapse == "mix"
@@ -174,10 +174,11 @@ def _baselines_of_one(config: RunConfig, num_scenarios: Mapping[str | None, int]
         return
     is_stream = config.schedule == "stream"
     per_pass = config.stream.games_per_version if is_stream else config.self_play.games_per_round
-    shares = [game.share for game in config.games] or [1.0]
-    for each, share, (name, number) in zip(config.each_game, shares, num_scenarios.items(), strict=False):
-        games, which = round(share * per_pass), "" if name is None else f" of {name}"
-        a_pass = "version" if is_stream else "round"
+    a_pass = "version" if is_stream else "round"
+    for each, game in zip(config.each_game, config.games, strict=True):
+        if (number := num_scenarios.get(game.full_name)) is None:
+            continue
+        games, which = round(game.share * per_pass), f" of {game.full_name}" if len(config.games) > 1 else ""
         if each.objective.baseline != "scenario" or games >= 2 * number:
             continue
         if games <= number:
@@ -188,5 +189,5 @@ def _baselines_of_one(config: RunConfig, num_scenarios: Mapping[str | None, int]
         fewer = f", or set words.num_train to at most {games // 2}" if games > 1 else ""
         yield (
             f"objective.baseline: scenario{which} is that of `mean`{why}; play at least "
-            f"{math.ceil(2 * number / share)} games{fewer}"
+            f"{math.ceil(2 * number / game.share)} games{fewer}"
         )

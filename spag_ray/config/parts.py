@@ -9,9 +9,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 from spag_ray.channels.base import AUTO, CHANNELS, known_or_auto
 from spag_ray.host.addresses import Form, address_fault
 
-RulesName = Literal["strict", "published"]
-
-
 ReplayOrder = Literal["fifo", "recent", "prioritized"]
 
 
@@ -57,41 +54,6 @@ class Payoffs(Part):
                 f"a right guess pays the attacker {guessed:g}, a tie {tied:g}: it would learn to help the defender; "
                 "set the attacker's value of right_guess below that of tie"
             )
-        return self
-
-
-class GameConfig(Part):
-    name: str = Field(
-        "taboo",
-        min_length=1,
-        description="`taboo`, `kuhn`, `textarena`, an entry point of the group spag_ray.games, or a class "
-        "`my_module:MyGame` (docs/games.md); the other keys but `env` are for `taboo`",
-    )
-    env: str | None = Field(None, min_length=1, description="with name: textarena, the environment (TicTacToe-v0)")
-    max_turns: int = Field(5, ge=1, description="turns of each player")
-    rules: RulesName = Field("strict", description="the referee")
-    payoffs: Payoffs = Payoffs()
-
-    @property
-    def is_taboo(self) -> bool:
-        return self.name == "taboo"
-
-    @property
-    def full_name(self) -> str:
-        """The name in records and for `load_game`: that of an environment is `textarena:TicTacToe-v0`."""
-        return self.name if self.env is None else f"{self.name}:{self.env}"
-
-    @property
-    def is_own(self) -> bool:
-        """Whether it is a class of the user's own, not a shipped or an installed game."""
-        return ":" in self.name
-
-    @model_validator(mode="after")
-    def _env_is_of_textarena(self) -> GameConfig:
-        if self.name == "textarena" and self.env is None:
-            raise ValueError("name is textarena, so env has to name one of its environments (TicTacToe-v0)")
-        if self.env is not None and self.name != "textarena":
-            raise ValueError(f"env is {self.env}, but name is {self.name}; set name to textarena, or leave env out")
         return self
 
 

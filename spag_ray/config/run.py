@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import AliasChoices, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from spag_ray.channels.base import AUTO, CHANNELS
 from spag_ray.config.engine import EngineConfig, EngineRange
@@ -16,7 +16,6 @@ from spag_ray.config.opponents import EvaluationConfig, LeagueConfig
 from spag_ray.config.parts import (
     CheckpointConfig,
     ClusterConfig,
-    GameConfig,
     ImitationConfig,
     LearnerConfig,
     ModelShape,
@@ -30,7 +29,7 @@ from spag_ray.config.parts import (
     WordsConfig,
 )
 from spag_ray.config.presets import PUBLISHED, merged
-from spag_ray.config.several_games import SharedGame, check_shares
+from spag_ray.config.several_games import SharedGame, as_dumped, as_list, check_shares, is_short
 from spag_ray.errors import ConfigError
 
 
@@ -61,8 +60,12 @@ class RunConfig(Part):
         description="engines and learners on their own devices, or in turns on the same: one sleeps while the other "
         "works",
     )
-    game: GameConfig = Field(GameConfig(), description="the game, if `games` does not name several")
-    games: tuple[SharedGame, ...] = Field((), description="several games in place of `game`, each with its share")
+    games: tuple[SharedGame, ...] = Field(
+        (SharedGame(share=1),),
+        min_length=1,
+        validation_alias=AliasChoices("games", "game"),
+        description="the games, each with its share; `game` is short for one",
+    )
     words: WordsConfig = WordsConfig()
     sampling: SamplingConfig = SamplingConfig()
     engine: EngineConfig = EngineConfig()
@@ -85,16 +88,16 @@ class RunConfig(Part):
         if not isinstance(data, Mapping):
             return data
         data = translated(data)
-        if data.get("games") and data.get("preset") == "published":
-            raise ValueError("games: preset: published is for the game `taboo` alone; leave one of them out")
-        return merged(PUBLISHED, data) if data.get("preset") == "published" else data
+        if data.get("preset") == "published":
+            if data.get("games"):
+                raise ValueError("games: preset: published is for the game `taboo` alone; leave one of them out")
+            data = merged(PUBLISHED, data)
+        return as_list(data)
 
     @model_serializer(mode="wrap")
-    def _with_one_of_both(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Either `game` or `games`, as in the file that it was read from."""
-        found: dict[str, Any] = dump(self)
-        found.pop("game" if self.games else "games", None)
-        return found
+    def _in_short(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """With `game` in place of `games` where that says the same."""
+        return as_dumped(dump(self), self.games)
 
     @model_validator(mode="after")
     def _check(self) -> RunConfig:
@@ -132,24 +135,40 @@ class RunConfig(Part):
         return self
 
     @property
+    def game(self) -> SharedGame:
+        """The game of a configuration of one, as those of `each_game` are."""
+        (game,) = self.games
+        return game
+
+    @property
+    def game_names(self) -> tuple[str, ...]:
+        """The full names, in the order of `games`."""
+        return tuple(game.full_name for game in self.games)
+
+    @property
+    def game_keys(self) -> tuple[str, ...]:
+        """The key of each game in a dumped configuration."""
+        return ("game",) if is_short(self.games) else tuple(f"games.{place}" for place in range(len(self.games)))
+
+    @property
     def each_game(self) -> tuple[RunConfig, ...]:
         """For each game the configuration of a run of this game alone, with the other settings of this run. So code
         for one game serves runs of several. Settings that only Taboo has do not reach the other games."""
-        return tuple(map(self._of, self.games)) or (self,)
+        return tuple(map(self._of, self.games))
 
     def of_game(self, name: str | None) -> RunConfig:
-        """The configuration of one game, by its full name; None: of the only one. Raises ConfigError that names the
-        games."""
-        by_name = {each.game.full_name: each for each in self.each_game}
-        if name is None and len(by_name) == 1:
-            return self.each_game[0]
-        if name not in by_name:
+        """The configuration of one game, by its full name, which a run of one need not be given. Raises ConfigError
+        that names the games."""
+        names = self.game_names
+        if name is None and len(names) == 1:
+            (name,) = names
+        if name not in names:
             wrong = "" if name is None else f", not {name}"
             raise ConfigError(
-                f"this configuration has the game{'s' * bool(self.games)} {', '.join(by_name)}{wrong}; "
+                f"this configuration has the game{'s' * (len(names) > 1)} {', '.join(names)}{wrong}; "
                 "choose one of them with --game"
             )
-        return by_name[name]
+        return self._of(self.games[names.index(name)])
 
     def _of(self, game: SharedGame) -> RunConfig:
         words, objective, imitation = self.words, self.objective, self.imitation
@@ -157,14 +176,11 @@ class RunConfig(Part):
             words, objective, imitation = without_taboo(words, objective, imitation)
         own = {**objective.model_dump(), **game.objective.model_dump(exclude_none=True)}
         changed = {"words": words, "objective": ObjectiveConfig.model_validate(own), "imitation": imitation}
-        return self.model_copy(update={"game": game.alone, "games": (), **changed})
+        return self.model_copy(update={"games": (game.alone,), **changed})
 
     def _check_games(self) -> None:
         """Refuse games that cannot be combined, and settings that a game cannot have."""
-        if self.games and "game" in self.model_fields_set:
-            raise ValueError("game and games are both set; give one game in game, or several in games")
-        if self.games:
-            check_shares(self.games)
+        check_shares(self.games)
         for each in self.each_game:
             # Settings that only Taboo has are left out for the other games, unless no game can use them.
             parts = each if any(game.is_taboo for game in self.games) else self
@@ -172,7 +188,7 @@ class RunConfig(Part):
                 each.game, parts.words, parts.objective, parts.imitation, self.prompts, self.render, preset=self.preset
             )
             each._check_ties()
-            if self.league.is_scripted and each.game.is_taboo and not self.words.are_from_cards:
+            if self.league.is_scripted and each.game.has_cards and not self.words.are_from_cards:
                 raise ValueError(
                     "league.fixed: the scripted player needs a card for every word, but words.source is a words file; "
                     "set words.source: deck, or take it out"

@@ -1,8 +1,10 @@
-"""Several games in one run: `games`, in place of `game`.
+"""The games of a run: `games`, or, for one without settings of its own beside the run's, `game`.
 
     games:
       - {name: taboo, share: 0.5, max_turns: 4}
       - {name: kuhn, share: 0.5, objective: {baseline: scenario, role_weights: none}}
+
+    game: {name: kuhn}        is short for        games: [{name: kuhn, share: 1}]
 
 `RunConfig.each_game` is the way from here to the rest of the program: one configuration for each game.
 """
@@ -10,12 +12,63 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from spag_ray.config.parts import GameConfig, Part
+from spag_ray.config.parts import Part, Payoffs
+
+
+class GameConfig(Part):
+    name: str = Field(
+        "taboo",
+        min_length=1,
+        description="`taboo`, `kuhn`, `textarena`, an entry point of the group spag_ray.games, or a class "
+        "`my_module:MyGame` (docs/games.md); the other keys but `env` are for `taboo`",
+    )
+    env: str | None = Field(None, min_length=1, description="with name: textarena, the environment (TicTacToe-v0)")
+    max_turns: int = Field(5, ge=1, description="turns of each player")
+    rules: Literal["strict", "published"] = Field("strict", description="the referee")
+    payoffs: Payoffs = Payoffs()
+
+    @property
+    def is_taboo(self) -> bool:
+        """Whether the keys that only Adversarial Taboo has are read. Other code asks for what it needs of a game."""
+        return self.name == "taboo"
+
+    @property
+    def has_cards(self) -> bool:
+        """Whether its scenarios are the words of `words`, and its expert plays by the cards of a deck."""
+        return self.is_taboo
+
+    @property
+    def guesses(self) -> bool:
+        """Whether one seat may claim a hidden word, so that guesses, traps and what could have been known count."""
+        return self.is_taboo
+
+    @property
+    def has_prompt_file(self) -> bool:
+        """Whether `prompts` is a prompt file; the messages of other games are their own."""
+        return self.is_taboo
+
+    @property
+    def full_name(self) -> str:
+        """The name in records and for `load_game`: that of an environment is `textarena:TicTacToe-v0`."""
+        return self.name if self.env is None else f"{self.name}:{self.env}"
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a class of the user's own, not a shipped or an installed game."""
+        return ":" in self.name
+
+    @model_validator(mode="after")
+    def _env_is_of_textarena(self) -> GameConfig:
+        if self.name == "textarena" and self.env is None:
+            raise ValueError("name is textarena, so env has to name one of its environments (TicTacToe-v0)")
+        if self.env is not None and self.name != "textarena":
+            raise ValueError(f"env is {self.env}, but name is {self.name}; set name to textarena, or leave env out")
+        return self
 
 
 class GameObjective(Part):
@@ -36,16 +89,49 @@ class SharedGame(GameConfig):
     objective: GameObjective = Field(GameObjective(), description="what differs from the run's `objective`")
 
     @property
-    def alone(self) -> GameConfig:
-        """The game as a run of this game alone has it."""
-        return GameConfig.model_validate(self.model_dump(include=set(GameConfig.model_fields)))
+    def alone(self) -> SharedGame:
+        """The game as a run of this game alone has it, whose `objective` is this game's."""
+        return self.model_copy(update={"share": 1.0, "objective": GameObjective()})
+
+
+def as_list(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings whose `game` is a list of one game. It keeps its key, so that a fault names what the file has.
+
+    >>> as_list({"game": {"name": "kuhn"}})
+    {'game': [{'name': 'kuhn', 'share': 1.0}]}
+    """
+    if "game" not in data:
+        return data
+    if "games" in data:
+        raise ValueError(
+            "game and games are both set; give one game in game, or several in games (-o games.0.KEY=VALUE changes the "
+            "first of them)"
+        )
+    game = data["game"]
+    if isinstance(game, Mapping):
+        if own := next((key for key in ("share", "objective") if key in game), None):
+            raise ValueError(f"game.{own}: a {own} is for several games; write them as games, or leave it out")
+        game = {**game, "share": 1.0}
+    return {**data, "game": [game]}
+
+
+def is_short(games: Sequence[SharedGame]) -> bool:
+    """Whether `game` says the same as `games`."""
+    return tuple(games) == (games[0].alone,)
+
+
+def as_dumped(dumped: Mapping[str, Any], games: Sequence[SharedGame]) -> dict[str, Any]:
+    """A dumped configuration with `game` in place of `games` where that says the same."""
+    if "games" not in dumped or not is_short(games):
+        return dict(dumped)
+    (game,) = dumped["games"]
+    short = {key: value for key, value in game.items() if key in GameConfig.model_fields}
+    return {("game" if key == "games" else key): short if key == "games" else value for key, value in dumped.items()}
 
 
 def check_shares(games: Sequence[SharedGame]) -> None:
     """Raise ValueError for games that are no list of different games whose shares add up to 1."""
     names = [game.full_name for game in games]
-    if len(games) == 1:
-        raise ValueError(f"games: {names[0]} is alone; write it as game: {{name: {games[0].name}}}")
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"games: {twice} is there twice; give each game once, with its whole share")
     total = math.fsum(game.share for game in games)

@@ -1,6 +1,6 @@
 """Target words: word lists on disk, and the seeded, resumable stream that gives them out to games.
 
->>> stream = WordStream(["river", "cat"], seed=0)
+>>> stream = WordStream([WordsOfGame("taboo", 1.0, ("river", "cat"))], seed=0)
 >>> lease = stream.lease()      # a game is to be played with lease.word
 >>> stream.give_back(lease)     # its arena died: the word is given out again first
 >>> stream.lease() == lease
@@ -110,20 +110,19 @@ def top_words(count: int) -> list[str]:
 
 
 class Scenario(NamedTuple):
-    """What a game begins with: a target word, or another game's scenario. `game`: its name, if there are several."""
+    """What a game begins with: a target word, or another game's scenario. `game`: its name."""
 
     text: str
-    game: str | None = None
+    game: str
 
 
 @dataclass(frozen=True)
 class Lease:
-    """A word given out for one game; `index` counts the words given out and is never used twice. `game`: its name, in
-    a stream of several games."""
+    """A word given out for one game; `index` counts the words given out and is never used twice. `game`: its name."""
 
     word: str
     index: int
-    game: str | None = None
+    game: str
 
     @property
     def scenario(self) -> Scenario:
@@ -131,9 +130,9 @@ class Lease:
 
 
 class WordsOfGame(NamedTuple):
-    """The words, or scenarios, of one of several games. `share`: of the leases."""
+    """The words, or scenarios, of a game. `share`: of the leases."""
 
-    game: str | None
+    game: str
     share: float
     words: tuple[str, ...]
 
@@ -143,17 +142,15 @@ class WordStream:
 
     The word of the lease with index i depends only on the words, the seed and i, not on other leases.
     With `attacker_seats` = n each word comes n times in a row, once for every player that attacks with it.
-    Of several games each gets its share of the leases (SharePlan), and its own words in the order that a stream of this
-    game alone would have.
+    Each game gets its share of the leases (SharePlan), and its own words in the order that a stream of this game alone
+    would have.
     """
 
-    def __init__(self, words: Sequence[str] | Sequence[WordsOfGame], seed: int, attacker_seats: int = 1) -> None:
-        self._games = tuple(each for each in words if isinstance(each, WordsOfGame))
-        if not self._games:
-            self._games = (WordsOfGame(None, 1.0, tuple(word for word in words if isinstance(word, str))),)
+    def __init__(self, games: Sequence[WordsOfGame], seed: int, attacker_seats: int = 1) -> None:
+        self._games = tuple(games)
+        if not all(each.words for each in self._games) or not self._games:
+            raise InputError("the word stream has no words; give it at least one")
         for each in self._games:
-            if not each.words:
-                raise InputError("the word stream has no words; give it at least one")
             if len(set(each.words)) != len(each.words):
                 raise InputError("a word was given to the word stream twice; give every word once")
         if attacker_seats < 1:
@@ -168,12 +165,12 @@ class WordStream:
 
     @property
     def games(self) -> tuple[WordsOfGame, ...]:
-        """Of every game; the only one has no name."""
+        """Of every game."""
         return self._games
 
     @property
     def words(self) -> tuple[str, ...]:
-        """All of them, in the order given; of several games, one game's after the other's."""
+        """All of them, in the order given, one game's after the other's."""
         return tuple(word for each in self._games for word in each.words)
 
     def lease(self) -> Lease:
@@ -197,9 +194,8 @@ class WordStream:
 
     def state(self) -> dict[str, Any]:
         """What `from_state` needs, as plain JSON. Leases that are out count as given back."""
-        games = [[each.game, each.share, list(each.words)] for each in self._games]
         return {
-            **({"words": list(self.words)} if self._games[0].game is None else {"games": games}),
+            "games": [[each.game, each.share, list(each.words)] for each in self._games],
             "seed": self._seed,
             "attacker_seats": self._attacker_seats,
             "next_index": self._next_index,
@@ -208,8 +204,8 @@ class WordStream:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> WordStream:
-        games = [WordsOfGame(game, share, tuple(words)) for game, share, words in state.get("games", ())]
-        stream = cls(games or state["words"], state["seed"], state["attacker_seats"])
+        games = [WordsOfGame(game, share, tuple(words)) for game, share, words in state["games"]]
+        stream = cls(games, state["seed"], state["attacker_seats"])
         stream._next_index = state["next_index"]
         stream._returned = list(state["unfinished"])
         return stream

@@ -15,16 +15,7 @@ from spag_ray.games.taboo.game import TabooGame
 from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.tokens import Tokenizer
 
-Scenarios: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]  # of the only game; of several, {game: its own}
-
-
-def by_game(config: RunConfig, scenarios: Scenarios) -> dict[str | None, list[str]]:
-    """{name of the game: its scenarios}, in the order of the configuration; None names the only game. A list is for
-    every game."""
-    names = [each.game.full_name if config.games else None for each in config.each_game]
-    if isinstance(scenarios, Mapping):
-        return {name: list(scenarios[str(name)]) for name in names}
-    return {name: list(scenarios) for name in names}
+Scenarios: TypeAlias = Mapping[str, Sequence[str]]  # {full name of a game: its scenarios}
 
 
 def game_of(config: RunConfig, words: Sequence[str] = ()) -> Game:

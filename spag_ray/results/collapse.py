@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spag_ray.game.rules import Outcome, Role
-from spag_ray.results.game_names import TABOO_NAMES, GameNames
+from spag_ray.results.game_names import GameNames
 from spag_ray.results.lines import CollapseLine, StepLine
 from spag_ray.results.matches import Match
 from spag_ray.results.metric_lines import MetricLines
@@ -93,7 +93,7 @@ def figures_of(
     matches: Iterable[Match],
     against: Iterable[str],
     entropies: Entropies,
-    game: GameNames = TABOO_NAMES,
+    game: GameNames,
 ) -> dict[str, Figure]:
     """The figures of a stage: from its games on held-out words against itself, its score in both seats against each of
     `against`, and its steps. Figures without games or steps are left out."""

@@ -151,10 +151,10 @@ def held_out_report(episodes: Iterable[Episode]) -> HeldOutReport:
 
 
 def read_held_out(metrics: Path) -> list[HeldOutLine]:
-    """The newest `held_out` line of each stage in a run's metrics.jsonl, in the order of the stages. Damaged lines are
-    left out."""
-    found: dict[str, HeldOutLine] = {}
+    """The newest `held_out` line of each stage and game in a run's metrics.jsonl, in the order of the stages. Damaged
+    lines are left out."""
+    found: dict[tuple[str, str], HeldOutLine] = {}
     for _, line in MetricLines(metrics).typed():
         if isinstance(line, HeldOutLine):
-            found[line.stage] = line
+            found[line.stage, line.game] = line
     return list(found.values())

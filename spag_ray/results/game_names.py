@@ -11,16 +11,17 @@ the first and the second seat of every game.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
 from spag_ray.config.run import RunConfig
-from spag_ray.game.protocol import Game, seat_of
+from spag_ray.game.protocol import TABOO, Game, seat_of
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.games.registry import load_game
 from spag_ray.host.whole_files import write_atomically
+from spag_ray.results.former_records import names_of_seats
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,20 @@ class GameNames:
         return f"{'All' if self.is_exhaustive else 'Held-out'} {self.scenarios}"
 
 
-TABOO_NAMES = GameNames()
-# {name of the game: its names} of a run of several games; None names the only game.
-NamesByGame: TypeAlias = Mapping[str | None, GameNames]
+NamesByGame: TypeAlias = Mapping[str, GameNames]  # {full name of a game: its names}
+UNKNOWN: NamesByGame = {TABOO: GameNames()}  # of a run whose configuration cannot be read
 FILE = "game.json"  # in a run's folder, if a game of it is a user's own or TextArena's
 MAX_NAME = 200  # characters of a seat's name
+
+
+def told_apart(games: Collection[str], text: str) -> str:
+    """A text that tells one of these games from the others: nothing where there is no other. What people read decides
+    here alone whether to name the game.
+
+    >>> told_apart(["taboo", "kuhn"], "kuhn: "), told_apart(["kuhn"], "kuhn: ")
+    ('kuhn: ', '')
+    """
+    return text if len(games) > 1 else ""
 
 
 def write_names(folder: Path, config: RunConfig, games: Mapping[str, Game | None] | None = None) -> None:
@@ -91,8 +101,7 @@ def write_names(folder: Path, config: RunConfig, games: Mapping[str, Game | None
             kept = {"seats": names.seats, "is_exhaustive": names.is_exhaustive, "max_turns": names.max_turns}
             found[each.game.full_name] = kept
     if found:
-        written = {"games": found} if config.games else next(iter(found.values()))
-        write_atomically(folder / FILE, json.dumps(written) + "\n")
+        write_atomically(folder / FILE, json.dumps({"games": found}) + "\n")
 
 
 def read_names(folder: Path, config: RunConfig | None) -> GameNames:
@@ -101,21 +110,15 @@ def read_names(folder: Path, config: RunConfig | None) -> GameNames:
     return names_of_all(read_names_by_game(folder, config))
 
 
-def read_names_by_game(folder: Path, config: RunConfig | None) -> dict[str | None, GameNames]:
+def read_names_by_game(folder: Path, config: RunConfig | None) -> NamesByGame:
     """`read_names` for each game of the run."""
-    if config is None:
-        return {None: names_of(None)}
-    return {each.game.full_name if config.games else None: _read(folder, each) for each in config.each_game}
+    return UNKNOWN if config is None else {each.game.full_name: _read(folder, each) for each in config.each_game}
 
 
-def names_of(config: RunConfig | None, game: Game | None = None) -> GameNames:
-    """The names of a configuration's game; without a configuration, those of Adversarial Taboo. A game that cannot be
-    loaded here, such as a user's own on another machine, has plain names. Of several games: names that fit all."""
-    if config is None:
-        return TABOO_NAMES
-    if config.games:
-        return names_of_all(names_by_game(config))
-    if config.game.is_taboo:
+def names_of(config: RunConfig, game: Game | None = None) -> GameNames:
+    """The names of a configuration's only game. A game that cannot be loaded here, such as a user's own on another
+    machine, has plain names."""
+    if config.game.guesses:
         return GameNames(max_turns=config.game.max_turns)
     name = config.game.full_name
     try:
@@ -123,23 +126,25 @@ def names_of(config: RunConfig | None, game: Game | None = None) -> GameNames:
         first, second = game.seats
         is_exhaustive, max_turns = bool(game.is_exhaustive), game.max_turns
     except Exception:  # a user's module may raise anything, and its names are no reason to show nothing
-        return GameNames(name, scenario="scenario", has_words=False)
+        return plain_names(name)
     return GameNames(name, (first, second), "scenario", False, is_exhaustive, max_turns)
 
 
-def names_by_game(config: RunConfig, games: Mapping[str, Game | None] | None = None) -> dict[str | None, GameNames]:
+def plain_names(name: str) -> GameNames:
+    """The names of a game of which only its own name is known."""
+    return GameNames(name, scenario="scenario", has_words=False)
+
+
+def names_by_game(config: RunConfig, games: Mapping[str, Game | None] | None = None) -> NamesByGame:
     """`names_of` each game of the run. `games` as in `write_names`."""
-    return {
-        each.game.full_name if config.games else None: names_of(each, (games or {}).get(each.game.full_name))
-        for each in config.each_game
-    }
+    return {each.game.full_name: names_of(each, (games or {}).get(each.game.full_name)) for each in config.each_game}
 
 
 def names_of_all(names: NamesByGame) -> GameNames:
     """Names that fit every game of a run; those of the only one, if there is one."""
-    if (only := names.get(None)) is not None:
-        return only
     every = list(names.values())
+    if len(every) == 1:
+        return every[0]
     title = f"{', '.join(each.name for each in every[:-1])} and {every[-1].name}"
     return GameNames(title, ("first", "second"), "scenario", False, all(each.is_exhaustive for each in every))
 
@@ -151,10 +156,9 @@ def _is_kept(config: RunConfig) -> bool:
 def _read(folder: Path, config: RunConfig) -> GameNames:
     if not _is_kept(config):
         return names_of(config)
-    plain = GameNames(config.game.full_name, scenario="scenario", has_words=False)
+    plain = plain_names(config.game.full_name)
     try:
-        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        found = found["games"][config.game.full_name] if "games" in found else found
+        found = names_of_seats(json.loads((folder / FILE).read_text(encoding="utf-8")), config.game.full_name)
         first, second = (str(seat)[:MAX_NAME] for seat in found["seats"])
         return replace(
             plain, seats=(first, second), is_exhaustive=bool(found["is_exhaustive"]), max_turns=int(found["max_turns"])

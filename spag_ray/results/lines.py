@@ -122,12 +122,13 @@ class SyncLine(Line):
 
 @dataclass(frozen=True)
 class PlayLine(Line):
-    """A stage that was played; `outcomes`: {outcome: games}. In a run of several games, one line for the stage, then
-    one for each `game` of it. After a resume, `seconds` and the rates are of the games that this attempt played.
+    """The games of a `game` in a stage that was played; `outcomes`: {outcome: games}. `seconds`: of the stage. After a
+    resume, `seconds` and the rates are of the games that this attempt played.
     `tokens_per_s_per_gpu`: over the GPUs of all engines; None on CPUs, and for games that no engine played."""
 
     kind = "play"
     stage: str
+    game: str
     version: int
     games: int
     turns: int
@@ -136,21 +137,20 @@ class PlayLine(Line):
     games_per_s: float
     tokens_per_s: float
     outcomes: Mapping[str, int] = spread("{}", Outcome)
-    game: str | None = None
     tokens_per_s_per_gpu: float | None = None
 
 
 @dataclass(frozen=True)
 class GamesLine(Line):
-    """Sums of a phase since the buffer's process started; `ends`: {GameEnd: games}. A game's own reasons may follow the
-    known seats and results. In a run of several games, also a line for each `game` of a phase."""
+    """Sums of a `game` in a phase since the buffer's process started; `ends`: {GameEnd: games}. A game's own reasons
+    may follow the known seats and results."""
 
     kind = "games"
     phase: str
+    game: str
     turns: int
     tokens: int
     ends: Mapping[str, int] = spread("{}", OUTCOME_OF_END, rest=": .+")
-    game: str | None = None
 
 
 @dataclass(frozen=True)
@@ -192,14 +192,14 @@ class StreamLine(Line):
 
 @dataclass(frozen=True)
 class SamplesLine(Line):
-    """The training samples of a stage. `decided`: games that give samples. `weights`: {role: weight of the games that
-    it won}. In a run of several games, a line for each `game`."""
+    """The training samples of a stage's games of a `game`. `decided`: games that give samples. `weights`: {role: weight
+    of the games that it won}."""
 
     kind = "samples"
     what: str
+    game: str
     decided: int
     weights: Mapping[str, float] = spread("{}_weight")
-    game: str | None = None
 
 
 @dataclass(frozen=True)
@@ -231,6 +231,7 @@ class HeldOutReport:
 class HeldOutLine(Line):
     kind = "held_out"
     stage: str
+    game: str
     version: int
     report: HeldOutReport
 
@@ -238,18 +239,17 @@ class HeldOutLine(Line):
 @dataclass(frozen=True)
 class ExploitabilityLine(Line):
     """A stage's weights in a game that is solved. `probabilities`: {"number of the decision/reply": p} (Solved in
-    spag_ray/game/protocol.py); `figures`: what the game computes from them. `game`: in a run of several."""
+    spag_ray/game/protocol.py); `figures`: what the game computes from them."""
 
     kind = "exploitability"
     stage: str
+    game: str
     version: int
     probabilities: Mapping[str, float] = spread("p {}")
     figures: Mapping[str, float] = spread("exact {}")
-    game: str | None = None
 
     def __str__(self) -> str:
-        where = self.stage if self.game is None else f"{self.stage}, {self.game}"
-        return f"{where}: " + ", ".join(f"{name} {value:.3f}" for name, value in self.figures.items())
+        return f"{self.stage}: " + ", ".join(f"{name} {value:.3f}" for name, value in self.figures.items())
 
 
 @dataclass(frozen=True)
@@ -373,7 +373,7 @@ class LogDamageLine(Line):
     damage: str
 
 
-OF_GAMES = (PlayLine, GamesLine, SamplesLine, ExploitabilityLine)  # with `game` in a run of several games
+OF_GAMES = (PlayLine, GamesLine, SamplesLine, HeldOutLine, ExploitabilityLine)  # with `game`
 LINES: dict[str, type[Line]] = {line.kind: line for line in Line.__subclasses__()}
 
 

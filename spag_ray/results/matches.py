@@ -16,8 +16,10 @@ from typing import Any
 
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import InputError
+from spag_ray.game.protocol import TABOO
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.host.whole_files import locked, write_atomically
+from spag_ray.results.former_records import named_row
 
 
 @dataclass(frozen=True)
@@ -32,15 +34,15 @@ class Game:
 @dataclass(frozen=True)
 class Match:
     """Games of one attacker against one defender, in the order of their words. A stage that plays against itself has
-    its name in both seats. `game`: which one was played, in a run of several."""
+    its name in both seats. `game`: which one was played, by its full name."""
 
     attacker: str
     defender: str
     games: tuple[Game, ...]
-    game: str | None = None
+    game: str = TABOO
 
     @property
-    def key(self) -> tuple[str, str, str | None]:
+    def key(self) -> tuple[str, str, str]:
         """What tells it from the other matches of a file."""
         return self.attacker, self.defender, self.game
 
@@ -55,22 +57,20 @@ class Match:
         return sum(game.outcome.score(role) for game in self.games) / len(self.games)
 
     @classmethod
-    def of(cls, attacker: str, defender: str, episodes: Iterable[Episode], game: str | None = None) -> Match:
+    def of(cls, attacker: str, defender: str, episodes: Iterable[Episode], game: str) -> Match:
         games = (Game(each.scenario, each.verdict.outcome, each.verdict.length) for each in episodes)
         return cls(attacker, defender, tuple(games), game)
 
     def as_json(self) -> dict[str, Any]:
         """`games` are rows of word, outcome and number of turns."""
         games = [[game.scenario, str(game.outcome), game.num_turns] for game in self.games]
-        which = {} if self.game is None else {"game": self.game}
-        return {**which, "attacker": self.attacker, "defender": self.defender, "games": games}
+        return {"game": self.game, "attacker": self.attacker, "defender": self.defender, "games": games}
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Match:
         """The inverse of `as_json`. Raises KeyError, TypeError or ValueError for a malformed row."""
         games = (Game(str(word), Outcome(outcome), int(length)) for word, outcome, length in row["games"])
-        game = str(row["game"]) if "game" in row else None
-        return cls(str(row["attacker"]), str(row["defender"]), tuple(games), game)
+        return cls(str(row["attacker"]), str(row["defender"]), tuple(games), str(row["game"]))
 
 
 def write_matches(path: Path, matches: Sequence[Match]) -> None:
@@ -99,8 +99,8 @@ def others(found: Iterable[Match], matches: Iterable[Match]) -> list[Match]:
     return [match for match in found if match.key not in ours]
 
 
-def of_game(matches: Iterable[Match], game: str | None) -> list[Match]:
-    """The matches of one game of several, or, for None, of a run's only game."""
+def of_game(matches: Iterable[Match], game: str) -> list[Match]:
+    """The matches of one game."""
     return [match for match in matches if match.game == game]
 
 
@@ -110,6 +110,6 @@ def read_matches(path: Path) -> list[Match]:
         rows = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(rows, list):
             raise TypeError("it is not a list")
-        return [Match.from_json(row) for row in rows]
+        return [Match.from_json(named_row(row, path.parent)) for row in rows]
     except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"{path}: no matches can be read from it ({type(error).__name__}: {error})") from error

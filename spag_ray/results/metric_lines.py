@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from spag_ray.results.former_records import named_line
 from spag_ray.results.lines import Line, parse_line
 
 
@@ -40,7 +41,8 @@ class MetricLines:
                     return
                 self._offset += len(raw)
                 if (line := _parsed(raw)) is not None:
-                    yield line
+                    if (named := named_line(line, self._path.parent)) is not None:
+                        yield named
                 elif raw.strip():
                     self.num_damaged += 1
 

@@ -20,7 +20,7 @@ from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome
 from spag_ray.host.whole_files import write_atomically
 from spag_ray.results.evaluations import scale_of, score_text
-from spag_ray.results.game_names import GameNames
+from spag_ray.results.game_names import GameNames, told_apart
 from spag_ray.results.lines import ExploitabilityLine
 from spag_ray.results.matches import Match
 from spag_ray.results.metric_lines import MetricLines
@@ -36,8 +36,7 @@ _BREACHES = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
 _SETTINGS: dict[str, Callable[[RunConfig], Any]] = {
     "seed": lambda config: config.seed,
     "preset": lambda config: config.preset,
-    "game.name": lambda config: None if config.games else config.game.full_name,
-    "games": lambda config: ", ".join(f"{each.full_name} ({each.share:g})" for each in config.games) or None,
+    "games": lambda config: ", ".join(f"{each.full_name} ({each.share:g})" for each in config.games),
     "prompts": lambda config: config.prompts if config.prompts in ("chat", "flat", "lines") else "a file",
     "policies": lambda config: config.policies,
     "schedule": lambda config: config.schedule,
@@ -159,19 +158,18 @@ def _results(files: RunFiles, name: str) -> str:
     for game in files.games:
         if figures := _exact(files.folder / "metrics.jsonl", name, game):
             lines = [f"| {_cell(key)} | {value:.4f} |" for key, value in figures.items()]
-            which = "the solved game" if game is None else _cell(game)
-            parts.append(_table((f"exact figure of {which}", "value"), lines))
+            parts.append(_table((f"exact figure of {_cell(game)}", "value"), lines))
     return "## Results\n\n" + "\n".join(parts) if parts else ""
 
 
-def _of_game(files: RunFiles, name: str, game: str | None) -> list[str]:
-    """The matches of one of several games; of the only one, for None."""
+def _of_game(files: RunFiles, name: str, game: str) -> list[str]:
+    """The matches of one game."""
     own = files.of_game(game)
     met = [match for match in own.matches if name in (match.attacker, match.defender) and match.games]
     if not met:
         return []
-    title = [] if game is None else [f"### {_cell(own.game.name)}\n"]
-    return [*title, _match_table(met, own.game), *_mean_scores(met, name)]
+    title = told_apart(files.games, f"### {_cell(own.game.name)}\n")
+    return [*filter(None, [title]), _match_table(met, own.game), *_mean_scores(met, name)]
 
 
 def _match_table(matches: Sequence[Match], game: GameNames) -> str:
@@ -201,8 +199,8 @@ def _mean_scores(matches: Sequence[Match], name: str) -> Iterator[str]:
         )
 
 
-def _exact(metrics: Path, name: str, game: str | None) -> Mapping[str, float]:
-    """The newest figures of this stage in a solved game; `game`: which of several."""
+def _exact(metrics: Path, name: str, game: str) -> Mapping[str, float]:
+    """The newest figures of this stage in a solved game."""
     found: Mapping[str, float] = {}
     for _, line in MetricLines(metrics).typed():
         if isinstance(line, ExploitabilityLine) and (line.stage, line.game) == (name, game):

@@ -43,7 +43,7 @@ def test_an_engine_that_is_killed_while_the_learner_works_on_its_device(
     folder = make_run_folder(tmp_path / "run", config)
     targets = list(TARGETS)
     killed_in: list[str] = []
-    with placed_run(config, folder, config.model, targets[2:], targets[:2], {}) as run:
+    with placed_run(config, folder, config.model, {"taboo": targets[2:]}, {"taboo": targets[:2]}, {}) as run:
         training = run.train.remote()
         while not ray.wait([training], timeout=0.02)[0]:
             steps = steps_of(folder) if (folder / "metrics.jsonl").exists() else []

@@ -29,7 +29,9 @@ def play(folder: Path, config: Any, meanwhile: Callable[[Any], bool]) -> None:
     """Run to the end; `meanwhile` is called with the Run's handle again and again, until it returns True."""
     targets = list(TARGETS)
     is_done = False
-    with placed_run(config, folder, config.model, targets[2:], targets[:2], load_deck("everyday")) as run:
+    with placed_run(
+        config, folder, config.model, {"taboo": targets[2:]}, {"taboo": targets[:2]}, load_deck("everyday")
+    ) as run:
         training = run.train.remote()
         while not ray.wait([training], timeout=0.05)[0]:
             is_done = is_done or ((folder / "metrics.jsonl").exists() and meanwhile(run))

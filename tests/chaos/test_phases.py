@@ -59,7 +59,7 @@ def test_a_process_that_hangs_in_a_phase_does_not_hang_the_run(
     is_fatal = (phase, kind) == ("start", "EngineActor")
     found = pytest.raises(EngineError, match=r"no engine after|not answered a heartbeat")
     ends = found if is_fatal else contextlib.nullcontext()
-    with ends, placed_run(config, folder, config.model, targets[2:], targets[:2], {}) as run:
+    with ends, placed_run(config, folder, config.model, {"taboo": targets[2:]}, {"taboo": targets[:2]}, {}) as run:
         get(run.train.remote(), 350.0)
     after_s = time.time() - happened_at(folder)
     if is_fatal:

@@ -175,7 +175,7 @@ def test_a_run_answers_and_can_be_stopped_while_sessions_wait_for_turns(
     )
     folder = make_run_folder(tmp_path / "run", config)
     targets = list(TARGETS)
-    with placed_run(config, folder, config.model, targets[2:], targets[:2], {}) as run:
+    with placed_run(config, folder, config.model, {"taboo": targets[2:]}, {"taboo": targets[:2]}, {}) as run:
         training = run.train.remote()
         while not (folder / "metrics.jsonl").exists() or not records_of(folder, "sync"):
             assert not ray.wait([training], timeout=0.1)[0], ray.get(training)

@@ -46,7 +46,7 @@ def run(nodes: Cluster, tiny_model: Path, words: Path, tmp_path: Path, request: 
     config = parse_config(config.model_dump(mode="json") | {"schedule": schedule})
     folder = make_run_folder(tmp_path / "run", config)
     targets = list(TARGETS)
-    with placed_run(config, folder, config.model, targets[2:], targets[:2], {}) as handle:
+    with placed_run(config, folder, config.model, {"taboo": targets[2:]}, {"taboo": targets[:2]}, {}) as handle:
         training = handle.train.remote()
         wait_for(lambda: (folder / "metrics.jsonl").exists() and len(records_of(folder, plays)) >= 2, 120)
         yield handle

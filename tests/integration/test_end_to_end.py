@@ -249,7 +249,9 @@ def test_a_stream_plays_while_it_learns_and_an_engine_is_killed_and_others_join(
     def syncs() -> list[dict[str, Any]]:
         return records_of(folder, "sync")
 
-    with placed_run(config, folder, str(tiny_model), targets[2:], targets[:2], load_deck("everyday")) as run:
+    with placed_run(
+        config, folder, str(tiny_model), {"taboo": targets[2:]}, {"taboo": targets[:2]}, load_deck("everyday")
+    ) as run:
         training = run.train.remote()
 
         def train_until(is_time: Callable[[], bool]) -> None:

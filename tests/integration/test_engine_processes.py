@@ -74,7 +74,7 @@ def test_a_run_that_is_broken_off_leaves_no_engine_behind(tiny_model: Path, word
     """Its Ray is stopped at once, which may be before it has ended what killed actors had started."""
     config, folder = stream_run(tiny_model, words, 50), tmp_path / "run"
     folder.mkdir()
-    with placed_run(config, folder, str(tiny_model), list(TARGETS[2:]), list(TARGETS[:2]), {}) as run:
+    with placed_run(config, folder, str(tiny_model), {"taboo": TARGETS[2:]}, {"taboo": TARGETS[:2]}, {}) as run:
         training = run.train.remote()
         while len(cores := cores_of_vllm()) < 2 * config.engine.min_engines:
             assert not ray.wait([training], timeout=0.5)[0], "it has ended by itself"

@@ -79,7 +79,7 @@ def test_a_learner_that_dies_while_games_of_a_round_are_played_is_replaced_at_on
     folder = make_run_folder(tmp_path / "run", config)
     log = folder / "episodes" / "spag-1.log"
     targets = list(TARGETS)
-    with placed_run(config, folder, config.model, targets[2:], targets[:2], {}) as run:
+    with placed_run(config, folder, config.model, {"taboo": targets[2:]}, {"taboo": targets[:2]}, {}) as run:
         training = run.train.remote()
         while not (log.exists() and sum(1 for _ in read_log(log)) >= 5):
             assert not ray.wait([training], timeout=0.05)[0], ray.get(training)

@@ -22,6 +22,7 @@ from cluster.types import Engine
 from spag_ray.config.parts import SupervisionConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.host.folder_lease import FolderLease
+from spag_ray.results.game_names import GameNames
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not find this file by its name
@@ -111,7 +112,7 @@ class Harness:
 
 def test_a_harness_that_hangs_is_noticed(tmp_path: Path) -> None:
     config = RunConfig(supervision=SupervisionConfig(heartbeat_timeout_s=2))
-    recorder, status = Recorder(tmp_path), StatusBoard(lambda: 0)
+    recorder, status = Recorder(tmp_path), StatusBoard(lambda: 0, GameNames())
     restarts = RestartBudget(config.supervision, recorder)
     ground: Any = SimpleNamespace(config=config, recorder=recorder, status=status, poll_health=lambda: None)
     tasks = TaskEvaluation(ground, FolderLease.take(tmp_path), [], restarts)

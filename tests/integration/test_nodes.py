@@ -58,7 +58,7 @@ def test_a_learner_group_meets_across_nodes_with_an_engine_beside_each_rank(
     )
     folder = make_run_folder(tmp_path / "run", config)
     targets = list(TARGETS)
-    with placed_run(config, folder, config.model, targets[2:], targets[:2], {}) as run:
+    with placed_run(config, folder, config.model, {"taboo": targets[2:]}, {"taboo": targets[:2]}, {}) as run:
         training = run.train.remote()
         while not (folder / "metrics.jsonl").exists() or not records_of(folder, "sync"):
             assert not ray.wait([training], timeout=0.2)[0], ray.get(training)

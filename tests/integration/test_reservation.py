@@ -123,7 +123,7 @@ def test_a_run_holds_nothing_while_it_waits_for_room_says_so_and_goes_on(
         checkpoint={"enabled": False},
     )
     folder = make_run_folder(tmp_path / "run", config)
-    with placed_run(config, folder, config.model, list(TARGETS[2:]), list(TARGETS[:2]), {}) as run:
+    with placed_run(config, folder, config.model, {"taboo": TARGETS[2:]}, {"taboo": TARGETS[:2]}, {}) as run:
         training = run.train.remote()
         wait_until(lambda: ray.get(run.status.remote()).notes, 60)
         status = ray.get(run.status.remote())

@@ -19,7 +19,7 @@ import ray
 from safetensors.numpy import load_file
 
 from cluster.commands.train import run_training
-from cluster.launch.placed_run import placed_run, training_words
+from cluster.launch.placed_run import every_words, placed_run
 from cluster.run.checkpoint import Checkpoints
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.loading import to_yaml
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("local_ray")
 def run_until(config: RunConfig, folder: Path, is_time: Callable[[Path], bool]) -> None:
     """A run whose Run actor, and with it everything, is killed when it is time."""
     make_run_folder(folder, config)
-    words, held_out = training_words(config, {})
+    words, held_out = every_words(config, {})
     with placed_run(config, folder, config.model, words, held_out, {}) as run:
         training = run.train.remote()
         while not is_time(folder):
@@ -69,7 +69,7 @@ def steps_in(stage: str, count: int) -> Callable[[Path], bool]:
 def greedy(tiny_model: Path, words: Path, tmp_path_factory: pytest.TempPathFactory) -> RunConfig:
     """Float32, one sequence at a time, learned in game order: the same weights whenever it is run."""
     folder = tmp_path_factory.mktemp("greedy")
-    learnable = training_words(tiny_run(tiny_model, words), {})[0][0]
+    learnable = every_words(tiny_run(tiny_model, words), {})[0]["taboo"][0]
     games = [
         {"history": [{"role": "attacker", "content": "water"}, {"role": "defender", "content": reply}],
          "target_word": learnable, "max_turns": 2}

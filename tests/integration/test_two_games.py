@@ -88,7 +88,7 @@ def test_every_game_is_played_by_its_share_and_has_results_of_its_own(whole: Pat
         met = {(match.attacker, match.defender): len(match.games) for match in of_game(matches, game)}
         assert met["spag-2", "spag-2"] == met["spag-2", "base"] == met["base", "spag-2"] == 4
     played = [line for line in records_of(whole, "play") if line["stage"] == "spag-1"]
-    assert [(line.get("game"), line["games"]) for line in played] == [(None, 16), ("kuhn", 12), ("taboo", 4)]
+    assert [(line["game"], line["games"]) for line in played] == [("kuhn", 12), ("taboo", 4)]
     exact = records_of(whole, "exploitability")
     assert [(line["stage"], line["game"]) for line in exact] == [
         (stage, "kuhn") for stage in ("base", "imitated", "spag-1", "spag-2")
@@ -149,13 +149,14 @@ def test_a_run_of_two_games_that_was_cut_ends_with_the_weights_of_one_that_was_n
 @pytest.mark.timeout(400)
 def test_a_stream_of_two_games_is_played_by_its_shares(model: Path, words: Path, tmp_path: Path) -> None:
     config = stream_run(model, words, 3, learner={"timeout_s": 120}, engine={"num_engines": 1}, stream={"max_lag": 1})
-    folder, settings = tmp_path / "run", config.model_dump(mode="json", exclude={"game"})
+    folder, settings = tmp_path / "run", config.model_dump(mode="json")
+    del settings["game"]
     settings |= {"games": GAMES, "evaluation": {"games": 2}}
     run_training(RunConfig.model_validate(settings), folder, quiet())
     games = Counter(episode.game for episode in read_log(folder / "episodes" / "stream.log"))
     assert games["kuhn"] > games["taboo"] > 0
-    last = {line.get("game"): line for line in records_of(folder, "games") if line["phase"] == "self_play"}
-    assert set(last) == {None, "taboo", "kuhn"}
+    last = {line["game"]: line for line in records_of(folder, "games") if line["phase"] == "self_play"}
+    assert set(last) == {"taboo", "kuhn"}
     newest = Checkpoints(folder, config.checkpoint).newest()
     assert newest is not None
     assert [name for name, _, _ in (newest[1].words or {})["games"]] == ["taboo", "kuhn"]

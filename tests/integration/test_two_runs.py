@@ -14,7 +14,7 @@ import pytest
 import ray
 
 from cluster.commands.train import run_training
-from cluster.launch.placed_run import placed_run, training_words
+from cluster.launch.placed_run import every_words, placed_run
 from cluster.planning.reservation import reservation_of
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
@@ -93,7 +93,7 @@ def test_a_second_run_is_refused_and_a_run_whose_lease_another_has_ends_itself(
 ) -> None:
     """Slow: a whole run. It leaves everything to the one that has the lease."""
     folder = make_run_folder(tmp_path / "run", long_run)
-    words, held_out = training_words(long_run, {})
+    words, held_out = every_words(long_run, {})
     with placed_run(long_run, folder, long_run.model, words, held_out, {}) as run:
         training = run.train.remote()
         while not (folder / "metrics.jsonl").exists() or len(steps_of(folder)) < 4:

@@ -71,7 +71,9 @@ class FaultyRun:
         chance = random.Random(self.seed)
         targets, cards = list(TARGETS), load_deck("everyday")
         while True:
-            run = placed_run(self.config, self.folder, self.config.model, targets[2:], targets[:2], cards)
+            run = placed_run(
+                self.config, self.folder, self.config.model, {"taboo": targets[2:]}, {"taboo": targets[:2]}, cards
+            )
             with run as handle:
                 training = handle.train.remote()
                 try:

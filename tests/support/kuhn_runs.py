@@ -10,13 +10,14 @@ from typing import Any
 from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.loading import parse_config
 from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.log import read_log
 from spag_ray.game.game_form import verdict_of
 from spag_ray.game.rules import Outcome, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.games.kuhn_strategy import INFORMATION_SETS, Strategy, optimum, uniform
 from spag_ray.results.lines import ExploitabilityLine
-from spag_ray.results.matches import Match, write_matches
+from spag_ray.results.matches import Match, read_matches, write_matches
 from tests.support.episodes import game
 from tests.support.report_runs import measurements, write_log, write_metrics
 
@@ -41,7 +42,7 @@ def kuhn_game(stage: str, number: int, deal: str, said: Sequence[str], policy: s
 def measured(stage: str, version: int, strategy: Strategy) -> ExploitabilityLine:
     shares: list[Mapping[str, float]] = [strategy[place] for place in INFORMATION_SETS]
     named = {f"{n}/{reply}": share for n, each in enumerate(shares) for reply, share in each.items()}
-    return ExploitabilityLine(stage, version, named, GAME.measure(shares))
+    return ExploitabilityLine(stage, "kuhn", version, named, GAME.measure(shares))
 
 
 def write_measured(folder: Path, *lines: ExploitabilityLine) -> None:
@@ -58,10 +59,21 @@ def make_kuhn_run(folder: Path, **settings: Any) -> Path:
         write_log(folder, stage, [kuhn_game(stage, number, *each) for number, each in enumerate(GAMES)])
     games = [kuhn_game("", number, *each) for number, each in enumerate(GAMES)]
     pairs = (("spag-1", "spag-1"), ("spag-1", "base"), ("base", "spag-1"))
-    write_matches(folder / "matches.json", [Match.of(*pair, games) for pair in pairs])
+    write_matches(folder / "matches.json", [Match.of(*pair, games, "kuhn") for pair in pairs])
     write_measured(folder, measured("base", 0, uniform()), measured("spag-1", 1, optimum(0.2)))
     (folder / "ended.json").write_text('{"ended": "finished"}')
     return folder
+
+
+def renamed(folder: Path, name: str) -> None:
+    """Give the game another name in the run's records. Games that Taboo cannot have end as they did."""
+    for path in (folder / "episodes").glob("*.log") if name != "taboo" else ():
+        games = [replace(each, game=name) for each in read_log(path)]
+        path.unlink()
+        write_log(folder, path.stem, games)
+    write_matches(folder / "matches.json", [replace(each, game=name) for each in read_matches(folder / "matches.json")])
+    metrics = folder / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"game": "kuhn"', f'"game": "{name}"'))
 
 
 def make_two_games_run(folder: Path) -> Path:

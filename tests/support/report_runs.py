@@ -81,7 +81,7 @@ def make_run(folder: Path, model: Path, words: Path, **changes: Any) -> RunConfi
     for stage in ("eval-imitated", "eval-spag-2"):
         write_log(folder, stage, held_out)
     pairs = (("imitated", "imitated"), ("spag-2", "spag-2"), ("spag-2", "imitated"), ("imitated", "spag-2"))
-    matches = [Match.of(attacker, defender, expert[4 * n :]) for n, (attacker, defender) in enumerate(pairs)]
+    matches = [Match.of(attacker, defender, expert[4 * n :], "taboo") for n, (attacker, defender) in enumerate(pairs)]
     write_matches(folder / "matches.json", matches)
     write_metrics(folder / "metrics.jsonl", measurements())
     (folder / "ended.json").write_text('{"ended": "finished"}')
@@ -99,7 +99,7 @@ def make_interrupted_run(folder: Path, model: Path, words: Path, round_games: in
     base[0] = replace(base[0], turns=(silent,), verdict=verdict)
     write_log(folder, "eval-base", base)
     write_log(folder, "expert", play(model, "expert", 12, scripted=True))
-    write_matches(folder / "matches.json", [Match.of("base", "base", base)])
+    write_matches(folder / "matches.json", [Match.of("base", "base", base, "taboo")])
     lines = measurements(num_steps=1)
     lines = lines[:3] if not round_games else [line for line in lines if line.get("stage") != "spag-1"][:6]
     write_metrics(folder / "metrics.jsonl", lines)

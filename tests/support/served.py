@@ -21,7 +21,7 @@ from spag_ray.config.engine import EngineConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import EngineError
 from spag_ray.games.kuhn import KuhnPoker
-from spag_ray.results.game_names import TABOO_NAMES, names_of
+from spag_ray.results.game_names import GameNames, names_of
 from tests.support.taboo import taboo_rules
 
 TOKEN = "t" * 20
@@ -41,7 +41,7 @@ class Server:
         self.started: list[str] = []
         names = {"spag-1": Opponent(str(model)), "spag-2": Opponent(str(model)), "spag-3": Opponent(str(model))}
         self.opponents = Opponents(config, names, start=self._start)
-        rules, table_names = taboo_rules(config.game.max_turns), TABOO_NAMES
+        rules, table_names = taboo_rules(config.game.max_turns), GameNames()
         scenarios = ["tiger"]
         if config.game.name == "kuhn":
             kuhn = KuhnPoker()

@@ -35,9 +35,10 @@ def shrunk(path: Path, model: Path) -> RunConfig:
     }
     if whole.schedule == "stream":
         changes["stream"] = {"games_per_version": 8}
-    if whole.games:
-        taboo, *others = (game.model_dump(mode="json", exclude_unset=True) for game in whole.games)
-        changes["games"] = [merged(taboo, {"max_turns": 2, "payoffs": TIES}), *others]
+    short, settings = {"max_turns": 2, "payoffs": TIES}, read_settings(path)
+    if "games" in settings:
+        taboo, *others = settings["games"]
+        changes["games"] = [merged(taboo, short), *others]
     elif whole.game.is_taboo:
-        changes["game"] = {"max_turns": 2, "payoffs": TIES}
-    return parse_config(merged(read_settings(path), changes))
+        changes["game"] = short
+    return parse_config(merged(settings, changes))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,17 +17,21 @@ from spag_ray.episodes.wire import decode, encode
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
-from spag_ray.game.words import WordStream
+from spag_ray.game.words import WordsOfGame, WordStream
 
 WORDS = ("river", "piano", "tiger", "apple", "castle")
 
 
+def taboo_words(words: Sequence[str], seed: int, attacker_seats: int = 1) -> WordStream:
+    return WordStream([WordsOfGame("taboo", 1.0, tuple(words))], seed, attacker_seats)
+
+
 def stream_of(seed: int = 0, **config: Any) -> GameStream:
-    return GameStream(WordStream(WORDS, seed), StreamConfig(**config), {"policy": 0}, seed)
+    return GameStream(taboo_words(WORDS, seed), StreamConfig(**config), {"policy": 0}, seed)
 
 
 def spec(config: StreamConfig) -> StreamSpec:
-    return StreamSpec(WordStream(WORDS, 0), config, 0, Opponents(0), {"policy": 0})
+    return StreamSpec(taboo_words(WORDS, 0), config, 0, Opponents(0), {"policy": 0})
 
 
 def played(task: GameTask, version: int = 0, outcome: Outcome = Outcome.ATTACKER_WINS) -> Episode:

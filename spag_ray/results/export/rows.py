@@ -97,11 +97,13 @@ class Rows:
             for name, run in self._of_games.items()
         }
         for _, episode in read_stage(path, faults):
-            name = None if None in self._of_games else episode.game
+            name = episode.game
+            if self.run.config is None:
+                self._of_games.setdefault(name, self.run.of_game(name))
             if name not in self._of_games:
                 self.faults[path.name] = f"games of {name}, which is not in the configuration, are left out"
                 continue
-            found = self._rows(self._of_games[name], stage, episode, expected[name])
+            found = self._rows(self._of_games[name], stage, episode, expected.get(name))
             self.num_games += 1
             self.num_rows += len(found)
             yield from found
@@ -174,9 +176,9 @@ def _payoffs(config: RunConfig | None, episode: Episode) -> Results:
     return paid((config or RunConfig()).game.payoffs, episode.verdict)
 
 
-def _baselines(config: RunConfig, name: str | None, stage: str, path: Path) -> Expect | None:
-    """The baselines that this stage's games of a name (None: all) are trained with; None if its log does not tell: a
-    moving average depends on all games before, and that of a stream on which games were trained on together."""
+def _baselines(config: RunConfig, name: str, stage: str, path: Path) -> Expect | None:
+    """The baselines that this stage's games of a name are trained with; None if its log does not tell: a moving average
+    depends on all games before, and that of a stream on which games were trained on together."""
     objective = config.objective
     if objective.baseline == "none":
         return lambda _: NOTHING
@@ -184,6 +186,6 @@ def _baselines(config: RunConfig, name: str | None, stage: str, path: Path) -> E
         return None
     means, payoffs = MeanPayoffs(by_scenario=objective.baseline == "scenario"), config.game.payoffs
     for _, episode in read_stage(path, StageFaults()):
-        if name in (None, episode.game) and has_baseline(episode, objective, payoffs, config.policy_names):
+        if name == episode.game and has_baseline(episode, objective, payoffs, config.policy_names):
             means.add(episode.scenario, paid(payoffs, episode.verdict))
     return means.expected

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +14,14 @@ from spag_ray.errors import RunFolderError, SpagError
 from spag_ray.plain_yaml import parse_settings
 from spag_ray.results.evaluations import FILE as EVALUATIONS
 from spag_ray.results.evaluations import Evaluation, read_evaluations
-from spag_ray.results.game_names import TABOO_NAMES, GameNames, NamesByGame, names_of_all, read_names_by_game
+from spag_ray.results.game_names import (
+    UNKNOWN,
+    GameNames,
+    NamesByGame,
+    names_of_all,
+    plain_names,
+    read_names_by_game,
+)
 from spag_ray.results.matches import Match, of_game, read_matches
 from spag_ray.results.ratings import WinMatrix
 
@@ -33,15 +40,13 @@ _FAULTS = (
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The content of the files. Missing files are None or empty. `game`: the names of the configuration's game;
-    `games`: those of each game.
+    """The content of the files. Missing files are None or empty. `games`: the names of each game.
     `damaged`: {name of an unreadable file: why}. `ended`: (finished, stopped or failed; why); None for a run that is
     running or was killed."""
 
     folder: Path
     config: RunConfig | None = None
-    game: GameNames = TABOO_NAMES
-    games: NamesByGame = field(default_factory=lambda: {None: TABOO_NAMES})
+    games: NamesByGame = field(default_factory=lambda: UNKNOWN)
     versions: Mapping[str, Any] = field(default_factory=dict)
     matches: tuple[Match, ...] = ()
     league: WinMatrix = field(default_factory=WinMatrix)
@@ -53,14 +58,22 @@ class RunFiles:
     def name(self) -> str:
         return self.folder.resolve().name
 
-    def of_game(self, name: str | None) -> RunFiles:
-        """What a run of one of its several games would have; None: the only one."""
-        if name is None:
-            return self
+    @property
+    def game(self) -> GameNames:
+        """Names that fit all games."""
+        return names_of_all(self.games)
+
+    def of_game(self, name: str) -> RunFiles:
+        """What a run of one of its games alone would have."""
         config = None if self.config is None else self.config.of_game(name)
-        names = self.games[name]
-        matches = tuple(of_game(self.matches, name))
-        return replace(self, config=config, game=names, games={None: names}, matches=matches)
+        games = {name: self.games.get(name) or plain_names(name)}
+        return replace(self, config=config, games=games, matches=tuple(of_game(self.matches, name)))
+
+    def with_games(self, played: Iterable[str]) -> RunFiles:
+        """With the games that were played, where no configuration names them."""
+        if self.config is not None or not (games := list(played)):
+            return self
+        return replace(self, games={name: self.games.get(name) or plain_names(name) for name in games})
 
 
 def read_files(folder: Path) -> RunFiles:
@@ -84,12 +97,10 @@ def read_files(folder: Path) -> RunFiles:
             return otherwise
 
     config = read("config.yaml", _config, None)
-    games = read_names_by_game(folder, config)
     return RunFiles(
         folder,
         config=config,
-        game=names_of_all(games),
-        games=games,
+        games=read_names_by_game(folder, config),
         versions=read("versions.json", _mapping, {}),
         matches=read("matches.json", lambda path: tuple(read_matches(path)), ()),
         league=read("league.json", lambda path: WinMatrix.from_json(_mapping(path)["games"]), WinMatrix()),

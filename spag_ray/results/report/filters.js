@@ -8,7 +8,7 @@ const filters = {
     this.index = index;
     this.options("filter-stage", [["", index.stages.map((name, place) => [name, place])]]);
     this.options("filter-outcome", [["", index.outcomes.map((name, place) => [name, place])]]);
-    if (index.games) this.options("filter-game", [["", index.games.map((game, place) => [game.name, place])]]);
+    if (index.games.length > 1) this.options("filter-game", [["", index.games.map((game, place) => [game.name, place])]]);
     const [first, second] = index.seats;
     const seats = [
       ["Who won", [[first, "won:0"], [second, "won:1"], ["nobody", "won:-1"]]],

@@ -36,10 +36,10 @@ const games = {
     return this.choose(kept >= 0 ? kept : 0);
   },
 
-  /** What the page says of the game that was played there, if there are several. */
+  /** What the page says of the game that was played there. */
   indexOf(place) {
     const { games, game } = this.index;
-    return games ? { ...this.index, ...games[game[place]] } : this.index;
+    return { ...this.index, ...games[game[place]] };
   },
 
   facts(place) {

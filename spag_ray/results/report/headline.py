@@ -11,7 +11,7 @@ from markupsafe import Markup
 from spag_ray.config.engine import EngineConfig, EngineRange
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.config.run import RunConfig
-from spag_ray.results.game_names import GameNames
+from spag_ray.results.game_names import GameNames, told_apart
 from spag_ray.results.report import markup
 from spag_ray.results.report.files import RunFiles
 from spag_ray.results.report.markup import duration, in_words, joined, paragraph
@@ -40,15 +40,10 @@ class Gathered:
         return 0 if found is None else found.num_games
 
     @property
-    def each_game(self) -> dict[str | None, Gathered]:
-        """Of several games, what was read of each; None names the only one."""
+    def each_game(self) -> dict[str, Gathered]:
+        """What was read of each game."""
         return {
-            name: replace(
-                self,
-                files=self.files.of_game(name),
-                measured=self.measured.of_game(name),
-                transcripts=self.transcripts.of_game(name),
-            )
+            name: replace(self, files=self.files.of_game(name), transcripts=self.transcripts.of_game(name))
             for name in self.files.games
         }
 
@@ -80,7 +75,7 @@ def _what(run: Gathered, config: RunConfig) -> str:
     parts = []
     if config.imitation.enabled:
         scripted = "a scripted expert" if game.has_words else "the game's scripted seats"
-        scripted = "the games' scripted players" if config.games else scripted
+        scripted = told_apart(config.game_names, "the games' scripted players") or scripted
         is_scripted = config.imitation.source == "scripted"
         played = f"{run.num_games(EXPERT):,} of {config.imitation.games:,} games so far" if is_scripted else ""
         so_far = ", ".join(filter(None, (played, "nothing trained on yet")))
@@ -119,9 +114,9 @@ def _seats(config: RunConfig, game: GameNames) -> str:
 
 def _where(config: RunConfig, game: GameNames) -> str:
     engine, learner = config.engine, config.learner
-    rules = f"referee {config.game.rules}" if game.has_words else f"game {game.name}"
-    if config.games:
-        rules = f"games {', '.join(f'{each.full_name} ({each.share:.0%})' for each in config.games)}"
+    shares = ", ".join(f"{each.full_name} ({each.share:.0%})" for each in config.games)
+    rules = f"referee {config.games[0].rules}" if game.has_words else f"game {game.name}"
+    rules = told_apart(config.game_names, f"games {shares}") or rules
     turns = "" if game.max_turns is None else f", up to {game.max_turns} turns a player"
     return (
         f"{_devices(engine, _num_engines(engine), f'{_ENGINES[engine.kind]} engine')}, {engine.dtype}; "
@@ -156,7 +151,7 @@ def _numbers(run: Gathered) -> Iterator[tuple[str, str, str]]:
     yield "time", duration(run.measured.clock.seconds), f"in {pauses + 1} parts" if pauses else ""
     for name, own in run.each_game.items():
         for title, value, remark in _last_score(own.files):
-            yield title if name is None else f"{name}: {title}", value, remark
+            yield told_apart(run.files.games, f"{name}: ") + title, value, remark
 
 
 def _last_score(files: RunFiles) -> Iterator[tuple[str, str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from spag_ray.results.lines import (
@@ -88,8 +88,7 @@ class Measurements:
     """What the report draws. `steps`: {(policy, phase): rows of the policy's step number and STEP_FIELDS}.
     `stage_begins`: {policy: {stage: number of its first step}}. `lags`: rows of a version and the shares of its
     episodes by age in versions. `syncs`: rows of version and seconds. `incidents`: {what: how often}. `collapse`:
-    {(stage, figure): an alarm or its end}. `solved`: {stage: its newest measurement}, of a solved game; `solved_of`:
-    {game: that}, of several."""
+    {(stage, figure): an alarm or its end}. `solved`: {solved game: {stage: its newest measurement}}."""
 
     clock: Clock
     activity: Activity
@@ -103,14 +102,9 @@ class Measurements:
     newest_version: int = 0
     incidents: Counter[str] = field(default_factory=Counter)
     collapse: dict[tuple[str, str], CollapseLine] = field(default_factory=dict)
-    solved: dict[str, ExploitabilityLine] = field(default_factory=dict)
-    solved_of: dict[str, dict[str, ExploitabilityLine]] = field(default_factory=dict)
+    solved: dict[str, dict[str, ExploitabilityLine]] = field(default_factory=dict)
     num_lines: int = 0
     num_unreadable: int = 0
-
-    def of_game(self, name: str | None) -> Measurements:
-        """Those of one of several games, as far as a measurement is of one game; None: the only one."""
-        return self if name is None else replace(self, solved=self.solved_of.get(name, {}))
 
     @property
     def stages(self) -> set[str]:
@@ -146,7 +140,7 @@ class _Reader:
     def __init__(self, found: Measurements) -> None:
         self._found = found
         self._looked = found.clock.began
-        self._tokens: dict[str, int] = {}
+        self._tokens: dict[tuple[str, str], int] = {}
         self._lags: list[int] = []
         self._num_steps: Counter[str] = Counter()
 
@@ -166,8 +160,8 @@ class _Reader:
             case CollapseLine():
                 self._found.collapse[line.stage, line.figure] = line
             case ExploitabilityLine():
-                own = self._found.solved if line.game is None else self._found.solved_of.setdefault(line.game, {})
-                own[line.stage] = line  # a resumed run measures its stage again
+                # A resumed run measures its stage again.
+                self._found.solved.setdefault(line.game, {})[line.stage] = line
             case RestartLine(cause=cause):
                 self._found.incidents[f"{line.kind}: {cause}"] += 1
             case ResumedLine() | EngineLostLine() | EngineJoinedLine() | EngineLeftLine():
@@ -187,10 +181,8 @@ class _Reader:
 
     def _games(self, time: float, line: GamesLine) -> None:
         """The line counts tokens since the buffer's process started; a new process starts at 0."""
-        if line.game is not None:
-            return  # a part of the line before it
-        before = self._tokens.get(line.phase, 0)
-        self._tokens[line.phase] = line.tokens
+        before = self._tokens.get((line.phase, line.game), 0)
+        self._tokens[line.phase, line.game] = line.tokens
         new = line.tokens - before if line.tokens >= before else line.tokens
         self._found.activity.add(line.phase, new, self._looked, time)
 

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from spag_ray.episodes.game_count import GameCount
 from spag_ray.game.rules import Outcome, Role
-from spag_ray.results.game_names import TABOO_NAMES, GameNames
+from spag_ray.results.game_names import GameNames
 from spag_ray.results.ratings import WinMatrix, mean_score
 from spag_ray.results.report.figure import MARK, Figure, as_label, line, numbered
 from spag_ray.results.report.markup import NOTHING, table
@@ -30,9 +30,7 @@ MOST_NUMBERED_CELLS = 144
 MOST_CELLS_WITH_INTERVALS = 16
 
 
-def outcome_figures(
-    transcripts: Transcripts, alarmed: Container[str] = (), game: GameNames = TABOO_NAMES
-) -> list[Figure]:
+def outcome_figures(transcripts: Transcripts, alarmed: Container[str], game: GameNames) -> list[Figure]:
     """Shares by stage: of games for training, and of games on held-out words. Evaluations of the stages in `alarmed`
     are marked."""
     found = []

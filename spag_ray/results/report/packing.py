@@ -15,7 +15,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.game.turn import Turn
-from spag_ray.results.game_names import TABOO_NAMES, GameNames, NamesByGame
+from spag_ray.results.game_names import GameNames, NamesByGame, names_of_all
 from spag_ray.results.report.tokens import Aligner
 from spag_ray.results.trained_turns import trained_turns
 from spag_ray.stages import Stage, StageKind
@@ -24,7 +24,7 @@ BLOCK_GAMES = 64
 SURPRISE_STEPS_PER_NAT = 20  # log-probabilities are rounded to 1/20 nat
 MOST_SURPRISE = 400
 OUTCOMES = tuple(Outcome)
-_COLUMNS = ("stage", "number", "outcome", "word", "attacker", "defender", "turns")
+_COLUMNS = ("stage", "number", "outcome", "word", "attacker", "defender", "turns", "game")
 
 
 def packed(data: Any) -> str:
@@ -52,7 +52,7 @@ class Names:
 
 class Packer:
     """Takes games one by one and passes full blocks to `put`. Only the index and the current block are in memory.
-    `games`: the names of each game, of which several are told apart.
+    `games`: the names of each game.
 
     `num_shaded`: turns whose tokens could be located in their text. The page opens the first game of the newest stage
     that one side won and in which every turn says something; one of a match only if no stage has such a game.
@@ -63,18 +63,16 @@ class Packer:
         config: RunConfig | None,
         aligner: Aligner | None,
         put: Callable[[str], None],
-        game: GameNames = TABOO_NAMES,
-        games: NamesByGame | None = None,
+        games: NamesByGame,
     ) -> None:
         self.num_shaded = 0
-        self._names = game
-        self._games = {str(name): names for name, names in (games or {}).items() if name is not None}
+        self._names = names_of_all(games)
+        self._games = games
         self._configs = {} if config is None else {each.game.full_name: each for each in config.each_game}
-        self._config = config if config is None or not config.games else None
         self._aligner = aligner
         self._put = put
         self._block: list[dict[str, Any]] = []
-        self._columns = {name: array("Q") for name in (*_COLUMNS, *(["game"] if self._games else []))}
+        self._columns = {name: array("Q") for name in _COLUMNS}
         self._stages, self._words, self._players = Names(), Names(), Names()
         self._opened: tuple[tuple[bool, bool, bool, tuple[int, int, bool, str]], int] | None = None
 
@@ -116,11 +114,7 @@ class Packer:
         return {
             "stages": list(self._stages),
             **_said(self._names),
-            **(
-                {"games": [{"name": names.name, **_said(names)} for names in self._games.values()]}
-                if self._games
-                else {}
-            ),
+            "games": [{"name": names.name, **_said(names)} for names in self._games.values()],
             "words": list(self._words),
             "players": [self._names.policy(player) for player in self._players],
             "blockGames": BLOCK_GAMES,
@@ -131,7 +125,7 @@ class Packer:
 
     def _game(self, stage: str, episode: Episode) -> dict[str, Any]:
         verdict = episode.verdict
-        config = self._config or self._configs.get(episode.game)
+        config = self._configs.get(episode.game)
         rewards = {} if config is None else trained_turns(stage, episode, config)
         return {
             "id": episode.episode_id,

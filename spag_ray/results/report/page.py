@@ -26,6 +26,7 @@ from spag_ray.game.rules import Role
 from spag_ray.game.turn import without_thought
 from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.host.whole_files import replaced
+from spag_ray.results.game_names import told_apart
 from spag_ray.results.ratings import WinMatrix
 from spag_ray.results.report.figure import Figure
 from spag_ray.results.report.files import read_files
@@ -89,11 +90,10 @@ def write_report(folder: Path, out: Path, decode: Decode | None = None, max_game
             files.config,
             Aligner(decode, _public(files.config)) if decode is not None else None,
             _block_writer(blocks),
-            files.game,
             files.games,
         )
-        transcripts = read_transcripts(folder / "episodes", packer, max_games, by_game=None not in files.games)
-        run = Gathered(files, measured, transcripts, packer, time.time())
+        transcripts = read_transcripts(folder / "episodes", packer, max_games)
+        run = Gathered(files.with_games(transcripts.of_games), measured, transcripts, packer, time.time())
         try:
             with replaced(out) as file:
                 for text in _page(run, blocks):
@@ -120,7 +120,7 @@ def _page(run: Gathered, blocks: TextIO) -> Iterator[str]:
         policy=Markup(_policy(script, plotly)),
         title=run.files.name,
         game=run.files.game,
-        several=len(run.files.games) > 1,
+        several=told_apart(run.files.games, "games"),
         style=Markup(_own("page.css")),
         script=Markup(script),
         headline=headline(run) + notices(run),
@@ -145,14 +145,17 @@ def _charts(run: Gathered, draw: Draw) -> dict[str, Markup]:
     files, measured, game = run.files, run.measured, run.files.game
     league_title = f"The league: {game.seat(Role.ATTACKER)}'s score, by version"
     league = draw([matrix_figure("league", league_title, files.league, {}, game)])
-    if len(run.each_game) == 1:
-        found = _of_game(run, draw, league)
-    else:
-        found = dict.fromkeys(_of_game(run, lambda _: NOTHING, NOTHING), NOTHING)
-        for number, own in enumerate(run.each_game.values()):
-            for section, text in _of_game(own, _numbered(draw, number), NOTHING).items():
-                found[section] += heading(own.files.game.name) + text if text else NOTHING
-        found["standings"] += heading("All games together") + league if league else NOTHING
+    found: dict[str, Markup] = {}
+    together = told_apart(files.games, "All games together")
+    for number, (name, own) in enumerate(run.each_game.items()):
+        title = told_apart(files.games, own.files.game.name)
+        of_game = _of_game(
+            name, own, _ended(draw, told_apart(files.games, f"-{number}")), NOTHING if together else league
+        )
+        for section, text in of_game.items():
+            found[section] = found.get(section, NOTHING) + (_headed(title, text) if text else NOTHING)
+    if together and league:
+        found["standings"] += _headed(together, league)
     return {
         **found,
         "outcomes": (found["outcomes"] or _nothing("No games yet.")) + collapse_table(measured),
@@ -165,7 +168,11 @@ def _charts(run: Gathered, draw: Draw) -> dict[str, Markup]:
     }
 
 
-def _of_game(run: Gathered, draw: Draw, league: Markup) -> dict[str, Markup]:
+def _headed(title: str, text: Markup) -> Markup:
+    return (heading(title) if title else NOTHING) + text
+
+
+def _of_game(name: str, run: Gathered, draw: Draw, league: Markup) -> dict[str, Markup]:
     """The sections, or their parts, that are of one game."""
     files, measured, game = run.files, run.measured, run.files.game
     matrix = WinMatrix()
@@ -177,24 +184,23 @@ def _of_game(run: Gathered, draw: Draw, league: Markup) -> dict[str, Markup]:
     estimates = {pair: score([files.matches], *pair, roles=(Role.ATTACKER,)) for pair in pairs}
     met = draw([matrix_figure("matrix", met_title, matrix, estimates, game)])
     ranks = rating_table(files.matches, game) if files.matches else NOTHING
+    solved = measured.solved.get(name, {})
     ended = [*outcome_figures(run.transcripts, measured.alarmed, game), payoff_figure(run.transcripts, game)]
     return {
         "outcomes": draw(ended),
         "payoffs": payoff_table(run.transcripts, game),
         "standings": met + league + ranks,
-        "solved": draw(solved_figures(measured, files.config)),
-        "solved_text": solved_table(measured, files.config),
+        "solved": draw(solved_figures(name, solved)),
+        "solved_text": solved_table(name, solved),
         "matches": match_table(files.matches, game) if files.matches else NOTHING,
         "known": draw(known_figures(run.transcripts)) if game.has_words else NOTHING,
         "known_text": known_tables(run.transcripts) if game.has_words else NOTHING,
     }
 
 
-def _numbered(draw: Draw, number: int) -> Draw:
-    """Draws the figures of one of several games: a name is unique on the page."""
-    return lambda found: draw(
-        [None if figure is None else replace(figure, name=f"{figure.name}-{number}") for figure in found]
-    )
+def _ended(draw: Draw, end: str) -> Draw:
+    """Draws the figures of a game: a name, which has this end, is unique on the page."""
+    return lambda found: draw([figure and replace(figure, name=f"{figure.name}{end}") for figure in found])
 
 
 def _games_note(run: Gathered) -> Markup:

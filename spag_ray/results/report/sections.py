@@ -11,7 +11,7 @@ from spag_ray.config.loading import without_environment
 from spag_ray.config.run import RunConfig
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.evaluations import PAPER_METRICS, PAPER_SCORES, Evaluation, scale_of, score_text
-from spag_ray.results.game_names import TABOO_NAMES, GameNames
+from spag_ray.results.game_names import GameNames
 from spag_ray.results.matches import Match
 from spag_ray.results.ratings import wilson_interval
 from spag_ray.results.report.files import RunFiles
@@ -23,7 +23,7 @@ from spag_ray.stages import Stage, order_of
 _BREACHES = (Outcome.ATTACKER_BREACH, Outcome.DEFENDER_BREACH)
 
 
-def match_table(matches: Sequence[Match], game: GameNames = TABOO_NAMES) -> Markup:
+def match_table(matches: Sequence[Match], game: GameNames) -> Markup:
     """Outcomes of every match in per cent, with intervals."""
     rows = []
     for match in matches:
@@ -38,7 +38,7 @@ def match_table(matches: Sequence[Match], game: GameNames = TABOO_NAMES) -> Mark
     return table(caption, (" v ".join(game.seats), *wins, "breach", "tie", "games"), rows)
 
 
-def rating_table(matches: Sequence[Match], game: GameNames = TABOO_NAMES) -> Markup:
+def rating_table(matches: Sequence[Match], game: GameNames) -> Markup:
     """Ratings of the players that are connected by games; others cannot be compared."""
     connected = largest_group(matches)
     try:

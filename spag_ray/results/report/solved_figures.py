@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from markupsafe import Markup
 
-from spag_ray.config.run import RunConfig
 from spag_ray.games.kuhn_strategy import measure, uniform
+from spag_ray.results.lines import ExploitabilityLine
 from spag_ray.results.report.figure import SERIES, Figure, as_label, line
 from spag_ray.results.report.markup import NOTHING, paragraph, table
-from spag_ray.results.report.measurements import Measurements
 from spag_ray.stages import Stage
 
+KUHN = "kuhn"
+Measured: TypeAlias = Mapping[str, ExploitabilityLine]  # {stage: its newest measurement} of one game
 _NOTES = {
     "nash_conv": "NashConv: what a best response gains against each seat, summed; 0 at the optimum.",
     "legal_nash_conv": "Legal: the NashConv of the same policy without its illegal replies.",
@@ -71,21 +72,21 @@ _OPTIMUM: dict[str, tuple[float, ...]] = {
 }
 
 
-def solved_figures(measured: Measurements, config: RunConfig | None) -> list[Figure]:
+def solved_figures(game: str, measured: Measured) -> list[Figure]:
     """Charts of the figures that are there, by stage; none if nothing was measured."""
-    is_kuhn = _is_kuhn(config)
+    is_kuhn = game == KUHN
     found = [_figure(chart, measured, is_kuhn) for chart in (*_CHARTS, *([_BLUFFS] if is_kuhn else []))]
     return [figure for figure in found if figure is not None]
 
 
-def solved_table(measured: Measurements, config: RunConfig | None) -> Markup:
+def solved_table(game: str, measured: Measured) -> Markup:
     """Every figure of every stage; nothing if nothing was measured. Of Kuhn poker also uniform play, and the
     optimum."""
-    if not measured.solved:
+    if not measured:
         return NOTHING
-    names = list(dict.fromkeys(name for each in measured.solved.values() for name in each.figures))
-    rows = [[stage, *(_number(each.figures.get(name)) for name in names)] for stage, each in measured.solved.items()]
-    if _is_kuhn(config):
+    names = list(dict.fromkeys(name for each in measured.values() for name in each.figures))
+    rows = [[stage, *(_number(each.figures.get(name)) for name in names)] for stage, each in measured.items()]
+    if game == KUHN:
         played = _uniform()
         rows.append(["uniform play", *(_number(played.get(name)) for name in names)])
         rows.append(["optimum", *(" to ".join(map(_number, _OPTIMUM.get(name, ()))) or "-" for name in names)])
@@ -94,8 +95,8 @@ def solved_table(measured: Measurements, config: RunConfig | None) -> Markup:
     return table("Measured exactly, by stage", headings, rows) + (paragraph(notes, "note") if notes else NOTHING)
 
 
-def _figure(chart: _Chart, measured: Measurements, is_kuhn: bool) -> Figure | None:
-    lines = list(measured.solved.values())
+def _figure(chart: _Chart, measured: Measured, is_kuhn: bool) -> Figure | None:
+    lines = list(measured.values())
     titles = [as_label(Stage.parse(each.stage).title) for each in lines]
     scale = 100 if chart.is_share else 1
     data, said = [], []
@@ -131,10 +132,6 @@ def _level(titles: Sequence[str], height: float, name: str) -> dict[str, Any]:
     found = line(range(len(titles)), [height] * len(titles), name, "--muted") | {"x": titles}
     found["line"] |= {"dash": "dash"}
     return found
-
-
-def _is_kuhn(config: RunConfig | None) -> bool:
-    return config is not None and config.game.full_name == "kuhn"
 
 
 def _uniform() -> dict[str, float]:

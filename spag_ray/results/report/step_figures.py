@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from spag_ray.game.rules import Role
-from spag_ray.results.game_names import TABOO_NAMES, GameNames
+from spag_ray.results.game_names import GameNames
 from spag_ray.results.report.figure import MARK, SERIES, Figure, as_label, column, line, numbered
 from spag_ray.results.report.measurements import STEP_FIELDS, Measurements
 from spag_ray.stages import Stage
@@ -51,7 +51,7 @@ MISMATCH = (
 )
 
 
-def step_figures(measured: Measurements, curves: Sequence[Curve], game: GameNames = TABOO_NAMES) -> list[Figure]:
+def step_figures(measured: Measurements, curves: Sequence[Curve], game: GameNames) -> list[Figure]:
     """The `curves` for which the run has more than one step, over the number of the step."""
     return [figure for curve in curves if (figure := _figure(measured, curve, game)) is not None]
 

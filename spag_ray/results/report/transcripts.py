@@ -48,7 +48,7 @@ class Transcripts:
     """Counts of all games. `counts`: by stage. `payoffs`: by stage and seat, of games in which the game itself says
     what it pays. `by_version`: games of a stream, by the newest version that played in them. `known`: for stages whose
     games were scored. `num_sampled`: tokens of turns that were sampled from weights, not scripted. `faults`: {log: what
-    is wrong with it}. `of_games`: {game: its counts}, of several."""
+    is wrong with it}. `of_games`: {game: its counts}."""
 
     counts: dict[str, GameCount] = field(default_factory=dict)
     payoffs: dict[str, dict[Role, Payoffs]] = field(default_factory=dict)
@@ -58,9 +58,9 @@ class Transcripts:
     faults: dict[str, str] = field(default_factory=dict)
     of_games: dict[str, Transcripts] = field(default_factory=dict)
 
-    def of_game(self, name: str | None) -> Transcripts:
-        """The counts of one of several games; None: of the only one."""
-        return self if name is None else self.of_games.get(name, Transcripts())
+    def of_game(self, name: str) -> Transcripts:
+        """The counts of one game."""
+        return self.of_games.get(name, Transcripts())
 
     @property
     def num_games(self) -> int:
@@ -83,9 +83,9 @@ class Transcripts:
             self.by_version.setdefault(version, Counter())[episode.verdict.outcome] += 1
 
 
-def read_transcripts(folder: Path, packer: Packer, max_games: int, seed: int = 0, by_game: bool = False) -> Transcripts:
+def read_transcripts(folder: Path, packer: Packer, max_games: int, seed: int = 0) -> Transcripts:
     """Reads every log of `folder`. If there are more than `max_games` games, a sample is packed: the same share of each
-    stage, and at least one game of each. `by_game`: count each of several games too."""
+    stage, and at least one game of each."""
     found = Transcripts()
     logs = stage_logs(folder)
     chosen = _sample(
@@ -95,8 +95,7 @@ def read_transcripts(folder: Path, packer: Packer, max_games: int, seed: int = 0
         faults = StageFaults()
         for place, episode in read_stage(path, faults):
             found.count(stage, episode)
-            if by_game:
-                found.of_games.setdefault(episode.game, Transcripts()).count(stage, episode)
+            found.of_games.setdefault(episode.game, Transcripts()).count(stage, episode)
             if chosen is None or place in chosen[stage]:
                 packer.add(stage, episode)
         if faults:

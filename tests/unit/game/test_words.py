@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from spag_ray.errors import InputError
 from spag_ray.game.words import STOP_WORDS, Lease, WordsOfGame, WordStream, read_words, top_words, write_words
+from tests.support.streams import taboo_words
 
 WORDS = [f"word{number}" for number in range(7)]
 steps_of_a_run = st.sampled_from(["lease", "done", "give_back", "resume"])
@@ -63,7 +64,7 @@ def test_top_words_refuses_what_it_cannot_give() -> None:
 
 @given(st.integers(0, 5), st.integers(1, 3), st.integers(1, 4))
 def test_every_word_comes_equally_often(seed: int, attacker_seats: int, num_passes: int) -> None:
-    stream = WordStream(WORDS, seed, attacker_seats)
+    stream = taboo_words(WORDS, seed, attacker_seats)
     leases = [stream.lease() for _ in range(len(WORDS) * attacker_seats * num_passes)]
     assert Counter(lease.word for lease in leases) == dict.fromkeys(WORDS, attacker_seats * num_passes)
     assert [lease.index for lease in leases] == list(range(len(leases)))
@@ -71,7 +72,7 @@ def test_every_word_comes_equally_often(seed: int, attacker_seats: int, num_pass
 
 def test_order_is_a_function_of_the_seed_and_differs_between_passes() -> None:
     def order(seed: int) -> list[str]:
-        stream = WordStream(WORDS, seed)
+        stream = taboo_words(WORDS, seed)
         return [stream.lease().word for _ in range(14)]
 
     assert order(1) == order(1) != order(2)
@@ -80,7 +81,7 @@ def test_order_is_a_function_of_the_seed_and_differs_between_passes() -> None:
 
 @given(st.integers(0, 3), st.lists(steps_of_a_run, max_size=60), st.randoms())
 def test_no_word_is_ever_lost(seed: int, steps: list[str], chance: random.Random) -> None:
-    stream = WordStream(WORDS, seed)
+    stream = taboo_words(WORDS, seed)
     out: list[Lease] = []
     played: list[Lease] = []
     for step in steps:
@@ -99,33 +100,33 @@ def test_no_word_is_ever_lost(seed: int, steps: list[str], chance: random.Random
     while len(played) < num_games:
         played.append(stream.lease())
         stream.done(played[-1])
-    undisturbed = WordStream(WORDS, seed)
+    undisturbed = taboo_words(WORDS, seed)
     assert sorted(played, key=lambda lease: lease.index) == [undisturbed.lease() for _ in range(num_games)]
 
 
 def test_a_returned_word_is_given_out_first() -> None:
-    stream = WordStream(WORDS, seed=0)
+    stream = taboo_words(WORDS, seed=0)
     first, _ = stream.lease(), stream.lease()
     stream.give_back(first)
     assert stream.lease() == first
 
 
 def test_a_lease_ends_only_once() -> None:
-    stream = WordStream(WORDS, seed=0)
+    stream = taboo_words(WORDS, seed=0)
     lease = stream.lease()
     stream.done(lease)
     for end in (stream.done, stream.give_back):
         with pytest.raises(InputError, match="is not out"):
             end(lease)
     with pytest.raises(InputError, match="is not out"):
-        stream.done(Lease("river", 99))
+        stream.done(Lease("river", 99, "taboo"))
 
 
 def test_an_empty_or_doubled_word_list_makes_no_stream() -> None:
     with pytest.raises(InputError, match="no words"):
         WordStream([], 0)
     with pytest.raises(InputError, match="twice"):
-        WordStream(["cat", "cat"], 0)
+        WordStream([WordsOfGame("taboo", 1.0, ("cat", "cat"))], 0)
 
 
 OF_GAMES = [WordsOfGame("taboo", 0.75, ("river", "piano", "tiger")), WordsOfGame("kuhn", 0.25, ("KJ", "QK"))]
@@ -135,7 +136,10 @@ def test_each_of_several_games_gets_its_share_in_the_order_that_it_would_have_al
     stream = WordStream(OF_GAMES, seed=3)
     leases = [stream.lease() for _ in range(40)]
     for game, share, words in OF_GAMES:
-        alone, own = WordStream(words, seed=3), [lease.word for lease in leases if lease.game == game]
+        alone, own = (
+            taboo_words(words, seed=3),
+            [lease.word for lease in leases if lease.game == game],
+        )
         assert len(own) == 40 * share
         assert own == [alone.lease().word for _ in own]
 

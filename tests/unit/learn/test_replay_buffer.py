@@ -49,7 +49,7 @@ def test_a_sample_counts_by_phase_what_came_and_what_waits(tmp_path: Path) -> No
     assert sample.waiting == 2
     assert sample.oldest_s > 0
     assert sample.stream is None
-    assert {phase: count.num_games for phase, count in sample.played.items()} == {"self_play": 2}
+    assert {phase: count.num_games for phase, count in sample.played.items()} == {("self_play", "taboo"): 2}
     buffer.take("spag-1")
     assert buffer.sample().waiting == 0
     assert buffer.sample().played == sample.played

@@ -30,7 +30,7 @@ from spag_ray.errors import ConfigError, RunFolderError
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.game.turn import Turn
 from spag_ray.game.words import WordsOfGame, WordStream
-from tests.support.streams import WORDS, finish, numbers, played, records, spec, stream_of
+from tests.support.streams import WORDS, finish, numbers, played, records, spec, stream_of, taboo_words
 
 
 def test_with_lag_0_a_version_plays_its_own_games_and_waits_for_the_next() -> None:
@@ -64,8 +64,9 @@ def test_a_sample_counts_what_came_and_not_what_the_log_held(tmp_path: Path) -> 
     assert 0.02 <= sample.oldest_s < 10
     assert sample.stream is not None
     assert (sample.stream.permits_free, sample.stream.repeated) == (0, 1)
-    assert {phase: count.num_games for phase, count in sample.played.items()} == {"self_play": 3, "evaluation": 1}
-    assert sample.played["self_play"].num_tokens == 6
+    counts = {phase: count.num_games for (phase, _), count in sample.played.items()}
+    assert counts == {"self_play": 3, "evaluation": 1}
+    assert sample.played["self_play", "taboo"].num_tokens == 6
     buffer.take("eval-base")
     assert buffer.sample().waiting == 3
 
@@ -149,7 +150,7 @@ def test_a_game_is_as_old_as_the_oldest_weights_that_began_one_of_its_turns(vers
 def test_of_two_policies_that_learn_the_older_weights_decide_how_old_a_game_is() -> None:
     config = StreamConfig(games_per_version=1, max_lag=1)
     for newest, is_stale in (({"policy": 1, "another": 1}, False), ({"policy": 2, "another": 1}, True)):
-        stream = GameStream(WordStream(WORDS, 0), config, {"policy": 0, "another": 0}, 0)
+        stream = GameStream(taboo_words(WORDS, 0), config, {"policy": 0, "another": 0}, 0)
         (task,) = stream.lease("arena", 1)
         finish(stream, task, 0)  # `another` is of version 0 in it
         stream.advance(newest)
@@ -172,7 +173,13 @@ def test_the_players_of_a_game_are_those_of_its_number() -> None:
     def seats(number: int) -> tuple[str, str]:
         return f"attacker {number}", f"defender {number}"
 
-    stream = GameStream(WordStream(WORDS, 0), StreamConfig(games_per_version=2), {"policy": 0}, 7, seats)
+    stream = GameStream(
+        taboo_words(WORDS, 0),
+        StreamConfig(games_per_version=2),
+        {"policy": 0},
+        7,
+        seats,
+    )
     tasks = stream.lease("arena", 3)
     assert [(task.attacker, task.defender) for task in tasks] == [seats(number) for number in range(3)]
     assert {task.seed for task in tasks} == {7}
@@ -205,7 +212,7 @@ def test_a_stream_is_what_its_log_and_its_cursor_say(max_lag: int, per_version: 
     reuse = min(reuse, max_lag + 1)
     config = StreamConfig(games_per_version=per_version, max_lag=max_lag, reuse=reuse)
     log: list[bytes] = []
-    stream = GameStream(WordStream(WORDS, 0), config, {"policy": 0}, 0)
+    stream = GameStream(taboo_words(WORDS, 0), config, {"policy": 0}, 0)
     cursor, kept = stream.cursor(), (stream.cursor(), Counter[int](), 0)
     version, stage_progress, uses = 0, list[tuple[GameTask, int]](), Counter[int]()
     published = 0
@@ -221,7 +228,7 @@ def test_a_stream_is_what_its_log_and_its_cursor_say(max_lag: int, per_version: 
         elif action == "learn" and (batch := stream.take()) is not None:
             cursor = stream.cursor()
             if random.random() < 0.3:  # the buffer dies while the learner has the batch
-                stream = GameStream(WordStream(WORDS, 0), config, {"policy": 0}, 0)
+                stream = GameStream(taboo_words(WORDS, 0), config, {"policy": 0}, 0)
                 stream.restore(json.loads(json.dumps(cursor)), records(log))
                 assert sorted(stream.take() or []) == sorted(batch), "asked again, the same"
             assert stream.repeated() == {number for number in numbers(batch) if uses[number]}
@@ -237,12 +244,12 @@ def test_a_stream_is_what_its_log_and_its_cursor_say(max_lag: int, per_version: 
                 cursor, uses, version = kept[0], kept[1].copy(), kept[2]
                 published += 1
                 cursor = {**cursor, "versions": {"policy": published}}
-            stream = GameStream(WordStream(WORDS, 0), config, {"policy": 0}, 0)
+            stream = GameStream(taboo_words(WORDS, 0), config, {"policy": 0}, 0)
             stream.restore(json.loads(json.dumps(cursor)), records(log))
         assert max(uses.values(), default=0) <= reuse
     seen = sorted(decode(data).number for data in log)
     assert len(seen) == len(set(seen)), "a game is in the log once"
-    stream = GameStream(WordStream(WORDS, 0), config, {"policy": 0}, 0)
+    stream = GameStream(taboo_words(WORDS, 0), config, {"policy": 0}, 0)
     stream.restore(cursor, records(log))
     for number in sorted(set(range(seen[-1] + 1 if seen else 0)) - set(seen)):
         assert stream.lease("arena", 1)[0].number == number if stream.counts().permits_free else True

@@ -16,7 +16,7 @@ from cluster.tracking.recorder import Recorder
 from spag_ray.config.loading import parse_config
 from spag_ray.errors import CollapseError
 from spag_ray.game.rules import Outcome
-from spag_ray.results.game_names import names_by_game
+from spag_ray.results.game_names import UNKNOWN, GameNames, names_by_game
 from spag_ray.results.lines import StepLine, StepReport
 from spag_ray.results.matches import Game, Match
 from spag_ray.stages import BASE, IMITATED, Stage
@@ -37,8 +37,8 @@ class Watched:
             results=[tied(stage, count) for stage, count in zip(self.stages, ties, strict=True)]
         )
         self.recorder = Recorder(folder)
-        self.status = StatusBoard(lambda: 1)
-        self.watch = CollapseWatch(self.config, folder, matches, self.recorder, self.status)
+        self.status = StatusBoard(lambda: 1, GameNames())
+        self.watch = CollapseWatch(self.config, folder, matches, self.recorder, self.status, UNKNOWN)
         self.folder = folder
 
     def looks(self) -> list[float]:
@@ -149,7 +149,7 @@ def test_figures_of_several_games_are_watched_game_by_game(tmp_path: Path) -> No
         for game in ("taboo", "kuhn")
     ]
     matches: Any = SimpleNamespace(results=found)
-    status = StatusBoard(lambda: 1)
+    status = StatusBoard(lambda: 1, GameNames())
     watch = CollapseWatch(config, tmp_path, matches, Recorder(tmp_path), status, names_by_game(config))
     for stage in stages:
         watch.check(stage)

@@ -32,13 +32,13 @@ from tests.support.episodes import game
 def test_guesses_and_traps_are_counted_in_taboo_alone(
     name: str, kinds: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    episodes = [game(number, Outcome.DEFENDER_WINS) for number in range(4)]
+    episodes = [replace(game(number, Outcome.DEFENDER_WINS), game=name) for number in range(4)]
     monkeypatch.setattr(held_out, "play_round", lambda *_: episodes)
     config = parse_config({"game": {"name": name}, "evaluation": {"games": 4}})
     ground: Any = SimpleNamespace(config=config, folder=tmp_path, recorder=Recorder(tmp_path), version=1)
     lease: Any = SimpleNamespace(check=lambda now: None)
     seat: Any = None
-    (match,) = HeldOutMatches(ground, lease, ["KJ", "QK"]).play(seat, seat, Stage.evaluation("spag-1"))
+    (match,) = HeldOutMatches(ground, lease, {name: ["KJ", "QK"]}).play(seat, seat, Stage.evaluation("spag-1"))
     assert match.outcomes[Outcome.DEFENDER_WINS] == 4
     assert [json.loads(line)["kind"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == kinds
 
@@ -96,7 +96,7 @@ def test_games_in_which_a_served_player_gave_no_text_are_counted(
         ("d", (near, near), None),
     ):
         notes.clear()
-        HeldOutMatches(ground, lease, ["river"]).play(*seats, Stage.match(stage, "b"))
+        HeldOutMatches(ground, lease, {"taboo": ["river"]}).play(*seats, Stage.match(stage, "b"))
         assert len(notes) == (said is not None)
         assert said is None or notes[0].startswith(f"warning: {said}")
         assert said is None or "sampling.max_new_tokens" in notes[0]

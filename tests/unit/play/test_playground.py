@@ -80,7 +80,7 @@ def lines_of(seat: Seat, num_there: int, monkeypatch: pytest.MonkeyPatch, **conf
     monkeypatch.setattr(rounds, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     monkeypatch.setattr(rounds, "_play_all", lambda *_: None)
     seats = dict.fromkeys(("attacker", "defender"), seat)
-    scenarios = [Scenario("cat")] * 4
+    scenarios = [Scenario("cat", "taboo")] * 4
     assert rounds.play_round(Playground(**parts), "s", scenarios, seats, Opponents(1)) == episodes
     return lines
 

@@ -19,6 +19,7 @@ from cluster.rollout.engine_actor import IMPORTING, STARTING, slowest
 from spag_ray.config.loading import parse_config
 from spag_ray.errors import EngineError, LearnerError, LearnersLostError
 from spag_ray.host.folder_lease import FolderLease
+from spag_ray.results.game_names import GameNames
 
 
 class Learning:
@@ -127,7 +128,7 @@ def test_the_error_of_learners_that_do_not_start_is_that_of_the_start(tmp_path: 
 def test_the_display_says_what_each_part_waits_for_and_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "perf_counter", lambda: now)
-    board = StatusBoard(lambda: 0)
+    board = StatusBoard(lambda: 0, GameNames())
     board.set_status("starting engines and learner")
     board.waits_for("learner", "importing")
     board.waits_for("engine-policy-0", "importing")
@@ -147,7 +148,7 @@ def test_the_display_says_what_each_part_waits_for_and_how_long(monkeypatch: pyt
 def test_seconds_of_a_wait_are_no_new_line_of_a_log() -> None:
     lines: list[str] = []
     console: Any = SimpleNamespace(print=lambda text, **_: lines.append(str(text)))
-    board, line = StatusBoard(lambda: 0), ProgressLine(console)
+    board, line = StatusBoard(lambda: 0, GameNames()), ProgressLine(console)
     for what in ("importing", "loading the model"):
         board.waits_for("learner", what)
         line.show(board.progress(is_paused=False), None)

@@ -140,7 +140,7 @@ def test_engines_are_restarted_for_weights_that_they_read_only_at_their_start(
 
 def test_the_newest_of_two_is_the_one_of_the_later_round() -> None:
     game = Game("word", Outcome.ATTACKER_WINS, 3)
-    lines = head_to_head_lines([Match("spag-10", "spag-9", (game,)), Match("spag-9", "spag-10", (game,))])
+    lines = head_to_head_lines([Match("spag-10", "spag-9", (game,)), Match("spag-9", "spag-10", (game,))], GameNames())
     assert lines == [
         "spag-10 as attacker against spag-9: score 1.00",
         "spag-10 as defender against spag-9: score 0.00",
@@ -152,7 +152,9 @@ def test_scores_of_the_newest_are_not_mixed_over_opponents_or_stages() -> None:
     won, lost = (Game("word", outcome, 3) for outcome in (Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS))
     seats = (("spag-1", "base", lost), ("base", "spag-1", won), ("spag-2", "base", won), ("base", "spag-2", lost))
     matches = [Match(attacker, defender, (game,)) for attacker, defender, game in seats]
-    lines = head_to_head_lines([*matches, Match("spag-2", "spag-2", (won,)), Match("spag-2", "imitated", (lost,))])
+    lines = head_to_head_lines(
+        [*matches, Match("spag-2", "spag-2", (won,)), Match("spag-2", "imitated", (lost,))], GameNames()
+    )
     assert lines == [
         "spag-2 as attacker against base: score 1.00",
         "spag-2 as defender against base: score 1.00",
@@ -160,7 +162,7 @@ def test_scores_of_the_newest_are_not_mixed_over_opponents_or_stages() -> None:
         "spag-2 as attacker against imitated: score 0.00",
         "mean score over both seats: 0.00 (0.5 is even)",
     ]
-    assert head_to_head_lines([Match("base", "base", (won,))]) == []
+    assert head_to_head_lines([Match("base", "base", (won,))], GameNames()) == []
 
 
 def table_text(table: Table) -> str:
@@ -209,19 +211,21 @@ def test_seats_that_no_games_connect_are_not_rated_beside_each_other() -> None:
     matches = [Match(seats[0], seats[1], games) for seats in ("ba", "bc", "bd", "ab", "cb")]
     rated = {
         tuple(line.split()[:2]): "[" in line
-        for line in table_text(match_tables(matches, "abcd")[1]).splitlines()
+        for line in table_text(match_tables(matches, "abcd", GameNames())[1]).splitlines()
         if line.strip()[:2] in ("a ", "b ", "c ", "d ")
     }
     # With b's defenders there is no other attacker that it could be rated against.
     assert {seat for seat, is_rated in rated.items() if is_rated} == {(name, "defender") for name in "acd"}
     assert len(rated) == 7, "all have breaches and ties"
-    connected = table_text(match_tables([*matches, Match("b", "b", games)], "abcd")[1])
+    connected = table_text(match_tables([*matches, Match("b", "b", games)], "abcd", GameNames())[1])
     assert all("[" in line for line in connected.splitlines() if line.strip()[:2] in ("a ", "b ", "c ", "d "))
 
 
 def test_a_seat_whose_every_game_was_broken_off_has_a_score_but_none_without_breaches() -> None:
     won, broken = Game("word", Outcome.ATTACKER_WINS, 3), Game("word", Outcome.ATTACKER_BREACH, 1)
-    (line,) = comparison_lines([Match("new", "old", (won,)), Match("old", "new", (broken,))], ["old", "new"], None)
+    (line,) = comparison_lines(
+        [Match("new", "old", (won,)), Match("old", "new", (broken,))], ["old", "new"], None, GameNames()
+    )
     assert line.startswith("new against old, both seats: 1.00 [0.00, 1.00]; better over 1 words")
 
 
@@ -247,10 +251,10 @@ def test_the_tables_say_who_is_better() -> None:
         tuple(Game(word, outcome, 3) for word in words) for outcome in (Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS)
     )
     matches = [Match("new", "old", wins), Match("old", "new", loses), Match("old", "old", wins)]
-    (line,) = comparison_lines(matches, ["old", "new"], None)
+    (line,) = comparison_lines(matches, ["old", "new"], None, GameNames())
     assert line.startswith("new against old, both seats: 1.00")
     assert "p = 0.000" in line
-    assert comparison_lines(matches[:1], ["old", "new"], "old") == []
-    win_table, player_table = match_tables(matches, ["old", "new"])
+    assert comparison_lines(matches[:1], ["old", "new"], "old", GameNames()) == []
+    win_table, player_table = match_tables(matches, ["old", "new"], GameNames())
     assert win_table.row_count == 2
     assert player_table.row_count == 4

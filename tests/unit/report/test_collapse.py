@@ -47,7 +47,9 @@ def test_the_figures_of_a_stage() -> None:
     own = match("spag-1", "spag-1", TIED=10, ATTACKER_BREACH=3, DEFENDER_BREACH=5, DEFENDER_WINS=16, ATTACKER_WINS=6)
     attacks = match("spag-1", "base", ATTACKER_WINS=6, TIED=4)  # 6 + 2 points of 10
     defends = match("base", "spag-1", DEFENDER_WINS=1, ATTACKER_BREACH=1, ATTACKER_WINS=8)  # 2 of 10
-    found = figures_of("spag-1", [own, attacks, defends], ["base", "imitated"], {"policy": [2.0, 1.0, 3.0]})
+    found = figures_of(
+        "spag-1", [own, attacks, defends], ["base", "imitated"], {"policy": [2.0, 1.0, 3.0]}, GameNames()
+    )
     values = {name: (figure.value, figure.rises) for name, figure in found.items()}
     assert values == {
         "ties": (0.25, True),
@@ -62,10 +64,10 @@ def test_the_figures_of_a_stage() -> None:
 def test_what_is_not_there_is_no_figure() -> None:
     own = match("imitated", "imitated", TIED=4)
     one_seat = match("imitated", "base", TIED=4)
-    found = figures_of("imitated", [own, one_seat], ["base", "imitated"], {"policy": [1.0, math.nan, 2.0]})
+    found = figures_of("imitated", [own, one_seat], ["base", "imitated"], {"policy": [1.0, math.nan, 2.0]}, GameNames())
     assert found.keys() == {"ties", "breaches", "right guesses"}
-    assert figures_of("spag-1", [], ["base"], NOTHING) == {}
-    two = figures_of("spag-1", [], [], {"attacker": [1.0, 1.0, 1.0], "defender": [2.0, 2.0, 2.0]})
+    assert figures_of("spag-1", [], ["base"], NOTHING, GameNames()) == {}
+    two = figures_of("spag-1", [], [], {"attacker": [1.0, 1.0, 1.0], "defender": [2.0, 2.0, 2.0]}, GameNames())
     assert {name: figure.value for name, figure in two.items()} == {
         "entropy of the attacker": 1.0,
         "entropy of the defender": 2.0,

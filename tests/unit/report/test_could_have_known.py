@@ -110,12 +110,12 @@ def test_a_stages_line_counts_guesses_traps_and_what_could_have_been_known() -> 
     assert (line.right_share, line.trap_share, line.scored_games) == (0.5, pytest.approx(2 / 3, abs=1e-4), 4)
     assert line.could_have_known == pytest.approx((0.5 + 0.125 + 0.25 + 0.5) / 4, rel=1e-3)
     assert line.could_have_known_nats == pytest.approx(sum(map(math.log, (0.5, 0.125, 0.25, 0.5))) / 4, abs=1e-4)
-    written = HeldOutLine("eval-spag-1", 2, line)
+    written = HeldOutLine("eval-spag-1", "taboo", 2, line)
     assert parse_line({"time": 1.0, "kind": "held_out", **written.values()}) == written
 
 
 def test_what_cannot_be_counted_is_left_out() -> None:
-    line = HeldOutLine("eval-base", 0, held_out_report([game("It is a cat.")]))
+    line = HeldOutLine("eval-base", "taboo", 0, held_out_report([game("It is a cat.")]))
     assert line.report.scored_games == 0
     missing = {"right_share", "trap_share", "could_have_known", "could_have_known_nats"}
     assert not missing & line.values().keys()
@@ -124,7 +124,7 @@ def test_what_cannot_be_counted_is_left_out() -> None:
 
 def test_the_newest_line_of_each_stage_is_read_and_damaged_ones_are_not(tmp_path: Path) -> None:
     stages = (("eval-base", 1), ("eval-spag-1", 5), ("eval-base", 3))
-    lines = [HeldOutLine(stage, 0, held_out_report(GAMES[:count])) for stage, count in stages]
+    lines = [HeldOutLine(stage, "taboo", 0, held_out_report(GAMES[:count])) for stage, count in stages]
     texts = [json.dumps({"time": 1.0, "kind": "held_out", **line.values()}) for line in lines]
     texts[1:1] = ['{"time": 1.0, "kind": "held_out", "stage": "eval-x"}', '{"time": 1.0, "kind": "sync"}', "{"]
     (tmp_path / "metrics.jsonl").write_text("\n".join(texts) + "\n")
@@ -135,8 +135,8 @@ def test_the_newest_line_of_each_stage_is_read_and_damaged_ones_are_not(tmp_path
 
 def test_the_table_says_it_in_words_and_fits_80_columns() -> None:
     console = Console(width=80, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
-    unscored = HeldOutLine("match-spag-2@imitated", 3, HeldOutReport(80, 12, 3, 40, 31))
-    console.print(guess_table([HeldOutLine("eval-spag-1", 2, held_out_report(GAMES)), unscored]))
+    unscored = HeldOutLine("match-spag-2@imitated", "taboo", 3, HeldOutReport(80, 12, 3, 40, 31))
+    console.print(guess_table([HeldOutLine("eval-spag-1", "taboo", 2, held_out_report(GAMES)), unscored]))
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= 80
     rows = [line.split() for line in text.splitlines()]

@@ -11,7 +11,6 @@ from spag_ray.config.run import RunConfig
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.game_names import (
     FILE,
-    TABOO_NAMES,
     GameNames,
     names_of,
     read_names,
@@ -32,7 +31,7 @@ def test_taboo_is_shown_as_it_is_stored() -> None:
     assert [names.seat(role) for role in Role] == list(map(str, Role))
     assert (names.scenario, names.held_out, names.has_words) == ("word", "Held-out words", True)
     assert names.max_turns == 5
-    assert names_of(None) == TABOO_NAMES, "a run whose configuration is lost is taken for Taboo"
+    assert read_names_by_game(Path(), None) == {"taboo": GameNames()}, "a run whose configuration is lost"
 
 
 def test_another_game_brings_its_own_names() -> None:

@@ -110,8 +110,10 @@ def test_null_is_a_number_that_was_not_finite_or_nothing_at_all() -> None:
 
 
 def test_mappings_stand_in_the_line_itself() -> None:
-    line = GamesLine("self_play", 12, 240, {"attacker win: wrong guess": 2})
-    assert line.values() == {"phase": "self_play", "turns": 12, "tokens": 240, "attacker win: wrong guess": 2}
+    line = GamesLine("self_play", "taboo", 12, 240, {"attacker win: wrong guess": 2})
+    assert line.values() == {"phase": "self_play", "game": "taboo", "turns": 12, "tokens": 240} | {
+        "attacker win: wrong guess": 2
+    }
     evaluation = {"policy": "policy", "stage": "spag-1", "task": "arc_easy", "metric": "acc", "value": 0.5}
     found = parse_line({"kind": "evaluation", **evaluation, "num_samples": 4, "num_fewshot": 0})
     assert isinstance(found, EvaluationLine)
@@ -130,13 +132,13 @@ def test_a_games_own_reasons_are_ends_of_games() -> None:
         "defender breach: illegal action": 2,
         "none tie: a draw: agreed": 1,
     }
-    line = GamesLine("self_play", 12, 24, ends)
+    line = GamesLine("self_play", "taboo", 12, 24, ends)
     assert parse_line({"kind": "games", **line.values()}) == line
 
 
 def test_what_is_no_end_of_a_game_is_not_counted_as_one() -> None:
     odd = {"mood": "calm", "nobody win: it": 3, "attacker win": 4, "my attacker win: it": 5}
-    values = {"phase": "self_play", "turns": 4, "tokens": 9, "attacker win: wrong guess": 2, **odd}
+    values = {"phase": "self_play", "game": "taboo", "turns": 4, "tokens": 9, "attacker win: wrong guess": 2, **odd}
     found = parse_line({"kind": "games", **values})
     assert isinstance(found, GamesLine)
     assert found.ends == {"attacker win: wrong guess": 2}

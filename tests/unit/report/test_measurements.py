@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from spag_ray.errors import InputError
 from spag_ray.results.evaluations import read_evaluations
+from spag_ray.results.game_names import GameNames
 from spag_ray.results.matches import read_matches
 from spag_ray.results.report.measurements import read_measurements
 from spag_ray.results.report.pace_figures import pace_figures
@@ -48,7 +49,7 @@ def test_whatever_lines_hold_they_can_be_drawn(
     path = tmp_path_factory.mktemp("lines") / "metrics.jsonl"
     write_metrics(path, found)
     measured = read_measurements(path, max_lag=3)
-    figures = [*step_figures(measured, (*LEARNING, *MISMATCH)), *pace_figures(measured)]
+    figures = [*step_figures(measured, (*LEARNING, *MISMATCH), GameNames()), *pace_figures(measured)]
     assert packed([figure.as_json() for figure in figures])
     assert measured.clock.seconds >= 0
 

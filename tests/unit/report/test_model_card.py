@@ -70,7 +70,7 @@ def test_only_the_models_of_a_stage_are_written_and_both_policies_are_of_it(tmp_
     run = tmp_path / "run"
     make_run_folder(run, parse_config({"policies": "separate", "words": {"source": "deck"}}))
     add_model(run, "spag-1-attacker", "spag-1-defender", "imitated-attacker")
-    write_matches(run / "matches.json", [Match.of("spag-1", "spag-1", [kuhn_game("s", 0, *GAMES[0])])])
+    write_matches(run / "matches.json", [Match.of("spag-1", "spag-1", [kuhn_game("s", 0, *GAMES[0])], "taboo")])
     written = write_cards(run, BASE, Stage.of_round(1))
     assert [path.parent.name for path in written] == ["spag-1-attacker", "spag-1-defender"]
     assert "It plays the defender's seat." in card_of(run, "spag-1-defender")
@@ -134,7 +134,7 @@ def test_a_card_is_written_again_until_somebody_makes_it_their_own(tmp_path: Pat
 def test_text_of_the_run_cannot_leave_its_cell(tmp_path: Path) -> None:
     run = placed("rounds", tmp_path)
     name = "x | y\n# <script>"
-    write_matches(run / "matches.json", [Match.of("spag-2", name, [kuhn_game("s", 0, *GAMES[0])])])
+    write_matches(run / "matches.json", [Match.of("spag-2", name, [kuhn_game("s", 0, *GAMES[0])], "taboo")])
     write_cards(run, BASE)
     assert "| spag-2 v x y # script | 1 |" in card_of(run, "spag-2").replace("  ", " ")
 

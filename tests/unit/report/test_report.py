@@ -34,6 +34,7 @@ from spag_ray.game.rules import Outcome, Role, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.games.taboo.referee.judge import judge
 from spag_ray.results.evaluations import Evaluation, write_evaluations
+from spag_ray.results.game_names import UNKNOWN
 from spag_ray.results.lines import CollapseLine
 from spag_ray.results.matches import Game, Match, write_matches
 from spag_ray.results.report.measurements import read_measurements
@@ -457,7 +458,7 @@ def test_whatever_a_log_holds_it_can_be_packed(data: st.DataObject) -> None:
     blocks: list[str] = []
     objective = {"learn_from": "both", "loser_turns": data.draw(st.sampled_from(["all", "deciding"]))}
     config = parse_config({"game": {"payoffs": PENALISED}, "objective": objective})
-    packer = Packer(config, None, blocks.append)
+    packer = Packer(config, None, blocks.append, UNKNOWN)
     packer.add("spag-1", episode)
     packer.close()
     assert len(blocks) == 1

@@ -14,7 +14,7 @@ from spag_ray.config.loading import load_config, parse_config
 from spag_ray.episodes.log import read_log
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.game_names import write_names
-from tests.support.kuhn_runs import GAMES, kuhn_game, make_kuhn_run, make_two_games_run
+from tests.support.kuhn_runs import GAMES, kuhn_game, make_kuhn_run, make_two_games_run, renamed
 from tests.support.report_page import Page, page_of
 from tests.support.report_runs import HOSTILE, write_log
 
@@ -55,6 +55,7 @@ def test_nobody_reads_of_attackers_words_or_referees(run: Path) -> None:
 def test_a_run_of_taboo_has_the_sections_about_words(tmp_path: Path) -> None:
     folder = make_kuhn_run(tmp_path / "a-run")
     write_config(folder / "config.yaml", parse_config({}))
+    renamed(folder, "taboo")
     page = page_of(folder)
     assert "href=#known" in page.links
     for part in ("Self-play of Adversarial Taboo", "referee strict, up to 5 turns", "Held-out words: % of games"):
@@ -64,6 +65,7 @@ def test_a_run_of_taboo_has_the_sections_about_words(tmp_path: Path) -> None:
 def test_scenarios_are_held_out_unless_the_game_has_no_others(run: Path) -> None:
     assert "All scenarios: % of games" in page_of(run).text
     write_config(run / "config.yaml", parse_config({"game": {"name": "gone:Game"}, "imitation": {"enabled": False}}))
+    renamed(run, "gone:Game")
     page = page_of(run)
     assert "Held-out scenarios: % of games" in page.text
     assert "attacker v defender" in page.text, "the names of the data, if the game cannot be asked"
@@ -130,6 +132,7 @@ class Odd:
     config = parse_config({"game": {"name": "odd.py:Odd"}, "imitation": {"enabled": False}})
     write_config(run / "config.yaml", config)
     write_names(run, config)
+    renamed(run, "odd.py:Odd")
     page = page_of(run)
     source = (run / "report.html").read_text(encoding="utf-8")
     assert "<script>alert" not in source
@@ -183,5 +186,10 @@ def test_the_games_on_the_page_of_a_run_of_two_are_told_apart(tmp_path: Path) ->
 
 def test_the_page_of_one_game_has_nothing_of_several(run: Path) -> None:
     page = page_of(run)
-    assert not {"games", "game"} & set(page.unpacked("index"))
+    index = page.unpacked("index")
+    assert [game["name"] for game in index["games"]] == ["kuhn"]
+    assert set(index["game"]) == {0}
+    text = shown(page)
+    assert "All games together" not in text
+    assert "kuhn: spag-1 against base" not in text
     assert 'id="filter-game"' not in (run / "report.html").read_text()

@@ -23,8 +23,11 @@ def run(tmp_path: Path) -> Path:
     return make_kuhn_run(tmp_path / "a-run")
 
 
+OTHER = "gone:Game"
+
+
 def other_game(run: Path) -> None:
-    write_config(run / "config.yaml", parse_config({"game": {"name": "gone:Game"}, "imitation": {"enabled": False}}))
+    write_config(run / "config.yaml", parse_config({"game": {"name": OTHER}, "imitation": {"enabled": False}}))
 
 
 def rows_of(run: Path) -> dict[str, list[str]]:
@@ -80,7 +83,7 @@ def test_a_stage_that_was_measured_again_counts_once(run: Path) -> None:
 
 def test_another_game_has_charts_of_the_figures_that_it_names_and_a_table_of_all(run: Path) -> None:
     other_game(run)
-    write_measured(run, ExploitabilityLine("base", 0, {}, {"nash_conv": 2.5, "regret": 7.0}))
+    write_measured(run, ExploitabilityLine("base", OTHER, 0, {}, {"nash_conv": 2.5, "regret": 7.0}))
     page = page_of(run)
     figures = page.unpacked("figures")
     assert [(trace["name"], trace["y"]) for trace in figures["nash-conv"]["data"]] == [("with illegal replies", [2.5])]
@@ -90,7 +93,9 @@ def test_another_game_has_charts_of_the_figures_that_it_names_and_a_table_of_all
 
 def test_a_game_without_these_figures_has_its_table_alone(run: Path) -> None:
     other_game(run)
-    write_measured(run, ExploitabilityLine("base", 0, {}, {"regret": 7.0}), ExploitabilityLine("spag-1", 1, {}, {}))
+    write_measured(
+        run, ExploitabilityLine("base", OTHER, 0, {}, {"regret": 7.0}), ExploitabilityLine("spag-1", OTHER, 1, {}, {})
+    )
     page = page_of(run)
     assert not {"nash-conv", "illegal", "bluffs"} & page.unpacked("figures").keys()
     assert rows_of(run) == {"stage": ["regret"], "base": ["7.000"], "spag-1": ["-"]}

@@ -33,7 +33,7 @@ from tests.support.typed import CTRL_C, typed
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORDED = ROOT / "tests" / "golden" / "metrics.jsonl"  # the quickstart, with every second step left out
-LINES = [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
+LINES = list(MetricLines(RECORDED).new())
 SIZES = [(1, 1), (20, 4), (40, 10), (80, 24), (100, 30), (133, 50), (250, 80)]
 HOSTILE = "\x1b[2J\x1b]0;title\x07[bold red]no[/] [/nothing] \u202egnirts \u200b\r\n\t漢字 " + "e\u0301" * 500
 
@@ -143,10 +143,12 @@ def kuhn_lines() -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     for count in (1, 2):
         ends = {"attacker win: fold": 6 * count, "defender breach: illegal action": 2 * count}
-        lines.append({"kind": "games", "phase": "self_play", "turns": 20 * count, "tokens": 20 * count, **ends})
+        lines.append(
+            {"kind": "games", "phase": "self_play", "game": "kuhn", "turns": 20 * count, "tokens": 20 * count, **ends}
+        )
         for policy in ("attacker", "defender"):
             lines.append({"kind": "sync", "policy": policy, "version": count, "seconds": 0.5})
-    lines.append({"kind": "exploitability", "stage": "spag-1", "version": 2, "exact nash_conv": 0.25})
+    lines.append({"kind": "exploitability", "stage": "spag-1", "game": "kuhn", "version": 2, "exact nash_conv": 0.25})
     return [{"time": 1e9 + 10 * number, **line} for number, line in enumerate(lines)]
 
 
@@ -217,8 +219,8 @@ KINDS = ["step", "sync", "games", "play", "stream", "buffer", "restart", "evalua
 NEEDED = {
     "step": {"policy", "stage", "step"},
     "sync": {"policy", "version", "seconds"},
-    "games": {"phase", "tokens"},
-    "play": {"stage", "games_per_s"},
+    "games": {"phase", "game", "tokens"},
+    "play": {"stage", "game", "games_per_s"},
     "stream": {"games_per_s"},
     "buffer": {"waiting", "oldest_s"},
     "restart": {"what"},
@@ -276,7 +278,7 @@ def test_plain_text_stays_as_it_is() -> None:
 @given(st.lists(st.integers(1, 400), max_size=60))
 def test_lines_are_read_once_each_however_they_are_cut(cuts: list[int]) -> None:
     data = RECORDED.read_bytes()[:9000]
-    whole = [json.loads(line) for line in data.split(b"\n")[:-1]]
+    whole = LINES[: data.count(b"\n")]
     path = Path(f"/dev/shm/spag-ray-lines-{os.getpid()}")
     lines, found, at = MetricLines(path), [], 0
     try:
@@ -367,18 +369,18 @@ def test_ctrl_c_leaves_a_terminal_as_it_was_and_the_last_frame_on_it(folder: Pat
 
 def test_several_games_have_lines_of_their_own() -> None:
     ends = {"taboo": {"attacker win: wrong guess": 3}, "kuhn": {"defender win: fold": 9}}
-    both = {**ends["taboo"], **ends["kuhn"]}
     played = {"kind": "play", "version": 1, "games": 2, "turns": 4, "tokens": 9, "seconds": 1.0, "games_per_s": 2.0}
     played |= {"stage": "eval-spag-1", "tokens_per_s": 9.0}
-    lines: list[dict[str, Any]] = [{"kind": "games", "phase": "self_play", "turns": 30, "tokens": 90, **both}]
-    lines += [
+    lines: list[dict[str, Any]] = [
         {"kind": "games", "phase": "self_play", "turns": 9, "tokens": 30, "game": game, **own}
         for game, own in ends.items()
     ]
-    lines += [played | {"tied game": 2}, played | {"tied game": 1, "game": "taboo", "games_per_s": 1.0}]
-    view = view_of([{"time": 1e9 + number, **line} for number, line in enumerate(lines)], RunConfig())
+    lines += [played | {"tied game": 1, "game": "taboo"}, played | {"tied game": 1, "game": "kuhn", "games_per_s": 1.0}]
+    games = [{"name": "taboo", "share": 0.5}, {"name": "kuhn", "share": 0.5}]
+    config = parse_config({"games": games, "prompts": "lines"})
+    view = view_of([{"time": 1e9 + number, **line} for number, line in enumerate(lines)], config)
     assert view.num_unread == 0
     assert {shares.name: shares.num_games for shares in view.self_play} == {"self-play, taboo": 3, "self-play, kuhn": 9}
-    assert list(view.held_out) == ["spag-1, taboo"]
-    assert view.games_per_s == 2.0, "of all games"
+    assert list(view.held_out) == ["spag-1, taboo", "spag-1, kuhn"]
+    assert view.games_per_s == 3.0, "of all games"
     assert "self-play, kuhn" in shown(view)

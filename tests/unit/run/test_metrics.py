@@ -18,7 +18,7 @@ from cluster.tracking.prometheus import Exporter
 from cluster.tracking.recorder import Recorder
 from spag_ray.game.rules import GAME_ENDS, Outcome, end_of
 from spag_ray.games.taboo.referee.judge import judge
-from spag_ray.results.game_names import GameNames
+from spag_ray.results.game_names import UNKNOWN, GameNames
 from spag_ray.results.lines import (
     LINES,
     BufferLine,
@@ -48,7 +48,7 @@ def test_names_and_units_are_as_prometheus_has_them(metric: Metric) -> None:
     assert all(re.fullmatch("[a-z]+", label) for label in metric.labels)
     assert "run" not in metric.labels, "every series has it anyway"
     assert bool(metric.buckets) == (metric.kind == "histogram")
-    assert all(set(labels) == set(metric.labels) for labels in metric.at_start)
+    assert all({*labels, "game"} == {*metric.labels, "game"} for labels in metric.at_start), "of every game"
 
 
 def test_names_are_given_once() -> None:
@@ -100,9 +100,9 @@ def test_an_alarm_is_counted_and_its_end_is_not() -> None:
 
 
 def test_a_solved_games_figures_are_series_and_its_probabilities_are_not() -> None:
-    line = ExploitabilityLine("spag-1", 3, {"0/check": 0.25}, {"nash_conv": 0.5, "value": float("nan")})
+    line = ExploitabilityLine("spag-1", "kuhn", 3, {"0/check": 0.25}, {"nash_conv": 0.5, "value": float("nan")})
     found = [(update.metric.name, update.labels, update.value) for update in updates(line)]
-    assert found == [("spag_ray_exploitability", {"figure": "nash_conv"}, 0.5)]
+    assert found == [("spag_ray_exploitability", {"game": "kuhn", "figure": "nash_conv"}, 0.5)]
 
 
 def test_labels_stay_few() -> None:
@@ -158,7 +158,7 @@ def made() -> dict[str, RaysMetric]:
 
 @pytest.fixture
 def exporter(made: dict[str, RaysMetric]) -> Exporter:
-    return Exporter("a-run", lambda metric: made.setdefault(metric.name, RaysMetric(metric)))
+    return Exporter("a-run", UNKNOWN, lambda metric: made.setdefault(metric.name, RaysMetric(metric)))
 
 
 def export(exporter: Exporter, line: Line) -> None:
@@ -174,27 +174,26 @@ def test_what_may_never_happen_is_there_at_0_from_the_start(exporter: Exporter, 
     assert restarts["buffer", "crash"] == 1.0
     games = made["spag_ray_games_total"].values
     assert len(games) == 3 * len(GAME_ENDS)
-    export(exporter, GamesLine("self_play", 9, 90, {str(GAME_ENDS[0]): 4}))
-    of_one = GamesLine("self_play", 3, 30, {str(GAME_ENDS[0]): 1}, "kuhn")
-    assert updates(of_one) == [], "of several games, the sums of all are counted"
-    assert games["self_play", GAME_ENDS[0].seat, GAME_ENDS[0].result, GAME_ENDS[0].reason] == 4.0
+    export(exporter, GamesLine("self_play", "taboo", 9, 90, {str(GAME_ENDS[0]): 4}))
+    export(exporter, GamesLine("self_play", "kuhn", 3, 30, {str(GAME_ENDS[0]): 1}))
+    assert games["self_play", "taboo", GAME_ENDS[0].seat, GAME_ENDS[0].result, GAME_ENDS[0].reason] == 4.0
 
 
 def test_another_game_has_its_own_seats_and_nothing_of_taboo(made: dict[str, RaysMetric]) -> None:
     exporter = Exporter(
         "a-run",
+        {"kuhn": GameNames("kuhn", ("first", "second"), "scenario", has_words=False)},
         lambda metric: made.setdefault(metric.name, RaysMetric(metric)),
-        GameNames("kuhn", ("first", "second"), "scenario", has_words=False),
     )
     games, alarms = (made[f"spag_ray_{name}_total"].values for name in ("games", "collapse_alarms"))
     assert not games
     assert set(alarms) == {("ties",), ("breaches",)}
     ends = {"attacker win: fold": 2, "defender breach: illegal action": 1, "none tie: undecided": 3}
-    export(exporter, GamesLine("self_play", 9, 90, ends))
+    export(exporter, GamesLine("self_play", "kuhn", 9, 90, ends))
     assert games == {
-        ("self_play", "first", "win", "fold"): 2.0,
-        ("self_play", "second", "breach", "illegal action"): 1.0,
-        ("self_play", "none", "tie", "undecided"): 3.0,
+        ("self_play", "kuhn", "first", "win", "fold"): 2.0,
+        ("self_play", "kuhn", "second", "breach", "illegal action"): 1.0,
+        ("self_play", "kuhn", "none", "tie", "undecided"): 3.0,
     }
     export(exporter, StepLine("spag-1", "policy", StepReport(1, attacker_weight=0.75)))
     assert made["spag_ray_role_weight"].values["policy", "first"] == 0.75
@@ -203,11 +202,11 @@ def test_another_game_has_its_own_seats_and_nothing_of_taboo(made: dict[str, Ray
 def test_names_in_any_script_are_labels_that_ray_takes(made: dict[str, RaysMetric]) -> None:
     def of_run(name: str) -> Exporter:
         seats = GameNames("markt", ("Käufer", "卖家"), "scenario", has_words=False)
-        return Exporter(name, lambda metric: made.setdefault(metric.name, RaysMetric(metric)), seats)
+        return Exporter(name, {"markt": seats}, lambda metric: made.setdefault(metric.name, RaysMetric(metric)))
 
     for name in ("größe", "グローセ", "x[1]", "\udcff"):
-        export(of_run(name), GamesLine("self_play", 9, 90, {"attacker win: sold": 2, "defender win: sold": 1}))
-    seats = {series[1] for series in made["spag_ray_games_total"].values}
+        export(of_run(name), GamesLine("self_play", "markt", 9, 90, {"attacker win: sold": 2, "defender win: sold": 1}))
+    seats = {series[2] for series in made["spag_ray_games_total"].values}
     assert len(seats) == 2, "different names stay different"
 
 

@@ -166,26 +166,26 @@ def scenario_baseline(**changes: Any) -> RunConfig:
 
 def test_a_baseline_by_scenario_without_a_scenario_that_comes_twice_is_named() -> None:
     config = scenario_baseline(self_play={"games_per_round": 100})
-    (line,) = values_without_effect(config, {None: 100})
+    (line,) = values_without_effect(config, {"taboo": 100})
     assert line.startswith("objective.baseline: scenario is that of `mean`, because the 100 games of a round have 100 ")
     assert line.endswith("play at least 200 games, or set words.num_train to at most 50")
-    assert values_without_effect(config, {None: 50}) == []
+    assert values_without_effect(config, {"taboo": 50}) == []
     assert values_without_effect(config) == [], "words are not read for a plan"
     stream = scenario_baseline(schedule="stream", self_play={"games_per_round": 320})
-    assert len(values_without_effect(stream, {None: 32})) == 1, "a version has 32 games"
+    assert len(values_without_effect(stream, {"taboo": 32})) == 1, "a version has 32 games"
     others = scenario_baseline(league={"past_share": 0.5})
-    assert values_without_effect(others, {None: 1000}) == [], "each scenario is played from both seats"
+    assert values_without_effect(others, {"taboo": 1000}) == [], "each scenario is played from both seats"
 
 
 def test_a_baseline_by_scenario_that_most_scenarios_do_without_is_named() -> None:
     """A group of one has nothing to be compared with: 98 of 99 words come once in 100 games."""
     config = scenario_baseline(self_play={"games_per_round": 100})
-    (line,) = values_without_effect(config, {None: 99})
+    (line,) = values_without_effect(config, {"taboo": 99})
     assert line == (
         "objective.baseline: scenario is that of `mean` for 98 of 99 scenarios, because they come once in the 100 "
         "games of a round; play at least 198 games, or set words.num_train to at most 50"
     )
-    (line,) = values_without_effect(config, {None: 51})
+    (line,) = values_without_effect(config, {"taboo": 51})
     assert "for 2 of 51 scenarios" in line
 
 
@@ -233,7 +233,7 @@ def test_an_imitation_of_fewer_than_20_steps_is_warned_of_in_the_plan_and_before
     warning = few_imitation_steps(config)
     assert (warning is None) == (told is None)
     assert (told or "") in (warning or "")
-    assert [line for line in idle_values(config, ["river"]) if "fewer than 20" in line] == [warning] * (
+    assert [line for line in idle_values(config, {"taboo": ["river"]}) if "fewer than 20" in line] == [warning] * (
         told is not None
     )
     print_plan(config)
@@ -250,7 +250,9 @@ def test_a_start_says_them_before_anything_is_placed(monkeypatch: pytest.MonkeyP
     def stop(*_: Any) -> None:
         raise PlacedError
 
-    monkeypatch.setattr(train, "prepare", lambda *_, **__: Prepared("model", ["river"], ["piano"], {}))
+    monkeypatch.setattr(
+        train, "prepare", lambda *_, **__: Prepared("model", {"taboo": ["river"]}, {"taboo": ["piano"]}, {})
+    )
     monkeypatch.setattr(train, "ray_session", stop)
     said = io.StringIO()
     with pytest.raises(PlacedError):

@@ -110,7 +110,7 @@ class TestPlaceDetached:
             ray: Any = SimpleNamespace(remote=lambda **_: lambda _: actor, kill=run.kill)
             monkeypatch.setattr(placed_run, "ray", ray)
             monkeypatch.setattr(placed_run, "get", run.get)
-            monkeypatch.setattr(placed_run, "prepare", lambda *_, **__: placed_run.Prepared("model", [], [], {}))
+            monkeypatch.setattr(placed_run, "prepare", lambda *_, **__: placed_run.Prepared("model", {}, {}, {}))
             monkeypatch.setattr(placed_run, "check_cluster", lambda *_: [])
             try:
                 placed_run.place_detached(parse_config({}), tmp_path / "run", resume=False)
@@ -146,7 +146,7 @@ class TestWordsOfAFile:
     def test_of_another_game_than_taboo_they_are_its_scenarios(self, duel: Any, tmp_path: Path) -> None:
         path = tmp_path / "scenarios.txt"
         path.write_text("7 3\n 1 9 \n\n")
-        assert words_of_file(duel, path) == ["7 3", "1 9"]
+        assert words_of_file(duel, path) == {duel.game.full_name: ["7 3", "1 9"]}
 
     @pytest.mark.parametrize(
         ("text", "said"),
@@ -167,7 +167,7 @@ class TestWordsOfAFile:
     def test_taboo_reads_words_as_before(self, tmp_path: Path) -> None:
         path = tmp_path / "words.txt"
         path.write_text("river\ncat\n")
-        assert words_of_file(parse_config({}), path) == ["river", "cat"]
+        assert words_of_file(parse_config({}), path) == {"taboo": ["river", "cat"]}
         path.write_text("two words\n")
         with pytest.raises(InputError, match="'two words' is more than one word; write one word a line"):
             words_of_file(parse_config({}), path)

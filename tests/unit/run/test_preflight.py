@@ -83,9 +83,11 @@ def german(folder: Path, defender: str, claim: str = "I know the word! It is `{w
 
 def test_a_prompt_file_may_tell_any_claim_that_the_strict_referee_accepts(tmp_path: Path) -> None:
     prompts = german(tmp_path, "Say: I now know the word! It is `X`!", "I now know the word! It is `{word}`!")
-    check_words(parse_config({"prompts": prompts}), ["river"], [])
+    check_words(parse_config({"prompts": prompts}), {"taboo": ["river"]}, {"taboo": []})
     with pytest.raises(ConfigError, match="is no guess to the published referee"):
-        check_words(parse_config({"prompts": prompts, "game": {"rules": "published"}}), ["river"], [])
+        check_words(
+            parse_config({"prompts": prompts, "game": {"rules": "published"}}), {"taboo": ["river"]}, {"taboo": []}
+        )
 
 
 @pytest.mark.parametrize("rules", ["strict", "published"])
@@ -111,10 +113,10 @@ def test_a_prompt_file_whose_claim_the_referee_never_accepts_is_refused(
 ) -> None:
     config = parse_config({"prompts": german(tmp_path, defender, claim), "game": {"rules": rules}})
     if fault is None:
-        check_words(config, ["Hund", "p.m."], ["river"])
+        check_words(config, {"taboo": ["Hund", "p.m."]}, {"taboo": ["river"]})
         return
     with pytest.raises(ConfigError, match=rf"^prompts: \S*german\.yaml: .*{fault}") as caught:
-        check_words(config, ["Hund"], ["river"])
+        check_words(config, {"taboo": ["Hund"]}, {"taboo": ["river"]})
     assert 'write "I know the word! It is `X`!"' in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -123,10 +125,10 @@ def test_the_claim_of_every_word_of_a_run_is_judged_in_seconds() -> None:
     words = top_words(50_000)
     started = time.process_time()
     for rules in ("strict", "published"):
-        check_words(parse_config({"game": {"rules": rules}}), words, ["p.m.", "r&b"])
+        check_words(parse_config({"game": {"rules": rules}}), {"taboo": words}, {"taboo": ["p.m.", "r&b"]})
     assert time.process_time() - started < 15
     with pytest.raises(ConfigError, match=r"names '\. Attacker: x' .* would not win: the defender spoke"):
-        check_words(parse_config({}), ["river"], [". Attacker: x"])
+        check_words(parse_config({}), {"taboo": ["river"]}, {"taboo": [". Attacker: x"]})
 
 
 FAULTS = {
@@ -209,10 +211,10 @@ def test_a_model_that_could_not_be_written_after_its_training_is_refused(tiny_mo
     shutil.copytree(tiny_model, model)
     long = {"engine": {"max_model_len": 8192}, "learner": {"max_tokens_per_microbatch": 8192}}
     config = parse_config({"model": str(model), "imitation": {"enabled": False}, **long})
-    check_run(config, str(model), ["tiger"], ["apple"], [])
+    check_run(config, str(model), {"taboo": ["tiger"]}, {"taboo": ["apple"]}, [])
     (model / "generation_config.json").write_text('{"length_penalty": 2.0}')
     with pytest.raises(ModelError, match=r"can be read, but not saved.*length_penalty"):
-        check_run(config, str(model), ["tiger"], ["apple"], [])
+        check_run(config, str(model), {"taboo": ["tiger"]}, {"taboo": ["apple"]}, [])
 
 
 @pytest.mark.parametrize(

@@ -38,12 +38,13 @@ from spag_ray.errors import LearnersLostError
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
-from spag_ray.game.words import Lease, WordStream
+from spag_ray.game.words import Lease
 from spag_ray.host import whole_files
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.stages import BASE, STREAM, Stage
 from spag_ray.training_data.samples import GameSample
 from spag_ray.training_data.stage_spec import StageSpec
+from tests.support.streams import taboo_words
 
 WORDS = ["river", "cat", "lamp", "stone", "bread"]
 OUTCOMES = [Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS, Outcome.TIED]
@@ -201,7 +202,7 @@ class Life(Trainer):
         policies: list[LearningPolicy] = [self.policy]
         publisher = Publisher(config, self.lease, policies, fleet, silent)
         seating = Seating(config, policies, "/models/base", {})
-        self.words = WordStream(WORDS, config.seed, attacker_seats=2)
+        self.words = taboo_words(WORDS, config.seed, attacker_seats=2)
         self.league = LeaguePlay(config, self.lease, policies, fleet, seating, silent)
         ground: Any = SimpleNamespace(config=config, folder=folder, status=silent, buffer_metrics=silent, life=self)
         samples = StageSamples(config, silent, silent, {"policy"}, silent)
@@ -312,7 +313,7 @@ class Streamed:
         self._opponents = life.league.opponents()
 
     def next_batch(self, what: str) -> tuple[list[Episode], set[int]]:
-        words = WordStream(WORDS, 0, attacker_seats=2)
+        words = taboo_words(WORDS, 0, attacker_seats=2)
         leases: list[Lease] = [words.lease() for _ in range(2 * self._num_learned + 2)]
         return [
             self._life.play(str(STREAM), lease.index, lease.word, self._opponents(lease.index)) for lease in leases[-2:]

@@ -43,8 +43,8 @@ def test_a_game_without_a_moving_baseline_has_none() -> None:
     assert averages.added_to(RunState()).baselines == {"taboo": {"attacker": 0.0, "defender": 0.0}}
 
 
-def test_a_run_of_one_game_keeps_them_as_it_did_before_there_were_several() -> None:
-    state = RunState(baselines={"attacker": 0.25, "defender": -0.5}, role_wins="aad")
+def test_a_run_of_one_game_keeps_them_by_its_name() -> None:
+    state = RunState(baselines={"taboo": {"attacker": 0.25, "defender": -0.5}}, role_wins={"taboo": "aad"})
     averages = RoleAverages.saved_in(state, parse_config(MOVING))
     assert averages.baselines["taboo"].values == {Role.ATTACKER: 0.25, Role.DEFENDER: -0.5}
     assert averages.added_to(RunState()) == state
@@ -54,7 +54,8 @@ def test_a_run_of_one_game_keeps_them_as_it_did_before_there_were_several() -> N
 def test_averages_move_and_windows_reach_as_far_as_is_configured() -> None:
     objective = {"baseline": "moving", "learn_from": "both", "baseline_decay": 0.5}
     averages = RoleAverages.saved_in(
-        RunState(role_wins="aaa"), parse_config({"objective": objective, "stream": {"role_weight_window": 4}})
+        RunState(role_wins={"taboo": "aaa"}),
+        parse_config({"objective": objective, "stream": {"role_weight_window": 4}}),
     )
     averages.baselines["taboo"].update([{Role.ATTACKER: 1.0, Role.DEFENDER: None}])
     assert averages.baselines["taboo"].values == {Role.ATTACKER: 0.5, Role.DEFENDER: 0.0}

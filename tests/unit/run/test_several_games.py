@@ -12,7 +12,7 @@ from cluster.launch.placed_run import every_words, words_of_file
 from cluster.rollout.game_rules import every_rules
 from cluster.runtime.run_folder import make_run_folder, reopen_run_folder
 from spag_ray.config.files import named_paths
-from spag_ray.config.loading import parse_config, to_yaml
+from spag_ray.config.loading import load_config, parse_config, to_yaml
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, InputError, RunFolderError
 from spag_ray.game.rules import Role
@@ -42,7 +42,9 @@ def two(**changes: Any) -> RunConfig:
         ({"games": [TABOO | {"share": 1.0}, KUHN | {"share": 0}]}, "games.1.share: should be greater than 0"),
         ({"games": [TABOO, {"name": "kuhn"}]}, "games.1.share: is missing"),
         ({"games": [TABOO, TABOO | {"share": 0.25}]}, "games: taboo is there twice"),
-        ({"games": [TABOO]}, "games: taboo is alone; write it as game: {name: taboo}"),
+        ({"games": [TABOO]}, "games: the shares add up to 0.75; they have to add up to 1"),
+        ({"games": []}, "games: should have at least 1 entries"),
+        ({"games": {"name": "kuhn"}}, "games: should be a list"),
         ({"games": [TABOO, KUHN | {"max_turns": 3}]}, "game.name: kuhn: game.max_turns is for the game `taboo`"),
         ({"prompts": "flat"}, "game.name: kuhn: prompts is flat, but its messages are written as chat or lines"),
         ({"render": "varied"}, "game.name: kuhn: render: varied is for the game `taboo`"),
@@ -89,6 +91,47 @@ def test_a_game_is_chosen_by_its_name_and_one_line_says_which_there_are() -> Non
         two().of_game(None)
     with pytest.raises(ConfigError, match=r"has the games taboo, kuhn, not chess; choose"):
         two().of_game("chess")
+
+
+def test_one_game_is_a_list_of_one_that_is_written_in_short() -> None:
+    alone = {"prompts": "lines", "game": {"name": "kuhn"}}
+    listed = {"prompts": "lines", "games": [{"name": "kuhn", "share": 1}]}
+    config = parse_config(alone)
+    assert parse_config(listed) == config
+    assert [game.full_name for game in config.games] == [config.game.full_name] == ["kuhn"]
+    assert config.each_game == (config,)
+    assert yaml.safe_load(to_yaml(config))["game"]["name"] == "kuhn"
+    own = parse_config({**listed, "games": [{"name": "kuhn", "share": 1, "objective": {"decay": 1.0}}]})
+    assert "game" not in (written := yaml.safe_load(to_yaml(own)))
+    assert parse_config(written) == own != config
+    assert own.each_game[0].objective.decay == 1.0
+
+
+@pytest.mark.parametrize(
+    ("game", "said"),
+    [
+        ({"max_turn": 4}, "unknown key 'game.max_turn'; the nearest known one is 'game.max_turns'"),
+        ({"max_turns": 0}, "game.max_turns: should be greater than or equal to 1 (got 0)"),
+        ({"share": 0.5}, "game.share: a share is for several games"),
+        (5, "game: should be a group of keys (name, env, max_turns, rules, ...)"),
+    ],
+)
+def test_a_fault_of_the_short_form_has_the_key_of_the_file(game: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config({"game": game})
+    assert str(caught.value).startswith(f"config: {said}")
+
+
+def test_overrides_reach_the_only_game_and_each_of_several() -> None:
+    assert load_config("quickstart", ["game.max_turns=3"]).game.max_turns == 3
+    assert load_config("kuhn", ["game.name=textarena", "game.env=Nim-v0"]).game.full_name == "textarena:Nim-v0"
+    first, second = load_config("two_games", ["games.0.max_turns=3", "games.1.objective.decay=0.5"]).games
+    assert (first.max_turns, second.objective.decay) == (3, 0.5)
+    with pytest.raises(ConfigError, match=r"-o game\.max_turns: game and games are both set.*games\.0\.KEY"):
+        load_config("two_games", ["game.max_turns=3"])
+    for wrong in ("games.7.name=kuhn", "games.first.name=kuhn", "games.0=kuhn"):
+        with pytest.raises(ConfigError, match=r"-o games\.(7|first|0)"):
+            load_config("two_games", [wrong])
 
 
 def test_the_written_file_has_either_game_or_games() -> None:

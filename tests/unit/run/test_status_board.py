@@ -13,7 +13,7 @@ from tests.support.episodes import game
 
 def test_the_last_word_counts_with_the_version_of_its_moment() -> None:
     versions = iter([3, 4])
-    board = StatusBoard(lambda: next(versions))
+    board = StatusBoard(lambda: next(versions), GameNames())
     assert board.progress(is_paused=False).stage == "starting"
     board.show_steps("spag-1", 2, 9, 0.5)
     steps = board.progress(is_paused=True)
@@ -29,7 +29,7 @@ def test_games_are_shown_with_how_they_ended() -> None:
     count = GameCount()
     for number, outcome in enumerate((Outcome.TIED, Outcome.TIED, Outcome.ATTACKER_WINS)):
         count.add(game(number, outcome))
-    board = StatusBoard(lambda: 0)
+    board = StatusBoard(lambda: 0, GameNames())
     board.show_games("spag-1", 8, count)
     shown = board.progress(is_paused=False)
     assert (shown.stage, shown.done, shown.total, shown.num_tokens) == ("spag-1: play", 3, 8, count.num_tokens)
@@ -42,7 +42,7 @@ def test_games_are_shown_with_how_they_ended() -> None:
 
 @pytest.mark.parametrize("count", [0, 2, MAX_NOTES + 7])
 def test_the_last_notes_are_kept_and_all_are_counted(count: int) -> None:
-    board = StatusBoard(lambda: 0)
+    board = StatusBoard(lambda: 0, GameNames())
     for number in range(count):
         board.note(f"note {number}")
     shown = board.progress(is_paused=False)

@@ -78,26 +78,26 @@ def test_curves_are_told_apart_by_phase_policy_and_match() -> None:
     assert {"step/loss/self_play/attacker", "step/skipped/self_play/attacker"} <= set(step)
     assert all(name.endswith("/self_play/attacker") for name in step)
     assert "step/kl/self_play/attacker" not in step
-    evaluated = PlayLine("eval-spag-1", 2, 3, 9, 90, 1.0, 3.0, 90.0, {"tied game": 3})
-    assert "play/tied_game/evaluation" in names(evaluated)
-    assert "play/games/match-spag-1-base" in names(replace(evaluated, stage="match-spag-1-base"))
+    evaluated = PlayLine("eval-spag-1", "taboo", 2, 3, 9, 90, 1.0, 3.0, 90.0, {"tied game": 3})
+    assert "play/tied_game/evaluation/taboo" in names(evaluated)
+    assert "play/games/match-spag-1-base/taboo" in names(replace(evaluated, stage="match-spag-1-base"))
     assert names(OpponentLine("past-0", 4)) == ["opponent/version/past-0"]
     task = Evaluation("base", "arc_easy", "acc", 0.5, None, 40, 0)
     assert "evaluation/value/arc_easy/acc" in names(EvaluationLine("policy", task))
     assert "play/games/evaluation/kuhn" in names(replace(evaluated, game="kuhn"))
-    assert names(SamplesLine("round 1", 3, {}, "kuhn")) == ["samples/decided/kuhn"]
-    assert names(SamplesLine("round 1", 0, {"attacker": float("nan")})) == ["samples/decided"]
+    assert names(SamplesLine("round 1", "kuhn", 3, {})) == ["samples/decided/kuhn"]
+    assert names(SamplesLine("round 1", "taboo", 0, {"attacker": float("nan")})) == ["samples/decided/taboo"]
 
 
 def test_a_solved_games_figures_are_curves_over_versions() -> None:
     curves = Curves()
     line = ExploitabilityLine(
-        "spag-1", 3, {"0/check": 0.25}, {"nash_conv": 0.5, "odd name": 1.0, "value": float("nan")}
+        "spag-1", "kuhn", 3, {"0/check": 0.25}, {"nash_conv": 0.5, "odd name": 1.0, "value": float("nan")}
     )
     points = curves.points(5.0, line)
     assert points is not None
     assert (points.axis, points.x) == ("version", 3)
-    assert points.values == {"exploitability/nash_conv": 0.5, "exploitability/odd_name": 1.0}
+    assert points.values == {"exploitability/nash_conv/kuhn": 0.5, "exploitability/odd_name/kuhn": 1.0}
     assert curves.points(6.0, line) is None, "a stage that was measured again is drawn once"
 
 

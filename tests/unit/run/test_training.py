@@ -25,6 +25,7 @@ from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
 from spag_ray.host.folder_lease import FolderLease
+from spag_ray.results.game_names import GameNames
 from spag_ray.results.lines import Line
 from spag_ray.stages import Stage
 from tests.support.streams import finish, numbers, stream_of
@@ -245,7 +246,7 @@ def saves_missing(folder: Path, state: RunState, config: dict[str, Any], is_in_s
     trainer: Any = Trainer.__new__(Trainer)
     trainer.config = RunConfig.model_validate(config)
     trainer._parts = SimpleNamespace(
-        policies=[Policy(folder, is_in_stage)], publisher=Publisher(), status=StatusBoard(lambda: 1)
+        policies=[Policy(folder, is_in_stage)], publisher=Publisher(), status=StatusBoard(lambda: 1, GameNames())
     )
     trainer.save = lambda stage: done.append(f"save {stage}")
     trainer.save_missing(state)
@@ -346,9 +347,9 @@ def test_a_game_that_is_trained_on_twice_counts_once_in_league_baseline_and_role
     different = set(run.trained)
     assert len(different) < len(run.trained) == 4 * 8, "games were trained on twice"
     assert sorted(run.counted) == sorted(different)
-    assert run.saved.role_wins == "a" * len(different)
+    assert run.saved.role_wins == {"taboo": "a" * len(different)}
     assert run.saved.baselines is not None
-    assert run.saved.baselines["attacker"] == pytest.approx(1 - 0.9 ** len(different))
+    assert run.saved.baselines["taboo"]["attacker"] == pytest.approx(1 - 0.9 ** len(different))
 
 
 def test_a_stream_that_is_stopped_is_left_where_it_was() -> None:
