@@ -3,7 +3,7 @@
     import spag_ray.game
     spag_ray.game.check(MyGame)      []: no fault was found
 
-    make a game -> form, scenarios -> [ read messages -> hostile replies -> reply -> ruling ]*  many games
+    make a game -> form, scenarios -> [ who moves -> messages -> hostile replies -> reply -> ruling ]*  many games
                 -> every question again: to a new instance, and to the first one at the end
 
 A question is a call of the game's. Games are pure, so its answer is the same whenever it is asked.
@@ -19,8 +19,9 @@ from typing import Any
 
 from spag_ray.errors import InputError
 from spag_ray.game.game_form import form_fault, ruling_faults, scenarios_fault, split_faults
-from spag_ray.game.protocol import Hides, Message, PaidByEnd, Ruling, Scripted
+from spag_ray.game.protocol import Hides, Message, Ordered, PaidByEnd, Ruling, Scripted
 from spag_ray.game.renderer import checked_messages
+from spag_ray.game.rules import Outcome
 from spag_ray.game.turn import one_line
 
 HOSTILE = (
@@ -61,6 +62,7 @@ def check(game_class: Callable[[], Any], num_games: int = 200, seed: int = 0) ->
             players.play(order[number % len(order)], share, rng)
         players.ask_again()
         players.look_for_unread_secrets()
+        players.look_for_waiting_seats()
     return list(found.values())
 
 
@@ -114,6 +116,8 @@ class _Question:
                 return found if isinstance(found, str) else list(found)
             case "rule":
                 return game.rule(history, self.scenario)
+            case "to_move":
+                return game.to_move(history, self.scenario)
             case "messages":
                 messages = checked_messages(game, self.seat, history, self.scenario)
                 return [{"role": each["role"], "content": each["content"]} for each in messages]
@@ -125,7 +129,7 @@ class _Question:
     def __str__(self) -> str:
         if self.method == "scenarios":
             return ""
-        seat = "" if self.method == "rule" else f"seat {self.seat}, "
+        seat = "" if self.method in ("rule", "to_move") else f"seat {self.seat}, "
         history = "" if self.method == "hidden" else f", history {_shown(self.history)}"
         return f" ({seat}scenario {_cut(repr(self.scenario))}{history})"
 
@@ -138,6 +142,7 @@ class _Players:
         self._answers: dict[_Question, str] = {}
         self._hides = dict.fromkeys((0, 1), "")  # an example of what is hidden from that seat alone
         self._is_read = dict.fromkeys((0, 1), False)  # whether the other seat read any of it
+        self._orders: list[tuple[tuple[int, ...], bool]] = []  # (seats in order, whether ruled), but for breaches
 
     def ask(self, question: _Question) -> Any:
         """The answer. Raises _BrokenError where there is none."""
@@ -149,14 +154,18 @@ class _Players:
         """One game. Then a new instance is asked the same questions, the last one first."""
         before = len(self._answers)
         history: tuple[str, ...] = ()
+        movers: tuple[int, ...] = ()
+        ruling: Ruling | None = None
         try:
-            while len(history) < 2 * self._game.max_turns:
-                messages = self._read(history, scenario)
+            while ruling is None and (seat := self._next_seat(history, movers, scenario)) is not None:
+                messages = self._read(seat, history, scenario)
                 for text in rng.sample(self._hostile_texts(messages), 2):
-                    self._try((*history, text), scenario)
-                history += (self._reply(messages, history, scenario, scripted_share, rng),)
-                if self._rule(history, scenario) is not None:
-                    break
+                    self._try((*history, text), (*movers, seat), scenario)
+                history += (self._reply(seat, messages, history, scenario, scripted_share, rng),)
+                movers += (seat,)
+                ruling = self._rule(seat, history, scenario)
+            if ruling is None or ruling.outcome.breaker is None:
+                self._orders.append((movers, ruling is not None))
         except _BrokenError:
             pass
         try:
@@ -179,6 +188,27 @@ class _Players:
                     f"texts are hidden from seat {seat}, such as {example!r}, that seat {1 - seat} never reads; write "
                     "them as it reads them, or hide them from both",
                 )
+
+    def look_for_waiting_seats(self) -> None:
+        """Seats that an Ordered game never asks, or from some turn on never again, however it is played."""
+        most = self._game.max_turns
+        longer = [order for order in self._orders if len(order[0]) > 1]
+        if not isinstance(self._game, Ordered) or not longer:
+            return
+        for seat in (0, 1):
+            if not any(seat in movers for movers, _ in longer):
+                self._found.setdefault(
+                    "waits", f"seat {seat} has no turn in any of {len(longer)} games; let to_move give it one"
+                )
+        if any(is_ruled for _, is_ruled in longer):
+            return
+        last = [movers[-max(2, most // 2 + 1) :] for movers, _ in longer]
+        if all(len(set(movers)) == 1 and len(movers) > 1 for movers in last):
+            self._found.setdefault(
+                "waits",
+                f"no ruling ends a game, and all end with {len(last[0])} turns in a row of one seat, such as seat "
+                f"{last[0][0]}: the other one waits for ever; mend to_move or rule",
+            )
 
     def _answer(self, game: Any, question: _Question) -> Any:
         method = question.method
@@ -208,16 +238,29 @@ class _Players:
                 f"{_cut(again)}{question}",
             )
 
-    def _read(self, history: tuple[str, ...], scenario: str) -> Sequence[Message]:
-        """What the seat to move reads."""
-        seat = len(history) % 2
+    def _next_seat(self, history: tuple[str, ...], movers: tuple[int, ...], scenario: str) -> int | None:
+        """The seat to move after turns of these `movers`; None if it has no turns left."""
+        seat: Any = len(history) % 2
+        if isinstance(self._game, Ordered):
+            question = _Question("to_move", scenario, history)
+            seat = self.ask(question)
+            self._ask_again(self._game, [question], "at once")
+            if type(seat) is not int or seat not in (0, 1):
+                self._found.setdefault(
+                    "to_move form",
+                    f"to_move returns {_cut(repr(seat))}; return 0 or 1, the seat of the next turn{question}",
+                )
+                raise _BrokenError
+        return seat if movers.count(seat) < self._game.max_turns else None
+
+    def _read(self, seat: int, history: tuple[str, ...], scenario: str) -> Sequence[Message]:
+        """What the seat, which is to move, reads."""
         messages: Sequence[Message] = self.ask(_Question("messages", scenario, history, seat))
         if isinstance(self._game, Hides):
-            self._look_for_hidden(messages, history, scenario)
+            self._look_for_hidden(seat, messages, history, scenario)
         return messages
 
-    def _look_for_hidden(self, messages: Sequence[Message], history: tuple[str, ...], scenario: str) -> None:
-        seat = len(history) % 2
+    def _look_for_hidden(self, seat: int, messages: Sequence[Message], history: tuple[str, ...], scenario: str) -> None:
         heard = "\n".join(each["content"] for each in messages[0::2])
         from_it, from_other = (self._hidden(each, scenario) for each in (seat, 1 - seat))
         for text in from_it:
@@ -236,24 +279,26 @@ class _Players:
             return []
         return list(texts)
 
-    def _rule(self, history: tuple[str, ...], scenario: str) -> Ruling | None:
-        """The ruling on the last turn."""
+    def _rule(self, mover: int, history: tuple[str, ...], scenario: str) -> Ruling | None:
+        """The ruling on the last turn, which is by seat `mover`."""
         question = _Question("rule", scenario, history)
         ruling = self.ask(question)
         self._ask_again(self._game, [question], "at once")
         if ruling is None:
             return None
-        for kind, text in ruling_faults(ruling, history, isinstance(self._game, PaidByEnd)):
+        for kind, text in ruling_faults(ruling, history, mover, isinstance(self._game, PaidByEnd)):
             self._found.setdefault(kind, f"{text}{question}")
-        if not isinstance(ruling, Ruling):
+        if not isinstance(ruling, Ruling) or not isinstance(ruling.outcome, Outcome):
             raise _BrokenError
         return ruling
 
-    def _try(self, history: tuple[str, ...], scenario: str) -> None:
-        """The ruling on a hostile reply, and what the other seat then reads."""
+    def _try(self, history: tuple[str, ...], movers: tuple[int, ...], scenario: str) -> None:
+        """The ruling on a hostile reply, and what the next seat then reads."""
         try:
-            if self._rule(history, scenario) is None and len(history) < 2 * self._game.max_turns:
-                self._read(history, scenario)
+            if self._rule(movers[-1], history, scenario) is not None:
+                return
+            if (seat := self._next_seat(history, movers, scenario)) is not None:
+                self._read(seat, history, scenario)
         except _BrokenError:
             pass
 
@@ -264,6 +309,7 @@ class _Players:
 
     def _reply(
         self,
+        seat: int,
         messages: Sequence[Message],
         history: tuple[str, ...],
         scenario: str,
@@ -271,7 +317,7 @@ class _Players:
         rng: random.Random,
     ) -> str:
         if isinstance(self._game, Scripted) and rng.random() < scripted_share:
-            question = _Question("scripted", scenario, history, len(history) % 2, rng.getrandbits(32))
+            question = _Question("scripted", scenario, history, seat, rng.getrandbits(32))
             text = self.ask(question)
             if isinstance(text, str):
                 return text

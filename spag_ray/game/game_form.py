@@ -13,12 +13,12 @@ from typing import Any
 
 from spag_ray.errors import ConfigError, InputError
 from spag_ray.game.end_reason import MAX_LENGTH, EndReason
-from spag_ray.game.protocol import MAX_PAYOFF, Game, History, PaidByEnd, Ruling, seat_of, tie
+from spag_ray.game.protocol import MAX_PAYOFF, Game, History, PaidByEnd, Ruling, seat_of, seat_to_move, seats_of, tie
 from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import one_line
 
 _METHODS = ("scenarios", "messages", "rule")
-_OPTIONAL_METHODS = ("scripted", "hidden", "decisions", "measure", "average")
+_OPTIONAL_METHODS = ("scripted", "to_move", "hidden", "decisions", "measure", "average")
 _ATTRIBUTES = ("seats", "max_turns", "is_exhaustive")
 
 
@@ -47,8 +47,8 @@ def form_fault(game: Any) -> str | None:
     for name in methods:
         if not callable(found[name]):
             return f"{name} is {found[name]!r:.60}; it has to be a method"
-    if found.get("is_simultaneous"):
-        return "its seats move at the same time; only games in which they take turns are played"
+    if found.get("is_simultaneous") and found.get("to_move") is None:
+        return "its seats move at the same time; give it `to_move`, which says in which order they are asked"
     return _seats_fault(found["seats"]) or _turns_fault(found["max_turns"])
 
 
@@ -110,14 +110,16 @@ def _are_parted(one: str, other: str, every: Sequence[str], seed: int) -> bool:
 def verdict_of(game: Game, history: History, scenario: str) -> Verdict | None:
     """The verdict after the last turn; None if the game continues.
 
-    A game that has ended for lack of turns is tied, with payoffs of 0. Raises InputError for a ruling with a fault.
+    A game that has ended for lack of turns (`has_turns_left`) is tied, with payoffs of 0. Raises InputError for a
+    ruling with a fault.
     """
     found = game.rule(history, scenario)
     if found is None:
-        if len(history) < 2 * game.max_turns:
+        if has_turns_left(game, history, scenario):
             return None
         found = tie(EndReason.UNDECIDED, reason=f"no turn of the {len(history)} read decided the game")
-    if fault := next(ruling_faults(found, history, isinstance(game, PaidByEnd)), None):
+    mover = seat_to_move(game, history[:-1], scenario)
+    if fault := next(ruling_faults(found, history, mover, isinstance(game, PaidByEnd)), None):
         where = f"scenario {scenario!r:.100}, history {list(history)!r:.200}"
         raise InputError(f"{type(game).__name__}.rule: {fault[1]} ({where}); mend the game (docs/games.md)")
     is_tie = found.outcome is Outcome.TIED
@@ -132,6 +134,14 @@ def verdict_of(game: Game, history: History, scenario: str) -> Verdict | None:
     )
 
 
+def has_turns_left(game: Game, history: History, scenario: str) -> bool:
+    """Whether the seat to move has had fewer than `max_turns` turns in a game that no ruling has ended."""
+    if len(history) < game.max_turns:
+        return True
+    seat = seat_to_move(game, history, scenario)
+    return seats_of(game, history, scenario).count(seat) < game.max_turns
+
+
 def out_of_room(role: Role, num_turns: int) -> Verdict:
     """The verdict on a game whose context was full after `num_turns` turns, or a served player's budget, so that `role`
     could not reply. No player gains, and the game is not trained on."""
@@ -139,14 +149,17 @@ def out_of_room(role: Role, num_turns: int) -> Verdict:
     return Verdict(Outcome.TIED, EndReason.CONTEXT_FULL, num_turns, reason, None, None)
 
 
-def ruling_faults(ruling: Any, history: Sequence[str], paid_by_end: bool = False) -> Iterator[tuple[str, str]]:
-    """(kind, text) of each fault of a ruling on the last turn of `history`. `paid_by_end`: it has no payoffs."""
+def ruling_faults(
+    ruling: Any, history: Sequence[str], mover: int, paid_by_end: bool = False
+) -> Iterator[tuple[str, str]]:
+    """(kind, text) of each fault of a ruling on the last turn of `history`, which is by seat `mover`. `paid_by_end`: it
+    has no payoffs."""
     if not isinstance(ruling, Ruling) or not isinstance(ruling.outcome, Outcome):
         yield "no ruling", f"rule returns {ruling!r:.60}; return win(...), breach(...), tie(...) or None"
         return
-    seat, breaker = (len(history) - 1) % 2, ruling.outcome.breaker
-    if breaker is not None and seat_of(breaker) != seat:
-        yield "breaker", f"seat {seat_of(breaker)} is said to have broken the rules, but seat {seat} moved last"
+    breaker = ruling.outcome.breaker
+    if breaker is not None and seat_of(breaker) != mover:
+        yield "breaker", f"seat {seat_of(breaker)} is said to have broken the rules, but seat {mover} moved last"
     if not isinstance(ruling.end_reason, str) or not ruling.end_reason.strip():
         yield "end reason", f"the end reason is {ruling.end_reason!r:.60}; give a short text"
     elif len(ruling.end_reason) > MAX_LENGTH:

@@ -3,15 +3,15 @@ it.
 
     class MyGame:
         seats = ("bidder", "caller")                           names for prompts, charts and tables
-        max_turns = 2                                          of each seat; then the game is tied
+        max_turns = 2                                          of each seat, see Game.max_turns
         is_exhaustive = False
         def scenarios(self): return ["red", "green", "blue"]
         def messages(self, seat, history, scenario): return [{"role": "user", "content": "..."}]
         def rule(self, history, scenario): return win(0) if history[-1] == "take" else None
 
-Seats are 0 and 1. Seat 0 opens, then they alternate, so turn i of `history`, a list of texts, is by seat i % 2. A
-scenario is a text: what a game begins with (a target word, a deal, a seed). docs/games.md explains how to write a game;
-`spag_ray.game.check` (conformance.py) tests one.
+Seats are 0 and 1. Seat 0 opens, then they alternate, so turn i of `history`, a list of texts, is by seat i % 2, unless
+the game itself says who moves next (Ordered). A scenario is a text: what a game begins with (a target word, a deal, a
+seed). docs/games.md explains how to write a game; `spag_ray.game.check` (conformance.py) tests one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role, next_role
+from spag_ray.game.rules import Outcome, Role
 
 History: TypeAlias = Sequence[str]
 Message: TypeAlias = Mapping[str, str]  # {"role": "user" or "assistant", "content": text}
@@ -90,7 +90,8 @@ class Game(Protocol):
 
     @property
     def max_turns(self) -> int:
-        """Turns of each seat. A game without a ruling after that is tied, and pays 0."""
+        """Turns of each seat at most. A game is tied, and pays 0, when the seat to move has had so many and no ruling
+        has ended it: a game in which only one seat moves ends, too."""
         ...
 
     @property
@@ -103,8 +104,10 @@ class Game(Protocol):
         ...
 
     def messages(self, seat: int, history: History, scenario: str) -> Sequence[Message]:
-        """What `seat` reads before its next turn: chat messages of "user", the seat's own turns as "assistant".
-        Nothing that the seat must not know. Messages that only grow from turn to turn are cheap to train on."""
+        """What `seat`, whose turn it is, reads before it: chat messages of "user", the seat's own turns as
+        "assistant". Nothing that the seat must not know. Chat templates need them in strict alternation, from the user
+        to the user, so a message of the user stands between two turns of the seat in a row; it may be short ("Roll or
+        hold?"). Messages that only grow from turn to turn are cheap to train on."""
         ...
 
     def rule(self, history: History, scenario: str) -> Ruling | None:
@@ -119,6 +122,22 @@ class Scripted(Protocol):
 
     def scripted(self, seat: int, history: History, scenario: str, rng: random.Random) -> str:
         """A reply of `seat`; only `rng` may make it vary."""
+        ...
+
+
+@runtime_checkable
+class Ordered(Protocol):
+    """A game that says who moves next: a seat may move twice in a row, seat 1 may open.
+
+    Both seats move at once if they move one after the other, in any order, and `messages` shows the second one nothing
+    of what the first one said:
+
+        def to_move(self, history, scenario): return len(history) % 2        (the default; both choose in secret)
+        def messages(self, seat, history, scenario): ...of the rounds before this one alone
+    """
+
+    def to_move(self, history: History, scenario: str) -> int:
+        """The seat of the next turn, 0 or 1, while no ruling has ended the game. Pure, like every method."""
         ...
 
 
@@ -250,5 +269,17 @@ def seat_of(role: Role) -> int:
     return SEATS.index(role)
 
 
-def seat_to_move(history: Sequence[object]) -> int:
-    return seat_of(next_role(len(history)))
+def seat_to_move(game: object, history: History, scenario: str) -> int:
+    """The seat of the next turn: what an Ordered game says; in other games the seats alternate.
+
+    >>> seat_to_move(None, ["check"], "KJ")
+    1
+    """
+    return game.to_move(history, scenario) if isinstance(game, Ordered) else len(history) % 2
+
+
+def seats_of(game: object, history: History, scenario: str) -> list[int]:
+    """[turns] The seat of each turn of `history`."""
+    if not isinstance(game, Ordered):
+        return [index % 2 for index in range(len(history))]
+    return [game.to_move(history[:index], scenario) for index in range(len(history))]

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spag_ray.errors import ConfigError, InputError, ModelError
-from spag_ray.game.protocol import Game, Guessing, Message, SpeaksInLines, marks_of, seat_of
-from spag_ray.game.rules import Role, next_role
+from spag_ray.game.protocol import Game, Guessing, Message, SpeaksInLines, marks_of, seat_of, seat_to_move, seats_of
+from spag_ray.game.rules import Role
 from spag_ray.game.token_frames import ChatFrame, LinesFrame, TokenFrame
 from spag_ray.game.turn import Turn, one_line, without_thought
 from spag_ray.tokens import Tokenizer, holds_a_mark
@@ -66,7 +66,8 @@ def checked_messages(game: Game, seat: int, history: Sequence[str], scenario: st
     if not all(isinstance(each.get("content"), str) for each in messages):
         raise InputError(f"{name}: every message needs a text as its content")
     said = [each["content"] for each in messages[1::2]]
-    own = [text for index, text in enumerate(history) if index % 2 == seat]
+    movers = seats_of(game, history, scenario)
+    own = [text for text, mover in zip(history, movers, strict=True) if mover == seat]
     if said != own[len(own) - len(said) :]:
         raise InputError(f"{name}: the assistant's messages must be the seat's own turns, the last ones, in order")
     return messages
@@ -85,11 +86,12 @@ class Renderer(TokenFrame):
 
     def prompt(self, turns: Sequence[Turn], role: Role, scenario: str) -> tuple[int, ...]:
         """What a seat reads before its next turn."""
-        assert next_role(len(turns)) is role, "it is the other player's turn"
         seat, texts = seat_of(role), [self._heard(turn.text) for turn in turns]
+        mover = seat_to_move(self.game, [turn.text for turn in turns], scenario)
+        assert mover == seat, "it is the other player's turn"
         messages = checked_messages(self.game, seat, texts, scenario)
-        own = len(turns) - 2  # the seat's previous turn
-        if own >= 0 and len(messages) > 1:
+        own = max((place for place, turn in enumerate(turns) if turn.role is role), default=None)
+        if own is not None and len(messages) > 1:
             before = checked_messages(self.game, seat, texts[:own], scenario)
             if messages[:-2] == before and messages[-2]["content"] == texts[own]:
                 return self._continued(self._without_thought(turns[own]), messages[-1]["content"], seat)

@@ -16,6 +16,7 @@ import spag_ray.game
 from spag_ray.game.conformance import check
 from spag_ray.game.protocol import History, Message, Ruling, breach, tie, win
 from spag_ray.games.kuhn import KuhnPoker
+from tests.support.ordered_games import Stairs
 
 COLOURS = ("red", "green", "blue", "black", "white", "brown")
 
@@ -131,7 +132,7 @@ FORMS = {
     "a game needs is_exhaustive, scenarios": type(
         "Bare", (), {"seats": ("a", "b"), "max_turns": 1, "messages": 0, "rule": 0}
     ),
-    "its seats move at the same time": spoiled(is_simultaneous=True),
+    "its seats move at the same time; give it `to_move`": spoiled(is_simultaneous=True),
     "it has 3 seats; only games of two seats are played": spoiled(seats=("a", "b", "c")),
     "it has 'ab' seats": spoiled(seats="ab"),
     "its seats are named 'a' and 'a'": spoiled(seats=("a", "a")),
@@ -337,6 +338,67 @@ SCRIPTED = {
 def test_scripted_seats_answer_with_texts_and_vary_by_their_generator_alone(said: str) -> None:
     [fault] = check(spoiled(scripted=SCRIPTED[said]))
     assert fault.startswith(said)
+
+
+def ordered(to_move: Any, **attributes: Any) -> type[Stairs]:
+    return type("Spoiled", (Stairs,), {"to_move": to_move, **attributes})
+
+
+def plain(self: Any, seat: int, history: History, scenario: str) -> Any:
+    return [{"role": "user", "content": f"go or stop? {len(history)}"}]
+
+
+class TestOrder:
+    def test_a_game_that_says_who_moves_conforms_also_with_seats_that_move_at_once(self) -> None:
+        assert check(Stairs, 20) == []
+        assert check(ordered(Stairs.to_move, is_simultaneous=True), 20) == []
+
+    @pytest.mark.parametrize("seat", [2, -1, "0", None, True, 0.0])
+    def test_a_seat_that_is_none_is_named(self, seat: Any) -> None:
+        [fault] = check(ordered(lambda self, history, scenario: seat), 20)
+        assert fault.startswith(f"to_move returns {seat!r}; return 0 or 1, the seat of the next turn (scenario '")
+
+    @pytest.mark.parametrize(
+        ("to_move", "said"),
+        [
+            (raises, "to_move raises RuntimeError: no such move (scenario '"),
+            (lambda self, history, scenario: history.append("x") or 0, "to_move changes the history"),
+            (lambda self, history, scenario: random.randint(0, 1), "to_move gives another answer when it is asked"),
+        ],
+    )
+    def test_an_order_that_raises_changes_or_varies_is_found(self, to_move: Any, said: str) -> None:
+        fault, *_ = check(ordered(to_move, messages=plain, rule=lambda *_: None), 20)
+        assert fault.startswith(said)
+
+    def test_an_order_that_remembers_another_scenarios_game_is_found(self) -> None:
+        class Follows(Stairs):
+            opener = None
+
+            def to_move(self, history: History, scenario: str) -> int:
+                self.opener = self.opener or scenario
+                return super().to_move(history, self.opener)
+
+        found = check(Follows, 20)
+        assert any(fault.startswith("to_move gives another answer when it is asked again of") for fault in found)
+
+    def test_a_ruling_blames_the_seat_that_really_moved_last(self) -> None:
+        def rule(self: Stairs, history: History, scenario: str) -> Any:
+            found = Stairs.rule(self, history, scenario)
+            return breach((len(history) - 1) % 2) if found and found.end_reason == "illegal move" else found
+
+        [fault] = check(ordered(Stairs.to_move, rule=rule), 20)
+        assert "is said to have broken the rules, but seat" in fault
+
+    def test_a_seat_that_never_moves_and_one_that_waits_for_ever_are_found(self) -> None:
+        [fault] = check(ordered(lambda self, history, scenario: 1), 20)
+        assert fault.startswith("seat 0 has no turn in any of ")
+
+        def stuck(self: Stairs, history: History, scenario: str) -> int:
+            return min(len(history), 1)
+
+        [fault] = check(ordered(stuck, messages=plain, rule=lambda *_: None), 20)
+        assert fault.startswith("no ruling ends a game, and all end with 3 turns in a row of one seat, such as seat 1")
+        assert check(ordered(lambda self, history, scenario: len(history) % 2, rule=lambda *_: None), 20) == []
 
 
 BREAKS: dict[str, Callable[[str], Any]] = {

@@ -15,12 +15,14 @@ from spag_ray.game.protocol import (
     Hides,
     History,
     Message,
+    Ordered,
     Ruling,
     Scripted,
     Solved,
     breach,
     seat_of,
     seat_to_move,
+    seats_of,
     tie,
     win,
 )
@@ -139,11 +141,13 @@ def test_a_ruling_with_a_fault_is_refused_in_one_line_and_not_trained_on(said: s
 
 def test_seats_alternate_from_the_attackers() -> None:
     assert [seat_of(role) for role in Role] == [0, 1]
-    assert [seat_to_move([None] * length) for length in range(4)] == [0, 1, 0, 1]
+    assert [seat_to_move(Told(), ["x"] * length, "only") for length in range(4)] == [0, 1, 0, 1]
+    assert seats_of(Told(), ["x"] * 3, "only") == [0, 1, 0]
 
 
 @pytest.mark.parametrize(
-    ("protocol", "part"), [(Scripted, "scripted"), (Hides, "hidden"), (Solved, "decisions measure average")]
+    ("protocol", "part"),
+    [(Scripted, "scripted"), (Ordered, "to_move"), (Hides, "hidden"), (Solved, "decisions measure average")],
 )
 def test_a_game_says_by_its_methods_what_else_it_can_do(protocol: Any, part: str) -> None:
     assert isinstance(Told(), Game)
