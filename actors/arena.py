@@ -23,9 +23,9 @@ from actors.pool import EnginePool, Member
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import EngineError, ModelError
 from spag_ray.game.game_form import out_of_room, verdict_of
-from spag_ray.game.protocol import SEATS, TABOO, Game, Guessing, HasVariants
+from spag_ray.game.protocol import SEATS, TABOO, Game, Guessing, HasVariants, seat_to_move
 from spag_ray.game.renderer import Renderer
-from spag_ray.game.rules import Role, Verdict, next_role
+from spag_ray.game.rules import Role, Verdict
 from spag_ray.game.turn import Turn
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ async def play_game(task: GameTask, players: Mapping[str, Player], rules: Rules)
     seats = Seats()
     try:
         while True:
-            role = next_role(len(turns))
+            role = role_to_move(turns, task, rules)
             turn = await play_turn(task, turns, role, players[task.player(role)], rules, seats)
             if turn is None:
                 verdict = out_of_room(role, len(turns))
@@ -167,32 +167,36 @@ async def play_game(task: GameTask, players: Mapping[str, Player], rules: Rules)
 
 
 async def answer(
-    task: GameTask, texts: Sequence[str], player: Player, rules: Rules
-) -> tuple[list[str], Verdict | None]:
-    """The player's answer in a game against a person or other outsider. `texts` are the turns so far; the last is not
-    the player's. Returns them with the player's next turn, unless the game was over, and the verdict if it is over."""
+    task: GameTask, texts: Sequence[str], role: Role, player: Player, rules: Rules
+) -> tuple[list[str], Verdict | None, Role | None]:
+    """The answer of the player, who has `role`, in a game against a person or other outsider. `texts` are the turns so
+    far. Returns them with the player's next turn, if it is its turn; the verdict, if the game is over; and else the
+    role that moves next."""
     turns: list[Turn] = []
     for text in texts:
-        turns.append(heard_turn(text, turns, task, player, "somebody"))
+        turns.append(heard_turn(text, turns, role_to_move(turns, task, rules), task, player, "somebody"))
     verdict = verdict_after(turns, task, rules) if turns else None
-    if verdict is None:
+    if verdict is None and role_to_move(turns, task, rules) is role:
         seats = Seats()
-        role = next_role(len(turns))
         try:
             turn = await play_turn(task, turns, role, player, rules, seats)
         finally:
             seats.leave()
         if turn is None:
-            return list(texts), out_of_room(role, len(turns))
+            return list(texts), out_of_room(role, len(turns)), None
         turns.append(turn)
         verdict = verdict_after(turns, task, rules)
-    return [turn.text for turn in turns], verdict
+    return [turn.text for turn in turns], verdict, None if verdict else role_to_move(turns, task, rules)
 
 
-def heard_turn(text: str, turns: Sequence[Turn], task: GameTask, player: Player, policy: str) -> Turn:
-    """A turn that came as text, after `turns`. `player`'s tokenizer gives its tokens, and the prompt that this seat
-    would have read; nobody sampled them, so their log-probabilities are 0."""
-    role = next_role(len(turns))
+def role_to_move(turns: Sequence[Turn], task: GameTask, rules: Rules) -> Role:
+    """The seat of the next turn in a game that is not over."""
+    return SEATS[seat_to_move(rules.game, [turn.text for turn in turns], task.scenario)]
+
+
+def heard_turn(text: str, turns: Sequence[Turn], role: Role, task: GameTask, player: Player, policy: str) -> Turn:
+    """A turn of `role` that came as text, after `turns`. `player`'s tokenizer gives its tokens, and the prompt that
+    this seat would have read; nobody sampled them, so their log-probabilities are 0."""
     ids = player.renderer.reply_ids(text)
     prompt_ids = player.renderer.prompt(turns, role, task.scenario)
     return Turn(role, text, prompt_ids, ids, (0.0,) * len(ids), policy)

@@ -128,10 +128,6 @@ class AttachedRun:
         returns your text. `game`: which one, if the run has several. Returns the outcome."""
         turns: list[str] = []
         while True:
-            if (len(turns) % 2 == 0) == (as_role == "attacker"):
-                if not (said := say(f"{as_role}> ").strip()):
-                    return "given up"
-                turns.append(said)
             answered = self._next_turn(word, turns, as_role, game)
             for turn in answered["turns"][len(turns) :]:
                 print(f"policy v{answered['version']}> {turn}")
@@ -140,6 +136,10 @@ class AttachedRun:
                 print(f"{over['outcome']}: {over['reason']}")
                 outcome: str = over["outcome"]
                 return outcome
+            if answered["to_move"] == as_role:
+                if not (said := say(f"{as_role}> ").strip()):
+                    return "given up"
+                turns.append(said)
 
     def checkpoint(self, timeout_s: float = 600.0) -> str:
         """Write a checkpoint at the next possible point: between two learner steps of a stage or two versions of a

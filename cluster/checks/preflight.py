@@ -29,6 +29,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.formats import holds_games, read_games, read_samples, read_sft
 from spag_ray.errors import ConfigError, ModelError, SpagError, reason_of
 from spag_ray.game.conformance import check
+from spag_ray.game.game_form import has_turns_left
 from spag_ray.game.protocol import SEATS, Message, Scripted, seat_to_move
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.token_frames import first_difference
@@ -310,7 +311,7 @@ def _check_prompts(config: RunConfig, model: str, words: Sequence[str], num_embe
     longest, rules = max(words, key=len), 0
     turns: list[Turn] = []
     for text in _TALK:
-        seat = seat_to_move(turns)
+        seat = seat_to_move(game, [turn.text for turn in turns], longest)
         said = [one_line(turn.text) if config.prompts == "lines" else turn.text for turn in turns]
         prompt = renderer.prompt(turns, SEATS[seat], longest)
         if len(turns) < 2:
@@ -321,7 +322,7 @@ def _check_prompts(config: RunConfig, model: str, words: Sequence[str], num_embe
         if isinstance(game, Scripted):  # any other text may end the game
             moves.append(game.scripted(seat, said, longest, random.Random(0)))
         move = next((each for each in moves if game.rule([*said, each], longest) is None), None)
-        if move is None or len(turns) == 2 * game.max_turns - 1:
+        if move is None or not has_turns_left(game, [*said, move], longest):
             break
         reply = renderer.reply_ids(move)
         turns.append(Turn(SEATS[seat], move, prompt, reply, (0.0,) * len(reply), "nobody"))

@@ -23,7 +23,7 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import encode
 from spag_ray.game.protocol import UsesCards
 from spag_ray.game.renderer import Renderer, game_renderer
-from spag_ray.game.rules import Verdict
+from spag_ray.game.rules import Role, Verdict
 
 MAX_UNSENT = 64  # episodes; play waits when the buffer is that far behind
 
@@ -105,10 +105,12 @@ class ArenaActor:
     async def resume(self) -> None:
         self._may_play.set()
 
-    async def answer(self, task: GameTask, texts: list[str], seat: Seat) -> tuple[list[str], Verdict | None]:
-        """The seat's next turn in a game against a user; see actors.arena.answer."""
+    async def answer(
+        self, task: GameTask, texts: list[str], role: Role, seat: Seat
+    ) -> tuple[list[str], Verdict | None, Role | None]:
+        """The next turn of the seat, which has `role`, in a game against a user; see actors.arena.answer."""
         rules = self._games[task.game]
-        return await answer(task, texts, self._player(seat, rules), rules)
+        return await answer(task, texts, role, self._player(seat, rules), rules)
 
     async def play(self, tasks: Sequence[GameTask], seats: Mapping[str, Seat], games_in_flight: int) -> int:
         """Play all tasks, which are of one stage; returns how many episodes the buffer acknowledged."""
@@ -207,7 +209,9 @@ class ArenaHandle(ActorHandle, Protocol):
     def resume(self) -> None: ...
 
     @remote_method
-    def answer(self, task: GameTask, texts: list[str], seat: Seat) -> tuple[list[str], Verdict | None]: ...
+    def answer(
+        self, task: GameTask, texts: list[str], role: Role, seat: Seat
+    ) -> tuple[list[str], Verdict | None, Role | None]: ...
 
     @remote_method
     def play(self, tasks: Sequence[GameTask], seats: Mapping[str, Seat], games_in_flight: int) -> int: ...

@@ -32,9 +32,9 @@ class GameWithUser:
         self._seating = seating
 
     def turn(self, word: str, texts: list[str], human: str, game: str | None = None) -> dict[str, Any]:
-        """The next turn of a game on `word`, whose turns so far are `texts`. Returns all turns, the verdict if the game
-        has ended, and the version that played. `game`: its name, if the run has several. Raises InputError, and
-        ConfigError for a game that the run does not have."""
+        """The model's next turn, if it is to move, of a game on `word` whose turns so far are `texts`. Returns all
+        turns, the verdict if the game has ended, else the role that moves next, and the version that played. `game`:
+        its name, if the run has several. Raises InputError, and ConfigError for a game that the run does not have."""
         config = self._config.of_game(game)
         if self._fleet.are_asleep:
             raise InputError(
@@ -43,10 +43,11 @@ class GameWithUser:
         role = Role(human).other
         task = GameTask(0, word, "visit", config.seed, game=config.game.full_name)
         seat = self._seating.newest(role, self._config.sampling.temperature)
-        asked = self._arenas.handles[0].answer.remote(task, texts, seat)
-        answered, verdict = get(asked, self._config.engine.longest_turn_s)
+        asked = self._arenas.handles[0].answer.remote(task, texts, role, seat)
+        answered, verdict, to_move = get(asked, self._config.engine.longest_turn_s)
         over = None if verdict is None else {"outcome": str(verdict.outcome), "reason": verdict.reason}
-        return {"turns": answered, "verdict": over, "version": self._seating.policy_of(role).version}
+        version = self._seating.policy_of(role).version
+        return {"turns": answered, "verdict": over, "to_move": to_move and str(to_move), "version": version}
 
 
 def last_episodes(folder: Path, count: int, outcome: str | None, stage: str | None) -> list[dict[str, Any]]:

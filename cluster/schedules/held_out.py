@@ -12,9 +12,10 @@ from cluster.types import Seat
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.stage_logs import name_in
 from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Role, next_role
+from spag_ray.game.protocol import SEATS, seat_to_move
+from spag_ray.game.rules import Role
 from spag_ray.game.words import Scenario
-from spag_ray.games.of_config import Scenarios
+from spag_ray.games.of_config import Scenarios, game_of
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.results.could_have_known import held_out_report
 from spag_ray.results.lines import HeldOutLine
@@ -72,8 +73,11 @@ class HeldOutMatches:
     def _warn_of_unsaid(self, episodes: Sequence[Episode], role: Role, name: str, other: str, seat: Seat) -> None:
         """Ties that a served player's cut answers made (endpoint_policy.py) say nothing about how well it plays."""
         full = [each for each in episodes if each.verdict.end_reason is EndReason.CONTEXT_FULL]
-        count = sum(next_role(len(each.turns)) is role for each in full)
-        if count and seat.endpoint is not None:
+        if not full or seat.endpoint is None:
+            return
+        games = {each.game.full_name: game_of(each) for each in self._ground.config.each_game}
+        movers = [seat_to_move(games[each.game], [turn.text for turn in each.turns], each.scenario) for each in full]
+        if count := sum(SEATS[mover] is role for mover in movers):
             self._ground.status.note(
                 f"warning: {name} gave no text in {count} of {len(episodes)} games against {other} as {role}; they are "
                 "ties: raise sampling.max_new_tokens, which its thoughts use up, or switch its thinking off"

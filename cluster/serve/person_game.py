@@ -12,12 +12,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from actors.arena import GameTask, Player, Rules, Seats, heard_turn, play_turn, verdict_after
+from actors.arena import GameTask, Player, Rules, Seats, heard_turn, play_turn, role_to_move, verdict_after
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import InputError, ModelError
 from spag_ray.game.game_form import out_of_room
 from spag_ray.game.protocol import Guessing
-from spag_ray.game.rules import Role, Verdict, next_role
+from spag_ray.game.rules import Role, Verdict
 from spag_ray.game.turn import Turn
 
 PERSON = "person"
@@ -44,7 +44,7 @@ class PersonGame:
     @property
     def to_move(self) -> Role | None:
         """The seat whose turn it is; None after the end."""
-        return None if self.verdict is not None else next_role(len(self.turns))
+        return None if self.verdict is not None else role_to_move(self.turns, self.task, self.rules)
 
     def say(self, text: str, player: Player) -> None:
         """The person's turn; `player` is the model's. Raises InputError for a text that is no turn."""
@@ -55,7 +55,7 @@ class PersonGame:
             raise InputError("say something: an empty turn breaks the rules")
         if len(text) > MAX_CHARACTERS:
             raise InputError(f"a turn has at most {MAX_CHARACTERS} characters; this one has {len(text)}")
-        self._add(heard_turn(text, self.turns, self.task, player, PERSON))
+        self._add(heard_turn(text, self.turns, self.person, self.task, player, PERSON))
 
     async def reply(self, player: Player) -> None:
         """The model's turn. Raises EngineError when it does not answer; it can be asked again."""

@@ -184,7 +184,7 @@ class Visits:
             if time.monotonic() - visit.seen_at > AWAY_S:
                 raise InputError("the page was closed or asleep when its turn came")
             visit.is_asking = True
-            if game.to_move is not None:
+            while game.to_move is game.person.other:  # it may have several turns in a row
                 await game.reply(player)
             if game.verdict is not None and game.turns and visit.hindsight is None and visit.id in self._visits:
                 visit.hindsight = await game.look_back(player)

@@ -17,7 +17,7 @@ from typing import Any
 
 from spag_ray.errors import InputError
 from spag_ray.game.protocol import TABOO
-from spag_ray.game.rules import Verdict, next_role
+from spag_ray.game.rules import Role, Verdict, next_role
 from spag_ray.game.turn import Turn
 
 
@@ -25,7 +25,8 @@ from spag_ray.game.turn import Turn
 class Episode:
     """A finished game with its verdict. `stage` names the part of the run that played it. `number` is its place in the
     order in which words were given out, so sorting episodes does not depend on which finished first. `game`: its name
-    in the configuration."""
+    in the configuration. Turns are in the order in which they were said; a role may have several in a row. Raises
+    InputError for more than `max_turns` of a role, and for turns of Taboo that do not alternate."""
 
     episode_id: str
     number: int
@@ -41,16 +42,17 @@ class Episode:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise InputError(f"episode {self.episode_id}: the temperature is {self.temperature}; it must be at least 0")
-        for index, turn in enumerate(self.turns):
+        for index, turn in enumerate(self.turns if self.game == TABOO else ()):
             if turn.role is not next_role(index):
                 raise InputError(
                     f"episode {self.episode_id}: turn {index} is by the {turn.role}, but turns alternate and it is "
                     f"the {next_role(index)}'s; check the source of this game"
                 )
-        if len(self.turns) > 2 * self.max_turns:
-            raise InputError(
-                f"episode {self.episode_id}: {len(self.turns)} turns, at most {2 * self.max_turns} allowed"
-            )
+        for role in Role:
+            if (count := sum(turn.role is role for turn in self.turns)) > self.max_turns:
+                raise InputError(
+                    f"episode {self.episode_id}: {count} turns of the {role}, at most {self.max_turns} allowed"
+                )
 
     @property
     def history(self) -> list[dict[str, str]]:
@@ -60,6 +62,10 @@ class Episode:
     @property
     def num_turns(self) -> int:
         return len(self.turns)
+
+    def turns_of(self, role: Role) -> list[int]:
+        """Indices of this role's turns, of those that the verdict is about."""
+        return [index for index, turn in enumerate(self.turns[: self.verdict.length]) if turn.role is role]
 
     @property
     def oldest_versions(self) -> dict[str, int]:

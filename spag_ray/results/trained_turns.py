@@ -24,8 +24,8 @@ def trained_turns(
         return {}
     if phase == "imitation":
         imitation, decay = config.imitation, config.objective.decay
-        return dict.fromkeys(imitated_turns(episode.verdict, imitation.learn_from, decay, config.imitates_claims))
-    found = advantages(episode.verdict, config.objective, config.game.payoffs, expected)
+        return dict.fromkeys(imitated_turns(episode, imitation.learn_from, decay, config.imitates_claims))
+    found = advantages(episode, config.objective, config.game.payoffs, expected)
     return {index: value for index, value in found.items() if episode.turns[index].policy in config.policy_names}
 
 

@@ -14,7 +14,7 @@ from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import Payoffs
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Outcome, Role, Verdict, next_role
+from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.training_data.rewards import (
     MeanPayoffs,
     Results,
@@ -73,7 +73,7 @@ def game_samples(
     for episode in episodes:
         outcome = episode.verdict.outcome
         expected = means.expected(episode.scenario) if moving is None else moving
-        learned = advantages(episode.verdict, objective, payoffs, expected)
+        learned = advantages(episode, objective, payoffs, expected)
         weight = 1.0 if outcome.winner is None else weights[outcome.winner]
         turns = tuple(
             Sample(turn.prompt_ids, turn.token_ids, advantage, turn.logprobs if sampled else None, role=turn.role)
@@ -96,12 +96,13 @@ def has_baseline(
 
 
 def advantages(
-    verdict: Verdict, objective: ObjectiveConfig, payoffs: Payoffs, expected: Mapping[Role, float]
+    episode: Episode, objective: ObjectiveConfig, payoffs: Payoffs, expected: Mapping[Role, float]
 ) -> dict[int, float]:
-    """{index of a trained turn of a game with this verdict: its advantage}, for both seats (see `game_samples`);
-    `expected`: each role's baseline."""
+    """{index of a trained turn of a game: its advantage}, for both seats (see `game_samples`); `expected`: each role's
+    baseline."""
+    verdict = episode.verdict
     if _counts(verdict, objective, payoffs):
-        return _shared_out(verdict, objective, paid(payoffs, verdict), expected)
+        return _shared_out(episode, objective, paid(payoffs, verdict), expected)
     breaker = verdict.outcome.breaker
     if breaker is None:
         return {}
@@ -111,7 +112,7 @@ def advantages(
         assert verdict.turn is not None
         learned[verdict.turn] = penalty
     if objective.learn_from == "both" and (value := results[breaker.other]) is not None:
-        learned |= _shares(verdict, breaker.other, value, objective.decay)
+        learned |= _shares(episode, breaker.other, value, objective.decay)
     return learned
 
 
@@ -136,10 +137,10 @@ def _is_learned(
 
 
 def _shared_out(
-    verdict: Verdict, objective: ObjectiveConfig, results: Results, expected: Mapping[Role, float]
+    episode: Episode, objective: ObjectiveConfig, results: Results, expected: Mapping[Role, float]
 ) -> dict[int, float]:
     """{index of a trained turn: its advantage} of a decided or tied game; `expected`: each role's baseline."""
-    winner = verdict.outcome.winner
+    verdict, winner = episode.verdict, episode.verdict.outcome.winner
     advantages: dict[int, float] = {}
     for role in [winner] if winner is not None and objective.learn_from == "winners" else list(Role):
         paid_to = results[role]
@@ -147,12 +148,12 @@ def _shared_out(
             continue
         value = paid_to - expected[role]
         if winner is role.other and objective.loser_turns == "deciding":
-            if verdict.turn is not None and next_role(verdict.turn) is role:
+            if verdict.turn is not None and episode.turns[verdict.turn].role is role:
                 advantages[verdict.turn] = value
         elif role is winner and (turn := _credited_turn(verdict, objective)) is not None:
             advantages[turn] = value
         else:
-            advantages |= _shares(verdict, role, value, objective.decay)
+            advantages |= _shares(episode, role, value, objective.decay)
     return advantages
 
 
@@ -166,8 +167,8 @@ def _credited_turn(verdict: Verdict, objective: ObjectiveConfig) -> int | None:
     return verdict.turn if is_guess else None
 
 
-def _shares(verdict: Verdict, role: Role, value: float, decay: float) -> dict[int, float]:
+def _shares(episode: Episode, role: Role, value: float, decay: float) -> dict[int, float]:
     """{index of a turn of this role: its decayed share of the value}"""
-    indices = [index for index in range(verdict.length) if next_role(index) is role]
+    indices = episode.turns_of(role)
     shares = decayed_shares(len(indices), decay)
     return {index: value * share for index, share in zip(indices, shares, strict=True)}

@@ -15,7 +15,7 @@ from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import ImitatedSides
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.end_reason import EndReason
-from spag_ray.game.rules import Role, Verdict, next_role
+from spag_ray.game.rules import Role
 from spag_ray.training_data.game_samples import game_samples
 from spag_ray.training_data.rewards import decayed_shares
 from spag_ray.training_data.samples import GameSample, Sample
@@ -37,7 +37,7 @@ def imitation_samples(
         return games if claims else [left for game in games if (left := _without_claim(game)) is not None]
     games = []
     for episode in episodes:
-        shares = imitated_turns(episode.verdict, learn_from, objective.decay, claims)
+        shares = imitated_turns(episode, learn_from, objective.decay, claims)
         turns = tuple(
             Sample(turn.prompt_ids, turn.token_ids, shares[index], role=turn.role)
             for index, turn in enumerate(episode.turns)
@@ -54,11 +54,11 @@ def _without_claim(game: GameSample) -> GameSample | None:
     return replace(game, turns=turns) if turns else None
 
 
-def imitated_turns(verdict: Verdict, learn_from: ImitatedSides, decay: float, claims: bool = True) -> dict[int, float]:
+def imitated_turns(episode: Episode, learn_from: ImitatedSides, decay: float, claims: bool = True) -> dict[int, float]:
     """{index of an imitated turn: its share}; the shares of each seat sum to 1. The loser's turn that lost the game is
     left out, except with `all` any but a wrong guess, such as a reply that said the word. Without `claims`, the turn in
     which the defender named the word is left out too. Empty for a game without a winner."""
-    winner = verdict.outcome.winner
+    verdict, winner = episode.verdict, episode.verdict.outcome.winner
     if winner is None:
         return {}
     shares: dict[int, float] = {}
@@ -67,7 +67,7 @@ def imitated_turns(verdict: Verdict, learn_from: ImitatedSides, decay: float, cl
         walked_in = learn_from == "all" and verdict.end_reason != EndReason.WRONG_GUESS
         lost = role is winner.other and not walked_in
         left_out = verdict.turn if lost or (is_claim and not claims) else None
-        indices = [index for index in range(verdict.length) if next_role(index) is role and index != left_out]
+        indices = [index for index in episode.turns_of(role) if index != left_out]
         if indices:
             shares |= dict(zip(indices, decayed_shares(len(indices), decay), strict=True))
     return dict(sorted(shares.items()))

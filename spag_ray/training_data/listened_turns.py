@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from spag_ray.config.parts import ListeningTurns
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.renderer import Claim
-from spag_ray.game.rules import Role, Verdict, next_role
+from spag_ray.game.rules import Role
 from spag_ray.training_data.samples import Claiming, GameSample, Sample
 
 Heard = Mapping[str, tuple[Sample, ...]]
@@ -51,7 +51,7 @@ def listened_turns(
     """
     heard = {}
     for episode in episodes:
-        spoken = [episode.turns[index] for index in defended(episode.verdict) if index < len(episode.turns)]
+        spoken = [episode.turns[index] for index in defended(episode)]
         own = [turn for turn in spoken if turn.prompt_ids and (learning is None or turn.policy in learning)]
         if not own:
             continue
@@ -76,12 +76,12 @@ def is_for_claiming(word: str, share: float) -> bool:
     return zlib.crc32(word.encode()) < share * 2**32
 
 
-def defended(verdict: Verdict) -> list[int]:
+def defended(episode: Episode) -> list[int]:
     """Indices of the defender's turns before any breach by the attacker."""
-    end = verdict.length
+    verdict, own = episode.verdict, episode.turns_of(Role.DEFENDER)
     if verdict.outcome.breaker is Role.ATTACKER and verdict.turn is not None:
-        end = verdict.turn
-    return [index for index in range(end) if next_role(index) is Role.DEFENDER]
+        return [index for index in own if index < verdict.turn]
+    return own
 
 
 def with_listening(games: Sequence[GameSample], heard: Heard) -> list[GameSample]:

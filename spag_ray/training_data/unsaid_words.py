@@ -84,7 +84,7 @@ def heard_words(
         if target is None:
             continue
         turns = []
-        for index in defended(episode.verdict):
+        for index in defended(episode):
             turn = episode.turns[index]
             if not turn.prompt_ids or (learning is not None and turn.policy not in learning):
                 continue

@@ -27,10 +27,9 @@ function describeGame(game, facts, index) {
 }
 
 function showTurn(turn, place, game, index) {
-  const role = place % 2 === 0 ? "attacker" : "defender";
-  const made = element("li", `turn ${role}`);
+  const made = element("li", `turn ${turn.seat === 0 ? "attacker" : "defender"}`);
   const who = element("p", "who");
-  who.append(element("b", "", index.seats[place % 2]), ` ${describeTurn(turn, index)}`);
+  who.append(element("b", "", index.seats[turn.seat]), ` ${describeTurn(turn, index)}`);
   const bubble = element("p", "bubble");
   if (turn.thought) bubble.append(element("span", "thought", turn.thought), " ");
   if (turn.text) bubble.append(...shaded(turn, place === game.decided ? game.span : null, index.stepsPerNat));

@@ -13,6 +13,7 @@ from typing import Any
 
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
+from spag_ray.game.protocol import seat_of
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.game.turn import Turn
 from spag_ray.results.game_names import GameNames, NamesByGame, names_of_all
@@ -147,6 +148,7 @@ class Packer:
         the text. `mean` is missing without log-probabilities. `known`: the probability of the word."""
         found: dict[str, Any] = {
             "text": turn.text,
+            "seat": seat_of(turn.role),
             "player": self._players.place(turn.policy),
             "versions": [turn.first_version, turn.last_version],
             "finish": turn.finish_reason,

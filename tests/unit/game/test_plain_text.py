@@ -108,7 +108,8 @@ def of_a_visitor(tokenizer: Any, text: str) -> list[Ids]:
     pool = EnginePool("listener")
     pool.join("listener", listener)
     player = Player(pool, renderer, Sampling())
-    asyncio.run(answer(GameTask(0, "river", "visit"), [text, "and more ?", text], player, taboo_rules(3)))
+    texts = [text, "and more ?", text]
+    asyncio.run(answer(GameTask(0, "river", "visit"), texts, Role.DEFENDER, player, taboo_rules(3)))
     return listener.heard
 
 

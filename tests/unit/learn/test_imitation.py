@@ -62,23 +62,25 @@ def test_of_all_the_reply_that_said_the_word_is_imitated_but_no_wrong_guess_and_
     outcome: Outcome, reason: EndReason, imitated: set[int]
 ) -> None:
     found = game(0, outcome, decided_by=3)
-    assert set(imitated_turns(replace(found.verdict, end_reason=reason), "all", 0.8)) == imitated
+    assert (
+        set(imitated_turns(replace(found, verdict=replace(found.verdict, end_reason=reason)), "all", 0.8)) == imitated
+    )
 
 
 @pytest.mark.parametrize(("sides", "left"), [("winners", [["a", "a"], ["d"], ["a", "a"]]), ("both", [[*"ada"]] * 3)])
 def test_without_claims_the_turn_that_named_the_word_is_left_out(sides: ImitatedSides, left: list[list[str]]) -> None:
     assert roles(imitation_samples(PLAYED, ObjectiveConfig(), sides, claims=False)) == left
-    assert set(imitated_turns(PLAYED[1].verdict, "both", 0.8, claims=False)) == {0, 1, 2}
+    assert set(imitated_turns(PLAYED[1], "both", 0.8, claims=False)) == {0, 1, 2}
     only_claim = game(6, Outcome.DEFENDER_WINS, num_turns=2, decided_by=1)
     assert imitation_samples([only_claim], ObjectiveConfig(), "winners", claims=False) == []
 
 
 def test_the_turns_of_each_seat_share_one_of_their_own() -> None:
-    lost = imitated_turns(PLAYED[0].verdict, "both", 0.8)
+    lost = imitated_turns(PLAYED[0], "both", 0.8)
     assert lost == pytest.approx({0: 4 / 9, 1: 1.0, 2: 5 / 9})
-    assert imitated_turns(PLAYED[1].verdict, "both", 0.8) == pytest.approx({0: 4 / 9, 1: 4 / 9, 2: 5 / 9, 3: 5 / 9})
+    assert imitated_turns(PLAYED[1], "both", 0.8) == pytest.approx({0: 4 / 9, 1: 4 / 9, 2: 5 / 9, 3: 5 / 9})
     only_mistake = game(5, Outcome.ATTACKER_WINS, num_turns=2, decided_by=1)
-    assert imitated_turns(only_mistake.verdict, "both", 0.8) == {0: 1.0}
+    assert imitated_turns(only_mistake, "both", 0.8) == {0: 1.0}
 
 
 def test_credit_of_self_play_does_not_say_which_turns_of_a_winner_are_imitated() -> None:
@@ -93,9 +95,10 @@ def test_credit_of_self_play_does_not_say_which_turns_of_a_winner_are_imitated()
 
 
 def test_of_all_every_turn_of_another_game_than_taboo_is_imitated() -> None:
-    verdict = replace(game(0, Outcome.ATTACKER_WINS, decided_by=3).verdict, end_reason="call", payoffs=(2.0, -2.0))
-    assert set(imitated_turns(verdict, "all", 0.8)) == {0, 1, 2, 3}
-    assert set(imitated_turns(verdict, "both", 0.8)) == {0, 1, 2}
+    found = game(0, Outcome.ATTACKER_WINS, decided_by=3)
+    played = replace(found, verdict=replace(found.verdict, end_reason="call", payoffs=(2.0, -2.0)))
+    assert set(imitated_turns(played, "all", 0.8)) == {0, 1, 2, 3}
+    assert set(imitated_turns(played, "both", 0.8)) == {0, 1, 2}
 
 
 def test_a_turn_without_a_token_is_left_out() -> None:

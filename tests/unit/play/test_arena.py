@@ -150,8 +150,9 @@ def test_a_visitor_is_answered_by_a_player_that_has_read_the_rules_and_all_that_
             return await super().generate(requests)
 
     player = Player(pool_of(Listener(renderer, ["what", "where", "when"])), renderer, Sampling())
-    said, _ = loop.run(answer(GameTask(0, "river", "visit"), ["hint water"], player, RULES))
-    said, _ = loop.run(answer(GameTask(0, "river", "visit"), [*said, "big and old"], player, RULES))
+    said, _, _ = loop.run(answer(GameTask(0, "river", "visit"), ["hint water"], Role.DEFENDER, player, RULES))
+    texts = [*said, "big and old"]
+    said, _, _ = loop.run(answer(GameTask(0, "river", "visit"), texts, Role.DEFENDER, player, RULES))
     text = renderer.text_of(heard[1])
     assert text.startswith(renderer.text_of(heard[0])[:40])
     assert len(heard[1]) > len(heard[0])

@@ -18,6 +18,7 @@ from cluster.types import Seat
 from spag_ray.config.parts import StreamConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import decode
+from spag_ray.game.rules import Role
 from spag_ray.games.kuhn import KuhnPoker
 from tests.support.decks import cards_of
 from tests.support.streams import here, spec
@@ -75,7 +76,8 @@ def test_an_arena_plays_each_game_by_its_own_rules_with_scripted_seats_of_its_ow
         expert = Seat("expert", "scripted", Sampling(), str(tiny_model), cards_of({"river": ["water"]}))
         tasks = [GameTask(0, "river", "expert", game="taboo"), GameTask(1, "KJ", "expert", game="kuhn")]
         assert await arena.play(tasks, {"attacker": expert, "defender": expert}, 2) == 2
-        text, verdict = await arena.answer(GameTask(0, "KJ", "visit", game="kuhn"), ["bet"], expert)
+        visit = GameTask(0, "KJ", "visit", game="kuhn")
+        text, verdict, _ = await arena.answer(visit, ["bet"], Role.DEFENDER, expert)
         assert text[0] == "bet"
         assert verdict is not None
         return [decode(data) for data in await buffer.take("expert")]

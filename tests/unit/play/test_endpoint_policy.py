@@ -184,14 +184,14 @@ def test_an_answer_that_is_cut_before_it_says_anything_is_no_silence(
         renderer = taboo_renderer(template, tokenizer, 3)
         far = EndpointPolicy(server.endpoint, renderer.game, renderer.reply_ids)
         player = seat(far, renderer)
-        found = [await answer(GameTask(0, "river", "m"), [], player, taboo_rules(3))]
+        found = [await answer(GameTask(0, "river", "m"), [], Role.ATTACKER, player, taboo_rules(3))]
         server.is_cut(content, finish, **THOUGHTS)
-        found.append(await answer(GameTask(1, "river", "m"), [], player, taboo_rules(3)))
+        found.append(await answer(GameTask(1, "river", "m"), [], Role.ATTACKER, player, taboo_rules(3)))
         await far.close()
         return found
 
-    (said, over), (nothing, verdict) = loop.run(asked())
-    assert (said, over) == (["do you like music ?"], None)
+    (said, over, next_role), (nothing, verdict, _) = loop.run(asked())
+    assert (said, over, next_role) == (["do you like music ?"], None, Role.DEFENDER)
     assert (nothing, verdict.outcome, verdict.end_reason) == ([], Outcome.TIED, EndReason.CONTEXT_FULL)
     assert "no room for the attacker's reply" in verdict.reason
 
@@ -223,9 +223,9 @@ def test_a_thought_in_the_text_that_is_cut_is_no_silence_either(server: Server, 
     async def asked() -> Any:
         far = EndpointPolicy(server.endpoint, renderer.game, renderer.reply_ids)
         player = seat(far, renderer)
-        said, _ = await answer(GameTask(0, "river", "m"), [], player, taboo_rules(3))
+        said, _, _ = await answer(GameTask(0, "river", "m"), [], Role.ATTACKER, player, taboo_rules(3))
         server.is_cut("[ the word is river")
-        _, verdict = await answer(GameTask(1, "river", "m"), [], player, taboo_rules(3))
+        _, verdict, _ = await answer(GameTask(1, "river", "m"), [], Role.ATTACKER, player, taboo_rules(3))
         await far.close()
         return said, verdict
 
@@ -256,7 +256,7 @@ def test_somebody_who_fills_the_context_has_a_tie(loop: Any, tiny_model: Path, t
     renderer = taboo_renderer(load_template("chat"), tokenizer, 3)
     player = seat(TransformersPolicy(str(tiny_model), max_model_len=512), renderer)
     texts = ["do you like music ? " * 200]
-    turns, verdict = loop.run(answer(GameTask(0, "river", "visit"), texts, player, taboo_rules(3)))
+    turns, verdict, _ = loop.run(answer(GameTask(0, "river", "visit"), texts, Role.DEFENDER, player, taboo_rules(3)))
     assert turns == texts
     assert verdict is not None
     assert verdict.outcome is Outcome.TIED
@@ -269,7 +269,8 @@ def test_an_endpoint_reads_the_messages_of_the_game_that_is_played(loop: Any, se
 
     async def asked() -> list[str]:
         far = EndpointPolicy(server.endpoint, game, renderer.reply_ids)
-        texts, _ = await answer(GameTask(0, "KJ", "m"), ["check", "bet"], seat(far, renderer), Rules(game, "kuhn"))
+        player, rules = seat(far, renderer), Rules(game, "kuhn")
+        texts, _, _ = await answer(GameTask(0, "KJ", "m"), ["check", "bet"], Role.ATTACKER, player, rules)
         await far.close()
         return texts
 
