@@ -13,7 +13,7 @@ import functools
 import itertools
 import random
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -25,31 +25,28 @@ from spag_ray.games.textarena_table import End, Table
 
 NUM_SEEDS = 1000
 NUM_STATES = 4096  # what is remembered of positions
+NUM_SEATS = 65536  # who moves is remembered longer: it is asked for every turn of a history
 NUM_TABLES = 128  # environments that can be stepped at once
 DEFAULT_TURNS = 50  # of each seat, in an environment without a limit of its own
 # Turns of each seat after which these environments are over at the latest.
 LONGEST = {"TicTacToe-v0": 5, "WildTicTacToe-v0": 5, "UltimateTicTacToe-v0": 41, "ConnectFour-v0": 21, "Nim-v0": 6}
+LONGEST |= {"KuhnPoker-v0": 5, "GameOfPureStrategy-v0": 13, "Briscola-v0": 20, "GermanWhist-v0": 26}
 _PROBES = 2  # games by the scripted seats before an environment is accepted
-_TWICE = "a player may have to move twice in a row ({}); only games in which the players take turns are played"
-# Environments in which that happens in some games or late, so that a few games need not show it.
-REFUSED: Mapping[str, str] = {
-    **dict.fromkeys(("Briscola", "GermanWhist"), _TWICE.format("who wins a trick leads the next one")),
-    **dict.fromkeys(("GameOfPureStrategy", "HighSociety"), _TWICE.format("the last bidder opens the next round")),
-    **dict.fromkeys(("IndianPoker", "KuhnPoker", "Poker"), _TWICE.format("the cards decide who opens a round")),
-    "Golf": _TWICE.format("a turn has several moves"),
-    "LiarsDice": _TWICE.format("a call opens a new round"),
-    "MemoryGame": _TWICE.format("after a match"),
-    "Othello": _TWICE.format("a player without a move is passed over"),
-    "PigDice": _TWICE.format("until it holds"),
-}
+# Environments in which a player may move twice in a row, but in some games only or late, so that a few games need not
+# show it.
+_IN_A_ROW = (
+    *("Briscola", "GameOfPureStrategy", "GermanWhist", "Golf", "HighSociety", "IndianPoker", "KuhnPoker", "LiarsDice"),
+    *("MemoryGame", "PigDice", "Poker"),
+)
 
 _Key: TypeAlias = tuple[str, tuple[str, ...]]  # (scenario, history)
 
 
 @dataclass(frozen=True)
 class _State:
-    """What is known after a history: the messages that the seat to move reads, or the ruling."""
+    """What is known after a history: the seat to move and the messages that it reads, or the ruling."""
 
+    seat: int
     messages: tuple[Message, ...]
     ruling: Ruling | None
     draws: bool  # whether the environment has drawn anything from its seed
@@ -73,11 +70,17 @@ class TextArenaGame:
         return ["0"] if self.is_exhaustive else [str(seed) for seed in range(NUM_SEEDS)]
 
     def messages(self, seat: int, history: History, scenario: str) -> Sequence[Message]:
-        assert seat == len(history) % 2
-        return self._replays.at(scenario, tuple(history)).messages
+        state = self._replays.at(scenario, tuple(history))
+        assert seat == state.seat
+        return state.messages
 
     def rule(self, history: History, scenario: str) -> Ruling | None:
         return self._replays.at(scenario, tuple(history)).ruling
+
+    def to_move(self, history: History, scenario: str) -> int:
+        """Whom the environment asks next. Where players choose at the same time, it asks one after the other, and tells
+        the choices when it has all of them."""
+        return self._replays.seat(scenario, tuple(history))
 
     def scripted(self, seat: int, history: History, scenario: str, rng: random.Random) -> str:
         """A move at random that the environment accepts, of those that its messages show or suggest; if none of them is
@@ -91,6 +94,7 @@ class _Replays:
     def __init__(self, env_id: str) -> None:
         self._env_id = env_id
         self._states: OrderedDict[_Key, _State] = OrderedDict()
+        self._seats: OrderedDict[_Key, int] = OrderedDict()
         self._tables: OrderedDict[_Key, Table] = OrderedDict()
 
     def at(self, scenario: str, history: tuple[str, ...]) -> _State:
@@ -101,9 +105,15 @@ class _Replays:
         table = self._table(scenario, history)
         state = _state_of(table, history)
         _remember(self._states, key, state, NUM_STATES)
+        _remember(self._seats, key, state.seat, NUM_SEATS)
         if table.end is None:
             _remember(self._tables, key, table, NUM_TABLES)
         return state
+
+    def seat(self, scenario: str, history: tuple[str, ...]) -> int:
+        """The seat to move."""
+        seat = self._seats.get((scenario, history))
+        return self.at(scenario, history).seat if seat is None else seat
 
     def accepted_move(self, scenario: str, history: tuple[str, ...], rng: random.Random) -> str:
         read = self.at(scenario, history).messages
@@ -135,26 +145,25 @@ class _Replays:
 def _form(env_id: str) -> tuple[int, bool]:
     """(turns of each seat, whether there is one scenario alone), found by playing a few games. Raises ConfigError for
     an environment that cannot be played."""
-    family = env_id.partition("-v0")[0]
-    if family in REFUSED:
-        Table(env_id, 0)  # refuses a name that is none
-        raise ConfigError(f"game.env: {env_id}: {REFUSED[family]}")
     limit = Table(env_id, 0).limit
-    max_turns = LONGEST.get(env_id.removesuffix("-train").removesuffix("-raw")) or limit or DEFAULT_TURNS
-    draws = False
+    longest = LONGEST.get(env_id.removesuffix("-train").removesuffix("-raw"))
+    draws, alternates = False, env_id.partition("-v0")[0] not in _IN_A_ROW
     for seed in range(_PROBES):
         replays = _Replays(env_id)
         history: tuple[str, ...] = ()
         try:
-            while len(history) < 2 * max_turns:
+            while len(history) < 2 * (longest or limit or DEFAULT_TURNS):
                 state = replays.at(str(seed), history)
                 draws = draws or state.draws
                 if state.ruling is not None:
                     break
+                alternates = alternates and state.seat == len(history) % 2
                 history = (*history, replays.accepted_move(str(seed), history, random.Random(len(history))))
         except InputError as error:
             raise ConfigError(f"game.env: {env_id}: {error}") from error
-    return max_turns, not draws
+    if limit is not None and alternates:
+        limit = limit // 2 + 1
+    return longest or limit or DEFAULT_TURNS, not draws
 
 
 def _opened(env_id: str, scenario: str) -> Table:
@@ -164,11 +173,12 @@ def _opened(env_id: str, scenario: str) -> Table:
 
 
 def _state_of(table: Table, history: tuple[str, ...]) -> _State:
+    seat = table.seat(table.player)
     if table.end is not None:
-        return _State((), _ruling(table.end, history, table), table.draws)
+        return _State(seat, (), _ruling(table.end, table), table.draws)
     if table.view is not None:
-        return _State(({"role": "user", "content": table.view},), None, table.draws)
-    own = history[len(history) % 2 :: 2]
+        return _State(seat, ({"role": "user", "content": table.view},), None, table.draws)
+    own = [text for text, mover in zip(history, table.movers, strict=True) if mover == table.player]
     parts: list[list[str]] = [[]]
     for seen in table.seen[table.player]:
         if seen.is_own:
@@ -178,18 +188,18 @@ def _state_of(table: Table, history: tuple[str, ...]) -> _State:
     # An environment that does not echo a move, or answers one with nothing, gives one message of all its texts.
     if len(parts) != len(own) + 1 or not all(parts):
         whole = "\n".join(line for part in parts for line in part)
-        return _State(({"role": "user", "content": whole},), None, table.draws)
+        return _State(seat, ({"role": "user", "content": whole},), None, table.draws)
     messages: list[Message] = []
     for part, said in itertools.zip_longest(parts, own):
         messages.append({"role": "user", "content": "\n".join(part)})
         if said is not None:
             messages.append({"role": "assistant", "content": said})
-    return _State(tuple(messages), None, table.draws)
+    return _State(seat, tuple(messages), None, table.draws)
 
 
-def _ruling(end: End, history: tuple[str, ...], table: Table) -> Ruling:
+def _ruling(end: End, table: Table) -> Ruling:
     """The environment's rewards, by seat."""
-    mover = (len(history) - 1) % 2
+    mover = table.seat(table.movers[-1])
     payoffs = (end.rewards[table.first], end.rewards[1 - table.first])
     if end.breaker is not None and payoffs[mover] <= payoffs[1 - mover]:
         kind = "environment error" if end.is_error else "invalid move"

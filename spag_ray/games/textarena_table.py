@@ -43,11 +43,10 @@ class Seen:
 
 class Table:
     """`seen`: the messages to each player so far. `view`: what the environment's own wrapper makes of them for the
-    player to move, if that wrapper leaves something out (`-train`); else None. `first`, `player`: who moved first, and
-    who moves.
+    player to move, if that wrapper leaves something out (`-train`); else None. `first`, `player`: who moved first and
+    has seat 0, and who moves next. `movers`: who has moved, in order.
 
-    Raises ConfigError for an environment that is not there or cannot be played, InputError if it leaves the turn with
-    one player.
+    Raises ConfigError for an environment that is not there or cannot be played.
     """
 
     def __init__(self, env_id: str, seed: int) -> None:
@@ -55,6 +54,7 @@ class Table:
         self.seen: tuple[list[Seen], list[Seen]] = ([], [])
         self.view: str | None = None
         self.end: End | None = None
+        self.movers: list[int] = []
         self._seeded = self._random = random.Random(seed).getstate()
         textarena = _textarena(env_id)
         with self._own_random(), _offline():
@@ -62,7 +62,7 @@ class Table:
                 self._env = textarena.make(env_id)
                 self._env.reset(num_players=2, seed=seed)
                 self._state = _innermost(self._env, textarena).state
-                self._state.error_allowance = 0  # else a player repeats its turn; here the turns alternate
+                self._state.error_allowance = 0  # else a player repeats its turn, and nothing is lost
                 self.first = self.player = int(self._state.current_player_id)
             except Exception as error:
                 raise ConfigError(f"game.env: {env_id}: {_why_not(error)}") from error
@@ -76,9 +76,12 @@ class Table:
 
     @property
     def limit(self) -> int | None:
-        """Turns of each player after which the environment ends by itself."""
+        """Turns of both players together after which the environment ends by itself."""
         turns = self._state.max_turns
-        return None if turns is None else int(turns) // 2 + 1
+        return None if turns is None else int(turns)
+
+    def seat(self, player: int) -> int:
+        return int(player != self.first)
 
     def copy(self) -> Table:
         """The same game, to be stepped on its own."""
@@ -87,23 +90,21 @@ class Table:
     def step(self, action: str) -> None:
         assert self.end is None
         mover = self.player
+        self.movers.append(mover)
         with self._own_random(), _offline():
             try:
                 is_done, _ = self._env.step(action)
             except ConfigError as error:
                 raise InputError(f"textarena:{self.env_id}: {error}") from error
             except Exception as error:  # hostile texts, such as numbers with more digits than int() reads
-                rewards = (-1.0, 1.0) if mover == 0 else (1.0, -1.0)
-                self.end = End(rewards, f"the environment raised {type(error).__name__}", mover, is_error=True)
+                self.end = End(_lost_by(mover), f"the environment raised {type(error).__name__}", mover, is_error=True)
                 return
             self.player = int(self._state.current_player_id)
             if is_done:
                 self.end = self._ended(mover)
-            elif self.player == mover:
-                raise InputError(
-                    f"textarena:{self.env_id}: Player {mover} has to move twice in a row; only games in which the "
-                    "players take turns are played"
-                )
+            elif self._state.game_info[mover].get("invalid_move"):
+                # One for more than two players drops the player and plays on with the rest, here a single one.
+                self.end = End(_lost_by(mover), "the environment does not accept the move", mover)
             self._read()
 
     def _read(self) -> None:
@@ -140,6 +141,10 @@ class Table:
         finally:
             self._random = random.getstate()
             random.setstate(outer)
+
+
+def _lost_by(player: int) -> tuple[float, float]:
+    return (-1.0, 1.0) if player == 0 else (1.0, -1.0)
 
 
 def registered() -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 import socket
+from itertools import pairwise
 from typing import Any, NoReturn
 
 import pytest
@@ -14,6 +15,7 @@ from spag_ray.config.loading import parse_config
 from spag_ray.errors import ConfigError, InputError
 from spag_ray.game import check
 from spag_ray.game.game_form import verdict_of
+from spag_ray.game.protocol import seats_of
 from spag_ray.game.rules import Outcome
 from spag_ray.games import textarena_game
 from spag_ray.games.of_config import game_of, scenarios_of
@@ -53,7 +55,7 @@ def played(game: Any, scenario: str, seed: int) -> list[str]:
     """A game of the scripted seats."""
     rng, history = random.Random(seed), list[str]()
     while not history or verdict_of(game, history, scenario) is None:
-        history.append(game.scripted(len(history) % 2, history, scenario, rng))
+        history.append(game.scripted(game.to_move(history, scenario), history, scenario, rng))
     return history
 
 
@@ -182,9 +184,7 @@ REFUSED = {
     "Codenames-v0": r"^game.env: Codenames-v0: it downloads word lists",
     "SecretMafia-v0": r"^game.env: SecretMafia-v0: it is not for two players",
     "UsedCarNegotiation-v0": r"a data file of it is missing in the package",
-    "Othello-v0-tiny": r"^game.env: Othello-v0-tiny: a player may have to move twice in a row \(a player without",
     "Othello-v0-flat": r"^game.env: Othello-v0-flat is no environment",
-    "IteratedUltimatumGame-v0-alternate": r"Player \d has to move twice in a row; only games in which the players take",
 }
 
 
@@ -195,10 +195,59 @@ def test_environments_that_cannot_be_played_are_refused_in_one_line(env_id: str)
     assert "\n" not in str(caught.value)
 
 
-def test_a_player_who_has_to_move_twice_ends_the_game_with_a_line() -> None:
-    table = Table("PigDice-v0", seed=1)
-    with pytest.raises(InputError, match=r"^textarena:PigDice-v0: Player 0 has to move twice in a row; only games in"):
-        table.step("[roll]")
+IN_A_ROW = ("KuhnPoker-v0", "PigDice-v0-50", "GameOfPureStrategy-v0", "IteratedUltimatumGame-v0-alternate")
+
+
+@pytest.mark.parametrize("env_id", IN_A_ROW)
+def test_environments_in_which_a_player_moves_twice_in_a_row_are_played(env_id: str) -> None:
+    game = TextArenaGame(env_id)
+    assert check(lambda: TextArenaGame(env_id), num_games=2) == []
+    order = seats_of(game, played(game, "0", 0), "0")
+    assert any(one == other for one, other in pairwise(order))
+    assert max(order.count(seat) for seat in (0, 1)) <= game.max_turns
+
+
+def test_a_player_is_asked_again_as_the_environment_says_and_reads_its_own_moves() -> None:
+    game, history = TextArenaGame("PigDice-v0-short"), ["[roll]", "[roll]", "[hold]"]
+    scenario = next(seed for seed in game.scenarios() if seats_of(game, history, seed) == [0, 0, 0])
+    assert game.to_move(history, scenario) == 1
+    assert [each["role"] for each in game.messages(0, history[:2], scenario)] == ["user", "assistant"] * 2 + ["user"]
+    assert game.messages(0, history[:1], scenario)[:1] == game.messages(0, [], scenario)
+
+
+def test_a_choice_made_at_the_same_time_is_told_once_both_have_chosen() -> None:
+    game = TextArenaGame("GameOfPureStrategy-v0")
+    read = [game.messages(game.to_move([bid], "0"), [bid], "0") for bid in ("[2]", "[K]")]
+    assert read[0] == read[1]
+    assert game.to_move(["[2]", "[K]"], "0") == 1, "who bids last opens the next round"
+
+
+def test_a_move_that_drops_a_player_of_many_ends_a_game_of_two() -> None:
+    """It would play on with the other one alone, and look for a player for ever once that is dropped, too."""
+    game = TextArenaGame("MarketEntryGame-v0")
+    history = ["Hello."] * 6
+    assert game.rule(history, "0") is None
+    ruling = game.rule([*history, "I stay"], "0")
+    assert ruling is not None
+    assert (ruling.outcome, ruling.payoffs, ruling.end_reason) == (Outcome.ATTACKER_BREACH, (-1.0, 1.0), "invalid move")
+
+
+def test_turns_that_alternate_are_half_of_the_environments_limit_others_all_of_it() -> None:
+    assert TextArenaGame("IteratedUltimatumGame-v0").max_turns == 6
+    assert TextArenaGame("MemoryGame-v0").max_turns == 30
+    assert [TextArenaGame(name).max_turns for name in ("TicTacToe-v0", "KuhnPoker-v0")] == [5, 5]
+
+
+def test_who_moves_is_remembered_where_positions_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = played(TextArenaGame("KuhnPoker-v0"), "3", 1)
+    monkeypatch.setattr(textarena_game, "NUM_STATES", 1)
+    monkeypatch.setattr(textarena_game, "NUM_TABLES", 1)
+    game = TextArenaGame("KuhnPoker-v0")
+    seats = seats_of(game, history, "3")
+    opened: list[str] = []
+    monkeypatch.setattr(textarena_game, "_opened", lambda *_: opened.append("a table"))
+    assert seats_of(game, history, "3") == seats
+    assert opened == []
 
 
 def test_an_ended_game_and_a_scenario_that_is_no_seed_are_refused() -> None:
