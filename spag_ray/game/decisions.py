@@ -1,7 +1,7 @@
 """How a model plays, as probabilities: of given replies at given decisions of a game, from the log-probabilities of
 their tokens.
 
-    asked = spelled(renderer, game, game.decisions())           every spelling of every reply, as tokens
+    asked = spelled(renderer, game.decisions())                 every spelling of every reply, as tokens
     scores = await policy.score([each.tokens for each in asked], temperature)
     found = probabilities(asked, [score.logprobs for score in scores])        [{reply: probability}] by decision
 
@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from spag_ray.game.protocol import SEATS, Decision, Solved, seat_to_move
+from spag_ray.game.protocol import SEATS, Decision, seat_to_move
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.turn import Turn
 
@@ -36,12 +36,12 @@ class Spelling(NamedTuple):
         return self.prompt_ids, self.target_ids
 
 
-def spelled(renderer: Renderer, game: Solved, decisions: Sequence[Decision]) -> list[Spelling]:
-    """Every counted spelling of every reply, in the order of the decisions of this game."""
+def spelled(renderer: Renderer, decisions: Sequence[Decision]) -> list[Spelling]:
+    """Every counted spelling of every reply, in the order of the decisions."""
     regular = renderer.end_ids[0]
     found = []
     for number, decision in enumerate(decisions):
-        prompt = _prompt(renderer, game, decision)
+        prompt = _prompt(renderer, decision)
         for reply in decision.replies:
             bare = renderer.answer_ids(reply)[:-1]
             found += [Spelling(number, reply, prompt, (*bare, end)) for end in renderer.usual_ends]
@@ -60,11 +60,13 @@ def probabilities(asked: Sequence[Spelling], logprobs: Sequence[Sequence[float]]
     return found
 
 
-def _prompt(renderer: Renderer, game: Solved, decision: Decision) -> tuple[int, ...]:
+def _prompt(renderer: Renderer, decision: Decision) -> tuple[int, ...]:
     """What the seat reads if earlier replies were spelled in the regular way."""
     turns: list[Turn] = []
     for index, text in enumerate(decision.history):
-        role = SEATS[seat_to_move(game, decision.history[:index], decision.scenario)]
+        role = SEATS[seat_to_move(renderer.game, decision.history[:index], decision.scenario)]
         prompt, ids = renderer.prompt(turns, role, decision.scenario), renderer.reply_ids(text)
         turns.append(Turn(role, text, prompt, ids, (0.0,) * len(ids), "told"))
-    return renderer.prompt(turns, SEATS[seat_to_move(game, decision.history, decision.scenario)], decision.scenario)
+    return renderer.prompt(
+        turns, SEATS[seat_to_move(renderer.game, decision.history, decision.scenario)], decision.scenario
+    )

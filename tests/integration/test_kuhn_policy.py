@@ -39,7 +39,7 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     renderer = game_renderer(GAME, load_tokenizer(str(folder)), request.param)
     teach(folder, renderer)
     policy = TransformersPolicy(str(folder), "float32", 512)
-    asked = spelled(renderer, GAME, GAME.decisions())
+    asked = spelled(renderer, GAME.decisions())
     scores = asyncio.run(policy.score([each.tokens for each in asked], TEMPERATURE))
     strategy = strategy_of(probabilities(asked, [score.logprobs for score in scores]))
     return strategy, asyncio.run(games_of(policy, renderer))
@@ -53,9 +53,7 @@ def teach(folder: Path, renderer: Renderer) -> None:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_pretrained(folder)
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    rows = [
-        (each.prompt_ids, each.target_ids) for each in spelled(renderer, GAME, GAME.decisions()) if each.reply != "fold"
-    ]
+    rows = [(each.prompt_ids, each.target_ids) for each in spelled(renderer, GAME.decisions()) if each.reply != "fold"]
     for step in range(20):
         loss = torch.zeros(())
         for prompt, target in rows[step % 3 :: 3]:

@@ -24,7 +24,7 @@ def renderer(request: pytest.FixtureRequest) -> Renderer:
 
 
 def test_every_reply_at_every_decision_is_spelled_with_each_usual_end(renderer: Renderer) -> None:
-    asked = spelled(renderer, GAME, GAME.decisions())
+    asked = spelled(renderer, GAME.decisions())
     by_reply: dict[tuple[int, str], list[Any]] = {}
     for each in asked:
         by_reply.setdefault((each.number, each.reply), []).append(each)
@@ -38,7 +38,7 @@ def test_every_reply_at_every_decision_is_spelled_with_each_usual_end(renderer: 
 
 
 def test_a_decision_later_in_the_game_is_asked_after_the_earlier_turns(renderer: Renderer) -> None:
-    asked = spelled(renderer, GAME, GAME.decisions())
+    asked = spelled(renderer, GAME.decisions())
     number = next(n for n, each in enumerate(GAME.decisions()) if each.history == ("check", "bet"))
     prompt = next(each.prompt_ids for each in asked if each.number == number)
     opening = renderer.prompt((), Role.ATTACKER, GAME.decisions()[number].scenario)
@@ -49,16 +49,15 @@ def test_a_decision_later_in_the_game_is_asked_after_the_earlier_turns(renderer:
 
 @pytest.mark.parametrize("style", ["chat", "lines"])
 def test_a_decision_is_of_the_seat_that_the_game_says(style: str) -> None:
-    game: Any = Stairs()
-    renderer = game_renderer(game, tokenizer_of("smollm2"), style)
-    [first, *_] = spelled(renderer, game, [Decision(("go",), "1", ("go", "stop"))])
+    renderer = game_renderer(Stairs(), tokenizer_of("smollm2"), style)
+    [first, *_] = spelled(renderer, [Decision(("go",), "1", ("go", "stop"))])
     opening = renderer.prompt((), Role.DEFENDER, "1")
     own = opening + renderer.reply_ids("go")
     assert first.prompt_ids[: len(own)] == own, "seat 1 opened and has the turn again"
 
 
 def test_probabilities_are_summed_over_the_spellings_of_a_reply(renderer: Renderer) -> None:
-    asked = spelled(renderer, GAME, GAME.decisions())
+    asked = spelled(renderer, GAME.decisions())
     each = 0.5 / len(asked)
     found = probabilities(asked, [(math.log(each), 0.0)] * len(asked))
     assert len(found) == 12
@@ -68,6 +67,6 @@ def test_probabilities_are_summed_over_the_spellings_of_a_reply(renderer: Render
 
 
 def test_scores_of_other_spellings_are_refused(renderer: Renderer) -> None:
-    asked = spelled(renderer, GAME, GAME.decisions())
+    asked = spelled(renderer, GAME.decisions())
     with pytest.raises(ValueError, match="zip"):
         probabilities(asked, [(0.0,)])
