@@ -28,7 +28,7 @@ def expert_games(deck: Deck, seed: int = 0, max_turns: int = 4) -> tuple[Counter
         ruling = None
         while ruling is None:
             rng = random.Random(f"{seed}/{word}/{len(history)}")
-            history.append(game.scripted(seat_to_move(history), history, word, rng))
+            history.append(game.scripted(seat_to_move(game, history, word), history, word, rng))
             ruling = game.rule(history, word)
         ends["tied" if ruling.outcome is Outcome.TIED else f"{ruling.outcome}: {ruling.end_reason}"] += 1
         num_turns += len(history)
