@@ -14,7 +14,7 @@ from cluster.guarded import run_guarded
 from cluster.serve.command import serve
 from spag_ray import __version__
 from spag_ray.config.loading import check_name, load_config
-from spag_ray.errors import ConfigError
+from spag_ray.errors import ConfigError, meant
 from spag_ray.host.addresses import Form, check_address
 
 app = typer.Typer(
@@ -166,7 +166,8 @@ def doctor(
         from cluster.gpu_check.run_checks import SHAPES, run_all
 
         if shape not in SHAPES:
-            raise ConfigError(f"--shape {shape} is not known; there are {', '.join(SHAPES)}")
+            told = f"--shape {shape} is not known; there are {', '.join(SHAPES)}"
+            raise ConfigError(told + meant(shape, SHAPES))
         raise typer.Exit(2 * run_all(shape, minutes=minutes))
     if config is None:
         raise ConfigError("doctor looks at a configuration: name one (or ask for --gpu)")
