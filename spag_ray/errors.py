@@ -35,8 +35,8 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 
 def nearest_path(missing: str | Path, others: Iterable[str] = ()) -> str | None:
-    """What a path that leads nowhere may mean: something beside it with a name like it, or a name of `others`. Of a
-    file only others of its kind count."""
+    """What a path that leads nowhere may mean: something beside it with a name like it, or a name of `others` if it is
+    in no folder. Of a file only others of its kind count."""
     missing = Path(missing)
     kind = missing.suffix if missing.suffix in _KINDS_OF_FILE else ""
     try:
@@ -45,7 +45,8 @@ def nearest_path(missing: str | Path, others: Iterable[str] = ()) -> str | None:
         }
     except (OSError, ValueError):  # no such folder, one that may not be read, a name that is none
         found = {}
-    found |= {each: each for each in others}
+    if len(missing.parts) == 1:
+        found |= {each: each for each in others}
     near = nearest(missing.name.removesuffix(kind), found)
     return None if near is None else found[near]
 

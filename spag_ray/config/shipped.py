@@ -34,4 +34,4 @@ def find_config(name: str, folder: str = "") -> Path:
             return candidate
     shipped = sorted(path.stem for path in root.iterdir() if path.is_file())
     told = f"{name}: no such file, and none of the shipped ones ({', '.join(shipped)}); check the path"
-    raise ConfigError(told + meant_path(given, shipped))
+    raise ConfigError(told + meant_path(relative, shipped))
