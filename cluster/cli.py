@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from cluster.commands.game import app as game_app
 from cluster.guarded import run_guarded
 from cluster.serve.command import serve
 from spag_ray import __version__
@@ -99,7 +100,7 @@ def submit(
 ) -> None:
     """Run `train` as a job of a Ray cluster."""
     check_address(address, Form.JOBS, where="--address")
-    from cluster.commands.submit import run_submit
+    from cluster.commands.runs import run_submit
 
     settings = load_config(config, override or [])
     check_name(settings)
@@ -288,6 +289,7 @@ def convert(
     print(f"{target}: {made.model_type}, {made.num_tensors} tensors in {made.num_files} files")
 
 
+app.add_typer(game_app, name="game")
 words_app = typer.Typer(invoke_without_command=True)
 app.add_typer(words_app, name="words")
 
