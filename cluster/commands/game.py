@@ -76,12 +76,10 @@ def run_check(name: str, num_games: int, console: Console) -> bool:
     report = examine(make, num_games)
     if report.num_games:
         say(f"{name}: {game.seats[0]} and {game.seats[1]}, at most {game.max_turns} turns each")
-        say(
-            f"{report.num_scenarios} scenarios, "
-            + ("all that can happen" if game.is_exhaustive else "some to hold out")
-        )
-        say(f"{report.num_games} games of scripted, random and hostile replies: {report.num_questions:,} questions")
-        say("each was asked again: at once, of a new instance, and after all games")
+        share = "exhaustive" if game.is_exhaustive else "some to hold out"
+        say(f"{_counted(report.num_scenarios, 'scenario')}, {share}")
+        say(f"{_counted(report.num_games, 'game')} of scripted, random and hostile replies")
+        say(f"{report.num_questions:,} questions, each asked again: at once, of a new instance, and after all games")
         if not isinstance(game, Hides):
             say("not checked: what a seat must not read; name it in a method `hidden`")
         if not isinstance(game, Scripted):
@@ -89,9 +87,12 @@ def run_check(name: str, num_games: int, console: Console) -> bool:
     for number, (kind, fault) in enumerate(report.faults.items(), 1):
         say(f"{number}. {fault}")
         say(f"   remedy: {remedy(kind)}")
-    count = len(report.faults)
-    say(f"{count} fault{'s' * (count != 1)}" if count else "no fault found")
-    return not count
+    say(_counted(len(report.faults), "fault") if report.faults else "no fault found")
+    return not report.faults
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def remedy(kind: str) -> str:

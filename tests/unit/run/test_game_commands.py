@@ -67,7 +67,8 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tm
 def test_a_sound_game_is_told_what_was_checked(name: str, call: Callable[..., str]) -> None:
     said = call("game", "check", name, "--games", "20")
     assert said.endswith("no fault found\n")
-    assert re.search(r"^20 games of scripted, random and hostile replies: [\d,]+ questions$", said, re.MULTILINE)
+    assert "\n20 games of scripted, random and hostile replies\n" in said
+    assert re.search(r"^[\d,]+ questions, each asked again", said, re.MULTILINE)
     assert "not checked" not in said
 
 
