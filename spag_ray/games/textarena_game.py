@@ -28,7 +28,14 @@ NUM_STATES = 4096  # what is remembered of positions
 NUM_TABLES = 128  # environments that can be stepped at once
 DEFAULT_TURNS = 50  # of each seat, in an environment without a limit of its own
 # Turns of each seat after which these environments are over at the latest.
-LONGEST = {"TicTacToe-v0": 5, "WildTicTacToe-v0": 5, "UltimateTicTacToe-v0": 41, "ConnectFour-v0": 21, "Nim-v0": 6}
+LONGEST = {
+    "TicTacToe-v0": 5,
+    "WildTicTacToe-v0": 5,
+    "UltimateTicTacToe-v0": 41,
+    "ConnectFour-v0": 21,
+    "Nim-v0": 6,
+    "KuhnPoker-v0": 6,
+}
 _PROBES = 2  # games by the scripted seats before an environment is accepted
 _TWICE = "a player may have to move twice in a row ({}); only games in which the players take turns are played"
 # Environments in which that happens in some games or late, so that a few games need not show it.
