@@ -15,8 +15,8 @@ from spag_ray.config.files import named_paths
 from spag_ray.config.games import game_file
 from spag_ray.config.no_effect import check_something_to_do
 from spag_ray.config.opponents import SCRIPTED
-from spag_ray.config.parts import GameConfig
 from spag_ray.config.run import RunConfig
+from spag_ray.config.several_games import GameConfig
 from spag_ray.config.shipped import find_config
 from spag_ray.config.vllm_arguments import unknown_argument
 from spag_ray.errors import ConfigError, nearest_path
