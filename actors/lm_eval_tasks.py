@@ -10,7 +10,6 @@ seconds). The harness is imported only when used, because it is an extra and tak
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 import random
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from spag_ray.config.shipped import config_root
-from spag_ray.errors import ConfigError, InputError, extra
+from spag_ray.errors import ConfigError, InputError, extra, nearest
 from spag_ray.results.evaluations import Evaluation
 
 NUMPY_SEED = FEWSHOT_SEED = 1234  # the same as on the harness's command line
@@ -98,8 +97,8 @@ class Shelf:
             self._every = TaskManager(include_path=list(self._folders))
         if name in self._every.task_index:
             return self._every
-        nearest = difflib.get_close_matches(name, ["paper", *self._every.task_index], n=1, cutoff=0.0)
-        raise ConfigError(f"evaluation.tasks: unknown task {name!r}; the nearest known one is {nearest[0]!r}")
+        near = nearest(name, ["paper", *self._every.task_index], cutoff=0.0)
+        raise ConfigError(f"evaluation.tasks: unknown task {name!r}; the nearest known one is {near!r}")
 
     def load(self, name: str, num_fewshot: int | None = None) -> LoadedTask:
         """The task with its data sets. Raises ConfigError for an unknown name, InputError if the task cannot be loaded

@@ -10,10 +10,11 @@ import secrets
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from spag_ray.errors import ModelError
+from spag_ray.errors import ModelError, meant_path
 from spag_ray.host.whole_files import open_as_folder
 from spag_ray.weights.weight_files import check_is_whole
 
@@ -22,16 +23,17 @@ CONVERT_WITHIN_S = 900.0  # it takes 20 s on two cores
 _ROOT = Path(__file__).resolve().parent.parent
 
 
-def resolve_model(name: str) -> str:
+def resolve_model(name: str, others: Iterable[str] = ()) -> str:
     """A model folder's absolute path; the built-in model is converted once into a cache folder (about 20 s).
 
-    Raises ModelError naming the folder and what it lacks.
+    Raises ModelError naming the folder and what it lacks. `others`: what else could be meant here.
     """
     if name == BUILT_IN:
         return str(_converted_smollm2())
     folder = Path(name).expanduser()
     if not folder.is_dir():
-        raise ModelError(f"{name}: no such model folder; give a folder with config.json and weights, or `{BUILT_IN}`")
+        told = f"{name}: no such model folder; give a folder with config.json and weights, or `{BUILT_IN}`"
+        raise ModelError(told + meant_path(folder, [BUILT_IN, *others]))
     if (folder / "adapter_config.json").is_file():
         raise ModelError(
             f"{name}: this folder has a low-rank adapter (adapter_config.json), and an adapter is no model: merge it "

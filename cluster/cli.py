@@ -10,11 +10,12 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from cluster.commands.game import app as game_app
 from cluster.guarded import run_guarded
 from cluster.serve.command import serve
 from spag_ray import __version__
 from spag_ray.config.loading import check_name, load_config
-from spag_ray.errors import ConfigError
+from spag_ray.errors import ConfigError, meant
 from spag_ray.host.addresses import Form, check_address
 
 app = typer.Typer(
@@ -99,7 +100,7 @@ def submit(
 ) -> None:
     """Run `train` as a job of a Ray cluster."""
     check_address(address, Form.JOBS, where="--address")
-    from cluster.commands.submit import run_submit
+    from cluster.commands.runs import run_submit
 
     settings = load_config(config, override or [])
     check_name(settings)
@@ -166,7 +167,8 @@ def doctor(
         from cluster.gpu_check.run_checks import SHAPES, run_all
 
         if shape not in SHAPES:
-            raise ConfigError(f"--shape {shape} is not known; there are {', '.join(SHAPES)}")
+            told = f"--shape {shape} is not known; there are {', '.join(SHAPES)}"
+            raise ConfigError(told + meant(shape, SHAPES))
         raise typer.Exit(2 * run_all(shape, minutes=minutes))
     if config is None:
         raise ConfigError("doctor looks at a configuration: name one (or ask for --gpu)")
@@ -287,6 +289,7 @@ def convert(
     print(f"{target}: {made.model_type}, {made.num_tensors} tensors in {made.num_files} files")
 
 
+app.add_typer(game_app, name="game")
 words_app = typer.Typer(invoke_without_command=True)
 app.add_typer(words_app, name="words")
 

@@ -40,7 +40,7 @@ from cluster.runtime.ray_token import use_token
 from cluster.types import Progress
 from spag_ray.config.loading import load_config, parse_config, to_yaml
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import InputError
+from spag_ray.errors import InputError, meant
 from spag_ray.host.addresses import Form, check_address
 from spag_ray.plain_yaml import parse_settings
 
@@ -200,9 +200,12 @@ def attach(address: str | None = None, run: str | None = None) -> AttachedRun:
     if run is not None:
         found = [each for each in found if each[0] == run]
     if len(found) != 1:
-        names = ", ".join(sorted(name for name, _ in runs_here())) or "none"
+        names = sorted(name for name, _ in runs_here())
         what = f"run {run!r}" if run is not None else "one run"
-        raise ClusterError(f"there is not {what} to attach to; there are: {names}; name one by its folder's name")
+        raise ClusterError(
+            f"there is not {what} to attach to; there are: {', '.join(names) or 'none'}; name one by its folder's name"
+            f"{meant(run or '', names)}"
+        )
     ((name, namespace),) = found
     return AttachedRun(name, ray.get_actor(_PREFIX + name, namespace=namespace))
 

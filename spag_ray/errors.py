@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
 from spag_ray import __version__
+
+_KINDS_OF_FILE = (".json", ".py", ".txt", ".yaml")
 
 
 def extra(name: str) -> str:
@@ -14,6 +20,53 @@ def extra(name: str) -> str:
     """
     wheel = f"spag_ray-{__version__}-py3-none-any.whl"
     return f"pip install -e '.[{name}]' in a checkout, or '{wheel}[{name}]' (docs/install.md)"
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name that is most like a misspelt one, whatever the case of its letters; None if none is like it.
+    `cutoff`: how alike they have to be, from 0 (any name will do) to 1.
+
+    >>> nearest("tictactoe", ["KuhnPoker-v0", "TicTacToe-v0"])
+    'TicTacToe-v0'
+    """
+    by_folded = {each.casefold(): each for each in known}
+    found = difflib.get_close_matches(name.casefold(), by_folded, n=1, cutoff=cutoff)
+    return by_folded[found[0]] if found else None
+
+
+def nearest_path(missing: str | Path, others: Iterable[str] = ()) -> str | None:
+    """What a path that leads nowhere may mean: something beside it with a name like it, or a name of `others` if it is
+    in no folder. Of a file only others of its kind count."""
+    missing = Path(missing)
+    kind = missing.suffix if missing.suffix in _KINDS_OF_FILE else ""
+    try:
+        found = {
+            each.name.removesuffix(kind): str(each) for each in missing.parent.iterdir() if each.name.endswith(kind)
+        }
+    except (OSError, ValueError):  # no such folder, one that may not be read, a name that is none
+        found = {}
+    if len(missing.parts) == 1:
+        found |= {each: each for each in others}
+    near = nearest(missing.name.removesuffix(kind), found)
+    return None if near is None else found[near]
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the nearest one; empty if there is none.
+
+    >>> meant("quickstrat", ["kuhn", "quickstart"])
+    '; did you mean `quickstart`?'
+    """
+    return _asked(nearest(name, known))
+
+
+def meant_path(missing: str | Path, others: Iterable[str] = ()) -> str:
+    """The same for a path, as `nearest_path`."""
+    return _asked(nearest_path(missing, others))
+
+
+def _asked(near: str | None) -> str:
+    return "" if near is None else f"; did you mean `{near}`?"
 
 
 class SpagError(Exception):

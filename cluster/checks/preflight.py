@@ -25,6 +25,7 @@ from cluster.planning.plan_checks import check_engine, micro_batch_fault, room_f
 from cluster.tracking.wandb import check_tracking
 from learners.deepspeed_config import deepspeed_config, sleep_fault
 from spag_ray.config.no_effect import check_something_to_do
+from spag_ray.config.opponents import SCRIPTED
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.formats import holds_games, read_games, read_samples, read_sft
 from spag_ray.errors import ConfigError, ModelError, SpagError, reason_of
@@ -63,7 +64,7 @@ def check_files(config: RunConfig) -> None:
         if opponent.is_served:
             check_endpoint(Endpoint.parse(opponent.model))
         elif opponent.has_engine:
-            resolve_model(opponent.model)
+            resolve_model(opponent.model, others=[SCRIPTED])
     _check_build(config)
     check_engine(config)
     if config.self_play.sft_file:

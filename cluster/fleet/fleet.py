@@ -42,7 +42,7 @@ from cluster.supervision.tasks import Tasks
 from cluster.tracking.recorder import Recorder
 from cluster.types import Engine, Says, says_nothing
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import EngineError, InputError, SpagError, StopRequestedError
+from spag_ray.errors import EngineError, InputError, SpagError, StopRequestedError, meant
 from spag_ray.results.lines import EngineJoinedLine, EngineLeftLine, EngineLostLine
 
 CLOSE_WITHIN_S = 20.0
@@ -154,7 +154,8 @@ class Fleet:
         unknown one."""
         by_name = {record.name: record for record in self.records}
         if name not in by_name:
-            raise InputError(f"no engine is called {name!r}; there are {', '.join(by_name) or 'none'}")
+            told = f"no engine is called {name!r}; there are {', '.join(by_name) or 'none'}"
+            raise InputError(told + meant(name, by_name))
         self._leave([by_name[name]], "on request")
 
     def remove_pool(self, pool: str) -> None:

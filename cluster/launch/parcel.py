@@ -27,7 +27,7 @@ MAX_BYTES = 100 * 2**20
 PACKAGES = ("spag_ray", "actors", "learners", "cluster")
 # Of these folders a job uses only the named modules, and none of these files: it runs `train` with one configuration.
 _USED_OF = {
-    "cluster/commands": ("__init__.py", "train.py", "report.py"),
+    "cluster/commands": ("__init__.py", "game.py", "report.py", "train.py"),
     "cluster/serve": ("__init__.py", "command.py"),
 }
 _UNUSED = (

@@ -23,7 +23,7 @@ from cluster.monitor.terminal import ASCII
 from cluster.types import Progress
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import InputError, SpagError
+from spag_ray.errors import InputError, SpagError, meant_path
 from spag_ray.plain_yaml import read_settings
 from spag_ray.results.metric_lines import MetricLines
 
@@ -45,7 +45,9 @@ class FolderSource:
 
     def __init__(self, folder: Path) -> None:
         if not (folder / "config.yaml").is_file():
-            raise InputError(f"{folder} is not a run folder (no config.yaml); give a run's folder, or ray://HEAD:10001")
+            near = "" if folder.exists() else meant_path(folder)
+            told = f"{folder} is not a run folder (no config.yaml); give a run's folder, or ray://HEAD:10001"
+            raise InputError(told + near)
         self._folder = folder
         self._lines = MetricLines(folder / "metrics.jsonl")
         self._view = RunView(folder.resolve().name, _config_of(folder), folder)

@@ -9,13 +9,17 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from actors.models import BUILT_IN
 from cluster.planning.placement_faults import shape_fault
 from spag_ray.config.files import named_paths
+from spag_ray.config.games import game_file
 from spag_ray.config.no_effect import check_something_to_do
+from spag_ray.config.opponents import SCRIPTED
 from spag_ray.config.run import RunConfig
+from spag_ray.config.several_games import GameConfig
 from spag_ray.config.shipped import find_config
 from spag_ray.config.vllm_arguments import unknown_argument
-from spag_ray.errors import ConfigError
+from spag_ray.errors import ConfigError, nearest_path
 from spag_ray.games.of_config import game_of
 from spag_ray.games.taboo.prompt_file import load_template
 
@@ -29,14 +33,30 @@ def check_plan(config: RunConfig) -> list[str]:
         raise ConfigError(fault)
     unread = list(_unread(config))
     for each in config.each_game:
-        if each.game.is_own or (each.game.name == "textarena" and find_spec("textarena") is None):
-            unread.append(f"game.name {each.game.full_name}")
+        if not _is_here(each.game):
+            unread.append(_as_given("game.name", each.game.full_name))
             continue
         # The prompt file of Taboo may not be on this machine.
         num_turns = 2 * (each.game.max_turns if each.game.has_prompt_file else game_of(each).max_turns)
         if fault := room_fault(each, 0, num_turns) or micro_batch_fault(each, 0, num_turns):
             raise ConfigError(fault)
     return unread
+
+
+def _is_here(game: GameConfig) -> bool:
+    """Whether a game can be made here: it is shipped or installed, or its file is in this checkout or folder."""
+    if game.full_name.startswith("textarena:"):
+        return find_spec("textarena") is not None
+    return not game.is_own or game_file(game.name) is not None
+
+
+def _as_given(key: str, path: str) -> str:
+    """A key and its path, as it is told that the path was not checked; with the nearest name if it may be misspelt."""
+    path, colon, attribute = path.partition(":") if key == "game.name" else (path, "", "")
+    others = [BUILT_IN, SCRIPTED] if key.endswith("model") else []
+    is_fine = path in others or Path(path).exists()
+    near = None if is_fine else nearest_path(path, others)
+    return f"{key} {path}{colon}{attribute}" + (f" (did you mean `{near}`?)" if near is not None else "")
 
 
 def check_engine(config: RunConfig) -> None:
@@ -103,4 +123,4 @@ def _unread(config: RunConfig) -> Iterator[str]:
             raise ConfigError(f"{key}: {error}") from error
         if key == "prompts":
             load_template(name)
-    yield from (f"{key} {path}" for key, path in named.items() if not key.startswith("game"))
+    yield from (_as_given(key, path) for key, path in named.items() if not key.startswith("game"))

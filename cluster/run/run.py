@@ -33,7 +33,7 @@ from cluster.schedules.tournament import Entrant, Tournament
 from cluster.types import Progress
 from spag_ray.config.loading import without_environment
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import CollapseError, InputError, StopRequestedError
+from spag_ray.errors import CollapseError, InputError, StopRequestedError, meant
 from spag_ray.game.words import Scenario
 from spag_ray.games.of_config import Scenarios
 from spag_ray.games.taboo.decks import Deck
@@ -221,7 +221,8 @@ class Run(Actor):
         """Add an engine to a learning policy during play; see Fleet.add. Raises InputError for any other policy."""
         by_name = {policy.name: policy for policy in self._parts.policies}
         if policy_name not in by_name:
-            raise InputError(f"no policy {policy_name!r} learns; there are {', '.join(by_name)}")
+            told = f"no policy {policy_name!r} learns; there are {', '.join(by_name)}"
+            raise InputError(told + meant(policy_name, by_name))
         return self._parts.fleet.add(by_name[policy_name])
 
     @actor_method

@@ -15,7 +15,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_segment
 from spag_ray.episodes.stage_logs import stage_of
 from spag_ray.episodes.wire import decode
-from spag_ray.errors import InputError
+from spag_ray.errors import InputError, meant
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.stages import Stage
 
@@ -55,7 +55,7 @@ def last_episodes(folder: Path, count: int, outcome: str | None, stage: str | No
     outcome or one stage if given. Raises InputError for an unknown outcome."""
     known = [str(each) for each in Outcome]
     if outcome is not None and outcome not in known:
-        raise InputError(f"outcome {outcome!r}: there are {', '.join(known)}")
+        raise InputError(f"outcome {outcome!r}: there are {', '.join(known)}{meant(outcome, known)}")
     count = min(count, MAX_ASKED)
     found: list[dict[str, Any]] = []
     # The newest segment first: older ones are read only if more episodes are needed.

@@ -21,7 +21,7 @@ from cluster.schedules.seating import Seating
 from cluster.types import Seat
 from spag_ray.config.opponents import SCRIPTED, is_url, url_fault
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import ConfigError
+from spag_ray.errors import ConfigError, meant
 from spag_ray.game.rules import Role
 from spag_ray.results.matches import Match
 from spag_ray.results.saved_models import saved_models
@@ -54,7 +54,7 @@ class Entrant:
         if model == SCRIPTED:
             return cls(name)
         if not is_url(model):
-            return cls(name, resolve_model(model))
+            return cls(name, resolve_model(model, others=[SCRIPTED]))
         if fault := url_fault(model):
             raise ConfigError(f"--player {text}: {fault}")
         return cls(name, endpoint=Endpoint.parse(model))
@@ -79,7 +79,8 @@ def check_entrants(entrants: Sequence[Entrant], against: str | None) -> None:
     if twice:
         raise ConfigError(f"--player {twice[0]}: two players have this name; give each player its own name")
     if against is not None and against not in names:
-        raise ConfigError(f"--against {against}: no player of this name; there are {', '.join(names)}")
+        told = f"--against {against}: no player of this name; there are {', '.join(names)}"
+        raise ConfigError(told + meant(against, names))
 
 
 def pairings(names: Sequence[str], against: str | None = None) -> Iterator[tuple[str, str]]:

@@ -35,7 +35,7 @@ from actors.policy import Policy, Sampling
 from actors.pool import EnginePool
 from spag_ray.config.engine import EngineConfig
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import ConfigError, EngineError, EngineGoneError, InputError, ModelError, SpagError
+from spag_ray.errors import ConfigError, EngineError, EngineGoneError, InputError, ModelError, SpagError, meant
 from spag_ray.game.protocol import marks_of
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role
@@ -128,7 +128,8 @@ class Opponents:
     def find(self, name: str, role: Role) -> None:
         """Raises InputError unless there is such a model, and it plays this seat."""
         if name not in self.named:
-            raise InputError(f"there is no {name!r} to play against; there are {', '.join(self.named)}")
+            told = f"there is no {name!r} to play against; there are {', '.join(self.named)}"
+            raise InputError(told + meant(name, self.named))
         if role not in self.named[name].seats:
             raise InputError(f"{name} was trained for the other seat; take that one, or play against another stage")
 

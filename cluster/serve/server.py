@@ -31,7 +31,7 @@ from cluster.serve.opponents import Opponent, Opponents, opponents_of_run
 from cluster.serve.visits import Table, Visits
 from spag_ray.config.loading import load_config
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import ConfigError, InputError
+from spag_ray.errors import ConfigError, InputError, meant
 from spag_ray.games.of_config import game_of
 from spag_ray.games.taboo.decks import load_deck
 from spag_ray.host.addresses import is_loopback
@@ -168,7 +168,8 @@ def _served(wanted: ServeWanted) -> _Served:
     found = opponents_of_run(folder, config)
     if stage is not None:
         if stage not in found:
-            raise InputError(f"--stage {stage}: {folder} has no such stage; it has {', '.join(found)}")
+            told = f"--stage {stage}: {folder} has no such stage; it has {', '.join(found)}"
+            raise InputError(told + meant(stage, found))
         found[stage] = found.pop(stage)  # the last one is chosen on the page
     return _Served(folder.resolve().name, config, found)
 

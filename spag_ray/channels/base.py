@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from spag_ray.errors import LearnerError, SpagError, WeightSyncError
+from spag_ray.errors import LearnerError, SpagError, WeightSyncError, meant
 
 if TYPE_CHECKING:
     import torch
@@ -66,7 +66,8 @@ AUTO = "auto"  # in a configuration: RunConfig.channel chooses
 def known(name: str) -> str:
     """The name of a channel. Raises ValueError with all names for another one."""
     if name not in CHANNELS:
-        raise ValueError(f"no channel for weights is named {name!r}; there are {', '.join(CHANNELS)}")
+        told = f"no channel for weights is named {name!r}; there are {', '.join(CHANNELS)}"
+        raise ValueError(told + meant(name, [AUTO, *CHANNELS]))
     return name
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+import re
 from collections.abc import Iterator, Mapping
 from typing import get_args
 
@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 
 from spag_ray.config.engine import KINDS_OF_NUMBER
 from spag_ray.config.parts import Part
+from spag_ray.errors import meant, nearest
 
 _GROUP = "should be a group of keys"
 # By pydantic's type of an error. `{}` are filled with what pydantic says about it.
@@ -52,9 +53,8 @@ def first_fault(error: ValidationError, model: type[BaseModel]) -> tuple[str, st
     key = ".".join(map(str, loc))
     if fault["type"] == "extra_forbidden":
         known = list(_known_keys(model.model_fields))
-        nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
         same_leaf = [other for other in known if other.rsplit(".", 1)[-1] == key.rsplit(".", 1)[-1]]
-        return "", f"unknown key {key!r}; the nearest known one is {(same_leaf or nearest)[0]!r}"
+        return "", f"unknown key {key!r}; the nearest known one is {nearest(key, same_leaf or known, cutoff=0.0)!r}"
     message = " ".join(_in_words(fault).split())
     if fault["loc"][-1:] and fault["loc"][-1] in _KINDS_BESIDE_AUTO:
         message += ", or auto"
@@ -63,7 +63,7 @@ def first_fault(error: ValidationError, model: type[BaseModel]) -> tuple[str, st
     if not key or is_secret or is_group:
         return key, message
     got = repr(fault["input"])
-    return key, f"{message} (got {got if len(got) <= _MAX_GOT else got[:_MAX_GOT] + '...'})"
+    return key, f"{message} (got {got if len(got) <= _MAX_GOT else got[:_MAX_GOT] + '...'}){_meant_choice(fault)}"
 
 
 def _in_words(fault: ErrorDetails) -> str:
@@ -76,6 +76,13 @@ def _in_words(fault: ErrorDetails) -> str:
         if fault["msg"].startswith(start):
             return fault["msg"].removeprefix(start)
     return fault["msg"]
+
+
+def _meant_choice(fault: ErrorDetails) -> str:
+    """The end of the message, where the value is none of the names that the key takes."""
+    if fault["type"] != "literal_error" or not isinstance(fault["input"], str):
+        return ""
+    return meant(fault["input"], re.findall(r"'([^']*)'", (fault.get("ctx") or {})["expected"]))
 
 
 def _keys_of(name: str, of: type[BaseModel] = Part) -> list[str]:

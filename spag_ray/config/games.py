@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import ImitationConfig, Part, Payoffs, WordsConfig
 from spag_ray.config.several_games import GameConfig
+from spag_ray.errors import meant
 
 STYLES = ("chat", "lines")  # of a game's messages (game_renderer.py)
 _WORDS_OF_TABOO = ("source", "deck", "max_difficulty", "max_held_out_difficulty")
@@ -82,8 +82,8 @@ def check_game(
         "objective.guess_credit: guess": objective.guess_credit == "guess",
     }
     if asked := next((key for key, value in of_taboo.items() if value), None):
-        meant = "; or did you mean `taboo`?" if get_close_matches(game.name, ["taboo"]) else ""
-        raise ValueError(f"game.name: {game.full_name}: {asked} is for the game `taboo`; leave it out{meant}")
+        told = f"game.name: {game.full_name}: {asked} is for the game `taboo`; leave it out"
+        raise ValueError(told + meant(game.name, ["taboo"]))
     if game.payoffs != Payoffs():
         raise ValueError(f"game.name: {game.full_name}: its rulings say what a game pays; leave game.payoffs out")
     if prompts not in STYLES:

@@ -30,7 +30,7 @@ from spag_ray.config.parts import (
 )
 from spag_ray.config.presets import PUBLISHED, merged
 from spag_ray.config.several_games import SharedGame, as_dumped, as_list, check_shares, is_short
-from spag_ray.errors import ConfigError
+from spag_ray.errors import ConfigError, meant
 
 
 class RunConfig(Part):
@@ -166,7 +166,7 @@ class RunConfig(Part):
             wrong = "" if name is None else f", not {name}"
             raise ConfigError(
                 f"this configuration has the game{'s' * (len(names) > 1)} {', '.join(names)}{wrong}; "
-                "choose one of them with --game"
+                f"choose one of them with --game{meant(name or '', names)}"
             )
         return self._of(self.games[names.index(name)])
 

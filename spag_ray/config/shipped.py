@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spag_ray.errors import ConfigError
+from spag_ray.errors import ConfigError, meant_path
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -32,5 +32,6 @@ def find_config(name: str, folder: str = "") -> Path:
     for candidate in (root / relative, root / f"{relative}.yaml", root / f"{relative}.json"):
         if candidate.is_file():
             return candidate
-    shipped = ", ".join(sorted(path.stem for path in root.iterdir() if path.is_file()))
-    raise ConfigError(f"{name}: no such file, and none of the shipped ones ({shipped}); check the path")
+    shipped = sorted(path.stem for path in root.iterdir() if path.is_file())
+    told = f"{name}: no such file, and none of the shipped ones ({', '.join(shipped)}); check the path"
+    raise ConfigError(told + meant_path(relative, shipped))

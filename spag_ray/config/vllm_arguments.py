@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from spag_ray.errors import nearest
 
 # Arguments that this program's own keys set, and arguments whose values it relies on.
 _OURS = {
@@ -68,8 +69,8 @@ def unknown_argument(names: Iterable[str], known: Iterable[str] | None = None) -
     unknown = sorted(set(names) - known) if known else []
     if not unknown:
         return None
-    near = get_close_matches(unknown[0], known, 1)
-    hint = f"did you mean {near[0]}?" if near else "leave it out"
+    near = nearest(unknown[0], known)
+    hint = f"did you mean {near}?" if near else "leave it out"
     return f"engine.vllm.{unknown[0]}: the vLLM that is installed has no such argument; {hint}"
 
 

@@ -37,8 +37,24 @@ HOSTILE = (
 _SCRIPTED_SHARES = (1.0, 0.7, 0.0)  # of the replies of a game; the others are random texts
 
 
+@dataclass(frozen=True)
+class Report:
+    """What `examine` found, and how much it asked. `faults`: {kind: the first of this kind, in words}. A game that
+    cannot be played has faults, and no games."""
+
+    faults: dict[str, str]
+    num_scenarios: int = 0
+    num_games: int = 0
+    num_questions: int = 0
+
+
 def check(game_class: Callable[[], Any], num_games: int = 200, seed: int = 0) -> list[str]:
-    """Faults of a game in plain English, each kind once with an example; empty if none was found.
+    """Faults of a game in plain English, each kind once with an example; empty if none was found. See `examine`."""
+    return list(examine(game_class, num_games, seed).faults.values())
+
+
+def examine(game_class: Callable[[], Any], num_games: int = 200, seed: int = 0) -> Report:
+    """Plays a game, and asks every question again.
 
     `game_class` is a class, or anything else that makes a game without arguments. Games are played by the scripted
     seats, if the game has them, mixed with random and hostile texts; `seed` fixes them.
@@ -49,12 +65,13 @@ def check(game_class: Callable[[], Any], num_games: int = 200, seed: int = 0) ->
     try:
         game = game_class()
     except Exception as error:
-        return [f"it cannot be made without arguments ({_named(error)})"]
+        return Report({"made once": f"it cannot be made without arguments ({_named(error)})"})
     if fault := form_fault(game):
-        return [fault]
+        return Report({"form": fault})
     found: dict[str, str] = {}
     players = _Players(game_class, game, found)
-    if scenarios := _scenarios(game, players, found):
+    scenarios = _scenarios(game, players, found)
+    if scenarios:
         rng = random.Random(seed)
         order = rng.sample(scenarios, len(scenarios))
         for number in range(num_games):
@@ -63,7 +80,7 @@ def check(game_class: Callable[[], Any], num_games: int = 200, seed: int = 0) ->
         players.ask_again()
         players.look_for_unread_secrets()
         players.look_for_waiting_seats()
-    return list(found.values())
+    return Report(found, len(scenarios), num_games if scenarios else 0, players.num_questions)
 
 
 def _scenarios(game: Any, players: _Players, found: dict[str, str]) -> list[str]:
@@ -143,6 +160,11 @@ class _Players:
         self._hides = dict.fromkeys((0, 1), "")  # an example of what is hidden from that seat alone
         self._is_read = dict.fromkeys((0, 1), False)  # whether the other seat read any of it
         self._orders: list[tuple[tuple[int, ...], bool]] = []  # (seats in order, whether ruled), but for breaches
+
+    @property
+    def num_questions(self) -> int:
+        """Different ones that were answered."""
+        return len(self._answers)
 
     def ask(self, question: _Question) -> Any:
         """The answer. Raises _BrokenError where there is none."""

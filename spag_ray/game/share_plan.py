@@ -21,6 +21,8 @@ class SharePlan:
 
     def at(self, place: int) -> tuple[int, int]:
         """(the game of a place, how many places before it that game has)."""
+        if len(self._shares) == 1:  # a run of one game may have any number of places
+            return 0, place
         while len(self._games) <= place:
             total = len(self._games) + 1
             lacking = [share * total - count for share, count in zip(self._shares, self._counts, strict=True)]

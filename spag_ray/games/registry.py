@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from spag_ray.config.games import game_file, package_of
-from spag_ray.errors import ConfigError
+from spag_ray.errors import ConfigError, meant, meant_path
 from spag_ray.game.game_form import check_form
 from spag_ray.game.protocol import TABOO, Game
 from spag_ray.games.kuhn import KuhnPoker
@@ -39,7 +39,7 @@ _PACKAGES: set[str] = set()  # the names of packages that were imported from a u
 def load_game(name: str) -> Game:
     """The game of this name. Raises ConfigError for an unknown name, a class that cannot be made, and one
     that is not a game of two seats that take turns."""
-    game = _found(name)()
+    game = game_maker(name)()
     check_form(game, name)
     return game
 
@@ -54,7 +54,9 @@ def module_to_send(game: Game) -> ModuleType | None:
     return sys.modules[name] if name.startswith(_FROM_FILES) else None
 
 
-def _found(name: str) -> Callable[[], Game]:
+def game_maker(name: str) -> Callable[[], Game]:
+    """What makes the game of this name, anew with each call. Raises ConfigError for an unknown name. A call raises
+    ConfigError for a class that cannot be made; the form of what is made is not checked."""
     if name in SHIPPED:
         return SHIPPED[name]
     if name.startswith(_TEXTARENA):
@@ -63,18 +65,21 @@ def _found(name: str) -> Callable[[], Game]:
     if not is_own:
         known = {point.name: point for point in entry_points(group=GROUP)}
         if name not in known:
-            names = ", ".join([*SHIPPED, *sorted(known)])
+            names = [*SHIPPED, *sorted(known)]
             raise ConfigError(
-                f"game.name: {name} is not known; there are {names}, or name your own as my_module:MyGame"
+                f"game.name: {name} is not known; there are {', '.join(names)}, or name your own as my_module:MyGame"
+                f"{meant(name, [*names, _TEXTARENA.rstrip(':')])}"
             )
         try:
             found = known[name].load()
         except Exception as error:
             raise _not_imported(name, known[name].value, error) from error
     else:
-        found = getattr(_module(module, name), attribute, None)
+        loaded = _module(module, name)
+        found = getattr(loaded, attribute, None)
         if found is None:
-            raise ConfigError(f"game.name: {name}: {module} has no {attribute}")
+            classes = [each for each, value in vars(loaded).items() if isinstance(value, type)]
+            raise ConfigError(f"game.name: {name}: {module} has no {attribute}{meant(attribute, classes)}")
     if not callable(found):
         raise ConfigError(f"game.name: {name} is not a class of a game")
     return _made(found, name)
@@ -93,7 +98,7 @@ def _made(found: Callable[[], Game], name: str) -> Callable[[], Game]:
 def _module(module: str, name: str) -> Any:
     path = game_file(name)
     if path is None and module.endswith(".py"):
-        raise ConfigError(f"game.name: {name}: there is no file {module}")
+        raise ConfigError(f"game.name: {name}: there is no file {module}{meant_path(module)}")
     try:
         if path is None:
             return importlib.import_module(module)
@@ -113,7 +118,8 @@ def _module(module: str, name: str) -> Any:
             del sys.modules[key]
             raise
     except Exception as error:
-        raise _not_imported(name, module, error) from error
+        hint = meant_path(f"{module}.py") if path is None and "." not in module else ""
+        raise _not_imported(name, module, error, hint) from error
     return loaded
 
 
@@ -139,5 +145,5 @@ def _in_package(path: Path, package: Path) -> ModuleType:
     return found
 
 
-def _not_imported(name: str, module: str, error: Exception) -> ConfigError:
-    return ConfigError(f"game.name: {name}: {module} cannot be imported ({type(error).__name__}: {error})")
+def _not_imported(name: str, module: str, error: Exception, hint: str = "") -> ConfigError:
+    return ConfigError(f"game.name: {name}: {module} cannot be imported ({type(error).__name__}: {error}){hint}")

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from spag_ray.errors import ConfigError, InputError
+from spag_ray.errors import ConfigError, InputError, meant
 
 REMEDY = "pip install --no-deps -r requirements/textarena.txt, or the extra `textarena`"
 
@@ -157,9 +157,11 @@ def _textarena(env_id: str = "") -> Any:
         import textarena
     except ImportError as error:
         raise ConfigError(f"game.name: textarena: it cannot be imported ({error}); {REMEDY}") from error
-    if env_id and env_id not in textarena.envs.registration.ENV_REGISTRY:
+    known = textarena.envs.registration.ENV_REGISTRY
+    if env_id and env_id not in known:
         raise ConfigError(
             f"game.env: {env_id} is no environment of textarena {textarena.__version__}; docs/games.md lists them"
+            f"{meant(env_id, known)}"
         )
     return textarena
 

@@ -15,6 +15,7 @@ from spag_ray.game.rules import Role
 from spag_ray.games.kuhn_rules import HISTORIES, legal_actions
 from spag_ray.games.taboo.decks import load_deck
 from spag_ray.results.matches import read_matches
+from tests.support.not_here import needs_games_of
 from tests.support.runs import quiet, records_of, steps_of
 from tests.support.shipped import SHIPPED
 from tests.support.shrunk import shrunk
@@ -42,6 +43,7 @@ def by_cost(path: Path) -> Any:
 @pytest.mark.parametrize("path", [by_cost(path) for path in SHIPPED])
 def test_a_run_of_a_shipped_configuration_made_small(path: Path, model: Path, tmp_path: Path) -> None:
     config, folder = shrunk(path, model), tmp_path / "run"
+    needs_games_of(config)
     run_training(config, folder, quiet())
     plan = make_plan(config).schedule
     syncs = records_of(folder, "sync")

@@ -8,6 +8,8 @@ from typing import NoReturn
 
 import pytest
 
+from spag_ray.config.run import RunConfig
+
 
 def not_here(what: str) -> NoReturn:
     """Skips the test with a line that says what is missing; in CI, which has to have it, the test fails."""
@@ -20,6 +22,12 @@ def needs_trl() -> None:
     """Skips the test, as `not_here` does, where the trainer that benchmarks compare with is not installed."""
     if importlib.util.find_spec("trl") is None:
         not_here("trl is not installed: the extra `peers`, locked in requirements/peers.txt")
+
+
+def needs_games_of(config: RunConfig) -> None:
+    """Skips the test, as `not_here` does, where the package of one of these games is not installed."""
+    if any(each.game.name == "textarena" for each in config.each_game):
+        needs_textarena()
 
 
 def needs_textarena() -> None:

@@ -37,8 +37,7 @@ def shrunk(path: Path, model: Path) -> RunConfig:
         changes["stream"] = {"games_per_version": 8}
     short, settings = {"max_turns": 2, "payoffs": TIES}, read_settings(path)
     if "games" in settings:
-        taboo, *others = settings["games"]
-        changes["games"] = [merged(taboo, short), *others]
+        changes["games"] = [merged(game, short) if game["name"] == "taboo" else game for game in settings["games"]]
     elif whole.game.is_taboo:
         changes["game"] = short
     return parse_config(merged(settings, changes))

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.stage_logs import StageFaults, read_stage, stage_logs
-from spag_ray.errors import InputError
+from spag_ray.errors import InputError, meant
 from spag_ray.game.rules import Role
 from spag_ray.results.game_names import GameNames
 from spag_ray.results.report.files import RunFiles
@@ -86,7 +86,8 @@ class Rows:
         if not found:
             raise InputError(f"{self.run.folder}: there are no games in it yet (episodes/*.log)")
         if unknown := [stage for stage in stages if stage not in found]:
-            raise InputError(f"{self.run.folder}: it has no games of stage {unknown[0]!r}; it has {', '.join(found)}")
+            told = f"{self.run.folder}: it has no games of stage {unknown[0]!r}; it has {', '.join(found)}"
+            raise InputError(told + meant(unknown[0], found))
         return {stage: path for stage, path in found.items() if not stages or stage in stages}
 
     def of_stage(self, stage: str, path: Path) -> Iterator[Row]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import RunFolderError, SpagError
+from spag_ray.errors import RunFolderError, SpagError, meant_path
 from spag_ray.plain_yaml import parse_settings
 from spag_ray.results.evaluations import FILE as EVALUATIONS
 from spag_ray.results.evaluations import Evaluation, read_evaluations
@@ -79,7 +79,8 @@ class RunFiles:
 def read_files(folder: Path) -> RunFiles:
     """Reads the files of a run folder. Raises RunFolderError if `folder` is not a run folder."""
     if not folder.is_dir():
-        raise RunFolderError(f"{folder}: no such folder; give the folder of a run (train's --run-dir)")
+        told = f"{folder}: no such folder; give the folder of a run (train's --run-dir)"
+        raise RunFolderError(told + meant_path(folder))
     if not any((folder / name).exists() for name in ("config.yaml", "metrics.jsonl", "episodes")):
         raise RunFolderError(
             f"{folder} is not a run folder: it has no config.yaml, metrics.jsonl or episodes/; give train's --run-dir"

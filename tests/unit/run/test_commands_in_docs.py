@@ -16,10 +16,12 @@ from pydantic import BaseModel
 from cluster.cli import app
 from spag_ray.config.loading import load_config
 from spag_ray.config.run import RunConfig
+from tests.support.shipped import SHIPPED
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 LISTED = ("spag-ray", "make", "python -m spag_ray", "docker", "kubectl", "sbatch", "uv")  # in RUN_BY
+NAMES = {path.stem for path in SHIPPED}
 PROGRAMS = (*LISTED, "python", "pip", "ray", "tensorboard", "source", "pre-commit", "export")
 
 # What runs a command for real: a test; or None where no test does, because it takes too long or needs what CI lacks.
@@ -37,6 +39,7 @@ RUN_BY: dict[str, str | None] = {
     "spag-ray reward": "tests/integration/test_end_to_end.py",
     "spag-ray learn": "tests/integration/test_end_to_end.py",
     "spag-ray words": "tests/unit/run/test_cli.py",
+    "spag-ray game": "tests/unit/run/test_game_commands.py",
     "spag-ray convert": "tests/integration/test_baichuan.py",
     "spag-ray listen": "tests/unit/run/test_listen.py",
     "spag-ray report": "tests/integration/test_report.py",
@@ -123,7 +126,8 @@ def test_a_command_of_the_documents_can_be_given(command: str) -> None:
         case ["spag-ray", name, *arguments]:
             parse(name, arguments)
             overrides = [value for option, value in pairwise(words) if option == "-o"]
-            load_config("configs/quickstart.yaml", [each for each in overrides if "KEY=VALUE" not in each])
+            config = next((word for word in arguments if word in NAMES), "quickstart")
+            load_config(config, [each for each in overrides if "KEY=VALUE" not in each])
         case ["make", *targets]:
             makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
             for target in targets:

@@ -124,7 +124,7 @@ def test_every_command_has_help_without_torch(installed: Installed) -> None:
     program.write_text(
         f"#!{installed.program.with_name('python')}\n"
         "import sys\nfrom cluster.cli import app, run_guarded\nimport spag_ray\n"
-        f"for name in {[[name] for name in names] + [['words', 'check']]}:\n"
+        f"for name in {[[name] for name in names] + [['words', 'check'], ['game', 'check'], ['game', 'new']]}:\n"
         "    assert run_guarded(lambda **options: app([*name, '--help'], **options)) == 0, name\n"
         f"print('imported', [name for name in {HEAVY} if name in sys.modules], spag_ray.__file__)\n"
         "import importlib.util as util\n"
@@ -132,7 +132,7 @@ def test_every_command_has_help_without_torch(installed: Installed) -> None:
     )
     program.chmod(0o755)
     said = Installed(program, installed.folder).run()
-    assert said.count("Usage:") == len(names) + 1
+    assert said.count("Usage:") == len(names) + 3
     assert "imported []" in said
     assert "found []" in said
     assert str(installed.program.parents[1]) in said.splitlines()[-2], "the package is that of the wheel"
@@ -170,6 +170,8 @@ def test_commands_without_an_engine_work_outside_the_checkout(
     assert [line.split()[:2] for line in found.splitlines()[:3]] == [["pass", name] for name in PASS]
     assert "50 words in list.txt" in run("words", "--top", "50", "--out", "list.txt")
     assert "no faults" in run("words", "check", "everyday")
+    assert "MyGame, a game that plays" in run("game", "new", "my_game")
+    assert "no fault found" in run("game", "check", "my_game.py:MyGame", "--games", "6")
     turns = [{"role": "attacker", "content": "It purrs."}, {"role": "defender", "content": "A cat sat."}]
     (installed.folder / "games.json").write_text(json.dumps([{"history": turns, "target_word": "cat", "max_turns": 3}]))
     assert "1 training rows from 1 games" in run("reward", "games.json", "rows.json")

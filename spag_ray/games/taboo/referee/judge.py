@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spag_ray.errors import InputError
+from spag_ray.errors import InputError, meant
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import History, Outcome, Role, Verdict, next_role
 from spag_ray.games.taboo.referee.published import judge_turn as judge_turn_published
@@ -75,7 +75,8 @@ def undecided(num_turns: int) -> Ruling:
 def _referee(rules: str, target_word: str) -> Callable[[str, Role, str], Ruling | None]:
     referee = _REFEREES.get(rules)
     if referee is None:
-        raise InputError(f"there is no referee {rules!r}; choose one of: {', '.join(_REFEREES)}")
+        told = f"there is no referee {rules!r}; choose one of: {', '.join(_REFEREES)}"
+        raise InputError(told + meant(rules, _REFEREES))
     if not target_word.strip():
         raise InputError("the target word is empty; every game needs one")
     return referee
