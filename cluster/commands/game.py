@@ -1,45 +1,14 @@
-"""`spag-ray game`: checks a game, or writes the files of a new one. Imports no game before it runs."""
+"""`spag-ray game`: checks a game, or writes the files of a new one (cluster/checks/own_game.py)."""
 
 from __future__ import annotations
 
-import importlib.util
-import keyword
-import re
-import shlex
-import string
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
-
-from spag_ray.errors import InputError
 
 app = typer.Typer(no_args_is_help=True, help="Check a game of your own, or begin a new one; see docs/games.md.")
-
-# Of each kind of fault (conformance.py, game_form.py), by the whole name or its last word.
-REMEDIES = {
-    "form": "return what the table in docs/games.md says",
-    "scenarios": "let `scenarios` return a list of different texts, none of them empty",
-    "split": "add scenarios or take one out, or set is_exhaustive if they are all that can happen",
-    "once": "let __init__ need nothing that is gone after the first time: every process makes the game anew",
-    "changes": "copy the history before you change it",
-    "raises": "answer any text: a model says what it likes, and `rule` can end the game with breach(seat)",
-    "varies": "keep nothing between calls, and draw nothing at random but from the `rng` of `scripted`",
-    "leak": "leave it out of the messages of this seat",
-    "unread": "let `hidden` give the texts that `messages` has, word by word",
-    "waits": "let `to_move` give each seat its turns, and `rule` end the game",
-    "no ruling": "return win(...), breach(...) or tie(...), and None while the game goes on",
-    "breaker": "call breach with the seat of the last turn",
-    "end reason": "give a word or two that name this kind of end",
-    "reason": "give a text, or leave it out",
-    "span": "give (start, end) in the characters of the last turn, or leave it out",
-    "payoffs": "give two numbers from -2 to 2, or None for a seat that is not trained on this end",
-    "winner": "pay the winner more, or let the other seat win",
-    "breach": "pay the seat that broke the rules less",
-}
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @app.command("check")
@@ -48,6 +17,8 @@ def check_game(
     games: Annotated[int, typer.Option(min=1, help="games to play")] = 200,
 ) -> None:
     """Play a game and print every promise of the protocol that it breaks; exit code 1 if there is any."""
+    from cluster.checks.own_game import run_check
+
     if not run_check(name, games, Console()):
         raise typer.Exit(1)
 
@@ -58,82 +29,6 @@ def new_game(
     out: Annotated[Path, typer.Option(help="folder of both files")] = Path("."),
 ) -> None:
     """Write NAME.py, a small game that plays, and test_NAME.py; nothing is overwritten."""
+    from cluster.checks.own_game import run_new
+
     run_new(name, out, Console())
-
-
-def run_check(name: str, num_games: int, console: Console) -> bool:
-    """`spag-ray game check`: returns whether no fault was found. Raises ConfigError for a name that is no game's, and
-    for a class that cannot be made."""
-    from spag_ray.game.conformance import examine
-    from spag_ray.game.protocol import Hides, Scripted
-    from spag_ray.games.registry import game_maker
-
-    def say(line: str) -> None:
-        console.print(Text(line), soft_wrap=True)
-
-    make = game_maker(name)
-    game = make()
-    report = examine(make, num_games)
-    if report.num_games:
-        say(f"{name}: {game.seats[0]} and {game.seats[1]}, at most {game.max_turns} turns each")
-        share = "exhaustive" if game.is_exhaustive else "some to hold out"
-        say(f"{_counted(report.num_scenarios, 'scenario')}, {share}")
-        say(f"{_counted(report.num_games, 'game')} of scripted, random and hostile replies")
-        say(f"{report.num_questions:,} questions, each asked again: at once, of a new instance, and after all games")
-        if not isinstance(game, Hides):
-            say("not checked: what a seat must not read; name it in a method `hidden`")
-        if not isinstance(game, Scripted):
-            say("not checked: scripted seats; without a method `scripted` there is nothing to imitate")
-    for number, (kind, fault) in enumerate(report.faults.items(), 1):
-        say(f"{number}. {fault}")
-        say(f"   remedy: {remedy(kind)}")
-    say(_counted(len(report.faults), "fault") if report.faults else "no fault found")
-    return not report.faults
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
-
-
-def remedy(kind: str) -> str:
-    """What to do about a fault of this kind: "messages raises", "leak 0", "payoffs"."""
-    words = [word for word in kind.split() if not word.isdigit()]
-    return REMEDIES.get(" ".join(words)) or REMEDIES[words[-1]]
-
-
-def run_new(name: str, out: Path, console: Console) -> None:
-    """`spag-ray game new`: writes both files and prints what to do next. Raises InputError for a name that cannot be
-    that of a module, and for files that exist."""
-    _check_name(name)
-    names = {"module": name, "name": "".join(part.capitalize() for part in name.split("_"))}
-    game, test = out / f"{name}.py", out / f"test_{name}.py"
-    for path in (game, test):
-        if path.exists():
-            raise InputError(f"{path} exists; nothing is overwritten: choose another name or --out")
-    out.mkdir(parents=True, exist_ok=True)
-    for path, template in ((game, "new_game.txt"), (test, "new_game_test.txt")):
-        text = Path(__file__).with_name(template).read_text(encoding="utf-8")
-        with path.open("x", encoding="utf-8") as file:
-            file.write(string.Template(text).substitute(names))
-    console.print(Text(f"{game}: {names['name']}, a game that plays; {test} tests it"), soft_wrap=True)
-    for command in _next_commands(name, shlex.quote(f"{game}:{names['name']}")):
-        console.print(Text(f"  {command}"), soft_wrap=True)
-
-
-def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name.startswith("test"):
-        raise InputError(f"{name!r} cannot name a game's file: small letters, digits and _, such as my_game")
-    if importlib.util.find_spec(name) is not None:
-        raise InputError(f"{name} is the name of another module, which its test would import; choose another")
-
-
-def _next_commands(name: str, game: str) -> list[str]:
-    """Check it, train it by a shipped configuration for what this machine has, and play against it."""
-    from cluster.checks.vllm_build import gpu_build
-
-    settings = "own_game_1gpu -o model=MODEL_FOLDER" if gpu_build() else "kuhn"
-    return [
-        f"spag-ray game check {game}",
-        f"spag-ray train {settings} -o name={name} -o game.name={game} --run-dir runs/{name}",
-        f"spag-ray serve runs/{name}",
-    ]

@@ -31,6 +31,9 @@ _USED_OF = {
     "cluster/serve": ("__init__.py", "command.py"),
 }
 _UNUSED = (
+    "cluster/checks/own_game.py",
+    "cluster/checks/new_game.txt",
+    "cluster/checks/new_game_test.txt",
     "cluster/console.py",
     "cluster/monitor/watch.py",
     "cluster/planning/plan_text.py",

@@ -210,7 +210,10 @@ class Whole:
 @pytest.mark.parametrize(
     ("attributes", "said"),
     [
-        ({"is_simultaneous": True}, "its seats move at the same time; only games in which they take turns are played"),
+        (
+            {"is_simultaneous": True},
+            "its seats move at the same time; give it `to_move`, which says in which order they are asked",
+        ),
         ({"seats": ("one",)}, "it has 1 seats; only games of two seats are played"),
         ({"seats": "ab"}, "it has 'ab' seats; only games of two seats are played"),
         ({"seats": ("one", "")}, "its seats are named 'one' and ''; give two different names"),
