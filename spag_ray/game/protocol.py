@@ -35,7 +35,8 @@ TABOO = "taboo"  # the name of Adversarial Taboo in a configuration
 class Ruling:
     """The last turn ended the game. `reason` says it in words, `end_reason` is a short value to count. `span`:
     the characters [start, end) of that turn that decided. `payoffs` of seats 0 and 1, from -2 to 2; None for a seat
-    that is not trained on this end. Games other than Taboo always give payoffs (Taboo's are `game.payoffs`)."""
+    that is not trained on this end. A game always gives payoffs, unless it is
+    paid by how it ended (PaidByEnd)."""
 
     outcome: Outcome
     end_reason: EndReason | str
