@@ -21,6 +21,7 @@ from benchmarks.proof import BREACHES, CONFIG, guess_cells, held_out_lines, matc
 from spag_ray.config.loading import load_config
 from spag_ray.game.rules import Outcome
 from spag_ray.host.whole_files import write_atomically
+from spag_ray.results.former_records import named_row
 from spag_ray.results.matches import Match, read_matches
 from spag_ray.stages import Stage
 
@@ -127,7 +128,7 @@ def table(seed: Path) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for name, record in ablations.items():
         if name in OF_SELF_PLAY:
-            met = [Match.from_json(each) for each in record["against"]]
+            met = [Match.from_json(named_row(each, seed)) for each in record["against"]]
             yield f"| {name} | {' | '.join(score_cells([met], last, name))} |"
 
 
