@@ -155,7 +155,7 @@ class Plane:
         turn_s: float,
         episodes: Path | None = None,  # the buffer's folder; a temporary one otherwise
     ) -> None:
-        self.folder = tempfile.TemporaryDirectory(prefix="spag_ray-scale-")
+        self.folder = tempfile.TemporaryDirectory(prefix="spag_ray-scale-", ignore_cleanup_errors=True)
         self.model = resolve_model(BUILT_IN)
         tokenizer = load_tokenizer(self.model)
         reply = tuple(tokenizer.encode(TALK, add_special_tokens=False)[:TOKENS_PER_TURN])

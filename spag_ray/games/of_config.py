@@ -18,12 +18,10 @@ from spag_ray.tokens import Tokenizer
 Scenarios: TypeAlias = Mapping[str, Sequence[str]]  # {full name of a game: its scenarios}
 
 
-def game_of(config: RunConfig, words: Sequence[str] = ()) -> Game:
-    """The game of a configuration of one game (RunConfig.each_game). `words`: the scenarios of a game that is given
-    them by the configuration. Raises ConfigError."""
+def game_of(config: RunConfig) -> Game:
+    """The game of a configuration of one game (RunConfig.each_game). Raises ConfigError."""
     if config.game.name == TABOO:
-        template = load_template(config.prompts)
-        return TabooGame(template, config.game.max_turns, config.game.rules, words)
+        return TabooGame(load_template(config.prompts), config.game.max_turns, config.game.rules)
     game = load_game(config.game.full_name)
     if config.imitation.enabled and not isinstance(game, Scripted):
         raise ConfigError(

@@ -27,8 +27,9 @@ MAX_WORD = 40  # characters of a word that a person chooses
 
 
 class TabooGame:
-    """`template`: the prompt file; `referee`: strict or published; `words`: its scenarios, those of the shipped deck if
-    there are none; `wording`: which of the template's. Raises ConfigError for a wording that is not there."""
+    """`template`: the prompt file; `referee`: strict or published; `wording`: which of the template's. Raises
+    ConfigError for a wording that is not there. Its own scenarios are the words of the shipped deck; a run takes those
+    that `words` of its configuration names."""
 
     seats = ("attacker", "defender")
     is_exhaustive = False
@@ -41,7 +42,6 @@ class TabooGame:
         template: PromptTemplate | None = None,
         max_turns: int = 5,
         referee: str = "strict",
-        words: Sequence[str] = (),
         wording: int = 0,
     ) -> None:
         self.template = load_template("chat") if template is None else template
@@ -49,7 +49,6 @@ class TabooGame:
             raise ConfigError(f"wording {wording} was asked for, but the template has {len(self.template.wordings)}")
         self.max_turns = max_turns
         self.variant = referee
-        self._words = tuple(words)
         self._wording = wording
         self._cards: Mapping[str, Card] = {}
         self._habits = EXPERTS_HABITS
@@ -67,7 +66,7 @@ class TabooGame:
         return self.template.marks
 
     def scenarios(self) -> Sequence[str]:
-        return self._words or sorted(load_deck("everyday"))
+        return sorted(load_deck("everyday"))
 
     def fact(self, scenario: str) -> str:
         """The word itself."""
