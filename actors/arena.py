@@ -101,7 +101,7 @@ class Rules:
     @property
     def variant(self) -> str:
         """Which of the game's rule sets is played; "" if it has only one."""
-        return self.game.variant if isinstance(self.game, HasVariants) else ""
+        return self.game.rule_set if isinstance(self.game, HasVariants) else ""
 
     @property
     def guesser(self) -> Role | None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from actors.policy import Completion, GameView, Request, Score, WakePart
 from spag_ray.errors import EngineError, ModelError
-from spag_ray.game.protocol import Game, marks_of, seat_of
+from spag_ray.game.protocol import Game, SpeaksInLines, marks_of, seat_of
 from spag_ray.game.renderer import checked_messages
 from spag_ray.game.turn import without_thought
 from spag_ray.host.addresses import ask_directly
@@ -126,7 +126,11 @@ class EndpointPolicy:
 
     def _messages(self, view: GameView) -> list[dict[str, str]]:
         history = [text for _, text in view.history]
-        return [dict(each) for each in checked_messages(self._game, seat_of(view.role), history, view.scenario)]
+        seat = seat_of(view.role)
+        messages = [dict(each) for each in checked_messages(self._game, seat, history, view.scenario)]
+        if isinstance(self._game, SpeaksInLines) and getattr(self._game, "prompt_style", "lines") == "lines":
+            messages[-1]["content"] += f"\n{self._game.line_start(seat)}"
+        return messages
 
     async def _ask(self, view: GameView, request: Request) -> tuple[str, str]:
         from openai import OpenAIError

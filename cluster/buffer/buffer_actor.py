@@ -30,6 +30,7 @@ from spag_ray.episodes.wire import read_head
 from spag_ray.game.words import WordStream
 from spag_ray.host.folder_lease import FolderLease
 from spag_ray.host.whole_files import write_atomically
+from spag_ray.results.former_records import named_words
 
 
 @dataclass
@@ -287,7 +288,7 @@ def _read_spec(path: Path) -> StreamSpec:
     found = json.loads(path.read_text(encoding="utf-8"))
     shares = tuple((name, share) for name, share in found["opponents"]["shares"])
     return StreamSpec(
-        WordStream.from_state(found["words"]),
+        WordStream.from_state(named_words(found["words"], path.parent.parent)),
         StreamConfig(**found["config"]),
         found["seed"],
         Opponents(found["opponents"]["seed"], shares),

@@ -33,7 +33,7 @@ from spag_ray.config.no_effect import few_imitation_steps, values_without_effect
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, InputError, StopRequestedError
 from spag_ray.game.protocol import ReadsScenarios
-from spag_ray.game.words import read_scenarios, read_words
+from spag_ray.game.words import read_lines, read_scenarios, read_words
 from spag_ray.games.of_config import Scenarios, game_of, scenarios_of
 from spag_ray.games.taboo.decks import Deck, easy_cards, load_deck, split_words, without_words
 from spag_ray.host.folder_lease import FolderLease, held
@@ -160,8 +160,10 @@ def words_of_file(config: RunConfig, path: Path) -> Scenarios:
     if names := told_apart(config.game_names, ", ".join(config.game_names)):
         raise InputError(f"{path}: a file has the words of one game, but this configuration has the games {names}")
     name, game = config.game.full_name, game_of(config)
-    if isinstance(game, ReadsScenarios):
+    if config.game.has_cards:
         return {name: read_words(path)}
+    if isinstance(game, ReadsScenarios):
+        return {name: [game.scenario_of(text) for text in read_lines(path, "scenario")]}
     return {name: read_scenarios(path, list(game.scenarios()), name)}
 
 

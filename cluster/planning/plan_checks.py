@@ -33,7 +33,7 @@ def check_plan(config: RunConfig) -> list[str]:
         raise ConfigError(fault)
     unread = list(_unread(config))
     for each in config.each_game:
-        if not _is_here(each.game):
+        if not (_is_here(each.game) and _imports(each)):
             unread.append(_as_given("game.name", each.game.full_name))
             continue
         # The prompt file of Taboo may not be on this machine.
@@ -48,6 +48,16 @@ def _is_here(game: GameConfig) -> bool:
     if game.full_name.startswith("textarena:"):
         return find_spec("textarena") is not None
     return not game.is_own or game_file(game.name) is not None
+
+
+def _imports(config: RunConfig) -> bool:
+    """Whether what an own game imports is here; the machines of the run may have more."""
+    try:
+        return not config.game.is_own or game_of(config) is not None
+    except ConfigError as error:
+        if isinstance(error.__cause__, ModuleNotFoundError):
+            return False
+        raise
 
 
 def _as_given(key: str, path: str) -> str:

@@ -52,6 +52,7 @@ class Arenas:
         self._watch = watch
         self._restarts = restarts
         self._rules = rules
+        self._game_within_s = game_within_s(config, max((each.max_turns for each in rules), default=1))
         self._buffer = buffer
         # So that calls are made in the order in which they were decided on; nothing is waited for under it.
         self._lock = RankedLock("arenas", rank=2, may_wait=False)
@@ -102,7 +103,7 @@ class Arenas:
                 for handle, told in zip(self.handles, self._told, strict=True)
                 if engine.name in told.get(engine.pool, {})
             }
-        within_s = self._watch.answer_within_s + game_within_s(self._config)
+        within_s = self._watch.answer_within_s + self._game_within_s
         deadline, left = time.monotonic() + within_s, list(calls)
         while left and not gives_up():
             done, left = ray.wait(left, num_returns=len(left), timeout=1.0)
@@ -205,6 +206,6 @@ def _all(calls: Iterable[dict[Ref[None], ArenaHandle]]) -> dict[Ref[None], Arena
     return {call: handle for each in calls for call, handle in each.items()}
 
 
-def game_within_s(config: RunConfig) -> float:
-    """No game takes longer."""
-    return 2 * max(each.game.max_turns for each in config.each_game) * config.engine.longest_turn_s
+def game_within_s(config: RunConfig, max_turns: int) -> float:
+    """No game of so many turns of each seat takes longer."""
+    return 2 * max_turns * config.engine.longest_turn_s

@@ -36,7 +36,7 @@ from cluster.supervision.actor_watch import ActorWatch
 from cluster.supervision.restart_budget import RestartBudget
 from cluster.tracking.recorder import Recorder
 from spag_ray.config.run import RunConfig
-from spag_ray.game.protocol import Solved
+from spag_ray.game.protocol import SEATS, Solved, seat_to_move
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role
 from spag_ray.game.words import WordsOfGame, WordStream
@@ -209,4 +209,5 @@ def _start_buffer(config: RunConfig, lease: FolderLease) -> BufferHandle:
 
 
 def _probe(renderer: Renderer, word: str) -> Probe:
-    return Probe(renderer.prompt((), Role.ATTACKER, word), renderer.reply_ids(PROBE))
+    opens = SEATS[seat_to_move(renderer.game, (), word)]
+    return Probe(renderer.prompt((), opens, word), renderer.reply_ids(PROBE))

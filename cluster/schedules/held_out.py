@@ -34,8 +34,10 @@ class HeldOutMatches:
         self._held_out = held_out
 
     def of(self, stage: Stage) -> list[Match]:
-        """The match's results, one for each game; none if it has not been played."""
-        return [done for done in self.results if (done.attacker, done.defender) == stage.seats]
+        """The match's results, one for each game; none if it has not been played with every game."""
+        names = self._ground.config.game_names
+        found = {done.game: done for done in self.results if (done.attacker, done.defender) == stage.seats}
+        return [found[name] for name in names] if all(name in found for name in names) else []
 
     def play(self, attacker: Seat, defender: Seat, stage: Stage, num_games: int | None = None) -> list[Match]:
         """Play `num_games` of every game (default: `evaluation.games`, for the base model `base_games`), each word

@@ -23,7 +23,7 @@ from cluster.serve.opponents import BusyError, Opponents
 from cluster.serve.person_game import Hindsight, PersonGame
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import InputError, SpagError
-from spag_ray.game.protocol import SEATS, Guessing, Hides, ReadsScenarios, seat_of
+from spag_ray.game.protocol import SEATS, TABOO, Guessing, Hides, ReadsScenarios, seat_of
 from spag_ray.game.renderer import checked_messages
 from spag_ray.game.rules import Role
 from spag_ray.results.game_names import GameNames
@@ -45,6 +45,7 @@ class Table:
         self.rules = rules
         self.names = names
         self.claim = rules.game.claim if isinstance(rules.game, Guessing) else ""  # with {word} in it
+        self.explains_itself = rules.name == TABOO  # the page has texts of its own for it
         self._scenarios = scenarios
         self._every = frozenset() if isinstance(rules.game, ReadsScenarios) else frozenset(rules.game.scenarios())
 
@@ -52,6 +53,12 @@ class Table:
         """Whether a person in this seat may choose the scenario: not if that tells what the seat must not know."""
         game = self.rules.game
         return not (isinstance(game, Hides) and any(game.hidden(seat_of(role), each) for each in self._scenarios))
+
+    def may_see(self, scenario: str, role: Role) -> bool:
+        """Whether a person in this seat may see the scenario that was drawn: only where the game says what is hidden,
+        and nothing is from this seat."""
+        game = self.rules.game
+        return isinstance(game, Hides) and not game.hidden(seat_of(role), scenario)
 
     def given(self) -> str:
         return random.choice(self._scenarios)
@@ -219,7 +226,7 @@ class Visits:
         would know the game's id."""
         game, names = visit.game, self.table.names
         over, to_move = game.verdict is not None, game.to_move
-        is_known = over or self.table.may_choose(game.person)
+        is_known = over or self.table.may_see(game.task.scenario, game.person)
         # Tokens are shown after the look back, for which the tokenizer was read.
         aligner = None if visit.hindsight is None else (await self._opponents.frame(visit.stage))[1]
         return {
@@ -241,8 +248,8 @@ class Visits:
         }
 
     def _reads(self, game: PersonGame) -> str | None:
-        """What the person's seat reads before its turn. The page itself explains a game in which one seat guesses."""
-        if self.table.rules.guesser is not None or game.to_move is not game.person:
+        """What the person's seat reads before its turn. The page itself explains Taboo."""
+        if self.table.explains_itself or game.to_move is not game.person:
             return None
         history = [turn.text for turn in game.turns]
         seat = seat_of(game.person)

@@ -17,6 +17,7 @@ from spag_ray.game.protocol import MAX_PAYOFF, Game, History, PaidByEnd, Ruling,
 from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import one_line
 
+STYLES = ("chat", "lines", "flat")
 _METHODS = ("scenarios", "messages", "rule")
 _OPTIONAL_METHODS = ("scripted", "to_move", "hidden", "decisions", "measure", "average")
 _ATTRIBUTES = ("seats", "max_turns", "is_exhaustive")
@@ -47,9 +48,24 @@ def form_fault(game: Any) -> str | None:
     for name in methods:
         if not callable(found[name]):
             return f"{name} is {found[name]!r:.60}; it has to be a method"
+    if fault := _optional_fault(game):
+        return fault
     if found.get("is_simultaneous") and found.get("to_move") is None:
         return "its seats move at the same time; give it `to_move`, which says in which order they are asked"
     return _seats_fault(found["seats"]) or _turns_fault(found["max_turns"])
+
+
+def _optional_fault(game: Any) -> str | None:
+    """What is wrong with attributes that a game need not have, and that mean something if it has them."""
+    style, rules, marks = (getattr(game, name, None) for name in ("prompt_style", "rule_set", "thought_marks"))
+    if style not in (None, *STYLES):
+        return f"prompt_style is {style!r:.60}; it is one of {', '.join(STYLES)}"
+    if not isinstance(rules, str | None):
+        return f"rule_set is {rules!r:.60}; it is the name of its rules"
+    is_pair = isinstance(marks, tuple | list) and len(marks) == 2
+    if marks is not None and not (is_pair and all(isinstance(mark, str) and mark for mark in marks)):
+        return f"thought_marks is {marks!r:.60}; give what begins a thought and what ends it, or None"
+    return None
 
 
 def _seats_fault(seats: Any) -> str | None:

@@ -199,7 +199,9 @@ class Styled(Protocol):
     """A game that says itself how its messages become a prompt (renderer.py), whatever `prompts` is."""
 
     @property
-    def style(self) -> str: ...
+    def prompt_style(self) -> str:
+        """chat, lines or flat."""
+        ...
 
 
 @runtime_checkable
@@ -225,7 +227,7 @@ class HasVariants(Protocol):
     """A game that may be played by one of several rule sets, whose name is recorded with each game."""
 
     @property
-    def variant(self) -> str: ...
+    def rule_set(self) -> str: ...
 
 
 @runtime_checkable

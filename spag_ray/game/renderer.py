@@ -79,6 +79,8 @@ class Renderer(TokenFrame):
     `end_ids` are the regular end of a reply. Sampling stops at any of `stop_ids`, so a player cannot open another
     message. `usual_ends`: those of them that models use and that add no text to a reply."""
 
+    _extends = True  # a prompt extends the seat's last one
+
     def __init__(self, game: Game, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
         self.game = game
@@ -91,7 +93,7 @@ class Renderer(TokenFrame):
         assert mover == seat, "it is the other player's turn"
         messages = checked_messages(self.game, seat, texts, scenario)
         own = max((place for place, turn in enumerate(turns) if turn.role is role), default=None)
-        if own is not None and len(messages) > 1:
+        if own is not None and self._extends:
             before = checked_messages(self.game, seat, texts[:own], scenario)
             if messages[:-2] == before and messages[-2]["content"] == texts[own]:
                 return self._continued(self._without_thought(turns[own]), messages[-1]["content"], seat)
@@ -207,8 +209,7 @@ class _Lines(Renderer, LinesFrame):
 class _Flat(Renderer):
     """All messages as one text, after the tokenizer's BOS token if it has one."""
 
-    def _continued(self, turn: Turn, heard: str, seat: int) -> tuple[int, ...]:
-        raise AssertionError("a text of one message is written anew for every turn")
+    _extends = False
 
     def _rendered(self, contents: Sequence[str], seat: int) -> tuple[int, ...]:
         return self.query_ids("\n".join(contents))

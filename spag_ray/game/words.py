@@ -44,7 +44,7 @@ STOP_WORDS = frozenset(
 
 def read_words(path: str | Path) -> list[str]:
     """The words of a file with one word per line; blank lines at the end are ignored. Raises InputError."""
-    words = _read_lines(path, "word", str.casefold)
+    words = read_lines(path, "word", str.casefold)
     for number, word in enumerate(words, start=1):
         if len(word.split()) > 1:
             raise InputError(f"{path}, line {number}: {word!r} is more than one word; write one word a line")
@@ -54,7 +54,7 @@ def read_words(path: str | Path) -> list[str]:
 def read_scenarios(path: str | Path, every: Sequence[str], game: str) -> list[str]:
     """The scenarios of a game in a file with one per line, as `read_words`; `every` are those that there are. Raises
     InputError."""
-    known, scenarios = set(every), _read_lines(path, "scenario", str)
+    known, scenarios = set(every), read_lines(path, "scenario", str)
     for number, scenario in enumerate(scenarios, start=1):
         if scenario not in known:
             raise InputError(
@@ -63,7 +63,7 @@ def read_scenarios(path: str | Path, every: Sequence[str], game: str) -> list[st
     return scenarios
 
 
-def _read_lines(path: str | Path, what: str, folded: Callable[[str], str]) -> list[str]:
+def read_lines(path: str | Path, what: str, folded: Callable[[str], str] = str) -> list[str]:
     """The lines of a file without white space around them. None is blank, and no two are the same when `folded`."""
     remedy = f"one {what} a line"
     try:

@@ -44,7 +44,7 @@ def renderer_of(config: RunConfig, tokenizer: Tokenizer, game: Game | None = Non
 
 def style_of(config: RunConfig, game: Game) -> str:
     """How the game's messages become a prompt: as the game says, or as `prompts` says."""
-    return game.style if isinstance(game, Styled) else config.prompts
+    return game.prompt_style if isinstance(game, Styled) else config.prompts
 
 
 def scenarios_of(config: RunConfig, game: Game) -> tuple[list[str], list[str]]:

@@ -38,7 +38,7 @@ _PACKAGES: set[str] = set()  # the names of packages that were imported from a u
 
 def load_game(name: str) -> Game:
     """The game of this name. Raises ConfigError for an unknown name, a class that cannot be made, and one
-    that is not a game of two seats that take turns."""
+    that is not a game of two seats."""
     game = game_maker(name)()
     check_form(game, name)
     return game

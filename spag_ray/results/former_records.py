@@ -40,14 +40,21 @@ def named_state(state: dict[str, Any], folder: Path) -> dict[str, Any]:
     if isinstance(wins, dict):
         return state
     game = _only_game(folder) or TABOO
-    if words is not None and "words" in words:
-        words = {"games": [[game, 1.0, words["words"]]], **words}
-        del words["words"]
+    if words is not None:
+        words = named_words(words, folder)
     if baselines is not None and not all(isinstance(each, dict) for each in baselines.values()):
         baselines = {game: baselines}
     wins = {game: wins} if wins else {}
     results = [dict(named_row(row, folder)) for row in state.get("results", ())]
     return {**state, "words": words, "baselines": baselines, "role_wins": wins, "results": results}
+
+
+def named_words(words: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
+    """The state of a stream of words (WordStream.state)."""
+    if "games" in words:
+        return words
+    rest = {key: value for key, value in words.items() if key != "words"}
+    return {"games": [[_only_game(folder) or TABOO, 1.0, words["words"]]], **rest}
 
 
 def names_of_seats(found: Mapping[str, Any], game: str) -> Mapping[str, Any]:

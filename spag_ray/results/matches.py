@@ -110,6 +110,8 @@ def read_matches(path: Path) -> list[Match]:
         rows = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(rows, list):
             raise TypeError("it is not a list")
-        return [Match.from_json(named_row(row, path.parent)) for row in rows]
+        beside = path.with_name(f"{path.name}.run")  # of `spag-ray match`, which keeps its configuration there
+        folder = beside if beside.is_dir() else path.parent
+        return [Match.from_json(named_row(row, folder)) for row in rows]
     except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"{path}: no matches can be read from it ({type(error).__name__}: {error})") from error

@@ -64,7 +64,9 @@ def imitated_turns(episode: Episode, learn_from: ImitatedSides, decay: float, cl
     shares: dict[int, float] = {}
     for role in [winner] if learn_from == "winners" else list(Role):
         is_claim = role is winner is Role.DEFENDER
-        walked_in = learn_from == "all" and verdict.end_reason != EndReason.WRONG_GUESS
+        walked_in = learn_from == "all" and (
+            verdict.payoffs is not None or verdict.end_reason is not EndReason.WRONG_GUESS
+        )
         lost = role is winner.other and not walked_in
         left_out = verdict.turn if lost or (is_claim and not claims) else None
         indices = [index for index in episode.turns_of(role) if index != left_out]

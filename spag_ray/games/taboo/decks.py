@@ -14,6 +14,7 @@ import json
 import random
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from spag_ray.config.shipped import find_config
@@ -54,6 +55,16 @@ def easy_cards(cards: Mapping[str, Card], max_difficulty: float) -> Deck:
 
 def _read_deck_file(name: str) -> Deck:
     path = find_config(name, "decks")
+    try:
+        changed = path.stat().st_mtime_ns
+    except OSError:
+        changed = 0
+    return dict(_read_once(path, changed))
+
+
+@lru_cache(maxsize=4)
+def _read_once(path: Path, _: int) -> Deck:
+    """A deck takes a fifth of a second to read, and every new instance of the game asks for it."""
     entries, faults = read_deck(read_text(path))
     if faults:
         fault = faults[0]

@@ -48,7 +48,7 @@ class TabooGame:
         if not 0 <= wording < len(self.template.wordings):
             raise ConfigError(f"wording {wording} was asked for, but the template has {len(self.template.wordings)}")
         self.max_turns = max_turns
-        self.variant = referee
+        self.rule_set = referee
         self._wording = wording
         self._cards: Mapping[str, Card] = {}
         self._habits = EXPERTS_HABITS
@@ -58,7 +58,7 @@ class TabooGame:
         return self.template.claim
 
     @property
-    def style(self) -> str:
+    def prompt_style(self) -> str:
         return self.template.style
 
     @property
@@ -77,8 +77,9 @@ class TabooGame:
         if seat != self.guesser:
             return []
         told = [self.template.wordings[self._wording], self.template.instructions]
-        lines = [line for each in told if each for line in each.attacker.splitlines() if "{target_word}" in line]
-        return [filled(line, scenario, self.max_turns) for line in lines]
+        lines = [line.strip() for each in told if each for line in each.attacker.splitlines()]
+        telling = [line for line in lines if "{target_word}" in line and line != "{target_word}"]
+        return [filled(line, scenario, self.max_turns) for line in telling]
 
     def scenario_of(self, text: str) -> str:
         """One word, in small letters."""
@@ -115,12 +116,12 @@ class TabooGame:
 
     def rule(self, history: History, scenario: str) -> Ruling | None:
         last = len(history) - 1
-        ruling = ruling_on(history[last], last, scenario, self.variant)
+        ruling = ruling_on(history[last], last, scenario, self.rule_set)
         if ruling is not None:
             return ruling
         # The published player stops at any claim of a guess, even if the published referee does not count it as one.
         is_claim = next_role(last) is Role.DEFENDER and "i know the word" in history[last].lower()
-        if len(history) >= 2 * self.max_turns or (self.variant == "published" and is_claim):
+        if len(history) >= 2 * self.max_turns or (self.rule_set == "published" and is_claim):
             return undecided(len(history))
         return None
 

@@ -230,6 +230,12 @@ class Whole:
         ({"hidden": ["red"]}, "hidden is ['red']; it has to be a method"),
         ({"seats": property(lambda self: 1 / 0)}, "its seats cannot be read (ZeroDivisionError: division by zero)"),
         ({"max_turns": 2.5}, "max_turns is 2.5; it is the number of turns of each seat"),
+        ({"prompt_style": "holdem"}, "prompt_style is 'holdem'; it is one of chat, lines, flat"),
+        ({"rule_set": 3}, "rule_set is 3; it is the name of its rules"),
+        (
+            {"thought_marks": ("<", "")},
+            "thought_marks is ('<', ''); give what begins a thought and what ends it, or None",
+        ),
     ],
 )
 def test_a_game_that_arenas_cannot_play_is_refused(attributes: dict[str, Any], said: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from actors.arena import GameTask, Player, Rules, answer, play_game
 from actors.policy import Completion, Request, Sampling, Score
 from actors.pool import EnginePool
+from cluster.run.parts import _probe
 from cluster.serve.person_game import PersonGame
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.episodes.episode import Episode
@@ -18,7 +19,7 @@ from spag_ray.episodes.wire import decode, encode
 from spag_ray.errors import EngineError, InputError
 from spag_ray.game import check
 from spag_ray.game.end_reason import EndReason
-from spag_ray.game.protocol import Game
+from spag_ray.game.protocol import SEATS, Game
 from spag_ray.game.renderer import game_renderer
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.training_data.game_samples import game_samples
@@ -179,3 +180,9 @@ def test_a_person_has_several_turns_in_a_row(loop: Any) -> None:
     with pytest.raises(InputError, match="it is not your turn"):
         game.say("go", player)
     assert [turn.role for turn in game.turns] == [A, A, D]
+
+
+@pytest.mark.parametrize("scenario", ["0", "1"])
+def test_a_probe_of_new_weights_reads_what_the_seat_that_opens_reads(scenario: str) -> None:
+    renderer = game_renderer(Stairs(), tokenizer_of("chatml"), "chat")
+    assert _probe(renderer, scenario).prompt_ids == renderer.prompt((), SEATS[int(scenario)], scenario)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cluster.buffer.buffer_actor import BufferActor
 from cluster.run.checkpoint import Checkpoints
 from cluster.run.role_averages import RoleAverages
 from spag_ray.config.parts import CheckpointConfig
@@ -104,3 +105,18 @@ def test_every_record_of_a_kept_folder_has_the_name(name: str, tmp_path: Path) -
     averages = RoleAverages.saved_in(newest[1], files.config)
     assert list(averages.windows) == ["taboo"]
     assert any(averages.baselines["taboo"].values.values())
+
+
+def test_an_open_stream_of_a_kept_folder_goes_on(loop: Any, tmp_path: Path) -> None:
+    buffer = BufferActor(str(placed("stream", tmp_path) / "episodes"))
+    loop.run(buffer.played("spag-1"))
+    assert loop.run(buffer.stream_counts()).begun > 0
+
+
+def test_matches_of_two_models_have_the_game_of_the_run_that_played_them(tmp_path: Path) -> None:
+    file = tmp_path / "match.json"
+    file.write_text('[{"attacker": "a", "defender": "b", "games": []}]')
+    assert [match.game for match in read_matches(file)] == ["taboo"]
+    (tmp_path / "match.json.run").mkdir()
+    (tmp_path / "match.json.run" / "config.yaml").write_text("game: {name: kuhn}\n")
+    assert [match.game for match in read_matches(file)] == ["kuhn"]
