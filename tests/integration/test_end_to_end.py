@@ -116,7 +116,7 @@ def test_a_run_imitates_plays_learns_syncs_and_says_what_happened(
     syncs = [line for line in metrics if line["kind"] == "sync"]
     assert drawn["sync/num_bytes"] == [(line["version"], np.float32(line["num_bytes"])) for line in syncs]
     played = [line for line in metrics if line["kind"] == "play" and line["stage"].startswith("spag-")]
-    assert drawn["play/tokens/self_play"] == [(line["version"], line["tokens"]) for line in played]
+    assert drawn["play/tokens/self_play/taboo"] == [(line["version"], line["tokens"]) for line in played]
 
     # What the defender could have known is scored in games on held-out words alone, with the weights that played them.
     counted = {line["stage"]: line for line in metrics if line["kind"] == "held_out"}
