@@ -23,8 +23,8 @@ from tests.support.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
-# Rounds with players in turn, and adapters; the others are longer or much the same (streams: test_stream.py).
-QUICK = ("colocated_1gpu", "lora_1gpu")
+# Rounds with players in turn; the others are longer or much the same (streams: test_stream.py, adapters: test_adapters.py).
+QUICK = ("colocated_1gpu",)
 
 
 @pytest.fixture(scope="module")
