@@ -23,7 +23,7 @@ from tests.support.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
-# Rounds with players in turn; the others are longer or much the same (streams: test_stream.py, adapters: test_adapters.py).
+# Rounds with players in turn; the others take longer or are much the same (test_stream.py, test_adapters.py).
 QUICK = ("colocated_1gpu",)
 
 
