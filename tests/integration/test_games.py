@@ -115,7 +115,8 @@ def test_the_game_of_the_documentation_is_trained_from_its_file(
     expert = list(read_log(folder / "episodes" / "expert.log"))
     assert {str(episode.verdict.end_reason) for episode in expert} == {"right bet", "wrong bet"}
     assert not exact_lines(folder)
-    assert json.loads((folder / "game.json").read_text())["seats"] == ["bettor", "bluffer"]
+    names = json.loads((folder / "game.json").read_text())["games"]
+    assert names["number_duel:NumberDuel"]["seats"] == ["bettor", "bluffer"]
     with pytest.raises(InputError, match="is not a solved game"):
         run_exploitability(RunConfig(), str(folder), quiet())
 

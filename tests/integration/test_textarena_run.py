@@ -60,7 +60,8 @@ def test_tic_tac_toe_of_textarena_is_trained_for_two_rounds(tmp_path: Path) -> N
             if episode.verdict.end_reason != "context full":
                 assert verdict_of(game, [turn.text for turn in episode.turns], "0") == episode.verdict
     assert len(read_matches(folder / "matches.json")) > 0
-    assert json.loads((folder / "game.json").read_text())["seats"] == ["first player", "second player"]
+    (names,) = json.loads((folder / "game.json").read_text())["games"].values()
+    assert names["seats"] == ["first player", "second player"]
     make_report(folder, tmp_path / "report.html", quiet())
     assert NAME in (tmp_path / "report.html").read_text()
 
