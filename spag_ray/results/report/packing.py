@@ -16,7 +16,7 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.game.protocol import seat_of
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.game.turn import Turn
-from spag_ray.results.game_names import GameNames, NamesByGame, names_of_all
+from spag_ray.results.game_names import GameNames, NamesByGame, names_of_all, told_apart
 from spag_ray.results.report.tokens import Aligner
 from spag_ray.results.trained_turns import trained_turns
 from spag_ray.stages import Stage, StageKind
@@ -115,7 +115,7 @@ class Packer:
         return {
             "stages": list(self._stages),
             **_said(self._names),
-            "games": [{"name": names.name, **_said(names)} for names in self._games.values()],
+            "games": [{"name": told_apart(self._games, each.name), **_said(each)} for each in self._games.values()],
             "words": list(self._words),
             "players": [self._names.policy(player) for player in self._players],
             "blockGames": BLOCK_GAMES,
