@@ -278,11 +278,13 @@ def seat_to_move(game: object, history: History, scenario: str) -> int:
     >>> seat_to_move(None, ["check"], "KJ")
     1
     """
-    return game.to_move(history, scenario) if isinstance(game, Ordered) else len(history) % 2
+    to_move = getattr(game, "to_move", None)  # isinstance of a protocol takes microseconds, and each turn asks often
+    return len(history) % 2 if to_move is None else int(to_move(history, scenario))
 
 
 def seats_of(game: object, history: History, scenario: str) -> list[int]:
     """[turns] The seat of each turn of `history`."""
-    if not isinstance(game, Ordered):
+    to_move = getattr(game, "to_move", None)
+    if to_move is None:
         return [index % 2 for index in range(len(history))]
-    return [game.to_move(history[:index], scenario) for index in range(len(history))]
+    return [int(to_move(history[:index], scenario)) for index in range(len(history))]
