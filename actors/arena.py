@@ -301,9 +301,10 @@ async def _with_fact_scored(
     turns: list[Turn], task: GameTask, players: Mapping[str, Player], rules: Rules, seats: Seats
 ) -> list[Turn]:
     """The turns, those of the seat that guesses with `word_logprob`. If scoring fails, the game is kept without it."""
-    game, guesser = rules.game, rules.guesser
-    if guesser is None or not isinstance(game, Guessing):
+    game = rules.game
+    if not isinstance(game, Guessing):
         return turns
+    guesser = SEATS[game.guesser]
     player = players[task.player(guesser)]
     places = [place for place, turn in enumerate(turns) if turn.role is guesser]
     if not (places and player.can_score):

@@ -72,7 +72,8 @@ def _key() -> str:
 
 
 class EndpointPolicy:
-    """`game`: its messages are what the server reads. `encode(text) -> token ids` as reply_ids of a renderer."""
+    """`game`: its messages are what the server reads, as other players do in this `style`. `encode(text) -> token ids`
+    as reply_ids of a renderer."""
 
     version = 0
     is_dead = False
@@ -83,6 +84,7 @@ class EndpointPolicy:
         game: Game,
         encode: Callable[[str], Sequence[int]],
         timeout_s: float = 600.0,
+        style: str = "chat",
     ) -> None:
         from openai import AsyncOpenAI
 
@@ -90,6 +92,7 @@ class EndpointPolicy:
         self.name = endpoint.model
         self._endpoint = endpoint
         self._game = game
+        self._style = style
         self._encode = encode
         self._client = AsyncOpenAI(base_url=endpoint.url, api_key=_key(), timeout=timeout_s, max_retries=3)
         self._places = asyncio.Semaphore(MAX_ASKED_AT_ONCE)
@@ -128,7 +131,7 @@ class EndpointPolicy:
         history = [text for _, text in view.history]
         seat = seat_of(view.role)
         messages = [dict(each) for each in checked_messages(self._game, seat, history, view.scenario)]
-        if isinstance(self._game, SpeaksInLines) and getattr(self._game, "prompt_style", "lines") == "lines":
+        if self._style == "lines" and isinstance(self._game, SpeaksInLines):
             messages[-1]["content"] += f"\n{self._game.line_start(seat)}"
         return messages
 

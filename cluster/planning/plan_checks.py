@@ -33,31 +33,34 @@ def check_plan(config: RunConfig) -> list[str]:
         raise ConfigError(fault)
     unread = list(_unread(config))
     for each in config.each_game:
-        if not (_is_here(each.game) and _imports(each)):
+        max_turns = _max_turns(each)
+        if max_turns is None:
             unread.append(_as_given("game.name", each.game.full_name))
-            continue
-        # The prompt file of Taboo may not be on this machine.
-        num_turns = 2 * (each.game.max_turns if each.game.has_prompt_file else game_of(each).max_turns)
-        if fault := room_fault(each, 0, num_turns) or micro_batch_fault(each, 0, num_turns):
+        elif fault := room_fault(each, 0, 2 * max_turns) or micro_batch_fault(each, 0, 2 * max_turns):
             raise ConfigError(fault)
     return unread
 
 
+def _max_turns(config: RunConfig) -> int | None:
+    """Turns of each seat; None if the game cannot be made here: its file, or what it imports, is on the machines of the
+    run alone."""
+    if config.game.has_prompt_file:  # the game is made of that file, which may not be here
+        return config.game.max_turns
+    if not _is_here(config.game):
+        return None
+    try:
+        return game_of(config).max_turns
+    except ConfigError as error:
+        if config.game.is_own and isinstance(error.__cause__, ModuleNotFoundError):
+            return None
+        raise
+
+
 def _is_here(game: GameConfig) -> bool:
-    """Whether a game can be made here: it is shipped or installed, or its file is in this checkout or folder."""
+    """Whether a game is shipped or installed, or its file is in this checkout or folder."""
     if game.full_name.startswith("textarena:"):
         return find_spec("textarena") is not None
     return not game.is_own or game_file(game.name) is not None
-
-
-def _imports(config: RunConfig) -> bool:
-    """Whether what an own game imports is here; the machines of the run may have more."""
-    try:
-        return not config.game.is_own or game_of(config) is not None
-    except ConfigError as error:
-        if isinstance(error.__cause__, ModuleNotFoundError):
-            return False
-        raise
 
 
 def _as_given(key: str, path: str) -> str:

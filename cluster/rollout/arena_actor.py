@@ -162,7 +162,8 @@ class ArenaActor:
             scripted = game.with_cards(seat.cards) if isinstance(game, UsesCards) else game
             pool.join("expert", ScriptedPolicy(scripted, renderer.reply_ids))
         if seat.endpoint is not None:
-            pool.join(seat.endpoint.url, EndpointPolicy(seat.endpoint, game, renderer.reply_ids, self._turn_timeout_s))
+            served = EndpointPolicy(seat.endpoint, game, renderer.reply_ids, self._turn_timeout_s, rules.style)
+            pool.join(seat.endpoint.url, served)
         can_score = seat.cards is None and seat.endpoint is None
         return Player(pool, renderer, seat.sampling, can_score, seat.adapter, seat.policy)
 

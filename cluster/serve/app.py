@@ -79,7 +79,7 @@ def _add_table(app: FastAPI, title: str, table: Table, opponents: Opponents) -> 
             "game": table.names.name,
             "seats": table.names.seats,
             "scenario": table.names.scenario,
-            "guesses": table.explains_itself,
+            "guesses": table.rules.guesser is not None,
             "mayChoose": [table.may_choose(role) for role in SEATS],
             "maxTurns": table.rules.max_turns,
             "claim": table.claim,

@@ -23,7 +23,7 @@ from cluster.serve.opponents import BusyError, Opponents
 from cluster.serve.person_game import Hindsight, PersonGame
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import InputError, SpagError
-from spag_ray.game.protocol import SEATS, TABOO, Guessing, Hides, ReadsScenarios, seat_of
+from spag_ray.game.protocol import SEATS, Guessing, Hides, ReadsScenarios, seat_of
 from spag_ray.game.renderer import checked_messages
 from spag_ray.game.rules import Role
 from spag_ray.results.game_names import GameNames
@@ -45,7 +45,6 @@ class Table:
         self.rules = rules
         self.names = names
         self.claim = rules.game.claim if isinstance(rules.game, Guessing) else ""  # with {word} in it
-        self.explains_itself = rules.name == TABOO  # the page has texts of its own for it
         self._scenarios = scenarios
         self._every = frozenset() if isinstance(rules.game, ReadsScenarios) else frozenset(rules.game.scenarios())
 
@@ -248,8 +247,8 @@ class Visits:
         }
 
     def _reads(self, game: PersonGame) -> str | None:
-        """What the person's seat reads before its turn. The page itself explains Taboo."""
-        if self.table.explains_itself or game.to_move is not game.person:
+        """What the person's seat reads before its turn. The page itself explains a game in which one seat guesses."""
+        if self.table.rules.guesser is not None or game.to_move is not game.person:
             return None
         history = [turn.text for turn in game.turns]
         seat = seat_of(game.person)

@@ -120,16 +120,16 @@ def decode(data: bytes) -> Episode:
                 raise InputError(f"an episode record with prompts of more than {MAX_PROMPT_TOKENS} tokens")
             turns.append(
                 Turn(
-                    _SEATS[_whole(seat)],
-                    _text(text),
-                    prompt_ids,
-                    _unpacked(_IDS, tokens),
-                    _unpacked("d", logprobs),
-                    _text(policy),
-                    _whole(first),
-                    _whole(last),
-                    _text(finish),
-                    None if word_logprob is None else _number(word_logprob),
+                    role=_SEATS[_whole(seat)],
+                    text=_text(text),
+                    prompt_ids=prompt_ids,
+                    token_ids=_unpacked(_IDS, tokens),
+                    logprobs=_unpacked("d", logprobs),
+                    policy=_text(policy),
+                    first_version=_whole(first),
+                    last_version=_whole(last),
+                    finish_reason=_text(finish),
+                    word_logprob=None if word_logprob is None else _number(word_logprob),
                 )
             )
         return Episode(
@@ -186,13 +186,13 @@ def _verdict(record: dict[str, Any]) -> Verdict:
         case other:
             raise InputError(f"an episode of wire version {other!r}; this build reads versions 2 to {WIRE_VERSION}")
     return Verdict(
-        Outcome(outcome),
-        _end_reason(record, end_reason),
-        _whole(length),
-        _text(reason),
-        None if turn_index is None else _whole(turn_index),
-        None if span is None else _span(span),
-        None if payoffs is None else _payoffs(payoffs),
+        outcome=Outcome(outcome),
+        end_reason=_end_reason(record, end_reason),
+        length=_whole(length),
+        reason=_text(reason),
+        turn=None if turn_index is None else _whole(turn_index),
+        span=None if span is None else _span(span),
+        payoffs=None if payoffs is None else _payoffs(payoffs),
     )
 
 

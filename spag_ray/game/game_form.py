@@ -140,13 +140,13 @@ def verdict_of(game: Game, history: History, scenario: str) -> Verdict | None:
         raise InputError(f"{type(game).__name__}.rule: {fault[1]} ({where}); mend the game (docs/games.md)")
     is_tie = found.outcome is Outcome.TIED
     return Verdict(
-        found.outcome,
-        found.end_reason,
-        len(history),
-        found.reason,
-        None if is_tie else len(history) - 1,
-        None if is_tie else found.span or (0, len(history[-1])),
-        found.payoffs,
+        outcome=found.outcome,
+        end_reason=found.end_reason,
+        length=len(history),
+        reason=found.reason,
+        turn=None if is_tie else len(history) - 1,
+        span=None if is_tie else found.span or (0, len(history[-1])),
+        payoffs=found.payoffs,
     )
 
 

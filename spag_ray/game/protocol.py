@@ -35,8 +35,7 @@ TABOO = "taboo"  # the name of Adversarial Taboo in a configuration
 class Ruling:
     """The last turn ended the game. `reason` says it in words, `end_reason` is a short value to count. `span`:
     the characters [start, end) of that turn that decided. `payoffs` of seats 0 and 1, from -2 to 2; None for a seat
-    that is not trained on this end. A game always gives payoffs, unless it is
-    paid by how it ended (PaidByEnd)."""
+    that is not trained on this end. A game always gives payoffs, unless it is paid by how it ended (PaidByEnd)."""
 
     outcome: Outcome
     end_reason: EndReason | str

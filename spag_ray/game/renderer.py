@@ -74,12 +74,11 @@ def checked_messages(game: Game, seat: int, history: Sequence[str], scenario: st
 
 
 class Renderer(TokenFrame):
-    """A pure function of the turns so far. Comes before the style's frame among the bases.
+    """A pure function of the turns so far. This is the style `flat`: all messages as one text, after the tokenizer's
+    BOS token if it has one. Other styles have it before their frame among the bases.
 
     `end_ids` are the regular end of a reply. Sampling stops at any of `stop_ids`, so a player cannot open another
     message. `usual_ends`: those of them that models use and that add no text to a reply."""
-
-    _extends = True  # a prompt extends the seat's last one
 
     def __init__(self, game: Game, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
@@ -93,20 +92,23 @@ class Renderer(TokenFrame):
         assert mover == seat, "it is the other player's turn"
         messages = checked_messages(self.game, seat, texts, scenario)
         own = max((place for place, turn in enumerate(turns) if turn.role is role), default=None)
-        if own is not None and self._extends:
+        if own is not None and len(messages) > 1:
             before = checked_messages(self.game, seat, texts[:own], scenario)
             if messages[:-2] == before and messages[-2]["content"] == texts[own]:
-                return self._continued(self._without_thought(turns[own]), messages[-1]["content"], seat)
+                longer = self._continued(self._without_thought(turns[own]), messages[-1]["content"], seat)
+                if longer is not None:
+                    return longer
         return self._rendered([each["content"] for each in messages], seat)
 
     def _heard(self, text: str) -> str:
         return text
 
-    def _continued(self, turn: Turn, heard: str, seat: int) -> tuple[int, ...]:
-        raise NotImplementedError
+    def _continued(self, turn: Turn, heard: str, seat: int) -> tuple[int, ...] | None:
+        """The prompt that extends that of the seat's last turn; None in a style in which none does."""
+        return None
 
     def _rendered(self, contents: Sequence[str], seat: int) -> tuple[int, ...]:
-        raise NotImplementedError
+        return self.query_ids("\n".join(contents))
 
     def claim(self, fact: str) -> Claim:
         """The claim that names this fact, in pieces. Raises ModelError if the pieces' tokens differ from those of the
@@ -206,13 +208,4 @@ class _Lines(Renderer, LinesFrame):
         return self._begin + self._plain("\n".join(self._written([each["content"] for each in messages], seat)))
 
 
-class _Flat(Renderer):
-    """All messages as one text, after the tokenizer's BOS token if it has one."""
-
-    _extends = False
-
-    def _rendered(self, contents: Sequence[str], seat: int) -> tuple[int, ...]:
-        return self.query_ids("\n".join(contents))
-
-
-_STYLES: Mapping[str, type[Renderer]] = {"chat": _Chat, "lines": _Lines, "flat": _Flat}
+_STYLES: Mapping[str, type[Renderer]] = {"chat": _Chat, "lines": _Lines, "flat": Renderer}

@@ -40,7 +40,17 @@ def episode_from_game(game: Mapping[str, Any], number: int, stage: str, renderer
                 "file",
             )
         )
-    return Episode(f"{stage}/{number:06d}", number, stage, word, max_turns, rules, 1.0, tuple(turns), verdict)
+    return Episode(
+        episode_id=f"{stage}/{number:06d}",
+        number=number,
+        stage=stage,
+        scenario=word,
+        max_turns=max_turns,
+        rules=rules,
+        temperature=1.0,
+        turns=tuple(turns),
+        verdict=verdict,
+    )
 
 
 def sft_samples(rows: Sequence[Mapping[str, Any]], renderer: Renderer) -> list[Sample]:

@@ -7,11 +7,10 @@ game.rule(["It purrs.", "A cat!"], "cat").outcome                              t
 from __future__ import annotations
 
 import copy
-import functools
 import random
 from collections.abc import Mapping, Sequence
 
-from spag_ray.errors import ConfigError, InputError
+from spag_ray.errors import InputError
 from spag_ray.game.protocol import SEATS, History, Message, Ruling
 from spag_ray.game.renderer import Renderer, game_renderer
 from spag_ray.game.rules import Role, next_role
@@ -27,9 +26,8 @@ MAX_WORD = 40  # characters of a word that a person chooses
 
 
 class TabooGame:
-    """`template`: the prompt file; `referee`: strict or published; `wording`: which of the template's. Raises
-    ConfigError for a wording that is not there. Its own scenarios are the words of the shipped deck; a run takes those
-    that `words` of its configuration names."""
+    """`template`: the prompt file; `referee`: strict or published. Its own scenarios are the words of the shipped deck;
+    a run takes those that `words` of its configuration names."""
 
     seats = ("attacker", "defender")
     is_exhaustive = False
@@ -37,21 +35,11 @@ class TabooGame:
     paid_by_end = True
     claims_from = CLAIMS
 
-    def __init__(
-        self,
-        template: PromptTemplate | None = None,
-        max_turns: int = 5,
-        referee: str = "strict",
-        wording: int = 0,
-    ) -> None:
+    def __init__(self, template: PromptTemplate | None = None, max_turns: int = 5, referee: str = "strict") -> None:
         self.template = load_template("chat") if template is None else template
-        if not 0 <= wording < len(self.template.wordings):
-            raise ConfigError(f"wording {wording} was asked for, but the template has {len(self.template.wordings)}")
         self.max_turns = max_turns
         self.rule_set = referee
-        self._wording = wording
-        self._cards: Mapping[str, Card] = {}
-        self._habits = EXPERTS_HABITS
+        self._expert = Expert({}, self.claim)
 
     @property
     def claim(self) -> str:
@@ -76,7 +64,7 @@ class TabooGame:
         """What tells the attacker the word; the word alone may stand in the rules by chance."""
         if seat != self.guesser:
             return []
-        told = [self.template.wordings[self._wording], self.template.instructions]
+        told = [self.template.wordings[0], self.template.instructions]
         lines = [line.strip() for each in told if each for line in each.attacker.splitlines()]
         telling = [line for line in lines if "{target_word}" in line and line != "{target_word}"]
         return [filled(line, scenario, self.max_turns) for line in telling]
@@ -94,10 +82,10 @@ class TabooGame:
         template, role = self.template, SEATS[seat]
         if template.style == "flat":
             said = [(next_role(place), text) for place, text in enumerate(history)]
-            text = flat_text(template, said, role, scenario, self.max_turns, self._wording)
+            text = flat_text(template, said, role, scenario, self.max_turns)
             return [{"role": "user", "content": text}]
         texts = list(history)
-        rules = template.rules(role, scenario, self.max_turns, self._wording)
+        rules = template.rules(role, scenario, self.max_turns)
         if template.style == "lines":
             texts = [
                 text if place % 2 == seat else template.spoken_line(next_role(place), text)
@@ -128,13 +116,8 @@ class TabooGame:
     def with_cards(self, cards: Mapping[str, Card], habits: Habits = EXPERTS_HABITS) -> TabooGame:
         """The game whose scripted seats are an expert with these cards."""
         game = copy.copy(self)
-        game._cards, game._habits = cards, habits
-        vars(game).pop("_expert", None)
+        game._expert = Expert(cards, self.claim, habits)
         return game
-
-    @functools.cached_property
-    def _expert(self) -> Expert:
-        return Expert(self._cards, self.claim, self._habits)
 
     def scripted(self, seat: int, history: History, scenario: str, rng: random.Random) -> str:
         if seat == self.guesser:
@@ -142,9 +125,9 @@ class TabooGame:
         return self._expert.attack(history, scenario, rng)
 
 
-def taboo_renderer(template: PromptTemplate, tokenizer: Tokenizer, max_turns: int, wording: int = 0) -> Renderer:
+def taboo_renderer(template: PromptTemplate, tokenizer: Tokenizer, max_turns: int) -> Renderer:
     """The renderer of a prompt file."""
-    return game_renderer(TabooGame(template, max_turns, wording=wording), tokenizer, template.style)
+    return game_renderer(TabooGame(template, max_turns), tokenizer, template.style)
 
 
 def query_text(
@@ -161,10 +144,9 @@ def flat_text(
     role: Role,
     target_word: str,
     max_turns: int,
-    wording: int = 0,
 ) -> str:
     """The layout `flat`: rules, dialogue and instruction."""
-    pieces = [template.rules(role, target_word, max_turns, wording) + template.separator]
+    pieces = [template.rules(role, target_word, max_turns) + template.separator]
     if said:
         pieces.append(template.history_title)
         for speaker, text in said:

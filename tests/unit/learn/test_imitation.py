@@ -99,6 +99,8 @@ def test_of_all_every_turn_of_another_game_than_taboo_is_imitated() -> None:
     played = replace(found, verdict=replace(found.verdict, end_reason="call", payoffs=(2.0, -2.0)))
     assert set(imitated_turns(played, "all", 0.8)) == {0, 1, 2, 3}
     assert set(imitated_turns(played, "both", 0.8)) == {0, 1, 2}
+    guessed = replace(played, verdict=replace(played.verdict, end_reason="wrong guess"))
+    assert set(imitated_turns(guessed, "all", 0.8)) == {0, 1, 2, 3}, "a reason of Taboo's by chance"
 
 
 def test_a_turn_without_a_token_is_left_out() -> None:

@@ -25,7 +25,7 @@ from spag_ray.game.end_reason import EndReason
 from spag_ray.game.renderer import game_renderer
 from spag_ray.game.rules import Outcome, Role, end_of
 from spag_ray.games.kuhn import KuhnPoker
-from spag_ray.games.taboo.game import taboo_renderer
+from spag_ray.games.taboo.game import TabooGame, taboo_renderer
 from spag_ray.games.taboo.prompt_file import load_template
 from tests.support.loop import collect, play_games
 from tests.support.taboo import taboo_rules
@@ -277,3 +277,21 @@ def test_an_endpoint_reads_the_messages_of_the_game_that_is_played(loop: Any, se
     server.says("call")
     loop.run(asked())
     assert server.asked == game.messages(0, ["check", "bet"], "KJ")
+
+
+@pytest.mark.parametrize(("style", "end"), [("lines", "\nHint:"), ("chat", "From where?")])
+def test_an_endpoint_is_told_whose_line_it_writes_where_a_game_is_lines(
+    style: str, end: str, loop: Any, server: Server, tokenizer: Any
+) -> None:
+    game = TabooGame(load_template(style), 3)
+    renderer = game_renderer(game, tokenizer, style)
+
+    async def asked() -> None:
+        far = EndpointPolicy(server.endpoint, game, renderer.reply_ids, style=style)
+        player, rules = seat(far, renderer), Rules(game, "taboo", style)
+        await answer(GameTask(0, "river", "m"), ["It flows.", "From where?"], Role.ATTACKER, player, rules)
+        await far.close()
+
+    server.says("a lake")
+    loop.run(asked())
+    assert server.asked[-1]["content"].endswith(end)

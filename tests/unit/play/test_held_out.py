@@ -23,7 +23,7 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.game.game_form import out_of_room
 from spag_ray.game.rules import Outcome, next_role
 from spag_ray.game.words import Scenario
-from spag_ray.results.matches import others, read_matches
+from spag_ray.results.matches import Match, others, read_matches
 from spag_ray.stages import Stage
 from tests.support.episodes import game
 
@@ -109,3 +109,13 @@ def test_arenas_get_equal_parts_of_every_game() -> None:
     assert [task.number for task in second] == [2, 3, 6, 7]
     alone = [GameTask(number, "w", "s") for number in range(5)]
     assert dealt(alone, 2) == [alone[::2], alone[1::2]]
+
+
+def test_a_match_of_another_game_is_not_taken_for_one_that_was_played() -> None:
+    config = parse_config({"game": {"name": "kuhn"}, "prompts": "lines"})
+    matches = HeldOutMatches(SimpleNamespace(config=config), Any, {"kuhn": ["KJ"]})  # type: ignore[arg-type]
+    stage = Stage.evaluation("spag-1")
+    matches.results = [Match(*stage.seats, (), "taboo")]
+    assert matches.of(stage) == []
+    matches.results.append(Match(*stage.seats, (), "kuhn"))
+    assert [match.game for match in matches.of(stage)] == ["kuhn"]

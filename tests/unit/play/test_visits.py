@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from actors.arena import Rules
 from actors.models import load_tokenizer
 from cluster.serve import client_limits, visits
 from cluster.serve.kept_games import keeping
@@ -23,6 +24,9 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import read_log
 from spag_ray.errors import ConfigError, EngineError, EngineGoneError, ModelError, RunFolderError, SpagError
 from spag_ray.game.rules import Role
+from spag_ray.games.kuhn import KuhnPoker
+from spag_ray.games.taboo.game import TabooGame
+from spag_ray.results.game_names import plain_names
 from tests.support.runs import tiny_run
 from tests.support.served import HERE, TOKEN, Server, begun, refused, settled, step
 
@@ -411,3 +415,18 @@ def test_the_stages_of_a_run_are_its_models_and_its_base(tiny_model: Path, tmp_p
     assert "base" not in opponents_of_run(tmp_path, RunConfig(model="/nowhere"))
     with pytest.raises(ConfigError, match="no stage's model"):
         opponents_of_run(tmp_path / "models", RunConfig(model="/nowhere"))
+
+
+class Open(KuhnPoker):
+    """Says nothing about what is hidden."""
+
+    hidden: Any = None
+
+
+@pytest.mark.parametrize(
+    ("game", "sees"), [(TabooGame(), (True, False)), (KuhnPoker(), (False, False)), (Open(), (False, False))]
+)
+def test_a_drawn_scenario_is_shown_to_a_seat_from_which_the_game_hides_nothing(game: Any, sees: Any) -> None:
+    table = visits.Table(Rules(game, "own"), plain_names("own"), game.scenarios()[:1])
+    scenario = table.given()
+    assert tuple(table.may_see(scenario, role) for role in Role) == sees

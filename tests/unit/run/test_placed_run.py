@@ -23,6 +23,7 @@ from cluster.launch.placed_run import training_words, words_of_file
 from cluster.runtime.run_folder import check_can_be_made, note_stop
 from spag_ray.config.loading import parse_config
 from spag_ray.errors import ConfigError, InputError, RunFolderError
+from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.games.taboo.decks import load_deck
 from spag_ray.host.folder_lease import FolderLease, Heartbeat, held
 from spag_ray.results.report.files import read_files
@@ -163,6 +164,20 @@ class TestWordsOfAFile:
         with pytest.raises(InputError) as caught:
             words_of_file(duel, path)
         assert str(caught.value).endswith(said.format(name=duel.game.name))
+
+    def test_a_game_with_more_scenarios_than_it_lists_reads_each_line_itself(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Reads(KuhnPoker):
+            def scenario_of(self, text: str) -> str:
+                return text.replace(" ", "")
+
+        monkeypatch.setattr("cluster.launch.placed_run.game_of", lambda config: Reads())
+        path = tmp_path / "scenarios.txt"
+        path.write_text("K J\nQ J\n")
+        assert words_of_file(parse_config({"game": {"name": "kuhn"}, "prompts": "lines"}), path) == {
+            "kuhn": ["KJ", "QJ"]
+        }
 
     def test_taboo_reads_words_as_before(self, tmp_path: Path) -> None:
         path = tmp_path / "words.txt"
