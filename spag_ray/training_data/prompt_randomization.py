@@ -14,15 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from spag_ray.config.faults import first_fault
-from spag_ray.config.shipped import find_config
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ConfigError
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
-from spag_ray.plain_yaml import parse_yaml
+from spag_ray.games.taboo.prompt_file import read_prompts
 from spag_ray.tokens import Tokenizer, published_ids
 
 Piece = Literal["{rules}", "{dialogue}", "{task}"]
@@ -70,14 +68,7 @@ class VariedPrompts(BaseModel):
 
 def load_varied(name: str) -> VariedPrompts:
     """The shipped file (`varied`) or one of the user's own. Raises ConfigError naming the file and the fault."""
-    path = find_config(name, "prompts")
-    try:
-        prompts = VariedPrompts.model_validate(parse_yaml(path.read_text(encoding="utf-8"), str(path)))
-    except ValidationError as error:
-        key, fault = first_fault(error, VariedPrompts)
-        raise ConfigError(f"{path}: not a file of varied prompts: {key + ': ' if key else ''}{fault}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not a file of varied prompts: byte {error.start} is not UTF-8") from error
+    path, prompts = read_prompts(name, VariedPrompts, "a file of varied prompts")
     if set(prompts.tasks) != set(Role) or any(set(names) != set(Role) for names in prompts.names):
         raise ConfigError(f"{path}: tasks and every pair of names need an attacker and a defender")
     if "{target_word}" not in prompts.tasks[Role.ATTACKER]:

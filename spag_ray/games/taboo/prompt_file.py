@@ -7,7 +7,8 @@ template.rules(Role.ATTACKER, "river", max_turns=4)
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from pathlib import Path
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -72,19 +73,28 @@ class PromptTemplate(BaseModel):
         return filled(getattr(self.instructions, role), target_word if role is Role.ATTACKER else None, max_turns)
 
 
+_File = TypeVar("_File", bound=BaseModel)
+
+
+def read_prompts(name: str, kind: type[_File], what: str) -> tuple[Path, _File]:
+    """The path and the content of a file of prompts, shipped or the user's own. Raises ConfigError, which names the file
+    and the fault, for one that is not `what`."""
+    path = find_config(name, "prompts")
+    try:
+        return path, kind.model_validate(parse_yaml(path.read_text(encoding="utf-8"), str(path)))
+    except ValidationError as error:
+        key, fault = first_fault(error, kind)
+        raise ConfigError(f"{path}: not {what}: {key + ': ' if key else ''}{fault}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not {what}: byte {error.start} is not UTF-8") from error
+
+
 def load_template(name: str) -> PromptTemplate:
     """A shipped template (`chat`, `flat`) or a file of the user's own.
 
     Raises ConfigError naming the file when it cannot be read or a field is wrong.
     """
-    path = find_config(name, "prompts")
-    try:
-        template = PromptTemplate.model_validate(parse_yaml(path.read_text(encoding="utf-8"), str(path)))
-    except ValidationError as error:
-        key, fault = first_fault(error, PromptTemplate)
-        raise ConfigError(f"{path}: not a prompt template: {key + ': ' if key else ''}{fault}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not a prompt template: byte {error.start} is not UTF-8") from error
+    path, template = read_prompts(name, PromptTemplate, "a prompt template")
     for index, wording in enumerate(template.wordings):
         in_rules = "{target_word}" in wording.attacker
         if not in_rules and "{target_word}" not in getattr(template.instructions, "attacker", ""):

@@ -1,4 +1,4 @@
-"""A misspelt name is answered with the nearest one, wherever a name is looked up; a plan without files does so, too."""
+"""Unknown names suggest the closest match, wherever a name is looked up; a plan without files does so, too."""
 
 from __future__ import annotations
 
