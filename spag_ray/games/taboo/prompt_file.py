@@ -77,8 +77,8 @@ _File = TypeVar("_File", bound=BaseModel)
 
 
 def read_prompts(name: str, kind: type[_File], what: str) -> tuple[Path, _File]:
-    """The path and the content of a file of prompts, shipped or the user's own. Raises ConfigError, which names the file
-    and the fault, for one that is not `what`."""
+    """The path and the content of a file of prompts, shipped or the user's own. Raises ConfigError for one that is not
+    `what`, naming the file and the fault."""
     path = find_config(name, "prompts")
     try:
         return path, kind.model_validate(parse_yaml(path.read_text(encoding="utf-8"), str(path)))
