@@ -25,6 +25,9 @@ from spag_ray.game.turn import Turn, one_line, without_thought
 from spag_ray.tokens import Tokenizer, holds_a_mark
 
 
+_NAMES = ["user", "assistant"]
+
+
 @dataclass(frozen=True)
 class Claim:
     """A claim of a hidden fact, to be scored or trained on: it begins with `opening_ids`; `word_ids` are the fact and
@@ -59,17 +62,19 @@ def checked_messages(game: Game, seat: int, history: Sequence[str], scenario: st
     """The game's messages for a seat. Raises InputError unless they begin and end with the user's and alternate, and
     those of the assistant are the seat's own turns."""
     messages = list(game.messages(seat, history, scenario))
-    name = f"{type(game).__name__}.messages(seat={seat}, history of {len(history)} turns, {scenario!r})"
-    expected = ["user", "assistant"] * len(messages)
-    if len(messages) % 2 == 0 or [each.get("role") for each in messages] != expected[: len(messages)]:
-        raise InputError(f"{name}: messages must be of user, assistant, user, ..., and end with one of the user")
-    if not all(isinstance(each.get("content"), str) for each in messages):
-        raise InputError(f"{name}: every message needs a text as its content")
-    said = [each["content"] for each in messages[1::2]]
-    movers = seats_of(game, history, scenario)
-    own = [text for text, mover in zip(history, movers, strict=True) if mover == seat]
-    if said != own[len(own) - len(said) :]:
-        raise InputError(f"{name}: the assistant's messages must be the seat's own turns, the last ones, in order")
+    contents = [each.get("content") for each in messages]
+    said = contents[1::2]
+    own = [text for text, mover in zip(history, seats_of(game, history, scenario), strict=True) if mover == seat]
+    fault = None
+    if len(messages) % 2 == 0 or [each.get("role") for each in messages] != _NAMES * len(said) + _NAMES[:1]:
+        fault = "messages must be of user, assistant, user, ..., and end with one of the user"
+    elif not all(isinstance(content, str) for content in contents):
+        fault = "every message needs a text as its content"
+    elif said != own[len(own) - len(said) :]:
+        fault = "the assistant's messages must be the seat's own turns, the last ones, in order"
+    if fault is not None:
+        call = f"messages(seat={seat}, history of {len(history)} turns, {scenario!r})"
+        raise InputError(f"{type(game).__name__}.{call}: {fault}")
     return messages
 
 
@@ -88,13 +93,12 @@ class Renderer(TokenFrame):
     def prompt(self, turns: Sequence[Turn], role: Role, scenario: str) -> tuple[int, ...]:
         """What a seat reads before its next turn."""
         seat, texts = seat_of(role), [self._heard(turn.text) for turn in turns]
-        mover = seat_to_move(self.game, [turn.text for turn in turns], scenario)
-        assert mover == seat, "it is the other player's turn"
+        assert seat_to_move(self.game, texts, scenario) == seat, "it is the other player's turn"
         messages = checked_messages(self.game, seat, texts, scenario)
         own = max((place for place, turn in enumerate(turns) if turn.role is role), default=None)
         if own is not None and len(messages) > 1:
-            before = checked_messages(self.game, seat, texts[:own], scenario)
-            if messages[:-2] == before and messages[-2]["content"] == texts[own]:
+            before = self.game.messages(seat, texts[:own], scenario)
+            if messages[:-2] == list(before) and messages[-2]["content"] == texts[own]:
                 longer = self._continued(self._without_thought(turns[own]), messages[-1]["content"], seat)
                 if longer is not None:
                     return longer

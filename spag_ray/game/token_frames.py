@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import groupby
 
 from cachetools import LRUCache
 
@@ -144,6 +143,7 @@ class ChatFrame(TokenFrame):
         self.end_ids = tuple(dict.fromkeys((end, *self.end_ids)))
         self._framing_ids |= {end}
         self._begins_anew = begins_anew_after_a_mark(tokenizer)
+        self._around_heard = self._glue_around_heard()
         self._check_whole()
 
     def reply_ids(self, text: str) -> tuple[int, ...]:
@@ -151,8 +151,9 @@ class ChatFrame(TokenFrame):
 
     def after(self, turn: Turn, heard: str) -> tuple[int, ...]:
         """The prompt and the reply of a turn and the other side's message, up to where the next reply begins."""
-        closed = (*self._own(turn), self.end_ids[0])
-        return closed + self._joined(*self._to_user, heard, *self._to_reply, begins=self._begins_anew)
+        before, opening, closing, behind = self._around_heard
+        text_ids = self._plain(opening + heard + closing, not self._begins_anew)
+        return (*self._own(turn), self.end_ids[0], *before, *text_ids, *behind)
 
     def query_ids(self, query: str) -> tuple[int, ...]:
         return self._joined(*self._opening, query, *self._to_reply)
@@ -173,12 +174,26 @@ class ChatFrame(TokenFrame):
 
     def _joined(self, *parts: str | int, begins: bool = True) -> tuple[int, ...]:
         """Text and marks. Neighbouring texts are one. `begins`: as at the beginning of a text."""
-        ids: tuple[int, ...] = ()
-        for is_text, group in groupby(parts, key=lambda part: isinstance(part, str)):
-            same = list(group)
-            ids += self._plain("".join(map(str, same)), not begins) if is_text else tuple(map(int, same))
-            begins = self._begins_anew
-        return ids
+        ids: list[int] = []
+        text = ""
+        for part in parts:
+            if isinstance(part, str):
+                text += part
+                continue
+            ids += self._plain(text, not begins) if text else ()
+            ids.append(part)
+            begins, text = self._begins_anew, ""
+        ids += self._plain(text, not begins) if text else ()
+        return tuple(ids)
+
+    def _glue_around_heard(self) -> tuple[tuple[int, ...], str, str, tuple[int, ...]]:
+        """(ids, text before a message, text after it, ids) between a reply and where the next one begins: the texts
+        are tokenised with the message, the rest never changes."""
+        last = max((place for place, part in enumerate(self._to_user) if isinstance(part, int)), default=-1) + 1
+        first = next((place for place, part in enumerate(self._to_reply) if isinstance(part, int)), len(self._to_reply))
+        texts = "".join(map(str, self._to_user[last:])), "".join(map(str, self._to_reply[:first]))
+        before = self._joined(*self._to_user[:last], begins=self._begins_anew)
+        return before, *texts, self._joined(*self._to_reply[first:])
 
     def _check_whole(self) -> None:
         if any(holds_a_mark(self.tokenizer, text) for text in _SAMPLES):  # the pieces split it, the whole does not

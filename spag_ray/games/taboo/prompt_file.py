@@ -7,6 +7,7 @@ template.rules(Role.ATTACKER, "river", max_turns=4)
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -147,6 +148,7 @@ def check_guesses(prompts: str, words: Iterable[str], rules: str) -> None:
             )
 
 
+@lru_cache(maxsize=1024)  # of a whole page of rules, at each turn of a game
 def filled(text: str, target_word: str | None, max_turns: int) -> str:
     """A text of a prompt file with these values in place of its braces."""
     text = text.replace("{max_turns}", str(max_turns))
