@@ -21,7 +21,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 
 import ray
@@ -155,11 +155,7 @@ class RemotePolicy:
         """Send what is unsent; returns the answers."""
         unsent, self._unsent = self._unsent, []
         cancelled, self._cancelled = self._cancelled, []
-        requests = [
-            pack_request(replace(turn.request, request_id=turn.sent_as))
-            for turn in unsent
-            if turn.sent_as in self._pending
-        ]
+        requests = [pack_request(turn.request, turn.sent_as) for turn in unsent if turn.sent_as in self._pending]
         self._num_held += 1
         try:
             return await self._handle.exchange.remote(self._client, requests, cancelled, self._pace.gather_s)

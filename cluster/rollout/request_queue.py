@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 
 from actors.policy import Completion, Policy, Request, Sampling, Score
@@ -24,8 +24,9 @@ HOLD_S = 10.0  # an exchange returns after this, even with no answers; so a call
 SILENT_S = 120.0  # a client that awaits a turn exchanges every HOLD_S: one that has not for so long is dead
 
 
-def pack_request(request: Request) -> Packed:
-    """The part of a request that an engine needs; not `view`, which is for players in the arena's own process."""
+def pack_request(request: Request, sent_as: str) -> Packed:
+    """The part of a request that an engine needs, under this id; not `view`, which is for players in the arena's own
+    process."""
     sampling = request.sampling
     fields = (
         sampling.temperature,
@@ -35,17 +36,18 @@ def pack_request(request: Request) -> Packed:
         sampling.seed,
         sampling.stop_token_ids,
     )
-    return request.request_id, request.prompt_ids, fields, request.adapter
+    return sent_as, request.prompt_ids, fields, request.adapter
 
 
-def unpack_request(packed: Packed) -> Request:
-    request_id, prompt_ids, sampling, adapter = packed
+def unpack_request(packed: Packed, request_id: str, adapter: str | None) -> Request:
+    """The request as the policy is asked: under another id, and with the adapter that now has the player's weights."""
+    _, prompt_ids, sampling, _ = packed
     return Request(request_id, prompt_ids, Sampling(*sampling), adapter=adapter)
 
 
-def pack_completion(completion: Completion) -> Packed:
+def pack_completion(completion: Completion, request_id: str) -> Packed:
     return (
-        completion.request_id,
+        request_id,
         completion.token_ids,
         completion.logprobs,
         completion.first_version,
@@ -105,9 +107,9 @@ class RequestQueue:
         if requests and not self.num_pending:
             self.touch()
         for packed in requests:
-            request = unpack_request(packed)
-            assert request.request_id not in asker.tasks, f"{request.request_id} is asked for twice at once"
-            asker.tasks[request.request_id] = asyncio.create_task(self._answer(asker, request))
+            request_id = packed[0]
+            assert request_id not in asker.tasks, f"{request_id} is asked for twice at once"
+            asker.tasks[request_id] = asyncio.create_task(self._answer(asker, packed))
         before = asker.held
         held = asker.held = _Held(gather_s)
         if before is not None:
@@ -158,18 +160,19 @@ class RequestQueue:
         if self._policy.is_dead:
             os._exit(1)
 
-    async def _answer(self, asker: _Client, request: Request) -> None:
+    async def _answer(self, asker: _Client, packed: Packed) -> None:
         """The task of a request. Whoever cancels it has taken it off the list."""
-        alone = replace(request, request_id=f"{request.request_id}@{next(self._serials)}")
+        request_id, *_, player = packed
         answer: Packed
         try:
-            async with self._turns.of(request.adapter) as adapter:
-                (completion,) = await self._policy.generate([replace(alone, adapter=adapter)])
-            answer = pack_completion(replace(completion, request_id=request.request_id))
+            async with self._turns.of(player) as adapter:
+                alone = unpack_request(packed, f"{request_id}@{next(self._serials)}", adapter)
+                (completion,) = await self._policy.generate([alone])
+            answer = pack_completion(completion, request_id)
         except Exception as error:  # goes to the arena that asked, which raises it
-            answer = (request.request_id, f"{type(error).__name__}: {error}")
+            answer = (request_id, f"{type(error).__name__}: {error}")
             self._end_if_dead()
-        del asker.tasks[request.request_id]
+        del asker.tasks[request_id]
         self.touch()
         asker.finished.append(answer)
         if asker.held is not None:

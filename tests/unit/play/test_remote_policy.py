@@ -99,7 +99,7 @@ def test_a_request_that_is_given_up_is_cancelled_at_the_engine_and_its_late_answ
 def test_a_request_travels_with_all_that_an_engine_needs() -> None:
     for adapter in (None, "past-3"):
         request = Request("a", (1, 2), Sampling(0.7, 9, 40, 0.9, 123, (2, 5)), adapter=adapter)
-        assert unpack_request(pack_request(request)) == request
+        assert unpack_request(pack_request(request, "sent"), request.request_id, request.adapter) == request
 
 
 def test_a_request_that_fails_fails_alone(loop: Any) -> None:
@@ -223,7 +223,7 @@ def test_an_answer_of_a_call_whose_reply_was_lost_does_not_hold_up_later_ones(lo
     async def scenario() -> None:
         policy = Held()
         queue = RequestQueue(cast(Any, policy))
-        lost = asyncio.create_task(queue.exchange("client", [pack_request(ask("a"))], [], 0.0))
+        lost = asyncio.create_task(queue.exchange("client", [pack_request(ask("a"), "a")], [], 0.0))
         await asyncio.sleep(0.01)
         lost.cancel()
         policy.answer("a")

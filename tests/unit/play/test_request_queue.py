@@ -47,7 +47,7 @@ class Errors:
 
 
 def asked(queue: RequestQueue, client: str, *names: str, cancelled: Sequence[str] = ()) -> asyncio.Task[list[Any]]:
-    packed = [pack_request(ask(name)) for name in names]
+    packed = [pack_request(ask(name), name) for name in names]
     return asyncio.create_task(queue.exchange(client, packed, list(cancelled), 0.0))
 
 

@@ -61,7 +61,7 @@ class Engine:
 
     async def ask(self, player: str | None, name: str = "turn") -> Any:
         """The answer's tokens, or the text of an error."""
-        packed = pack_request(Request(name, (1,), Sampling(), adapter=player))
+        packed = pack_request(Request(name, (1,), Sampling(), adapter=player), name)
         ((_, answer, *_),) = await self.queue.exchange(f"{name} {player}", [packed], [], 0.0)
         return answer
 
@@ -185,7 +185,7 @@ def test_a_real_engine_answers_as_each_player_alone_would(tiny_model: Path, othe
         await turns.hold({None: (str(tiny_model), 2), "base": (str(other_tiny_model), 0)})
 
         async def ask(player: str | None, index: int) -> None:
-            packed = pack_request(Request(f"{index}", prompt, Sampling(0.0, 6), adapter=player))
+            packed = pack_request(Request("", prompt, Sampling(0.0, 6), adapter=player), f"{index}")
             ((_, tokens, _, first, last, _),) = await queue.exchange(f"client-{index}", [packed], [], 0.0)
             assert tokens == alone[player == "base"]
             assert first == last == (0 if player else 2)
