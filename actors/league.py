@@ -85,7 +85,7 @@ class League:
     matrix: WinMatrix = field(default_factory=WinMatrix)
     draws: int = 0
     newest: int | None = None
-    offset: int | None = 0  # of versions; None in a checkpoint of a former release, whose versions were the numbers
+    offset: int = 0  # of versions
     numbers: list[tuple[int, int]] = field(default_factory=list)
 
     @property
@@ -102,8 +102,6 @@ class League:
     def reached(self, num_trained: int, number: int) -> bool:
         """Training has made its version `num_trained`, which is published as `number`. Returns False if the league had
         it before: a resumed run publishes it again."""
-        if self.offset is None:
-            self.offset = number - num_trained
         before, self.newest = self.newest, num_trained + self.offset
         if number - self.newest != (self.numbers[-1][1] if self.numbers else 0):
             self.numbers.append((number, number - self.newest))
@@ -168,7 +166,7 @@ class League:
         self.kept = [past for past in kept if is_there(past)]
         self.matrix = WinMatrix.from_json(state["games"])
         self.draws = state["draws"]
-        self.newest, self.offset = state.get("newest"), state.get("offset", None if self.draws else 0)
+        self.newest, self.offset = state["newest"], state["offset"]
 
     def as_json(self) -> dict[str, Any]:
         """What a checkpoint has of it."""

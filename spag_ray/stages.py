@@ -55,7 +55,6 @@ _ORDER = (
 _ALONE = frozenset({"base", "expert", "stream", "play"})
 _LEARNED = re.compile(r"(imitated|learn|spag-([1-9]\d{0,8}))(?:-(attacker|defender))?", re.ASCII)
 _OWN = r"(?:base|imitated|spag-[1-9]\d{0,8})"
-_FORMER_MATCH = re.compile(rf"({_OWN})-({_OWN})", re.ASCII)
 PLAYER_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 
 
@@ -69,9 +68,8 @@ class Stage:
     of OTHER         (its name,)
 
     The log of a stage is a file of its name. So a match's name separates its players by @, which is not allowed in
-    player names, and writes their dots as +; otherwise "a.1" would be a segment of the log of "a". Former versions
-    separated them by a hyphen: such a name is parsed if both players are a run's own stages. Otherwise `players` is the
-    unparsed text.
+    player names, and writes their dots as +; otherwise "a.1" would be a segment of the log of "a". Of a text after
+    `match-` that is not so, `players` is the text alone.
 
     Raises InputError when its name would be read as another stage.
     """
@@ -121,11 +119,6 @@ class Stage:
             return f"match-{'@'.join(player.replace('.', '+') for player in self.players)}"
         number = [str(self.round)] if self.round else []
         return "-".join([self.kind, *number, *self.players])
-
-    @property
-    def former_name(self) -> str:
-        """Its name in former versions and in their logs."""
-        return "-".join([self.kind, *self.players]) if self.kind is StageKind.MATCH else str(self)
 
     @property
     def phase(self) -> str:
@@ -187,8 +180,7 @@ def _players(text: str) -> tuple[str, ...]:
     players = attacker.replace("+", "."), defender.replace("+", ".")
     if at and "." not in text and all(map(PLAYER_NAME.fullmatch, players)):
         return players
-    found = _FORMER_MATCH.fullmatch(text)
-    return (text,) if found is None else (found[1], found[2])
+    return (text,)
 
 
 EXPERT, IMITATED, STREAM, PLAY, LEARN = map(

@@ -20,7 +20,7 @@ from cluster.launch.placed_run import Prepared, idle_values, placed_run, prepare
 from cluster.monitor.tables import evaluation_tables, guess_table, head_to_head_lines, outcome_table
 from cluster.monitor.train_log import TrainLog, printed_on
 from cluster.runtime.ray_session import get, is_job, ray_session
-from cluster.runtime.run_folder import make_run_folder, resumed_config
+from cluster.runtime.run_folder import make_run_folder
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import CollapseError, StopRequestedError
 from spag_ray.host.folder_lease import FolderLease, held
@@ -40,13 +40,6 @@ def run_training(config: RunConfig, folder: Path, console: Console, resume: bool
         if not (resume and folder.exists()):
             _train(config, folder, console, None, log)
             return
-        config, former = resumed_config(folder, config)
-        for key in former:
-            console.print(
-                f"{key} keeps its value from the start of this run; the default has changed since",
-                soft_wrap=True,
-                markup=False,
-            )
         with held(folder, said_on(console)) as lease:
             log.open(folder)  # not before: the folder may be that of a run that is alive
             _train(config, folder, console, lease, log)

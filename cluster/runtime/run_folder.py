@@ -17,7 +17,6 @@ from typing import Any
 
 from spag_ray import __version__
 from spag_ray.config.files import write_config
-from spag_ray.config.former_defaults import keep_former_defaults, with_former_behaviour
 from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, RunFolderError
@@ -127,12 +126,6 @@ def reopen_run_folder(folder: Path, config: RunConfig) -> Path:
     return folder.resolve()
 
 
-def resumed_config(folder: Path, config: RunConfig) -> tuple[RunConfig, list[str]]:
-    """(`config` for a run that resumes in `folder`, keys that keep their former default). A default that has changed
-    since the folder was made keeps its former value. Raises RunFolderError if the folder has no run."""
-    return keep_former_defaults(config, _config_of(folder))
-
-
 def _config_of(folder: Path) -> RunConfig:
     try:
         settings = read_settings(folder / "config.yaml")
@@ -142,7 +135,7 @@ def _config_of(folder: Path) -> RunConfig:
         raise RunFolderError(
             f"{error}; no run can be resumed from it: write the run's configuration there again"
         ) from error
-    return parse_config(with_former_behaviour(settings), str(folder))
+    return parse_config(settings, str(folder))
 
 
 def _differences(then: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:

@@ -10,7 +10,6 @@ from cluster.schedules.playground import Playground
 from cluster.schedules.rounds import play_round
 from cluster.types import Seat
 from spag_ray.episodes.episode import Episode
-from spag_ray.episodes.stage_logs import name_in
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.protocol import SEATS, seat_to_move
 from spag_ray.game.rules import Role
@@ -54,15 +53,15 @@ class HeldOutMatches:
             Scenario(own[index % len(own)], game) for game, own in self._held_out.items() for index in range(num_games)
         ]
         seats = {"attacker": attacker, "defender": defender}
-        name = name_in(self._ground.folder / "episodes", stage)
+        log = str(stage)
         opponents, scored = Opponents(config.seed), config.evaluation.could_have_known
-        episodes = play_round(self._ground, name, scenarios, seats, opponents, scored)
+        episodes = play_round(self._ground, log, scenarios, seats, opponents, scored)
         new = []
         for game in config.games:
             own = [episode for episode in episodes if episode.game == game.full_name]
             if game.guesses:
                 report = held_out_report(own)
-                self._ground.recorder.record(HeldOutLine(name, game.full_name, self._ground.version, report))
+                self._ground.recorder.record(HeldOutLine(log, game.full_name, self._ground.version, report))
             new.append(Match.of(*stage.seats, own, game.full_name))
         for role, name, seat in zip(Role, stage.seats, (attacker, defender), strict=True):
             self._warn_of_unsaid(episodes, role, name, stage.seats[role is Role.ATTACKER], seat)

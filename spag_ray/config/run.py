@@ -9,7 +9,6 @@ from pydantic import AliasChoices, Field, SerializerFunctionWrapHandler, model_s
 
 from spag_ray.channels.base import AUTO, CHANNELS
 from spag_ray.config.engine import EngineConfig, EngineRange
-from spag_ray.config.former_keys import translated
 from spag_ray.config.games import check_game, without_taboo
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.opponents import EvaluationConfig, LeagueConfig
@@ -87,7 +86,6 @@ class RunConfig(Part):
     def _fill_preset(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
-        data = translated(data)
         if data.get("preset") == "published":
             if data.get("games"):
                 raise ValueError("games: preset: published is for the game `taboo` alone; leave one of them out")

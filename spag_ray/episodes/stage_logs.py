@@ -64,13 +64,3 @@ def stage_records(path: Path, faults: LogFaults) -> Iterator[bytes]:
     """Every whole record of a log; adds to `faults` and logs nothing."""
     for segment in segments(path):
         yield from (data for _, data in scan(segment, faults))
-
-
-def name_in(folder: Path, stage: Stage) -> str:
-    """The name of a stage's log in this folder: the former version's name if only that log exists.
-
-    The former name is not used if it may be another match's, because it is unique only for a run's own stages.
-    """
-    former, name = stage.former_name, str(stage)
-    is_former = Stage.parse(former) == stage and (folder / f"{former}.log").exists()
-    return former if is_former and not (folder / f"{name}.log").exists() else name

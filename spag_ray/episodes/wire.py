@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 import sys
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import msgpack
 
 from spag_ray.episodes.episode import Episode
-from spag_ray.episodes.former_wire import as_written_now, end_reason_of
 from spag_ray.episodes.head import EpisodeHead
 from spag_ray.errors import InputError
 from spag_ray.game.end_reason import MAX_LENGTH, EndReason, end_reason
@@ -89,7 +88,7 @@ def read_head(data: bytes) -> EpisodeHead:
         record = _record(data)
         versions: dict[str, int] = {}
         num_token_bytes = 0
-        for _, _, _, _, tokens, _, policy, first, _, _, _ in _turns(record):
+        for _, _, _, _, tokens, _, policy, first, _, _, _ in record["turns"]:
             num_token_bytes += len(_bytes(tokens))
             versions[_text(policy)] = min(versions.get(policy, _whole(first)), first)
         return EpisodeHead(
@@ -100,7 +99,7 @@ def read_head(data: bytes) -> EpisodeHead:
             num_turns=len(record["turns"]),
             num_tokens=num_token_bytes // array(_IDS).itemsize,
             oldest_versions=versions,
-            game=_game(record),
+            game=_text(record["game"]),
         )
 
 
@@ -111,7 +110,7 @@ def decode(data: bytes) -> Episode:
         verdict = _verdict(record)
         turns: list[Turn] = []
         num_prompt_tokens = 0
-        for seat, text, base, prompt, tokens, logprobs, policy, first, last, finish, word_logprob in _turns(record):
+        for seat, text, base, prompt, tokens, logprobs, policy, first, last, finish, word_logprob in record["turns"]:
             prompt_ids = _unpacked(_IDS, prompt)
             if base >= 0:
                 prompt_ids = turns[base].prompt_ids + turns[base].token_ids + prompt_ids
@@ -142,7 +141,7 @@ def decode(data: bytes) -> Episode:
             temperature=_number(record["temperature"]),
             turns=tuple(turns),
             verdict=verdict,
-            game=_game(record),
+            game=_text(record["game"]),
         )
 
 
@@ -157,10 +156,6 @@ def _faults_named() -> Iterator[None]:
         raise InputError(f"not an episode record: {type(error).__name__}: {error}") from error
 
 
-def _game(record: Mapping[str, Any]) -> str:
-    return _text(record.get("game", TABOO))
-
-
 def _record(data: bytes) -> dict[str, Any]:
     if len(data) > MAX_RECORD_BYTES:
         raise InputError(f"an episode record of {len(data)} bytes is larger than {MAX_RECORD_BYTES}")
@@ -168,23 +163,10 @@ def _record(data: bytes) -> dict[str, Any]:
     return record
 
 
-def _turns(record: dict[str, Any]) -> list[Any]:
-    turns: list[Any] = record["turns"]
-    return turns if record["v"] >= 4 else [as_written_now(turn) for turn in turns]
-
-
 def _verdict(record: dict[str, Any]) -> Verdict:
-    payoffs = None
-    match record["v"]:
-        case 5:  # WIRE_VERSION
-            outcome, end_reason, length, reason, turn_index, span, payoffs = record["verdict"]
-        case 3 | 4:
-            outcome, end_reason, length, reason, turn_index, span = record["verdict"]
-        case 2:
-            outcome, length, reason, turn_index, span = record["verdict"]
-            end_reason = end_reason_of(_text(reason))
-        case other:
-            raise InputError(f"an episode of wire version {other!r}; this build reads versions 2 to {WIRE_VERSION}")
+    if record["v"] != WIRE_VERSION:
+        raise InputError(f"an episode of wire version {record['v']!r}; this build reads version {WIRE_VERSION}")
+    outcome, end_reason, length, reason, turn_index, span, payoffs = record["verdict"]
     return Verdict(
         outcome=Outcome(outcome),
         end_reason=_end_reason(record, end_reason),
@@ -197,7 +179,7 @@ def _verdict(record: dict[str, Any]) -> Verdict:
 
 
 def _end_reason(record: dict[str, Any], value: Any) -> EndReason | str:
-    if _game(record) == TABOO:
+    if _text(record["game"]) == TABOO:
         return EndReason(value)
     if len(_text(value)) > MAX_LENGTH:
         raise ValueError(f"an end reason of {len(value)} characters; at most {MAX_LENGTH} are read")

@@ -24,7 +24,6 @@ from spag_ray.game.token_frames import ChatFrame, LinesFrame, TokenFrame
 from spag_ray.game.turn import Turn, one_line, without_thought
 from spag_ray.tokens import Tokenizer, holds_a_mark
 
-
 _NAMES = ["user", "assistant"]
 
 

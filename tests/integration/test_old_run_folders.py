@@ -12,7 +12,6 @@ from spag_ray.config.loading import parse_config
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.log import EpisodeLog, read_log, read_records
 from spag_ray.results.matches import read_matches
-from tests.support.not_here import needs_textarena
 from tests.support.old_run_folders import placed
 from tests.support.runs import quiet, records_of, steps_of
 
@@ -25,9 +24,9 @@ def config_of(folder: Path, **self_play: int) -> RunConfig:
 
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("local_ray")
-def test_an_old_run_of_rounds_is_resumed_for_one_round_more(tmp_path: Path) -> None:
-    needs_textarena()  # the run's expert plays from its cards
-    folder = placed("rounds", tmp_path)
+@pytest.mark.parametrize("name", ["rounds", "kuhn"])
+def test_an_old_run_of_rounds_is_resumed_for_one_round_more(name: str, tmp_path: Path) -> None:
+    folder = placed(name, tmp_path)
     steps_before = len(steps_of(folder))
     run_training(config_of(folder, rounds=3), folder, quiet(), resume=True)
     (resumed,) = records_of(folder, "resumed")
@@ -42,10 +41,9 @@ def test_an_old_run_of_rounds_is_resumed_for_one_round_more(tmp_path: Path) -> N
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("local_ray")
 def test_matches_that_an_old_run_has_begun_go_on_in_their_logs(tmp_path: Path) -> None:
-    needs_textarena()  # the run's expert plays from its cards
     folder = placed("rounds", tmp_path)
     (folder / "matches.json").write_text("[]")
-    one, other = (folder / "episodes" / f"match-{name}.log" for name in ("spag-2-imitated", "imitated-spag-2"))
+    one, other = (folder / "episodes" / f"match-{name}.log" for name in ("spag-2@imitated", "imitated@spag-2"))
     first, _ = read_records(other)
     other.unlink()
     log = EpisodeLog(other)
@@ -56,7 +54,6 @@ def test_matches_that_an_old_run_has_begun_go_on_in_their_logs(tmp_path: Path) -
     assert one.read_bytes() == before, "it was played to its end"
     assert other.read_bytes().startswith(begun)
     assert sorted(game.number for game in read_log(other)) == [0, 1]
-    assert not list((folder / "episodes").glob("*@*"))
     played = {(match.attacker, match.defender): len(match.games) for match in read_matches(folder / "matches.json")}
     assert played["spag-2", "imitated"] == played["imitated", "spag-2"] == 2
 

@@ -1,9 +1,11 @@
-"""Makes the two run folders beside this file: a finished run of rounds, and a stream that was cut mid-round.
+"""Makes the run folders beside this file: a finished run of rounds of Taboo, one of Kuhn poker, and a stream of Taboo
+that was cut mid-round.
 
-The kept ones were made by 30cf87f, into /golden; logs, reports, DeepSpeed's scripts and the host's name were taken out.
-Do not make them again: every later version has to resume and report these (tests/test_old_run_folders.py).
+The kept ones were made by 146f8f8, the last commit in which the only game of a run had no name, into /golden; logs,
+reports, DeepSpeed's scripts and the host's name were taken out. Do not make them again: every later version has to
+resume and report these (tests/unit/run/test_old_run_folders.py).
 
-    git checkout 30cf87f && PYTHONPATH=.:tests python make.py /golden
+    git checkout 146f8f8 && PYTHONPATH=. python make.py /golden
 """
 
 from __future__ import annotations
@@ -11,22 +13,20 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import conftest
-from conftest import TARGETS
+import transformers
 from rich.console import Console
-from runs import tiny_run
-from test_resume import run_until
 
-from cluster.launch import run_training
-from cluster.runtime import ray_session
-from spag_ray.config import ClusterConfig
-from spag_ray.episode_log import read_log, segments
+from cluster.commands.train import run_training
+from cluster.runtime.ray_session import ray_session
+from spag_ray.config.parts import ClusterConfig
+from spag_ray.episodes.log import read_log, segments
+from tests.integration.test_resume import run_until
+from tests.support.runs import PENALISED, tiny_run
+from tests.support.tiny_model import TARGETS, make_tiny_model
 
 
 def small_model(folder: Path) -> Path:
     """The tests' tiny model, smaller still: these folders are kept in the repository."""
-    import transformers
-
     full = transformers.LlamaConfig
 
     def small(**shape: object) -> object:
@@ -34,7 +34,7 @@ def small_model(folder: Path) -> Path:
 
     transformers.LlamaConfig = small
     try:
-        return conftest.make_tiny_model(folder)
+        return make_tiny_model(folder, more_words=("check", "bet", "call", "fold"))
     finally:
         transformers.LlamaConfig = full
 
@@ -46,13 +46,16 @@ def main(out: Path) -> None:
     words.write_text("\n".join(TARGETS) + "\n")
     common = {
         "engine": {"kind": "transformers"},
-        "imitation": {"games": 4},
-        "objective": {"learn_from": "both", "baseline": "moving", "ties": "learn"},
+        "game": {"payoffs": {"tie": [0.0, 0.0], **PENALISED}},
+        "imitation": {"games": 12, "learn_from": "all"},
+        "objective": {"learn_from": "both", "baseline": "moving"},
         "evaluation": {"games": 2},
         "checkpoint": {"keep_last": 1},
     }
-    rounds = tiny_run(
-        model, words, name="rounds", self_play={"rounds": 2, "games_per_round": 4, "batch_games": 2}, **common
+    few = {"rounds": 2, "games_per_round": 4, "batch_games": 2}
+    rounds = tiny_run(model, words, name="rounds", self_play=few, **common)
+    kuhn = tiny_run(
+        model, Path("deck"), name="kuhn", self_play=few, **{**common, "game": {"name": "kuhn", "max_turns": 5}}
     )
     stream = tiny_run(
         model,
@@ -65,6 +68,7 @@ def main(out: Path) -> None:
     )
     with ray_session(ClusterConfig(num_cpus=2, object_store_gib=0.3)):
         run_training(rounds, out / "rounds", Console())
+        run_training(kuhn, out / "kuhn", Console())
         run_until(stream, out / "stream", mid_round)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from spag_ray.config.former_keys import translated
 from spag_ray.config.loading import parse_config
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import Payoffs
@@ -139,43 +138,6 @@ def test_an_attacker_that_no_end_pays_cannot_be_paid_for_helping() -> None:
     assert parse_config({"game": {"payoffs": {**nothing, "right_guess": [None, 1]}}}).game.payoffs.right_guess[1] == 1
     with pytest.raises(ConfigError, match="help the defender"):
         parse_config({"game": {"payoffs": {**nothing, "trap": [1, None]}}})
-
-
-def test_keys_of_earlier_versions_become_payoffs() -> None:
-    both: dict[str, Any] = {"learn_from": "both", "baseline": "mean"}
-
-    def payoffs(game: dict[str, Any], objective: dict[str, Any]) -> Payoffs:
-        return parse_config({"game": game, "objective": objective}).game.payoffs
-
-    written_out = {"ties": "discard", "loser_coeff": 1.0, "breach_penalty": 0.2}
-    assert payoffs({"breach": "discard"}, written_out) == Payoffs()
-    assert payoffs({"breach": "penalise"}, {}) == Payoffs(attacker_breach=(-0.2, None), defender_breach=(None, -0.2))
-    assert payoffs({"breach": "penalise"}, {"breach_penalty": 1}).defender_breach == (None, -1.0)
-    assert payoffs({}, {"breach_penalty": 1}) == Payoffs()
-    assert payoffs({}, {**both, "ties": "learn"}) == Payoffs(tie=(0, 0))
-    halves = Payoffs(trap=(1, -0.5), wrong_guess=(1, -0.5), right_guess=(-0.5, 1))
-    assert payoffs({}, {"loser_coeff": 0.5, "learn_from": "both"}) == halves
-    assert payoffs({}, {"loser_coeff": 0.5}) == Payoffs(), "it meant nothing where losers do not learn"
-    assert payoffs({"breach": "penalise"}, {"breach_penalty": "2e-1"}).attacker_breach == (-0.2, None)
-    unchanged: dict[str, Any] = {"game": {"max_turns": 3}, "objective": None}
-    assert translated(unchanged) == unchanged
-
-
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"game": {"breach": "penalise", "payoffs": {}}}, "game.breach is a value of game.payoffs now"),
-        ({"game": {"breach": "punish"}}, "game.breach was one of discard and penalise"),
-        ({"objective": {"ties": True}}, "objective.ties was one of"),
-        ({"objective": {"loser_coeff": 0}}, "loser_coeff was a number above 0"),
-        ({"objective": {"breach_penalty": "much"}}, "breach_penalty was a number above 0"),
-    ],
-)
-def test_keys_of_earlier_versions_with_other_values_or_beside_payoffs_are_refused(
-    settings: dict[str, Any], reason: str
-) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        parse_config(settings)
 
 
 def test_wins_that_pay_their_winner_nothing_do_not_weigh_where_winners_learn() -> None:

@@ -1,4 +1,4 @@
-"""Files of a stage's games: segments lead back to their stage, and logs of former versions are continued."""
+"""Files of a stage's games: segments lead back to their stage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spag_ray.episodes.log import EpisodeLog, segment_path
-from spag_ray.episodes.stage_logs import StageFaults, name_in, read_stage, stage_logs, stage_of
+from spag_ray.episodes.stage_logs import StageFaults, read_stage, stage_logs, stage_of
 from spag_ray.episodes.wire import encode
 from spag_ray.game.rules import Outcome
 from spag_ray.stages import Stage
@@ -19,27 +19,6 @@ MATCH = Stage.match("spag-2", "imitated")
 @pytest.mark.parametrize("stage", [Stage.of_round(3), Stage.parse("stream"), MATCH, Stage.match("qwen2", "qwen2.5")])
 def test_a_segment_leads_back_to_its_stage(stage: Stage) -> None:
     assert [stage_of(segment_path(Path(f"{stage}.log"), number)) for number in (0, 1, 12)] == [stage] * 3
-
-
-def test_a_match_that_a_former_version_has_begun_keeps_its_log(tmp_path: Path) -> None:
-    assert name_in(tmp_path, MATCH) == "match-spag-2@imitated"
-    (tmp_path / "match-spag-2-imitated.log").touch()
-    assert name_in(tmp_path, MATCH) == "match-spag-2-imitated"
-    assert name_in(tmp_path, Stage.match("imitated", "spag-2")) == "match-imitated@spag-2"
-    (tmp_path / "match-spag-2@imitated.log").touch()
-    assert name_in(tmp_path, MATCH) == "match-spag-2@imitated"
-
-
-def test_a_log_that_may_be_another_matchs_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "match-a-b-c.log").touch()
-    assert name_in(tmp_path, Stage.match("a-b", "c")) == "match-a-b@c"
-    assert name_in(tmp_path, Stage.match("a", "b-c")) == "match-a@b-c"
-
-
-def test_a_stage_that_is_no_match_has_one_name(tmp_path: Path) -> None:
-    (tmp_path / "spag-3.log").touch()
-    assert name_in(tmp_path, Stage.of_round(3)) == "spag-3"
-    assert name_in(tmp_path, Stage.of_round(4)) == "spag-4"
 
 
 def test_the_games_of_all_segments_are_read_and_what_is_no_game_is_counted(tmp_path: Path) -> None:

@@ -296,20 +296,6 @@ def test_a_resumed_league_counts_the_versions_of_training_and_not_the_numbers_of
     assert resumed.as_json()["games"] == [{"attacker": "policy@3", "defender": "policy@2", "attacker wins": 1}]
 
 
-def test_a_league_of_a_former_release_keeps_its_numbers() -> None:
-    former = {"kept": [{"version": 4, "folders": {"policy": "league/v4/policy"}}], "draws": 4, "games": []}
-    resumed = league()
-    resumed.restore(former, lambda past: True)
-    assert resumed.reached(3, 6)
-    assert resumed.reached(4, 7)
-    assert resumed.newest == 7, "higher than all that it has"
-    assert resumed.version_of_number(6) == 6
-    again = league()
-    again.restore(resumed.as_json(), lambda past: True)
-    assert not again.reached(4, 9)
-    assert again.newest == 7
-
-
 def test_a_version_that_a_resumed_league_has_already_changes_nothing(tmp_path: Path) -> None:
     play, policy, engines = league_play(tmp_path, {}, num_engines=2, snapshot_every=1)
     for policy.version in (1, 2, 3):

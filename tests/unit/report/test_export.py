@@ -125,7 +125,7 @@ def test_a_row_has_the_tokens_the_version_and_the_verdict_of_its_turn() -> None:
 def test_a_split_is_a_stage_and_stages_can_be_chosen(tmp_path: Path) -> None:
     datasets = package("datasets")
     out = tmp_path / "data"
-    chosen = ("--stage", "spag-2", "--stage", "match-spag-2-imitated")
+    chosen = ("--stage", "spag-2", "--stage", "match-spag-2@imitated")
     assert export(str(FOLDERS / "rounds"), "--format", "hf", "--out", str(out), *chosen) == 0
     splits = datasets.load_dataset(str(out), cache_dir=str(tmp_path / "cache"))
     assert list(splits) == ["spag_2", "match_spag_2_imitated"]

@@ -327,7 +327,7 @@ LOGS = ["expert", "eval-base", "eval-imitated", "spag-1", "eval-spag-1", "spag-2
 LOGS += [
     "match-imitated@base",
     "match-base@spag-1",
-    "match-spag-2-imitated",
+    "match-spag-2@imitated",
     "match-imitated@spag-2",
     "match-qwen2+5@spag-2",
     "stream",

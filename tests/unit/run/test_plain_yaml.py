@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.runtime.run_folder import make_run_folder, resumed_config
+from cluster.runtime.run_folder import make_run_folder, reopen_run_folder
 from spag_ray.config.loading import load_config, parse_config
 from spag_ray.errors import ConfigError, SpagError
 from spag_ray.games.taboo.deck_file import read_deck
@@ -64,7 +64,7 @@ def test_a_key_that_is_twice_in_a_run_folder_is_refused(tmp_path: Path) -> None:
     folder = make_run_folder(tmp_path / "run", parse_config({}))
     (folder / "config.yaml").write_text(TWICE)
     with pytest.raises(SpagError, match=r"config\.yaml: the key self_play is there twice, on lines 1 and 5"):
-        resumed_config(folder, parse_config({}))
+        reopen_run_folder(folder, parse_config({}))
 
 
 def test_keys_of_merged_mappings_may_be_set_again() -> None:

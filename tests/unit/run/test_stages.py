@@ -48,7 +48,7 @@ def test_a_stage_is_read_back_from_its_name(stage: Stage) -> None:
 def test_any_name_is_a_stages_and_keeps_it(name: str) -> None:
     stage = Stage.parse(name)
     assert Stage.parse(str(stage)) == stage
-    assert str(stage) == name or name == stage.former_name
+    assert str(stage) == name
     assert (stage.title and stage.phase and stage.order) or not name
 
 
@@ -78,22 +78,8 @@ def test_a_policys_part_belongs_to_the_whole() -> None:
         assert stage.of_all_policies == stage
 
 
-@pytest.mark.parametrize(
-    ("name", "seats"),
-    [
-        ("match-imitated-spag-2", ("imitated", "spag-2")),
-        ("match-spag-10-spag-9", ("spag-10", "spag-9")),
-        ("match-base-spag-1", ("base", "spag-1")),
-    ],
-)
-def test_a_former_name_of_a_match_between_a_runs_own_stages_is_read(name: str, seats: tuple[str, str]) -> None:
-    stage = Stage.parse(name)
-    assert stage == Stage.match(*seats)
-    assert stage.former_name == name != str(stage)
-
-
 @pytest.mark.parametrize("name", ["match-published-spag-2", "match-a-b-c", "match-qwen2.5-base", "match-of-my-own"])
-def test_of_a_former_name_with_guests_nobody_is_told_apart(name: str) -> None:
+def test_a_match_whose_name_has_no_players_keeps_its_name(name: str) -> None:
     stage = Stage.parse(name)
     assert (stage.kind, str(stage), stage.title, stage.phase) == (StageKind.MATCH, name, name, "evaluation")
 
@@ -139,7 +125,7 @@ def test_stages_sort_as_a_run_comes_to_them() -> None:
 def test_an_evaluation_is_called_by_its_players() -> None:
     titles = {
         "eval-spag-3": "spag-3",
-        "match-imitated-spag-2": "imitated v spag-2",
+        "match-imitated@spag-2": "imitated v spag-2",
         "match-imitation-only@qwen2+5": "imitation-only v qwen2.5",
         "spag-1": "spag-1",
     }

@@ -1,0 +1,122 @@
+"""What a record of an episode may hold, what is refused, and the logs of kept run folders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spag_ray.episodes.episode import Episode
+from spag_ray.episodes.log import read_records
+from spag_ray.episodes.wire import WIRE_VERSION, decode, encode, read_head
+from spag_ray.errors import InputError
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.game_form import verdict_of
+from spag_ray.game.rules import Outcome, Verdict, next_role
+from spag_ray.game.turn import Turn
+from spag_ray.games.kuhn import KuhnPoker
+from spag_ray.games.taboo.game import TabooGame
+
+LOGS = sorted((Path(__file__).resolve().parents[2] / "golden" / "run_folders").glob("*/episodes/*.log"))
+
+
+VERDICTS = st.builds(
+    Verdict,
+    st.sampled_from(Outcome),
+    st.sampled_from(EndReason),
+    st.integers(0, 9),
+    st.text(max_size=40),
+    st.none() | st.integers(0, 9),
+    st.none() | st.tuples(st.integers(0, 9), st.integers(0, 9)),
+)
+
+
+def episode_with(verdict: Verdict) -> Episode:
+    turns = tuple(Turn(next_role(n), f"turn {n}", (1, 2), (4, 5), (-0.5, -0.25), "p", 1, 2) for n in range(2))
+    return Episode("s/1", 1, "s", "cat", 3, "strict", 1.0, turns, verdict)
+
+
+EPISODE = episode_with(Verdict(Outcome.DEFENDER_WINS, EndReason.RIGHT_GUESS, 2, "r", 1, (0, 4)))
+
+
+def unpacked(episode: Episode) -> dict[str, Any]:
+    record: dict[str, Any] = msgpack.unpackb(encode(episode))
+    assert record["v"] == WIRE_VERSION == 5
+    return record
+
+
+@given(VERDICTS)
+def test_a_verdict_is_kept_whatever_its_words_say(verdict: Verdict) -> None:
+    assert decode(encode(episode_with(verdict))).verdict == verdict
+
+
+@given(st.none() | st.tuples(*[st.none() | st.floats(-2, 2)] * 2))
+def test_a_game_of_another_name_keeps_its_reasons_and_payoffs(
+    payoffs: tuple[float | None, float | None] | None,
+) -> None:
+    verdict = Verdict(Outcome.ATTACKER_WINS, "the other folded", 2, "r", 1, (0, 4), payoffs)
+    episode = replace(episode_with(verdict), game="mine:Mine", scenario="K against Q")
+    assert decode(encode(episode)) == episode
+    assert read_head(encode(episode)).verdict == verdict
+
+
+@pytest.mark.parametrize("payoffs", [[2.5, 0], [float("nan"), 0], [1], [1, 2, 0], "ab", ["1", 0], 3])
+def test_payoffs_that_are_none_are_refused(payoffs: object) -> None:
+    record = unpacked(EPISODE)
+    record["verdict"][-1] = payoffs
+    with pytest.raises(InputError):
+        decode(msgpack.packb(record))
+
+
+@pytest.mark.parametrize("reason", ["x" * 65, 3, None, ["fold"]])
+def test_a_long_reason_or_none_is_refused_in_any_game(reason: object) -> None:
+    record = unpacked(replace(EPISODE, game="mine:Mine"))
+    record["verdict"][1] = reason
+    with pytest.raises(InputError, match="not an episode record"):
+        decode(msgpack.packb(record))
+
+
+@given(st.none() | st.floats(max_value=0, allow_infinity=False, allow_nan=False))
+def test_the_words_logprob_is_kept(word_logprob: float | None) -> None:
+    unknown = episode_with(Verdict(Outcome.TIED, EndReason.UNDECIDED, 2, "no turn of the 2 read decided", None, None))
+    attack, defence = unknown.turns
+    known = replace(unknown, turns=(attack, replace(defence, word_logprob=word_logprob)))
+    assert decode(encode(known)) == known
+
+
+@pytest.mark.parametrize("word_logprob", [0.5, float("nan"), -float("inf"), "-1", True, [-1.0]])
+def test_a_words_logprob_that_is_none_is_refused(word_logprob: object) -> None:
+    record = unpacked(EPISODE)
+    record["turns"][1][-1] = word_logprob
+    with pytest.raises(InputError):
+        decode(msgpack.packb(record))
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: f"{log.parts[-3]}-{log.stem}")
+def test_an_old_log_is_read_and_the_referee_agrees_with_it(log: Path) -> None:
+    records = list(read_records(log))
+    assert records
+    assert {msgpack.unpackb(data)["v"] for data in records} == {5}
+    for episode in map(decode, records):
+        game = KuhnPoker() if episode.game == "kuhn" else TabooGame(None, episode.max_turns, episode.rules)
+        assert episode.verdict == verdict_of(game, [turn.text for turn in episode.turns], episode.scenario)
+        assert decode(encode(episode)) == episode
+
+
+@pytest.mark.parametrize("version", [1, 4, 6, -3, "3", None, [3]])
+def test_another_version_is_refused(version: object) -> None:
+    with pytest.raises(InputError, match="reads version 5"):
+        decode(msgpack.packb({**unpacked(EPISODE), "v": version}))
+
+
+@pytest.mark.parametrize("reason", ["", "Guessed", "time is up", 3, None, ["guessed"]])
+def test_an_unknown_end_reason_is_refused(reason: object) -> None:
+    record = unpacked(EPISODE)
+    record["verdict"][1] = reason
+    with pytest.raises(InputError, match="not an episode record"):
+        decode(msgpack.packb(record))
