@@ -23,8 +23,8 @@ def test_the_shares_are_those_of_the_stages_games() -> None:
         "right_guesses": 0.0,
         "guesses_that_are_right": None,
         "rule_violations": 0.5,
-        "ties": 0.0,
-        "traps_of_attacker_wins": 1.0,
+        "ties": 0.5,
+        "traps_of_attacker_wins": None,
     }
 
 

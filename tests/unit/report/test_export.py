@@ -218,7 +218,7 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_written(
     assert "spag-1.log: 1 damaged places" in told
     assert "config.yaml cannot be read" in told
     rows = read_jsonl(run / "turns.jsonl")
-    assert f"{len(rows)} turns of 23 games in {run / 'turns.jsonl'}" in told
+    assert f"{len(rows)} turns of 31 games in {run / 'turns.jsonl'}" in told
     assert {(row["reward"], row["trained"], row["advantage"]) for row in rows} == {(None, None, None)}
 
 

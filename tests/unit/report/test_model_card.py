@@ -38,18 +38,20 @@ def add_model(run: Path, *names: str) -> None:
 
 def test_every_model_gets_a_card_with_what_was_measured(tmp_path: Path) -> None:
     run = placed("rounds", tmp_path)
+    versions = run / "versions.json"
+    versions.write_text(versions.read_text().replace('"spag_ray": "0.2.0"', '"spag_ray": "0.1.9"'))
     rows = [Evaluation(stage, "arc", "acc", 0.5, 0.01, 20, 0) for stage in ("base", "spag-2")]
     write_evaluations(run / "evaluations.json", rows)
     assert [path.parent.name for path in write_cards(run, BASE)] == ["imitated", "spag-1", "spag-2"]
     newest = card_of(run, "spag-2")
     assert "# spag-2 of the run rounds" in newest
     assert "tiny, after imitation and 2 of 2 rounds of self-play" in newest
-    assert "| spag-2 v spag-2 | 2 | 0 [0, 66] | 0 [0, 66] | 50 [9, 91] | 50 [9, 91] |" in newest
+    assert "| spag-2 v spag-2 | 2 | 50 [9, 91] | 0 [0, 66] | 0 [0, 66] | 50 [9, 91] |" in newest
     assert "Mean score over both seats against imitated: " in newest
     assert "| arc | acc | 50.0 ± 1.0 | 20 |" in newest
     assert "| `objective.name` | spag |" in newest
     assert "torch 2.13.0+cpu" in newest
-    assert "with spag_ray 0.1.0." in newest, "the run's, not the reader's"
+    assert "with spag_ray 0.1.9." in newest, "the run's, not the reader's"
     assert "spag-1 v spag-1" not in newest
     assert "spag-2 v imitated" in card_of(run, "imitated")
     assert "arc" not in card_of(run, "imitated")

@@ -89,7 +89,7 @@ def test_80_columns_and_24_lines_hold_the_whole() -> None:
     view = view_of(LINES, load_config(str(ROOT / "configs" / "quickstart.yaml")))
     text = shown(view)
     for part in (
-        "match-imitated-spag-2: played | v3",
+        "match-imitated@spag-2: played | v3",
         "2 of 2 rounds trained",
         "4.02 games/s",
         "loss        -0.514",

@@ -87,7 +87,7 @@ def test_a_fault_in_an_override_names_the_override_not_the_file() -> None:
         (["sampling.top_k=50"], "-o sampling.top_k: sampling.top_k / sampling.top_p cut the distribution"),
         (["seed=3", "sampling.top_p=0.5"], "-o sampling.top_p: sampling.top_k / sampling.top_p cut"),
         (["evaluation.against=[base, base]"], "-o evaluation.against: evaluation: against names an opponent twice"),
-        (["game.breach=x", "seed=2"], "-o game.breach: game.breach"),
+        (["game.breach=x", "seed=2"], "-o game.breach: unknown key 'game.breach'"),
         (
             ["schedule=stream", "self_play.games_per_round=160", "learner.reference=engine"],
             "-o schedule, -o learner.reference: learner.reference: engine takes",

@@ -141,8 +141,8 @@ def test_every_command_has_help_without_torch(installed: Installed) -> None:
 def test_a_client_watches_reports_exports_and_submits_without_torch(installed: Installed, tmp_path: Path) -> None:
     run = str(placed("rounds", tmp_path))
     assert "spag-2" in installed.run("watch", run, "--once")
-    assert "24 games" in installed.run("report", run)
-    assert "24 games" in installed.run("export", run, "--format", "jsonl")
+    assert "32 games" in installed.run("report", run)
+    assert "32 games" in installed.run("export", run, "--format", "jsonl")
     listed = installed.run(
         *("submit", "kuhn", "--address", "http://127.0.0.1:9", "--run-dir", "/nowhere/run", "--dry-run"),
     )
