@@ -70,10 +70,13 @@ def adapter_weights(model: Any) -> dict[str, tuple[list[nn.Parameter], Callable[
 
 
 def adapter_config(model: Any) -> dict[str, Any]:
-    """What peft writes beside an adapter's weights (adapter_config.json)."""
+    """What peft writes beside an adapter's weights (adapter_config.json), in plain values: they go to processes that
+    import neither peft nor torch."""
     settings = model.peft_config[ADAPTER].to_dict()
     settings["target_modules"] = sorted(settings["target_modules"])
-    return {key: value for key, value in settings.items() if isinstance(value, str | int | float | bool | list | None)}
+    known = {key: value for key, value in settings.items() if isinstance(value, str | int | float | bool | list | None)}
+    plain: dict[str, Any] = json.loads(json.dumps(known))  # peft's texts are members of an Enum of its own
+    return plain
 
 
 def save_adapter(folder: str, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
