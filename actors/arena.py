@@ -23,7 +23,7 @@ from actors.pool import EnginePool, Member
 from spag_ray.episodes.episode import Episode
 from spag_ray.errors import EngineError, ModelError
 from spag_ray.game.game_form import out_of_room, verdict_of
-from spag_ray.game.protocol import SEATS, TABOO, Game, Guessing, HasVariants, seat_to_move
+from spag_ray.game.protocol import SEATS, TABOO, Game, Guessing, HasVariants, guesser_of, seat_to_move
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role, Verdict
 from spag_ray.game.turn import Turn
@@ -106,7 +106,7 @@ class Rules:
     @property
     def guesser(self) -> Role | None:
         """The seat that guesses a hidden fact, in a game that has one."""
-        return SEATS[self.game.guesser] if isinstance(self.game, Guessing) else None
+        return guesser_of(self.game)
 
 
 class Seats:

@@ -153,14 +153,14 @@ def _silence() -> None:
 
 
 def check_claims(config: RunConfig, model: str, words: Sequence[str]) -> None:
-    """Refuses a tokenizer that joins a word to the claim that names it. `words`, and the words of a file of games, are
-    checked."""
+    """Refuses a tokenizer that joins a word to the claim that names it, and a game without a hidden fact. `words`, and
+    the words of a file of games, are checked."""
     source = config.imitation.source
     if config.imitation.enabled and source != "scripted" and holds_games(source):
         words = [*words, *(game["target_word"] for game in read_games(source))]
     renderer = renderer_of(config, load_tokenizer(model))
     for word in dict.fromkeys(words):
-        renderer.claim(word)
+        renderer.claim_of(word)
 
 
 def check_words(config: RunConfig, *scenarios: Scenarios) -> None:

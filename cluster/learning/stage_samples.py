@@ -12,6 +12,7 @@ from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.formats import holds_games, read_games, read_samples, read_sft
 from spag_ray.errors import InputError
+from spag_ray.game.protocol import guesser_of
 from spag_ray.game.renderer import Renderer
 from spag_ray.results.lines import SamplesLine
 from spag_ray.stages import EXPERT, IMITATED, Stage
@@ -159,14 +160,15 @@ class StageSamples:
         learning: set[str] | None = None,
         claiming: float = 1.0,
     ) -> list[GameSample]:
-        """The games with the turns of all `episodes` at which the defender listens, if it does; `claiming`: share of
-        the claiming term's weight."""
+        """The games with the turns of all `episodes` at which the seat that guesses listens, if it does; `claiming`:
+        share of the claiming term's weight."""
         if not coeff:
             return games
         objective, temperature = config.objective, config.sampling.temperature or 1.0
         when = WhenToClaim(objective.claiming_words, temperature, claiming) if objective.claiming_coeff else None
-        claim, turns = self._renderer.claim, objective.listening_turns
-        heard = listened_turns(episodes, claim, turns, self._longest, learning, when)
+        claim, turns, guesser = self._renderer.claim_of, objective.listening_turns, guesser_of(self._renderer.game)
+        assert guesser is not None, "checked before the run (check_claims)"
+        heard = listened_turns(episodes, claim, turns, self._longest, learning, when, guesser=guesser)
         return with_listening(games, heard)
 
     def _unsaid(

@@ -30,8 +30,7 @@ def play_round(
 ) -> list[Episode]:
     """Play one game per scenario; returns the judged episodes in this order. Games that a previous attempt played are
     taken from the log. `opponents`: the seats of each game; `could_have_known` as in GameTask, in games that have a
-    word. Raises RunFolderError when words have changed."""
-    guessing = {game.full_name for game in ground.config.games if game.guesses}
+    hidden fact. Raises RunFolderError when words have changed."""
     all_tasks = [
         GameTask(
             number,
@@ -39,7 +38,7 @@ def play_round(
             stage,
             ground.config.seed,
             *opponents(number),
-            could_have_known=could_have_known and game in guessing,
+            could_have_known=could_have_known,
             game=game,
         )
         for number, (text, game) in enumerate(scenarios)

@@ -69,14 +69,16 @@ def check_game(
     if game.is_taboo:
         return
     usual, usual_words = GameConfig(), WordsConfig()
+    may_guess = ":" in game.name  # a game of the user's own, which is looked at before the run (check_claims)
     of_taboo = {
         "preset: published": preset == "published",
         "game.max_turns": game.max_turns != usual.max_turns,
         "game.rules": game.rules != usual.rules,
         **{f"words.{key}": getattr(words, key) != getattr(usual_words, key) for key in _WORDS_OF_TABOO},
-        "objective.listening_coeff": objective.listening_coeff,
+        "objective.listening_coeff": objective.listening_coeff and not may_guess,
+        "objective.claiming_coeff": objective.claiming_coeff,
         "objective.unsaid_coeff": objective.unsaid_coeff,
-        "imitation.listening_coeff": imitation.listening_coeff,
+        "imitation.listening_coeff": imitation.listening_coeff and not may_guess,
         "render: varied": render == "varied",
         "objective.trap_credit: trap": objective.trap_credit == "trap",
         "objective.guess_credit: guess": objective.guess_credit == "guess",

@@ -266,6 +266,11 @@ def marks_of(game: Game) -> tuple[str, str] | None:
     return game.thought_marks if isinstance(game, Thinks) else None
 
 
+def guesser_of(game: Game) -> Role | None:
+    """The seat that guesses a hidden fact, in a game that has one."""
+    return SEATS[game.guesser] if isinstance(game, Guessing) else None
+
+
 def seat_of(role: Role) -> int:
     """0 for the seat that opens, which Taboo calls the attacker."""
     return SEATS.index(role)

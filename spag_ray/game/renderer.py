@@ -87,7 +87,7 @@ class Renderer(TokenFrame):
     def __init__(self, game: Game, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
         self.game = game
-        self._marks = marks_of(game)
+        self.marks = marks_of(game) or self.own_marks  # around a thought, in this game or with this model
 
     def prompt(self, turns: Sequence[Turn], role: Role, scenario: str) -> tuple[int, ...]:
         """What a seat reads before its next turn."""
@@ -137,6 +137,10 @@ class Renderer(TokenFrame):
         num_deciding = len(deciding) if is_piece else len(opening_ids)
         return Claim(opening_ids, word_ids, num_deciding, len(closing_ids))
 
+    def claim_of(self, scenario: str) -> Claim:
+        """`claim` of the fact that a scenario hides."""
+        return self.claim(self.game.fact(scenario) if isinstance(self.game, Guessing) else scenario)
+
     def spoken(self, word: str) -> Spoken:
         """The tokens that would say this word in a reply."""
         start = dict.fromkeys((self._said(self.lead + word), self._said(self.lead + word.capitalize())))
@@ -144,11 +148,11 @@ class Renderer(TokenFrame):
 
     def text_of(self, token_ids: Sequence[int]) -> str:
         """The public text of a reply, without special tokens and outer white space."""
-        return without_thought(self._marks, super().text_of(token_ids))
+        return without_thought(self.marks, super().text_of(token_ids))
 
     def _without_thought(self, turn: Turn) -> Turn:
         """A turn of this seat as it reads it later: its own words if it began with a thought, else unchanged."""
-        if self._marks is None or super().text_of(turn.token_ids) == turn.text:
+        if self.marks is None or super().text_of(turn.token_ids) == turn.text:
             return turn
         said = self.reply_ids(turn.text)
         return replace(turn, token_ids=said, logprobs=(0.0,) * len(said))
@@ -156,7 +160,7 @@ class Renderer(TokenFrame):
     def num_private(self, turn: Turn) -> int:
         """Tokens of a turn before its public text: its thought with both marks, and the white space after it. All of
         them if the thought does not end; 0 if the turn does not begin with one."""
-        marks, text_of, ids = self._marks, super().text_of, turn.token_ids
+        marks, text_of, ids = self.marks, super().text_of, turn.token_ids
         if marks is None or text_of(ids) == turn.text or not text_of(ids).startswith(marks[0]):
             return 0
 

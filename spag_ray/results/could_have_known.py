@@ -89,9 +89,10 @@ class Knowledge:
     def add_episode(self, episode: Episode) -> None:
         """Adds the turns of an episode, up to the one that decided it."""
         read = episode.turns[: episode.verdict.length]
-        is_claim = episode.verdict.end_reason in GUESSES and bool(read) and read[-1].role is Role.DEFENDER
+        guesser = next((turn.role for turn in read if turn.word_logprob is not None), Role.DEFENDER)
+        is_claim = episode.verdict.end_reason in GUESSES and bool(read) and read[-1].role is guesser
         self.add(
-            [turn.word_logprob for turn in read if turn.role is Role.DEFENDER],
+            [turn.word_logprob for turn in read if turn.role is guesser],
             episode.verdict.end_reason is EndReason.RIGHT_GUESS if is_claim else None,
         )
 

@@ -1,9 +1,10 @@
-"""Which turns of finished games train the defender to name the word from the hints so far.
+"""Which turns of finished games train the seat that guesses to name the hidden fact from what was said so far. In Taboo
+the defender guesses, and the fact is the word.
 
-    heard = listened_turns(episodes, renderer.claim, "all", max_tokens=2048)      {episode_id: positions}
+    heard = listened_turns(episodes, renderer.claim_of, "all", max_tokens=2048)   {episode_id: positions}
     games = with_listening(games, heard)
 
-A position is one of the defender's turns. The model reads the turn's own prompt and the claim's opening ("I know the
+A position is one of the guesser's turns. The model reads the turn's own prompt and the claim's opening ("I know the
 word! It is `"). The word and its closing mark are trained on. The opening is not: this term trains what to claim, not
 when. For some words only the opening is trained on, which trains when to claim (`objective.claiming_coeff`). These
 words are read only to see how probable they are. They are never trained on, so this is how often a guess of a new word
@@ -42,16 +43,18 @@ def listened_turns(
     max_tokens: int,
     learning: Container[str] | None = None,
     when: WhenToClaim | None = None,
+    guesser: Role = Role.DEFENDER,
 ) -> Heard:
-    """{episode_id: its positions}, for games that have any. With `last`, only each game's last position.
+    """{episode_id: its positions}, for games that have any. With `last`, only each game's last position. `claim`: of a
+    scenario (Renderer.claim_of).
 
-    A defender's turn counts if the attacker had not broken the rules before it, however the game ended. Positions of
-    more than `max_tokens` are left out, and turns of policies that are not in `learning` (None: all are in). With
+    A turn of `guesser` counts if the other seat had not broken the rules before it, however the game ended. Positions
+    of more than `max_tokens` are left out, and turns of policies that are not in `learning` (None: all are in). With
     `when`, some words train when to claim.
     """
     heard = {}
     for episode in episodes:
-        spoken = [episode.turns[index] for index in defended(episode)]
+        spoken = [episode.turns[index] for index in guessers_turns(episode, guesser)]
         own = [turn for turn in spoken if turn.prompt_ids and (learning is None or turn.policy in learning)]
         if not own:
             continue
@@ -62,9 +65,7 @@ def listened_turns(
                 continue
             read, learned = (), word.opening_ids + word.word_ids
             claiming = Claiming(word.num_deciding, len(word.opening_ids), when.temperature, when.share)
-        positions = [
-            Sample(turn.prompt_ids + read, learned, 1.0, role=Role.DEFENDER, claiming=claiming) for turn in own
-        ]
+        positions = [Sample(turn.prompt_ids + read, learned, 1.0, role=guesser, claiming=claiming) for turn in own]
         fitting = [position for position in positions if position.num_tokens <= max_tokens]
         if fitting:
             heard[episode.episode_id] = tuple(fitting if turns == "all" else fitting[-1:])
@@ -76,10 +77,10 @@ def is_for_claiming(word: str, share: float) -> bool:
     return zlib.crc32(word.encode()) < share * 2**32
 
 
-def defended(episode: Episode) -> list[int]:
-    """Indices of the defender's turns before any breach by the attacker."""
-    verdict, own = episode.verdict, episode.turns_of(Role.DEFENDER)
-    if verdict.outcome.breaker is Role.ATTACKER and verdict.turn is not None:
+def guessers_turns(episode: Episode, guesser: Role = Role.DEFENDER) -> list[int]:
+    """Indices of the turns of the seat that guesses before any breach by the other one."""
+    verdict, own = episode.verdict, episode.turns_of(guesser)
+    if verdict.outcome.breaker not in (None, guesser) and verdict.turn is not None:
         return [index for index in own if index < verdict.turn]
     return own
 

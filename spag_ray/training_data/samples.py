@@ -134,11 +134,11 @@ def with_column(games: Sequence[GameSample], name: str, values: Iterable[Logprob
 
 def turns_of(games: Sequence[GameSample], role: Role) -> list[GameSample]:
     """Samples of one seat's own policy: its turns of the games, and instruction data, which has no role. All games
-    have weight 1, because its loss has no other role to balance. The defender also gets the listened turns."""
+    have weight 1, because its loss has no other role to balance. The seat that guesses also gets the listened turns."""
     own = []
     for game in games:
         turns = tuple(turn for turn in game.turns if turn.role in (role, None))
-        listening = game.listening if role is Role.DEFENDER else ()
+        listening = tuple(position for position in game.listening if position.role is role)
         unsaid = tuple(places for places in game.unsaid if places[0].role is role)
         if turns or listening:
             own.append(replace(game, weight=1.0, turns=turns, listening=listening, unsaid=unsaid))

@@ -25,7 +25,7 @@ from spag_ray.game.renderer import Claim, Spoken
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import Turn
 from spag_ray.game.words import STOP_WORDS
-from spag_ray.training_data.listened_turns import defended
+from spag_ray.training_data.listened_turns import guessers_turns
 from spag_ray.training_data.samples import GameSample, Sample
 
 _WORD = re.compile(r"[a-z]{2,}")
@@ -74,7 +74,7 @@ def heard_words(
 ) -> Places:
     """{episode_id: for each of the defender's turns, a place for each word that was said before}.
 
-    The turns are those of listened_turns.defended. Words have only the letters a to z; stop words are left out, and so
+    The turns are those of `guessers_turns`. Words have only the letters a to z; stop words are left out, and so
     are words that the tokenizer joins to the claim, and words that the target word begins with. If the tokenizer joins
     the target word to the claim, the whole game is left out.
     """
@@ -84,7 +84,7 @@ def heard_words(
         if target is None:
             continue
         turns = []
-        for index in defended(episode):
+        for index in guessers_turns(episode):
             turn = episode.turns[index]
             if not turn.prompt_ids or (learning is not None and turn.policy not in learning):
                 continue

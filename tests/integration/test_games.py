@@ -23,7 +23,7 @@ from spag_ray.games.registry import load_game
 from spag_ray.results.lines import ExploitabilityLine
 from spag_ray.results.matches import read_matches
 from spag_ray.results.metric_lines import MetricLines
-from tests.support.runs import quiet, tiny_run
+from tests.support.runs import quiet, records_of, steps_of, tiny_run
 from tests.support.tiny_model import make_tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,3 +124,71 @@ def test_the_game_of_the_documentation_is_trained_from_its_file(
 def test_a_game_of_words_is_refused_what_only_taboo_has() -> None:
     with pytest.raises(ConfigError, match=r"objective.listening_coeff is for the game `taboo`"):
         parse_config({"game": {"name": "kuhn"}, "objective": {"listening_coeff": 1.0}})
+
+
+SECRET = """
+from spag_ray.game.protocol import win
+
+
+class Secret:
+    '''The second player knows a number; the first one bets on it.'''
+
+    seats = ("bettor", "keeper")
+    max_turns = 2
+    is_exhaustive = False
+    guesser = 0
+    claim = "bet {word} ."
+    claims_from = "bet"
+
+    def scenarios(self):
+        return list("12345678")
+
+    def fact(self, scenario):
+        return scenario
+
+    def messages(self, seat, history, scenario):
+        opening = "number ?" if seat == 0 else f"the number is {scenario} . {history[0]}"
+        names = ("user", "assistant")
+        return [{"role": names[n % 2], "content": text} for n, text in enumerate([opening, *history[seat:]])]
+
+    def rule(self, history, scenario):
+        if len(history) % 2 == 0 or "bet" not in history[-1]:
+            return None
+        is_right = scenario in history[-1].split()
+        return win(0, "right guess") if is_right else win(1, "wrong guess")
+
+    def scripted(self, seat, history, scenario, rng):
+        if seat == 1:
+            return "high" if int(scenario) > 4 else "low"
+        if not history:
+            return "high ?"
+        return f"bet {rng.choice('5678' if 'high' in history[1] else '1234')} ."
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_game_of_ones_own_with_a_hidden_fact_is_listened_to(
+    kuhn_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret.py").write_text(SECRET)
+    listens = {"listening_coeff": 0.5}
+    config = run_of(
+        "secret.py:Secret",
+        kuhn_model,
+        engine={"kind": "transformers"},
+        objective=listens,
+        self_play={"rounds": 1, "games_per_round": 16},
+        evaluation={"games": 4},
+    )
+    folder = tmp_path / "run"
+    run_training(config, folder, quiet())
+    steps = steps_of(folder)
+    assert {step["stage"] for step in steps if step.get("listening_loss")} == {"imitated", "spag-1"}
+    known = [line for line in records_of(folder, "held_out") if line["game"] == "secret.py:Secret"]
+    assert known[-1]["scored_games"] == 4
+    assert 0 < known[-1]["could_have_known"] < 1
+    duel = run_of("secret.py:Secret", kuhn_model, objective=listens)
+    (tmp_path / "secret.py").write_text(SECRET.replace("    guesser = 0\n", ""))
+    with pytest.raises(ConfigError, match="Secret has no claims; only a game with a hidden fact has"):
+        run_training(duel, tmp_path / "other", quiet())

@@ -16,8 +16,9 @@ from spag_ray.episodes.episode import Episode
 from spag_ray.errors import ModelError
 from spag_ray.game.renderer import Claim
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.results.could_have_known import Knowledge
 from spag_ray.training_data.game_samples import game_samples
-from spag_ray.training_data.listened_turns import count_leading, listened_turns, spread, with_listening
+from spag_ray.training_data.listened_turns import count_leading, guessers_turns, listened_turns, spread, with_listening
 from spag_ray.training_data.samples import GameSample, Sample, turns_of
 from spag_ray.training_data.shares import Batch
 from spag_ray.training_data.stage_spec import Method, StageSpec
@@ -147,8 +148,9 @@ def test_the_figure_computed_by_hand_is_added_to_either_objective(name: str, met
 
 def test_means_are_over_tokens_then_turns_then_games() -> None:
     """Game A has one position of 2 nats; game B two, of 4 and of (1 + 5 + 6) / 3 = 4: (2 + 4) / 2 = 3, not 10 / 3."""
-    first = GameSample("a", None, 1.0, (), (Sample((1,), (9,), 1.0),))
-    second = GameSample("b", None, 3.0, (), (Sample((1, 2), (9,), 1.0), Sample((1, 2, 3), (9, 9, 9), 1.0)))
+    first = GameSample("a", None, 1.0, (), (Sample((1,), (9,), 1.0, role=Role.DEFENDER),))
+    positions = [Sample((1, 2), (9,), 1.0, role=Role.DEFENDER), Sample((1, 2, 3), (9, 9, 9), 1.0, role=Role.DEFENDER)]
+    second = GameSample("b", None, 3.0, (), tuple(positions))
     thetas = {1: [-2.0], 2: [-4.0], 3: [-1.0, -5.0, -6.0]}
     defender = turns_of([first, second], Role.DEFENDER)
     last = replace(second, listening=second.listening[-1:])
@@ -193,3 +195,20 @@ def test_imitation_listens_as_the_objective_says_unless_it_says_otherwise() -> N
     assert coeffs(enabled=False) == (0.3, False)
     assert not parse_config({}).listens
     assert parse_config({"preset": "published"}).objective.listening_coeff == 0
+
+
+def test_the_seat_that_guesses_may_be_the_first() -> None:
+    """In a game of a user's own; what it could have known is that of its own turns, too."""
+    episode = told_apart(game(0, Outcome.TIED, 2))
+    (positions,) = listened_turns([episode], claim, "all", 100, guesser=Role.ATTACKER).values()
+    first = [turn for turn in episode.turns if turn.role is Role.ATTACKER]
+    assert [tuple(position.prompt_ids[:-2]) for position in positions] == [turn.prompt_ids for turn in first]
+    games = with_listening([], {"a": positions})
+    assert turns_of(games, Role.DEFENDER) == []
+    assert [len(each.listening) for each in turns_of(games, Role.ATTACKER)] == [len(first)]
+    breach = game(1, Outcome.DEFENDER_BREACH, 4, decided_by=1)
+    assert guessers_turns(breach, Role.ATTACKER) == [0], "those before the other's breach"
+    known = Knowledge()
+    scored = tuple(replace(turn, word_logprob=-0.5 if turn.role is Role.ATTACKER else None) for turn in episode.turns)
+    known.add_episode(replace(episode, turns=scored))
+    assert [turn.games for turn in known.turns()] == [1] * len(first)

@@ -19,7 +19,7 @@ from spag_ray.errors import InputError
 from spag_ray.game.renderer import Claim, Spoken
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.game.turn import Turn
-from spag_ray.games.taboo.game import taboo_renderer
+from spag_ray.games.taboo.game import TabooGame, taboo_renderer
 from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.stages import IMITATED, Stage
 from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
@@ -60,6 +60,11 @@ def test_a_round_without_a_decided_game_ends_with_advice_and_a_streams_version_d
 
 class Claims:
     """A renderer as far as it is asked for claims."""
+
+    game = TabooGame()
+
+    def claim_of(self, scenario: str) -> Claim:
+        return self.claim(scenario)
 
     def claim(self, word: str) -> Claim:
         return Claim((7,), (8, 9), 1)
