@@ -36,7 +36,6 @@ from actors.pool import EnginePool
 from spag_ray.config.engine import EngineConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, EngineError, EngineGoneError, InputError, ModelError, SpagError, meant
-from spag_ray.game.protocol import marks_of
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role
 from spag_ray.game.turn import without_thought
@@ -154,7 +153,7 @@ class Opponents:
             return tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
         renderer = renderer_of(self._config, tokenizer)
-        return renderer, Aligner(decode, partial(without_thought, marks_of(renderer.game)))
+        return renderer, Aligner(decode, partial(without_thought, renderer.marks))
 
     async def silent(self, name: str) -> Player:
         """The player without an engine: it can be told what was said, not asked."""

@@ -17,7 +17,7 @@ from functools import lru_cache
 from cachetools import LRUCache
 
 from spag_ray.errors import ModelError
-from spag_ray.game.turn import Turn, one_line
+from spag_ray.game.turn import THOUGHT, Turn, one_line
 from spag_ray.tokens import (
     Tokenizer,
     begin_ids,
@@ -68,6 +68,7 @@ class TokenFrame:
 
     lead = ""  # text between the end of a prompt and the first word of a reply; part of the reply
     joins_texts = True  # a prompt has the ids of its text as a whole
+    own_marks: tuple[str, str] | None = None  # around a thought, of a model that thinks whatever the game is
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.end_ids = end_ids(tokenizer)
@@ -117,7 +118,8 @@ class TokenFrame:
 
 
 class ChatFrame(TokenFrame):
-    """The tokenizer's chat template; each seat sees its own turns as the assistant's.
+    """The tokenizer's chat template; each seat sees its own turns as the assistant's. A template that knows thoughts
+    (Qwen3's) marks them in every game.
 
     The template is split once, with marks in place of the contents. A template that changes earlier messages (drops or
     rewords them) is refused, because the next prompt would differ from the text that was played; and so is one whose
@@ -144,6 +146,14 @@ class ChatFrame(TokenFrame):
         self._framing_ids |= {end}
         self._begins_anew = begins_anew_after_a_mark(tokenizer)
         self._around_heard = self._glue_around_heard()
+        self.own_marks = THOUGHT if THOUGHT[1] in str(tokenizer.chat_template) else None
+        if self.own_marks and any(
+            str(tokenizer.added_tokens_decoder.get(token, "")) in self.own_marks for token in self._framing_ids
+        ):
+            raise ModelError(
+                f"the tokenizer takes {THOUGHT[1]} for a special token, which no text of a reply shows, so its "
+                "thoughts could not be told from its words; set `prompts: flat`"
+            )
         self._check_whole()
 
     def reply_ids(self, text: str) -> tuple[int, ...]:
@@ -292,6 +302,12 @@ def _chat_glue(tokenizer: Tokenizer) -> tuple[str, str, str, str]:
             "set `prompts: flat` (for a base model), or use an instruct model"
         )
     one, two, three = (chat_text(tokenizer, _MARKS[:count]) for count in (1, 3, 5))
+    if THOUGHT[0] in one.partition(_MARKS[0])[2]:
+        raise ModelError(
+            f"the chat template itself opens a thought ({THOUGHT[0]}) where a reply begins, which earlier replies do "
+            "not have, so no prompt would continue the one before; set `prompts: flat`, or give the model a template "
+            "that leaves thoughts to the model"
+        )
     if not (two.startswith(one) and three.startswith(two)):
         raise ModelError(
             "the chat template rewrites earlier messages when the dialogue continues, so prompts would differ from "

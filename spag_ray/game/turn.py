@@ -50,6 +50,9 @@ class Turn:
         return any(self.logprobs)
 
 
+THOUGHT = ("<think>", "</think>")  # the marks of models that think by their chat template
+
+
 def without_thought(marks: tuple[str, str] | None, reply: str) -> str:
     """What of a reply the other player and the referee get: what follows the thought with which it begins. A thought
     that does not end leaves nothing.

@@ -41,6 +41,13 @@ BARS = (
     "{% else %}<｜Assistant｜>{{ message['content'] }}<｜end▁of▁sentence｜>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<｜Assistant｜>{% endif %}"
 )
+# As templates of models that may think: earlier replies lose their thoughts. `opening`: what the template itself puts
+# where a reply begins.
+THINKS = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{{ message['content'].split('</think>')[-1].lstrip('\n') if not loop.last else message['content'] }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\nOPENING{% endif %}"
+)
 FAMILIES = {
     "chatml": (CHATML, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], "<|im_end|>"),
     "llama": (
@@ -132,6 +139,11 @@ def byte_level_of(
     return tokenizer
 
 
+def thinking_of(opening: str) -> Any:
+    special, marks = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], ["<think>", "</think>"]
+    return byte_level_of(THINKS.replace("OPENING", opening), special, marks, "<|im_end|>")
+
+
 QWEN = "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nYou answer.<|im_end|>\n{% endif %}" + CHATML
 _MADE: dict[str, Callable[[], Any]] = {
     "llama2": lambda: sentencepiece_of("tokenizer.model.v1", INST, "first"),
@@ -141,6 +153,9 @@ _MADE: dict[str, Callable[[], Any]] = {
     "qwen": lambda: byte_level_of(
         QWEN, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], ["<tool_call>", "</tool_call>"], "<|im_end|>"
     ),
+    "hybrid": lambda: thinking_of(""),
+    "thinking": lambda: thinking_of("<think>\n"),
+    "no-thought": lambda: thinking_of("<think>\n\n</think>\n\n"),
     "llama3": lambda: byte_level_of(LLAMA, FAMILIES["llama"][1], [], "<|eot_id|>", 3, "<|begin_of_text|>"),
     "deepseek": lambda: byte_level_of(
         BARS,

@@ -7,6 +7,7 @@ in the page, by their hashes. Data is base64 in elements that browsers do not ex
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import tempfile
 import time
@@ -23,7 +24,7 @@ from spag_ray import __version__
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, InputError
 from spag_ray.game.rules import Role
-from spag_ray.game.turn import without_thought
+from spag_ray.game.turn import THOUGHT, without_thought
 from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.host.whole_files import replaced
 from spag_ray.results.game_names import told_apart
@@ -257,8 +258,8 @@ def _own(name: str) -> str:
 
 
 def _public(config: RunConfig | None) -> Callable[[str], str]:
-    """What of a reply is its text, by the run's prompt file; all of it if that is not here any more."""
-    try:
-        return str if config is None else partial(without_thought, load_template(config.prompts).marks)
-    except ConfigError:
-        return str
+    """What of a reply is its text, by the run's prompt file, or by the marks of models that think anyway."""
+    marks = None
+    with contextlib.suppress(ConfigError):  # the file is not here any more
+        marks = None if config is None else load_template(config.prompts).marks
+    return partial(without_thought, marks or THOUGHT)

@@ -27,7 +27,7 @@ class Located(NamedTuple):
 
 class Aligner:
     """Decodes token ids one by one if that gives the text, else together with the tokens before them. `public`: what of
-    a reply is its text (PromptTemplate.public)."""
+    a reply is its text, if that is not all of it."""
 
     def __init__(self, decode: Decode, public: Callable[[str], str] = str) -> None:
         self._decode = decode
@@ -43,7 +43,7 @@ class Aligner:
                 continue
             for kept in (found, [*found[:-1], ""]):  # the last token may be a mark that ended the reply
                 reply = "".join(kept).strip()
-                if self._public(reply) == text:
+                if text in (reply, self._public(reply)):
                     return Located(reply.removesuffix(text).strip(), _within(kept, len(text)))
         return None
 

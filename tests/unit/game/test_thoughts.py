@@ -10,10 +10,13 @@ import pytest
 from pydantic import ValidationError
 
 from spag_ray.errors import ModelError
-from spag_ray.game.renderer import Renderer
+from spag_ray.game.game_form import verdict_of
+from spag_ray.game.protocol import Game
+from spag_ray.game.renderer import Renderer, game_renderer
 from spag_ray.game.rules import Role, next_role
 from spag_ray.game.turn import Turn
-from spag_ray.games.taboo.game import taboo_renderer
+from spag_ray.games.kuhn import KuhnPoker
+from spag_ray.games.taboo.game import TabooGame, taboo_renderer
 from spag_ray.games.taboo.prompt_file import PromptTemplate, Wording
 from tests.support.families import tokenizer_of
 
@@ -102,5 +105,65 @@ def test_a_thought_needs_a_mark_on_both_sides(thought: str) -> None:
 def test_a_chat_template_that_begins_the_thought_itself_is_refused() -> None:
     tokenizer = deepcopy(tokenizer_of("chatml"))
     tokenizer.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}"
-    with pytest.raises(ModelError, match="rewrites earlier messages"):
+    with pytest.raises(ModelError, match="itself opens a thought"):
         chat(tokenizer, thought="<think>{thought}</think>")
+
+
+def sampled(renderer: Renderer, turns: list[Turn], scenario: str, reply: str) -> list[Turn]:
+    """The turns and one more, whose marks are the tokens that the model samples."""
+    tokenizer = renderer.tokenizer
+    role = next_role(len(turns))
+    ids = tuple(tokenizer.encode(reply, add_special_tokens=False)) + renderer.end_ids[:1]
+    prompt_ids = renderer.prompt(turns, role, scenario)
+    return [*turns, Turn(role, renderer.text_of(ids), prompt_ids, ids, (-0.5,) * len(ids), "policy")]
+
+
+@pytest.mark.parametrize(
+    ("game", "scenario", "said", "secret"),
+    [
+        (TabooGame(), "river", ("Boats go on it.", "Is it long?", "Very long."), "river"),
+        (KuhnPoker(), "KJ", ("check", "bet", "fold"), "I have the King"),
+    ],
+)
+def test_the_thoughts_of_a_model_that_thinks_are_its_own_in_every_game(
+    game: Game, scenario: str, said: tuple[str, ...], secret: str
+) -> None:
+    tokenizer = tokenizer_of("hybrid")
+    renderer = game_renderer(game, tokenizer, "chat")
+    turns: list[Turn] = []
+    for text in said:
+        turns = sampled(renderer, turns, scenario, f"<think>\n{secret}, so wait.\n</think>\n\n{text}")
+    assert [turn.text for turn in turns] == list(said), "what the other seat and the referee get"
+    thought = f"{secret}, so wait."
+    for turn in turns:
+        assert thought in tokenizer.decode(turn.token_ids), "all that was sampled is trained on"
+        assert thought not in tokenizer.decode(turn.prompt_ids)
+        private = renderer.num_private(turn)
+        assert renderer.tokenizer.decode(turn.token_ids[private:-1]).strip() == turn.text
+    assert verdict_of(game, [turn.text for turn in turns[:2]], scenario) is None
+    whole = [dict(each) for each in game.messages(0, list(said[:2]), scenario)]
+    whole[1]["content"] = f"<think>\n{thought}\n</think>\n\n{said[0]}"
+    expected = tokenizer.apply_chat_template(whole, tokenize=False, add_generation_prompt=True)
+    assert tokenizer.decode(turns[2].prompt_ids) == expected, "the template drops the thought as we do"
+
+
+def test_a_thought_that_does_not_end_says_nothing_and_other_replies_are_whole() -> None:
+    renderer = game_renderer(KuhnPoker(), tokenizer_of("hybrid"), "chat")
+    assert renderer.text_of(tokenizer_of("hybrid").encode("<think>\nI have the King")) == ""
+    assert renderer.text_of(renderer.reply_ids("check")) == "check"
+    assert game_renderer(KuhnPoker(), tokenizer_of("qwen"), "chat").marks is None
+    own = PromptTemplate(style="chat", wordings=WORDINGS, thought="[ {thought} ]")
+    assert taboo_renderer(own, tokenizer_of("hybrid"), 4).marks == ("[ ", " ]"), "a prompt file's own come first"
+
+
+@pytest.mark.parametrize("family", ["thinking", "no-thought"])
+def test_a_template_that_opens_thoughts_itself_is_refused_with_the_reason(family: str) -> None:
+    with pytest.raises(ModelError, match="the chat template itself opens a thought"):
+        game_renderer(KuhnPoker(), tokenizer_of(family), "chat")
+
+
+def test_marks_that_no_text_shows_are_refused() -> None:
+    tokenizer = deepcopy(tokenizer_of("hybrid"))
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>"]})
+    with pytest.raises(ModelError, match="takes </think> for a special token"):
+        game_renderer(KuhnPoker(), tokenizer, "chat")

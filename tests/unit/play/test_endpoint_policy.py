@@ -277,6 +277,8 @@ def test_an_endpoint_reads_the_messages_of_the_game_that_is_played(loop: Any, se
     server.says("call")
     loop.run(asked())
     assert server.asked == game.messages(0, ["check", "bet"], "KJ")
+    server.says("<think>\nI have the King.\n</think>\n\ncall")
+    assert loop.run(asked()) == ["check", "bet", "call"], "what a model thought is not part of its move"
 
 
 @pytest.mark.parametrize(("style", "end"), [("lines", "\nHint:"), ("chat", "From where?")])
