@@ -256,7 +256,7 @@ def test_a_stream_whose_engine_takes_adapters_in_flight_comes_to_its_end(
         words,
         12,
         engine={"num_engines": 1, "max_num_seqs": 4},
-        learner={"lora": {"rank": 8, "alpha": 32, "export": "adapter"}},
+        learner={"lora": {"rank": 8, "alpha": 32, "export": "adapter"}, "timeout_s": 60},
         sync={"update": "in_flight"},
         sampling={"max_new_tokens": 60},
     )
