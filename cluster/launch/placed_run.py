@@ -27,7 +27,7 @@ from cluster.rollout.game_rules import every_rules
 from cluster.run.checkpoint import to_resume
 from cluster.run.run import CONCURRENCY_GROUPS, Run, RunHandle
 from cluster.runtime.ray_session import NAMESPACE, ClusterError, NoAnswerError, get, is_unavailable, ray_session
-from cluster.runtime.run_folder import check_can_be_made, make_run_folder, note_stop, reopen_run_folder
+from cluster.runtime.run_folder import check_can_be_made, check_is_run, make_run_folder, note_stop, reopen_run_folder
 from cluster.types import Progress
 from spag_ray.config.no_effect import few_imitation_steps, values_without_effect
 from spag_ray.config.run import RunConfig
@@ -76,6 +76,7 @@ def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
     with contextlib.ExitStack() as stack:
         lease = None
         if resume and folder.exists():
+            check_is_run(folder)
             lease = stack.enter_context(held(folder))
         prepared = prepare(config, folder, resume=lease is not None)
         warnings = idle_values(config, prepared.words) + check_cluster(config, prepared.model, folder)

@@ -126,6 +126,11 @@ def reopen_run_folder(folder: Path, config: RunConfig) -> Path:
     return folder.resolve()
 
 
+def check_is_run(folder: Path) -> None:
+    """Raises RunFolderError if there is no run to resume in this folder. Nothing is written to it."""
+    _config_of(folder)
+
+
 def _config_of(folder: Path) -> RunConfig:
     try:
         settings = read_settings(folder / "config.yaml")

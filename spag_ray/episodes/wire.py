@@ -160,12 +160,12 @@ def _record(data: bytes) -> dict[str, Any]:
     if len(data) > MAX_RECORD_BYTES:
         raise InputError(f"an episode record of {len(data)} bytes is larger than {MAX_RECORD_BYTES}")
     record: dict[str, Any] = msgpack.unpackb(data, strict_map_key=True)
+    if record["v"] != WIRE_VERSION:
+        raise InputError(f"an episode of wire version {record['v']!r}; this build reads version {WIRE_VERSION}")
     return record
 
 
 def _verdict(record: dict[str, Any]) -> Verdict:
-    if record["v"] != WIRE_VERSION:
-        raise InputError(f"an episode of wire version {record['v']!r}; this build reads version {WIRE_VERSION}")
     outcome, end_reason, length, reason, turn_index, span, payoffs = record["verdict"]
     return Verdict(
         outcome=Outcome(outcome),

@@ -112,6 +112,8 @@ def test_an_old_log_is_read_and_the_referee_agrees_with_it(log: Path) -> None:
 def test_another_version_is_refused(version: object) -> None:
     with pytest.raises(InputError, match="reads version 5"):
         decode(msgpack.packb({**unpacked(EPISODE), "v": version}))
+    with pytest.raises(InputError, match="reads version 5"):
+        read_head(msgpack.packb({**unpacked(EPISODE), "v": version}))
 
 
 @pytest.mark.parametrize("reason", ["", "Guessed", "time is up", 3, None, ["guessed"]])

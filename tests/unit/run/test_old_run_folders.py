@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from cluster.commands.report import report_finished
+from cluster.commands.train import run_training
 from cluster.runtime.run_folder import make_run_folder, reopen_run_folder
 from spag_ray.config.files import shown_config, write_config
 from spag_ray.config.loading import parse_config
@@ -35,6 +36,13 @@ def test_a_run_of_today_is_not_resumed_with_another_deck(tmp_path: Path) -> None
     given = parse_config({"words": {"deck": "textarena"}})
     with pytest.raises(RunFolderError, match=r"words\.deck: 'everyday', not 'textarena'"):
         reopen_run_folder(folder, given)
+
+
+def test_a_folder_without_a_run_is_refused_before_anything_is_written_to_it(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RunFolderError, match=r"no run to resume: its config\.yaml cannot be read"):
+        run_training(parse_config({}), tmp_path, Console(file=io.StringIO()), resume=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_a_resume_on_a_full_disk_leaves_the_folders_configuration_whole(tmp_path: Path) -> None:
