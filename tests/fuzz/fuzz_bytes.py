@@ -15,8 +15,6 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["spag_ray", "msgpack"]):
-    import msgpack
-
     from spag_ray.episodes.episode import Episode
     from spag_ray.episodes.formats import holds_games, read_games, read_samples, read_sft
     from spag_ray.episodes.log import EpisodeLog, read_log
@@ -37,17 +35,6 @@ def example() -> bytes:
     )
     verdict = Verdict(Outcome.ATTACKER_WINS, EndReason.SAID_WORD, 4, "said it", 3, (0, 4))
     return encode(Episode("s/7", 7, "s", "river", 3, "strict", 1.0, turns, verdict))
-
-
-def example_of_version_3() -> bytes:
-    record = msgpack.unpackb(example())
-    return msgpack.packb({**record, "v": 3, "turns": [turn[:-1] for turn in record["turns"]]})
-
-
-def example_of_version_2() -> bytes:
-    record = msgpack.unpackb(example_of_version_3())
-    del record["verdict"][1]
-    return msgpack.packb({**record, "v": 2})
 
 
 def wire(data: bytes) -> None:
@@ -90,7 +77,7 @@ def json(data: bytes) -> None:
 
 TARGETS = {"wire": wire, "log": log, "json": json}
 SEEDS = {
-    "wire": [example(), example_of_version_2(), example_of_version_3()],
+    "wire": [example()],
     "log": [],
     "json": [
         b'[{"history": [{"role": "attacker", "content": "a"}], "target_word": "cat", "max_turns": 2}]',
