@@ -23,7 +23,7 @@ from actors.policy import Completion, GameView, Request, Score, WakePart
 from spag_ray.errors import EngineError, ModelError
 from spag_ray.game.protocol import Game, SpeaksInLines, marks_of, seat_of
 from spag_ray.game.renderer import checked_messages
-from spag_ray.game.turn import THOUGHT, without_thought
+from spag_ray.game.turn import after_thought, without_thought
 from spag_ray.host.addresses import ask_directly
 from spag_ray.weights.snapshot import Snapshot
 
@@ -166,7 +166,7 @@ class EndpointPolicy:
         text = text.strip().encode("utf-8", errors="replace").decode("utf-8")
         reason = getattr(choice, "finish_reason", None)
         if (marks := marks_of(self._game)) is None:  # the game has no thoughts, but the model may think
-            text = without_thought(THOUGHT, text)
+            text = after_thought(text)
         if not without_thought(marks, text) and (content is None or reason not in ("stop", None)):
             return "", "context"
         return text, "length" if reason == "length" else "stop"

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 from spag_ray.errors import ModelError, reason_of
 
+THOUGHT = ("<think>", "</think>")  # the marks of models that think by their chat template
+
 
 class Tokenizer(Protocol):
     """The part of a transformers tokenizer that rendering uses."""
@@ -110,7 +112,7 @@ def end_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
 @lru_cache(maxsize=8)
 def framing_ids(tokenizer: Tokenizer) -> frozenset[int]:
     """Tokens that frame messages and texts: special tokens, what the chat template writes, what ends a text. Without
-    the token for unknown words, which a player may say."""
+    the token for unknown words, which a player may say, and marks of thoughts, unless they are special tokens."""
     special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
     written: list[str | int] = []
     if getattr(tokenizer, "chat_template", None):
@@ -119,8 +121,9 @@ def framing_ids(tokenizer: Tokenizer) -> frozenset[int]:
         except ModelError:  # who needs it says so (ChatFrame)
             written = []
     marks = {*special, *tokenizer.all_special_ids, *(part for part in written if isinstance(part, int))}
+    thought = {token for token, added in tokenizer.added_tokens_decoder.items() if str(added) in THOUGHT} - special
     ends = () if tokenizer.eos_token_id is None else end_ids(tokenizer)
-    return frozenset(marks - {getattr(tokenizer, "unk_token_id", None)}) | {*ends}
+    return frozenset(marks - {getattr(tokenizer, "unk_token_id", None)} - thought) | {*ends}
 
 
 def holds_a_mark(tokenizer: Tokenizer, text: str) -> bool:

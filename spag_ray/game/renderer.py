@@ -87,7 +87,8 @@ class Renderer(TokenFrame):
     def __init__(self, game: Game, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
         self.game = game
-        self.marks = marks_of(game) or self.own_marks  # around a thought, in this game or with this model
+        is_open = self.own_marks is not None and not self.own_marks[0]  # a thought, before a reply begins
+        self.marks = self.own_marks if is_open else marks_of(game) or self.own_marks
 
     def prompt(self, turns: Sequence[Turn], role: Role, scenario: str) -> tuple[int, ...]:
         """What a seat reads before its next turn."""
@@ -143,7 +144,7 @@ class Renderer(TokenFrame):
 
     def spoken(self, word: str) -> Spoken:
         """The tokens that would say this word in a reply."""
-        start = dict.fromkeys((self._said(self.lead + word), self._said(self.lead + word.capitalize())))
+        start = dict.fromkeys((self._begun(self.lead + word), self._begun(self.lead + word.capitalize())))
         return Spoken(tuple(start), (self._plain(f" {word}", follows=True),))
 
     def text_of(self, token_ids: Sequence[int]) -> str:
@@ -177,8 +178,8 @@ class Renderer(TokenFrame):
 class _Chat(Renderer, ChatFrame):
     """Each seat sees its own turns as the assistant's."""
 
-    def _continued(self, turn: Turn, heard: str, seat: int) -> tuple[int, ...]:
-        return self.after(turn, heard.strip())
+    def _continued(self, turn: Turn, heard: str, seat: int) -> tuple[int, ...] | None:
+        return None if self._opened else self.after(turn, heard.strip())
 
     def _rendered(self, contents: Sequence[str], seat: int) -> tuple[int, ...]:
         return self._dialogue([content.strip() for content in contents])

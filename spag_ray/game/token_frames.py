@@ -17,8 +17,9 @@ from functools import lru_cache
 from cachetools import LRUCache
 
 from spag_ray.errors import ModelError
-from spag_ray.game.turn import THOUGHT, Turn, one_line
+from spag_ray.game.turn import Turn, one_line
 from spag_ray.tokens import (
+    THOUGHT,
     Tokenizer,
     begin_ids,
     begins_anew_after_a_mark,
@@ -108,8 +109,12 @@ class TokenFrame:
         return self._begin + self._plain("".join(message["content"] for message in messages))
 
     def _said(self, text: str) -> tuple[int, ...]:
-        """Text with which a reply begins."""
+        """Text with which a reply begins, after what ends a thought that the prompt opens."""
         return self._plain(text)
+
+    def _begun(self, text: str) -> tuple[int, ...]:
+        """Text with which what is said in a reply begins."""
+        return self._said(text)
 
     def _own(self, turn: Turn) -> tuple[int, ...]:
         """The prompt and the reply of a turn, without the token that ended it. A mark in its place is not copied on."""
@@ -118,8 +123,10 @@ class TokenFrame:
 
 
 class ChatFrame(TokenFrame):
-    """The tokenizer's chat template; each seat sees its own turns as the assistant's. A template that knows thoughts
-    (Qwen3's) marks them in every game.
+    """The tokenizer's chat template; each seat sees its own turns as the assistant's.
+
+    A template that knows thoughts (Qwen3's, DeepSeek-R1's) marks them in every game. If it opens one itself where a
+    reply begins, which earlier replies do not have, no prompt continues the one before: each is rendered anew.
 
     The template is split once, with marks in place of the contents. A template that changes earlier messages (drops or
     rewords them) is refused, because the next prompt would differ from the text that was played; and so is one whose
@@ -128,9 +135,12 @@ class ChatFrame(TokenFrame):
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
-        opening, to_reply, self.lead, to_user = _chat_glue(tokenizer)
+        opening, to_reply, self.lead, to_user, opened = _chat_glue(tokenizer)
         self._opening = template_parts(tokenizer, opening)
         self._to_reply = template_parts(tokenizer, to_reply)
+        self._opened = template_parts(tokenizer, opened)
+        is_open = bool(opened) and THOUGHT[1] not in opened
+        self._closing = template_parts(tokenizer, f"{THOUGHT[1]}\n\n") if is_open else []  # of a reply without thought
         if template_parts(tokenizer, to_reply + self.lead) == self._to_reply:
             self.lead = ""  # the mark before it takes it
         close = template_parts(tokenizer, to_user)
@@ -146,10 +156,12 @@ class ChatFrame(TokenFrame):
         self._framing_ids |= {end}
         self._begins_anew = begins_anew_after_a_mark(tokenizer)
         self._around_heard = self._glue_around_heard()
-        self.own_marks = THOUGHT if THOUGHT[1] in str(tokenizer.chat_template) else None
-        if self.own_marks and any(
-            str(tokenizer.added_tokens_decoder.get(token, "")) in self.own_marks for token in self._framing_ids
-        ):
+        if is_open:
+            self.own_marks = "", THOUGHT[1]
+        elif THOUGHT[1] in str(tokenizer.chat_template) and THOUGHT[1] not in to_reply + opened:
+            self.own_marks = THOUGHT
+        framing = (str(tokenizer.added_tokens_decoder.get(token, "")) for token in self._framing_ids)
+        if self.own_marks and any(mark in THOUGHT for mark in framing):
             raise ModelError(
                 f"the tokenizer takes {THOUGHT[1]} for a special token, which no text of a reply shows, so its "
                 "thoughts could not be told from its words; set `prompts: flat`"
@@ -166,7 +178,7 @@ class ChatFrame(TokenFrame):
         return (*self._own(turn), self.end_ids[0], *before, *text_ids, *behind)
 
     def query_ids(self, query: str) -> tuple[int, ...]:
-        return self._joined(*self._opening, query, *self._to_reply)
+        return self._joined(*self._opening, query, *self._to_reply, *self._opened)
 
     def whole_ids(self, messages: Sequence[Mapping[str, str]], seat: int = 0) -> tuple[int, ...]:
         return template_ids(self.tokenizer, chat_text(self.tokenizer, [each["content"].strip() for each in messages]))
@@ -176,10 +188,14 @@ class ChatFrame(TokenFrame):
         parts = [*self._opening, contents[0]]
         for reply, heard in zip(contents[1::2], contents[2::2], strict=True):
             parts += [*self._to_reply, self.lead + reply + self._tail, self.end_ids[0], *self._to_user, heard]
-        return self._joined(*parts, *self._to_reply)
+        return self._joined(*parts, *self._to_reply, *self._opened)
 
     def _said(self, text: str) -> tuple[int, ...]:
-        after_mark = bool(self._to_reply) and isinstance(self._to_reply[-1], int)
+        return self._joined(*self._closing, text, begins=False) if self._closing else self._begun(text)
+
+    def _begun(self, text: str) -> tuple[int, ...]:
+        before = self._closing or self._opened or self._to_reply
+        after_mark = bool(before) and isinstance(before[-1], int)
         return self._plain(text, not (after_mark and self._begins_anew))
 
     def _joined(self, *parts: str | int, begins: bool = True) -> tuple[int, ...]:
@@ -209,8 +225,8 @@ class ChatFrame(TokenFrame):
         if any(holds_a_mark(self.tokenizer, text) for text in _SAMPLES):  # the pieces split it, the whole does not
             return
         whole = self.whole_ids([{"content": text} for text in _SAMPLES])
-        pieces = self._joined(*self._opening, _SAMPLES[0], *self._to_reply)
-        for reply, heard in zip(_SAMPLES[1::2], _SAMPLES[2::2], strict=True):
+        pieces = self._dialogue(_SAMPLES) if self._opened else self.query_ids(_SAMPLES[0])
+        for reply, heard in () if self._opened else zip(_SAMPLES[1::2], _SAMPLES[2::2], strict=True):
             pieces += self.reply_ids(reply)
             pieces += self._joined(*self._to_user, heard, *self._to_reply, begins=self._begins_anew)
         pieces = pieces[: len(whole)]
@@ -293,21 +309,20 @@ _MARKS = ("zqfirstzq", "zqsecondzq", "zqthirdzq", "zqfourthzq", "zqfifthzq")
 _SAMPLES = ("Guess: what flows?", "It is 3 km long.", "river", "Is it `wet`?", "I know (2024)!")
 
 
-def _chat_glue(tokenizer: Tokenizer) -> tuple[str, str, str, str]:
+def _chat_glue(tokenizer: Tokenizer) -> tuple[str, str, str, str, str]:
     """The parts of a chat template: (before the first message's text, user text -> where a reply is sampled, white
-    space before the reply's text, reply -> next user text)."""
+    space before the reply's text, reply -> next user text, the beginning of a thought where a reply is sampled, which
+    earlier replies do not have)."""
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
             "the model's tokenizer has no chat template, but `prompts` is `chat`; "
             "set `prompts: flat` (for a base model), or use an instruct model"
         )
     one, two, three = (chat_text(tokenizer, _MARKS[:count]) for count in (1, 3, 5))
-    if THOUGHT[0] in one.partition(_MARKS[0])[2]:
-        raise ModelError(
-            f"the chat template itself opens a thought ({THOUGHT[0]}) where a reply begins, which earlier replies do "
-            "not have, so no prompt would continue the one before; set `prompts: flat`, or give the model a template "
-            "that leaves thoughts to the model"
-        )
+    opened = ""
+    if THOUGHT[0] in (asked := one.partition(_MARKS[0])[2]) and THOUGHT[0] not in two.partition(_MARKS[1])[0]:
+        opened = asked[asked.index(THOUGHT[0]) :]
+        one, two, three = (text.removesuffix(opened) for text in (one, two, three))
     if not (two.startswith(one) and three.startswith(two)):
         raise ModelError(
             "the chat template rewrites earlier messages when the dialogue continues, so prompts would differ from "
@@ -324,4 +339,4 @@ def _chat_glue(tokenizer: Tokenizer) -> tuple[str, str, str, str]:
     if again != [to_reply, to_user] or not to_reply.startswith(asked) or to_reply[len(asked) :].strip():
         raise ModelError("the chat template frames later messages differently from the first; set `prompts: flat`")
     asked = asked.rstrip(" ")  # a space belongs to the first word after it
-    return opening, asked, to_reply[len(asked) :], to_user
+    return opening, asked, to_reply[len(asked) :], to_user, opened

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from spag_ray.errors import InputError
 from spag_ray.game.rules import Role
+from spag_ray.tokens import THOUGHT
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,6 @@ class Turn:
         return any(self.logprobs)
 
 
-THOUGHT = ("<think>", "</think>")  # the marks of models that think by their chat template
-
-
 def without_thought(marks: tuple[str, str] | None, reply: str) -> str:
     """What of a reply the other player and the referee get: what follows the thought with which it begins. A thought
     that does not end leaves nothing.
@@ -64,6 +62,17 @@ def without_thought(marks: tuple[str, str] | None, reply: str) -> str:
     if marks is None or not reply.startswith(marks[0]):
         return reply
     return reply[len(marks[0]) :].partition(marks[1])[2].strip()
+
+
+def after_thought(reply: str) -> str:
+    """What a model that thinks says after its thought, which its chat template may have opened.
+
+    >>> [after_thought(reply) for reply in ("<think>river?</think> Is it wet?", "river?</think> Is it wet?", "Is it?")]
+    ['Is it wet?', 'Is it wet?', 'Is it?']
+    """
+    if reply.startswith(THOUGHT[0]):
+        return without_thought(THOUGHT, reply)
+    return without_thought(("", THOUGHT[1]), reply) if THOUGHT[1] in reply else reply
 
 
 def one_line(text: str) -> str:

@@ -24,7 +24,7 @@ from spag_ray import __version__
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, InputError
 from spag_ray.game.rules import Role
-from spag_ray.game.turn import THOUGHT, without_thought
+from spag_ray.game.turn import after_thought, without_thought
 from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.host.whole_files import replaced
 from spag_ray.results.game_names import told_apart
@@ -262,4 +262,4 @@ def _public(config: RunConfig | None) -> Callable[[str], str]:
     marks = None
     with contextlib.suppress(ConfigError):  # the file is not here any more
         marks = None if config is None else load_template(config.prompts).marks
-    return partial(without_thought, marks or THOUGHT)
+    return after_thought if marks is None else partial(without_thought, marks)

@@ -102,13 +102,6 @@ def test_a_thought_needs_a_mark_on_both_sides(thought: str) -> None:
         PromptTemplate(style="chat", wordings=WORDINGS, thought=thought)
 
 
-def test_a_chat_template_that_begins_the_thought_itself_is_refused() -> None:
-    tokenizer = deepcopy(tokenizer_of("chatml"))
-    tokenizer.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}"
-    with pytest.raises(ModelError, match="itself opens a thought"):
-        chat(tokenizer, thought="<think>{thought}</think>")
-
-
 def sampled(renderer: Renderer, turns: list[Turn], scenario: str, reply: str) -> list[Turn]:
     """The turns and one more, whose marks are the tokens that the model samples."""
     tokenizer = renderer.tokenizer
@@ -156,10 +149,31 @@ def test_a_thought_that_does_not_end_says_nothing_and_other_replies_are_whole() 
     assert taboo_renderer(own, tokenizer_of("hybrid"), 4).marks == ("[ ", " ]"), "a prompt file's own come first"
 
 
-@pytest.mark.parametrize("family", ["thinking", "no-thought"])
-def test_a_template_that_opens_thoughts_itself_is_refused_with_the_reason(family: str) -> None:
-    with pytest.raises(ModelError, match="the chat template itself opens a thought"):
-        game_renderer(KuhnPoker(), tokenizer_of(family), "chat")
+@pytest.mark.parametrize(("family", "before"), [("thinking", "I have the King.\n</think>\n\n"), ("no-thought", "")])
+@pytest.mark.parametrize("own", [None, "<think>{thought}</think>"])
+def test_a_template_that_opens_a_thought_itself_is_played_as_it_writes(
+    family: str, before: str, own: str | None
+) -> None:
+    """It leaves this opening out of earlier replies, so no prompt continues the one before."""
+    tokenizer = tokenizer_of(family)
+    game = TabooGame(PromptTemplate(style="chat", wordings=WORDINGS, thought=own))
+    renderer = game_renderer(game, tokenizer, "chat")
+    said = ("Boats go on it.", "Is it long?", "Very long.", "Is it `deep`?")
+    turns: list[Turn] = []
+    for place, text in enumerate(said):
+        turns = sampled(renderer, turns, "river", before + text)
+        messages = [dict(each) for each in game.messages(place % 2, said[:place], "river")]
+        expected = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        assert tokenizer.decode(turns[-1].prompt_ids) == expected
+        assert renderer.num_private(turns[-1]) == len(tokenizer.encode(before))
+    assert [turn.text for turn in turns] == list(said)
+    unthought = renderer.reply_ids("Is it wet?")
+    assert tokenizer.decode(unthought[:-1]) == ("</think>\n\n" if before else "") + "Is it wet?"
+    assert renderer.text_of(unthought) == "Is it wet?"
+    assert set(tokenizer.encode("<think></think>")).isdisjoint(renderer.stop_ids)
+    claim = renderer.claim("river")
+    assert renderer.text_of(claim.opening_ids + claim.word_ids) == game.claim.format(word="river")
+    assert tokenizer.decode(renderer.spoken("river").start[0]) == "river"
 
 
 def test_marks_that_no_text_shows_are_refused() -> None:

@@ -277,8 +277,9 @@ def test_an_endpoint_reads_the_messages_of_the_game_that_is_played(loop: Any, se
     server.says("call")
     loop.run(asked())
     assert server.asked == game.messages(0, ["check", "bet"], "KJ")
-    server.says("<think>\nI have the King.\n</think>\n\ncall")
-    assert loop.run(asked()) == ["check", "bet", "call"], "what a model thought is not part of its move"
+    for opening in ("<think>\n", ""):  # the server's chat template may have opened it
+        server.says(f"{opening}I have the King.\n</think>\n\ngo on")
+        assert loop.run(asked()) == ["check", "bet", "go on"], "what a model thought is not part of its move"
 
 
 @pytest.mark.parametrize(("style", "end"), [("lines", "\nHint:"), ("chat", "From where?")])
