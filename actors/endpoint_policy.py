@@ -25,6 +25,7 @@ from spag_ray.game.protocol import Game, SpeaksInLines, marks_of, seat_of
 from spag_ray.game.renderer import checked_messages
 from spag_ray.game.turn import after_thought, without_thought
 from spag_ray.host.addresses import ask_directly
+from spag_ray.tokens import THOUGHT
 from spag_ray.weights.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -93,6 +94,7 @@ class EndpointPolicy:
         self._endpoint = endpoint
         self._game = game
         self._style = style
+        self._opens_thoughts = False  # whether its chat template does, so that answers begin within one
         self._encode = encode
         self._client = AsyncOpenAI(base_url=endpoint.url, api_key=_key(), timeout=timeout_s, max_retries=3)
         self._places = asyncio.Semaphore(MAX_ASKED_AT_ONCE)
@@ -165,7 +167,11 @@ class EndpointPolicy:
         # JSON can carry half of a surrogate pair, which tokenizers reject.
         text = text.strip().encode("utf-8", errors="replace").decode("utf-8")
         reason = getattr(choice, "finish_reason", None)
-        if (marks := marks_of(self._game)) is None:  # the game has no thoughts, but the model may think
+        marks = marks_of(self._game)
+        if marks is None or not text.startswith(marks[0]):  # it may think although, or before, the game wants it to
+            self._opens_thoughts |= THOUGHT[1] in text and not text.startswith(THOUGHT[0])
+            if self._opens_thoughts and reason == "length" and THOUGHT[1] not in text:
+                return "", "context"  # the chat template has opened a thought, which was cut
             text = after_thought(text)
         if not without_thought(marks, text) and (content is None or reason not in ("stop", None)):
             return "", "context"

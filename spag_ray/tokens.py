@@ -121,9 +121,14 @@ def framing_ids(tokenizer: Tokenizer) -> frozenset[int]:
         except ModelError:  # who needs it says so (ChatFrame)
             written = []
     marks = {*special, *tokenizer.all_special_ids, *(part for part in written if isinstance(part, int))}
-    thought = {token for token, added in tokenizer.added_tokens_decoder.items() if str(added) in THOUGHT} - special
+    thought = thought_marks(tokenizer).keys() - special
     ends = () if tokenizer.eos_token_id is None else end_ids(tokenizer)
     return frozenset(marks - {getattr(tokenizer, "unk_token_id", None)} - thought) | {*ends}
+
+
+def thought_marks(tokenizer: Tokenizer) -> dict[int, bool]:
+    """{token that marks a thought: whether it is a special token}, of a tokenizer that has such tokens."""
+    return {token: added.special for token, added in tokenizer.added_tokens_decoder.items() if str(added) in THOUGHT}
 
 
 def holds_a_mark(tokenizer: Tokenizer, text: str) -> bool:

@@ -14,7 +14,7 @@ from actors.models import resolve_model
 from cluster.checks.imports import check_imports
 from cluster.checks.preflight import check_model, check_played_in_turn, check_words, in_a_process
 from cluster.launch.placed_run import every_words, needs_cards, placed_run, watch_run, words_of_file
-from cluster.monitor.tables import comparison_lines, guess_table, match_tables
+from cluster.monitor.tables import comparison_lines, guess_tables, match_tables
 from cluster.planning.bundles import match_bundles
 from cluster.planning.placement import with_room_for_engines
 from cluster.runtime.output_files import free_name
@@ -85,6 +85,6 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
             console.print(table)
         for line in comparison_lines(met, names, wanted.against, its):
             console.print(line, soft_wrap=True, markup=False)
-    if lines := read_held_out(run_folder / "metrics.jsonl"):
-        console.print(guess_table(lines))
+    for table in guess_tables(read_held_out(run_folder / "metrics.jsonl"), names_by_game(config)):
+        console.print(table)
     console.print(f"matches: {out}   games: {run_folder}/episodes", soft_wrap=True, markup=False)

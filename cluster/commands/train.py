@@ -17,7 +17,7 @@ from cluster.checks.cluster_checks import check_cluster
 from cluster.commands.report import report_finished
 from cluster.launch.jobs import check_run_dir
 from cluster.launch.placed_run import Prepared, idle_values, placed_run, prepare, said_on, stream_hint, watch_run
-from cluster.monitor.tables import evaluation_tables, guess_table, head_to_head_lines, outcome_table
+from cluster.monitor.tables import evaluation_tables, guess_tables, head_to_head_lines, outcome_table
 from cluster.monitor.train_log import TrainLog, printed_on
 from cluster.runtime.ray_session import get, is_job, ray_session
 from cluster.runtime.run_folder import check_is_run, make_run_folder
@@ -83,8 +83,8 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
         console.print(outcome_table(own, its))
         for line in head_to_head_lines(own, its):
             console.print(line, soft_wrap=True, markup=False)
-    if lines := read_held_out(folder / "metrics.jsonl"):
-        console.print(guess_table(lines))
+    for table in guess_tables(read_held_out(folder / "metrics.jsonl"), names_by_game(config)):
+        console.print(table)
     if (folder / EVALUATIONS).exists():
         for table in evaluation_tables(read_evaluations(folder / EVALUATIONS)):
             console.print(table)

@@ -13,7 +13,7 @@ from cluster.monitor.terminal import plain
 from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome, Role
 from spag_ray.results.evaluations import PAPER_METRICS, PAPER_SCORES, Evaluation, scale_of, score_text
-from spag_ray.results.game_names import GameNames
+from spag_ray.results.game_names import GameNames, NamesByGame
 from spag_ray.results.lines import HeldOutLine
 from spag_ray.results.matches import Match
 from spag_ray.results.ratings import wilson_interval
@@ -54,8 +54,22 @@ def _seats(game: GameNames) -> dict[Role, str]:
     return {role: escape(plain(game.seat(role))) for role in Role}
 
 
-def guess_table(lines: Sequence[HeldOutLine]) -> Table:
-    """Games on held-out words: right guesses, traps, and what the defender could have known; fits 80 columns."""
+def guess_tables(lines: Sequence[HeldOutLine], names: NamesByGame) -> list[Table]:
+    """For each game with lines of held-out scenarios, what its guesser could have known; of Taboo also right guesses
+    and traps. They fit 80 columns."""
+    own = {name: [line for line in lines if line.game == name] for name in names}
+    return [_guess_table(own[name], its) for name, its in names.items() if own[name]]
+
+
+def _guess_table(lines: Sequence[HeldOutLine], game: GameNames) -> Table:
+    if not game.has_words:
+        title = f"Held-out scenarios of {escape(plain(game.name))}: what the seat that guesses could have known"
+        table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0))
+        table.add_column(f"{_seats(game)[Role.ATTACKER]} v {_seats(game)[Role.DEFENDER]}", no_wrap=True)
+        table.add_column("at its last turn", justify="right", no_wrap=True)
+        for line in lines:
+            table.add_row(Stage.parse(line.stage).title, _known(line))
+        return table
     title = "Held-out words: guesses, traps, and what the defender could have known"
     table = Table(title=title, title_justify="left", box=box.SIMPLE, padding=(0, 1, 0, 0), caption_justify="left")
     table.caption = (
@@ -68,14 +82,18 @@ def guess_table(lines: Sequence[HeldOutLine]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for line in lines:
         found = line.report
-        known = "" if found.could_have_known is None else f"{100 * found.could_have_known:.1f} %"
         table.add_row(
             Stage.parse(line.stage).title,
             f"{found.right_guesses} of {found.guesses}",
             f"{found.traps} of {found.attacker_wins}",
-            known,
+            _known(line),
         )
     return table
+
+
+def _known(line: HeldOutLine) -> str:
+    known = line.report.could_have_known
+    return "" if known is None else f"{100 * known:.1f} %"
 
 
 def head_to_head_lines(matches: Sequence[Match], game: GameNames) -> list[str]:

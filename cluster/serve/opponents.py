@@ -24,7 +24,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,7 +37,6 @@ from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, EngineError, EngineGoneError, InputError, ModelError, SpagError, meant
 from spag_ray.game.renderer import Renderer
 from spag_ray.game.rules import Role
-from spag_ray.game.turn import without_thought
 from spag_ray.games.of_config import renderer_of
 from spag_ray.results.report.tokens import Aligner
 from spag_ray.results.saved_models import saved_models
@@ -153,7 +151,7 @@ class Opponents:
             return tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
         renderer = renderer_of(self._config, tokenizer)
-        return renderer, Aligner(decode, partial(without_thought, renderer.marks))
+        return renderer, Aligner(decode, lambda reply: (renderer.public(reply),))
 
     async def silent(self, name: str) -> Player:
         """The player without an engine: it can be told what was said, not asked."""

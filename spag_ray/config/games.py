@@ -41,19 +41,27 @@ def package_of(file: Path) -> Path | None:
 _Part = TypeVar("_Part", bound=Part)
 
 
+def may_listen(game: GameConfig, num_games: int) -> bool:
+    """Whether the game, of a run of so many, may be trained to name a hidden fact: a user's own, if it is the only one.
+    Whether it has such a fact is found before the run (check_claims)."""
+    return num_games == 1 and ":" in game.name
+
+
 def without_taboo(
-    words: WordsConfig, objective: ObjectiveConfig, imitation: ImitationConfig
+    words: WordsConfig, objective: ObjectiveConfig, imitation: ImitationConfig, listens: bool = False
 ) -> tuple[WordsConfig, ObjectiveConfig, ImitationConfig]:
-    """These parts without the settings that have a meaning in Taboo alone: what another game of the same run gets."""
+    """These parts without the settings that have a meaning in Taboo alone: what another game of the same run gets.
+    `listens`: as may_listen says."""
+    kept = ("listening_coeff",) if listens else ()
     return (
-        _with_defaults(words, _WORDS_OF_TABOO),
-        _with_defaults(objective, _OBJECTIVE_OF_TABOO),
-        _with_defaults(imitation, _IMITATION_OF_TABOO),
+        _with_defaults(words, _WORDS_OF_TABOO, kept),
+        _with_defaults(objective, _OBJECTIVE_OF_TABOO, kept),
+        _with_defaults(imitation, _IMITATION_OF_TABOO, kept),
     )
 
 
-def _with_defaults(part: _Part, keys: Sequence[str]) -> _Part:
-    return part.model_copy(update={key: type(part).model_fields[key].default for key in keys})
+def _with_defaults(part: _Part, keys: Sequence[str], kept: Sequence[str]) -> _Part:
+    return part.model_copy(update={key: type(part).model_fields[key].default for key in keys if key not in kept})
 
 
 def check_game(
@@ -64,21 +72,21 @@ def check_game(
     prompts: str,
     render: str,
     preset: str | None,
+    listens: bool,
 ) -> None:
     """Raise ValueError for settings that have a meaning in Taboo alone, if another game is played."""
     if game.is_taboo:
         return
     usual, usual_words = GameConfig(), WordsConfig()
-    may_guess = ":" in game.name  # a game of the user's own, which is looked at before the run (check_claims)
     of_taboo = {
         "preset: published": preset == "published",
         "game.max_turns": game.max_turns != usual.max_turns,
         "game.rules": game.rules != usual.rules,
         **{f"words.{key}": getattr(words, key) != getattr(usual_words, key) for key in _WORDS_OF_TABOO},
-        "objective.listening_coeff": objective.listening_coeff and not may_guess,
+        "objective.listening_coeff": objective.listening_coeff and not listens,
         "objective.claiming_coeff": objective.claiming_coeff,
         "objective.unsaid_coeff": objective.unsaid_coeff,
-        "imitation.listening_coeff": imitation.listening_coeff and not may_guess,
+        "imitation.listening_coeff": imitation.listening_coeff and not listens,
         "render: varied": render == "varied",
         "objective.trap_credit: trap": objective.trap_credit == "trap",
         "objective.guess_credit: guess": objective.guess_credit == "guess",

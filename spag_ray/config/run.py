@@ -9,7 +9,7 @@ from pydantic import AliasChoices, Field, SerializerFunctionWrapHandler, model_s
 
 from spag_ray.channels.base import AUTO, CHANNELS
 from spag_ray.config.engine import EngineConfig, EngineRange
-from spag_ray.config.games import check_game, without_taboo
+from spag_ray.config.games import check_game, may_listen, without_taboo
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.opponents import EvaluationConfig, LeagueConfig
 from spag_ray.config.parts import (
@@ -171,7 +171,8 @@ class RunConfig(Part):
     def _of(self, game: SharedGame) -> RunConfig:
         words, objective, imitation = self.words, self.objective, self.imitation
         if not game.is_taboo:
-            words, objective, imitation = without_taboo(words, objective, imitation)
+            listens = may_listen(game, len(self.games))
+            words, objective, imitation = without_taboo(words, objective, imitation, listens)
         own = {**objective.model_dump(), **game.objective.model_dump(exclude_none=True)}
         changed = {"words": words, "objective": ObjectiveConfig.model_validate(own), "imitation": imitation}
         return self.model_copy(update={"games": (game.alone,), **changed})
@@ -183,7 +184,14 @@ class RunConfig(Part):
             # Settings that only Taboo has are left out for the other games, unless no game can use them.
             parts = each if any(game.is_taboo for game in self.games) else self
             check_game(
-                each.game, parts.words, parts.objective, parts.imitation, self.prompts, self.render, preset=self.preset
+                each.game,
+                parts.words,
+                parts.objective,
+                parts.imitation,
+                self.prompts,
+                self.render,
+                preset=self.preset,
+                listens=may_listen(each.game, len(self.games)),
             )
             each._check_ties()
             if self.league.is_scripted and each.game.has_cards and not self.words.are_from_cards:

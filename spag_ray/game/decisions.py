@@ -41,12 +41,12 @@ def spelled(renderer: Renderer, decisions: Sequence[Decision]) -> list[Spelling]
     regular = renderer.end_ids[0]
     found = []
     for number, decision in enumerate(decisions):
-        prompt = _prompt(renderer, decision)
+        closing = renderer.closing_ids  # of a thought that the prompt opens: replies are asked for without one
+        prompt = _prompt(renderer, decision) + closing
         for reply in decision.replies:
-            bare = renderer.answer_ids(reply)[:-1]
+            bare, spaced = (renderer.answer_ids(text)[len(closing) : -1] for text in (reply, f" {reply}"))
             found += [Spelling(number, reply, prompt, (*bare, end)) for end in renderer.usual_ends]
-            spaced = renderer.answer_ids(f" {reply}")[:-1]
-            if spaced != bare and renderer.text_of(spaced) == reply:
+            if spaced != bare and renderer.text_of(closing + spaced) == reply:
                 found.append(Spelling(number, reply, prompt, (*spaced, regular)))
     return found
 

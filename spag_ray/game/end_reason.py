@@ -21,7 +21,7 @@ class EndReason(StrEnum):
     SAID_WORD = "said the word"
     UNDECIDED = "undecided"
     CONTEXT_FULL = "context full"
-    OTHER = "other"  # in a log of wire version 2 with a reason that no referee writes
+    OTHER = "other"  # of games that were not judged here
 
 
 MAX_LENGTH = 64  # characters

@@ -87,8 +87,8 @@ class Renderer(TokenFrame):
     def __init__(self, game: Game, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
         self.game = game
-        is_open = self.own_marks is not None and not self.own_marks[0]  # a thought, before a reply begins
-        self.marks = self.own_marks if is_open else marks_of(game) or self.own_marks
+        # Around thoughts, in the order in which a reply may begin with them: the model's own, then the game's.
+        self._marks = tuple(dict.fromkeys(filter(None, (self.own_marks, marks_of(game)))))
 
     def prompt(self, turns: Sequence[Turn], role: Role, scenario: str) -> tuple[int, ...]:
         """What a seat reads before its next turn."""
@@ -149,11 +149,17 @@ class Renderer(TokenFrame):
 
     def text_of(self, token_ids: Sequence[int]) -> str:
         """The public text of a reply, without special tokens and outer white space."""
-        return without_thought(self.marks, super().text_of(token_ids))
+        return self.public(super().text_of(token_ids))
+
+    def public(self, reply: str) -> str:
+        """What of the text of a reply the other player and the referee get."""
+        for marks in self._marks:
+            reply = without_thought(marks, reply)
+        return reply
 
     def _without_thought(self, turn: Turn) -> Turn:
         """A turn of this seat as it reads it later: its own words if it began with a thought, else unchanged."""
-        if self.marks is None or super().text_of(turn.token_ids) == turn.text:
+        if not self._marks or super().text_of(turn.token_ids) == turn.text:
             return turn
         said = self.reply_ids(turn.text)
         return replace(turn, token_ids=said, logprobs=(0.0,) * len(said))
@@ -161,18 +167,22 @@ class Renderer(TokenFrame):
     def num_private(self, turn: Turn) -> int:
         """Tokens of a turn before its public text: its thought with both marks, and the white space after it. All of
         them if the thought does not end; 0 if the turn does not begin with one."""
-        marks, text_of, ids = self.marks, super().text_of, turn.token_ids
-        if marks is None or text_of(ids) == turn.text or not text_of(ids).startswith(marks[0]):
+        text_of, ids = super().text_of, turn.token_ids
+        whole = text_of(ids)
+        if not self._marks or whole == turn.text or self.public(whole) != turn.text:
             return 0
+        begin = len(whole) - len(turn.text)  # of the public text in the whole, which ends with it
+        if not turn.text:
+            return len(ids)
 
-        def after_opening(end: int) -> str:
-            return text_of(ids[:end])[len(marks[0]) :]
+        def length(end: int) -> int:
+            return len(text_of(ids[:end]))
 
         # Bisected, because every look decodes a whole beginning of the turn: both are false up to a token, then true.
         ends = range(len(ids) + 1)
-        closed = bisect_left(ends, True, key=lambda end: marks[1] in after_opening(end))
-        speaks = bisect_left(ends, True, key=lambda end: bool(after_opening(end).partition(marks[1])[2].strip()))
-        return min(len(ids), max(closed, speaks - 1))
+        closed = bisect_left(ends, True, key=lambda end: length(end) >= len(whole[:begin].rstrip()))
+        speaks = bisect_left(ends, True, key=lambda end: length(end) > begin)
+        return max(closed, speaks - 1)
 
 
 class _Chat(Renderer, ChatFrame):

@@ -32,6 +32,7 @@ from spag_ray.tokens import (
     template_ids,
     template_parts,
     text_of,
+    thought_marks,
 )
 
 KEPT_BYTES = 16 * 2**20  # of one renderer; an arena has one for each game
@@ -69,7 +70,6 @@ class TokenFrame:
 
     lead = ""  # text between the end of a prompt and the first word of a reply; part of the reply
     joins_texts = True  # a prompt has the ids of its text as a whole
-    own_marks: tuple[str, str] | None = None  # around a thought, of a model that thinks whatever the game is
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.end_ids = end_ids(tokenizer)
@@ -77,6 +77,9 @@ class TokenFrame:
         self._framing_ids = framing_ids(tokenizer)
         self._begin = begin_ids(tokenizer)
         self._plain = KeptIds(tokenizer)
+        special = thought_marks(tokenizer).values()
+        # Around a thought, of a model that thinks whatever the game is. No text of a reply shows special tokens.
+        self.own_marks: tuple[str, str] | None = THOUGHT if special and not any(special) else None
         check_marks_are_split(tokenizer)
 
     @property
@@ -87,6 +90,11 @@ class TokenFrame:
     def usual_ends(self) -> tuple[int, ...]:
         """The stop tokens that models use to end a reply, and that add no text to it."""
         return self.end_ids
+
+    @property
+    def closing_ids(self) -> tuple[int, ...]:
+        """What ends a thought that the prompt opens; with it a reply begins that has none."""
+        return ()
 
     def reply_ids(self, text: str) -> tuple[int, ...]:
         """A reply as the policy should sample it: the text and the token that ends it."""
@@ -156,17 +164,18 @@ class ChatFrame(TokenFrame):
         self._framing_ids |= {end}
         self._begins_anew = begins_anew_after_a_mark(tokenizer)
         self._around_heard = self._glue_around_heard()
+        if is_open and any(thought_marks(tokenizer).values()):
+            raise ModelError(
+                f"the chat template opens a thought, and {THOUGHT[1]} is a special token, which no text of a reply "
+                "shows, so thoughts could not be told from words; take the thought out of the template"
+            )
         if is_open:
             self.own_marks = "", THOUGHT[1]
-        elif THOUGHT[1] in str(tokenizer.chat_template) and THOUGHT[1] not in to_reply + opened:
-            self.own_marks = THOUGHT
-        framing = (str(tokenizer.added_tokens_decoder.get(token, "")) for token in self._framing_ids)
-        if self.own_marks and any(mark in THOUGHT for mark in framing):
-            raise ModelError(
-                f"the tokenizer takes {THOUGHT[1]} for a special token, which no text of a reply shows, so its "
-                "thoughts could not be told from its words; set `prompts: flat`"
-            )
         self._check_whole()
+
+    @property
+    def closing_ids(self) -> tuple[int, ...]:
+        return self._joined(*self._closing, begins=False)
 
     def reply_ids(self, text: str) -> tuple[int, ...]:
         return super().reply_ids(text + self._tail)
@@ -191,7 +200,9 @@ class ChatFrame(TokenFrame):
         return self._joined(*parts, *self._to_reply, *self._opened)
 
     def _said(self, text: str) -> tuple[int, ...]:
-        return self._joined(*self._closing, text, begins=False) if self._closing else self._begun(text)
+        if self._closing and text.startswith(THOUGHT[0]):  # which the prompt has opened
+            return self._begun(text.removeprefix(THOUGHT[0]))
+        return self.closing_ids + self._begun(text)
 
     def _begun(self, text: str) -> tuple[int, ...]:
         before = self._closing or self._opened or self._to_reply

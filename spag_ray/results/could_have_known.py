@@ -93,7 +93,7 @@ class Knowledge:
         is_claim = episode.verdict.end_reason in GUESSES and bool(read) and read[-1].role is guesser
         self.add(
             [turn.word_logprob for turn in read if turn.role is guesser],
-            episode.verdict.end_reason is EndReason.RIGHT_GUESS if is_claim else None,
+            episode.verdict.end_reason == EndReason.RIGHT_GUESS if is_claim else None,
         )
 
     def turns(self) -> list[KnownTurn]:
@@ -132,9 +132,9 @@ def held_out_report(episodes: Iterable[Episode]) -> HeldOutReport:
         reason, is_win = episode.verdict.end_reason, episode.verdict.outcome is Outcome.ATTACKER_WINS
         games += 1
         guesses += reason in GUESSES
-        right += reason is EndReason.RIGHT_GUESS
+        right += reason == EndReason.RIGHT_GUESS
         wins += is_win
-        traps += is_win and reason is EndReason.SAID_WORD
+        traps += is_win and reason == EndReason.SAID_WORD
         known.add_episode(episode)
     last = known.last_turn()
     return HeldOutReport(

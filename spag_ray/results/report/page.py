@@ -11,9 +11,8 @@ import contextlib
 import hashlib
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import TextIO, TypeAlias
@@ -257,9 +256,15 @@ def _own(name: str) -> str:
     return resources.files("spag_ray.results.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _public(config: RunConfig | None) -> Callable[[str], str]:
-    """What of a reply is its text, by the run's prompt file, or by the marks of models that think anyway."""
+def _public(config: RunConfig | None) -> Callable[[str], Container[str]]:
+    """What of a reply may be its text, by the run's prompt file and by the marks of models that think anyway. A thought
+    that was cut leaves nothing."""
     marks = None
     with contextlib.suppress(ConfigError):  # the file is not here any more
         marks = None if config is None else load_template(config.prompts).marks
-    return after_thought if marks is None else partial(without_thought, marks)
+
+    def texts(reply: str) -> Container[str]:
+        said = after_thought(reply)
+        return reply, said, without_thought(marks, reply), without_thought(marks, said), ""
+
+    return texts

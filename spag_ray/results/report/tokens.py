@@ -7,7 +7,7 @@ Located(thought='', lengths=[4, 3, 1, 0])
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple
 
 # Token ids -> their text, without special tokens; U+FFFD replaces incomplete characters.
@@ -27,9 +27,9 @@ class Located(NamedTuple):
 
 class Aligner:
     """Decodes token ids one by one if that gives the text, else together with the tokens before them. `public`: what of
-    a reply is its text, if that is not all of it."""
+    a reply may be its text."""
 
-    def __init__(self, decode: Decode, public: Callable[[str], str] = str) -> None:
+    def __init__(self, decode: Decode, public: Callable[[str], Container[str]] = lambda reply: (reply,)) -> None:
         self._decode = decode
         self._public = public
         self._anchor: tuple[int, str] | None = None  # a token and its text
@@ -43,7 +43,7 @@ class Aligner:
                 continue
             for kept in (found, [*found[:-1], ""]):  # the last token may be a mark that ended the reply
                 reply = "".join(kept).strip()
-                if text in (reply, self._public(reply)):
+                if text in self._public(reply):
                     return Located(reply.removesuffix(text).strip(), _within(kept, len(text)))
         return None
 

@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from spag_ray.errors import ModelError
+from spag_ray.game.decisions import spelled
 from spag_ray.game.game_form import verdict_of
 from spag_ray.game.protocol import Game
 from spag_ray.game.renderer import Renderer, game_renderer
@@ -144,9 +145,46 @@ def test_a_thought_that_does_not_end_says_nothing_and_other_replies_are_whole() 
     renderer = game_renderer(KuhnPoker(), tokenizer_of("hybrid"), "chat")
     assert renderer.text_of(tokenizer_of("hybrid").encode("<think>\nI have the King")) == ""
     assert renderer.text_of(renderer.reply_ids("check")) == "check"
-    assert game_renderer(KuhnPoker(), tokenizer_of("qwen"), "chat").marks is None
+    assert game_renderer(KuhnPoker(), tokenizer_of("qwen"), "chat").public("<think>a</think> b") == "<think>a</think> b"
+
+
+SECRET = "The river is the secret."
+
+
+@pytest.mark.parametrize("family", ["hybrid", "thinking"])
+@pytest.mark.parametrize("planned", ["", "[ river plan ] "])
+def test_a_model_may_think_before_the_thought_that_the_prompt_file_asks_for(family: str, planned: str) -> None:
     own = PromptTemplate(style="chat", wordings=WORDINGS, thought="[ {thought} ]")
-    assert taboo_renderer(own, tokenizer_of("hybrid"), 4).marks == ("[ ", " ]"), "a prompt file's own come first"
+    renderer = taboo_renderer(own, tokenizer_of(family), 4)
+    begin = "<think>\n" if family == "hybrid" else ""
+    (turn,) = sampled(renderer, [], "river", f"{begin}{SECRET}\n</think>\n\n{planned}Boats go on it.")
+    assert turn.text == "Boats go on it."
+    private = renderer.num_private(turn)
+    assert renderer.tokenizer.decode(turn.token_ids[private:-1]).strip() == turn.text
+
+
+def test_what_a_game_file_or_an_endpoint_thinks_is_read_in_a_template_that_opens_thoughts() -> None:
+    own = PromptTemplate(style="chat", wordings=WORDINGS, thought="<think>{thought}</think>")
+    renderer = taboo_renderer(own, tokenizer_of("thinking"), 4)
+    ids = renderer.reply_ids(f"<think>{SECRET}</think> Boats go on it.")
+    assert renderer.text_of(ids) == "Boats go on it."
+    assert renderer.tokenizer.decode(ids).startswith(SECRET), "the prompt has opened it"
+
+
+@pytest.mark.parametrize("style", ["lines", "flat"])
+def test_a_model_that_thinks_is_not_overheard_in_other_styles_either(style: str) -> None:
+    renderer = game_renderer(KuhnPoker(), tokenizer_of("hybrid"), style)
+    ids = tokenizer_of("hybrid").encode("<think>I have the King.</think> bet")
+    assert renderer.text_of(ids) == "bet"
+    assert set(ids[:1]).isdisjoint(renderer.stop_ids)
+
+
+def test_moves_of_a_solved_game_are_asked_for_after_the_thought_that_the_template_opens() -> None:
+    game = KuhnPoker()
+    renderer = game_renderer(game, tokenizer_of("thinking"), "chat")
+    asked = spelled(renderer, game.decisions()[:1])
+    assert all(tokenizer_of("thinking").decode(each.prompt_ids).endswith("<think>\n</think>\n\n") for each in asked)
+    assert {tokenizer_of("thinking").decode(each.target_ids[:-1]).strip() for each in asked} == {"check", "bet"}
 
 
 @pytest.mark.parametrize(("family", "before"), [("thinking", "I have the King.\n</think>\n\n"), ("no-thought", "")])
@@ -176,8 +214,14 @@ def test_a_template_that_opens_a_thought_itself_is_played_as_it_writes(
     assert tokenizer.decode(renderer.spoken("river").start[0]) == "river"
 
 
-def test_marks_that_no_text_shows_are_refused() -> None:
-    tokenizer = deepcopy(tokenizer_of("hybrid"))
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>"]})
-    with pytest.raises(ModelError, match="takes </think> for a special token"):
-        game_renderer(KuhnPoker(), tokenizer, "chat")
+def test_marks_that_no_text_shows_are_refused_where_a_thought_is_always_open() -> None:
+    special = {"additional_special_tokens": ["<think>", "</think>"]}
+    for family in ("hybrid", "thinking"):
+        tokenizer = deepcopy(tokenizer_of(family))
+        tokenizer.add_special_tokens(special)
+        if family == "thinking":
+            with pytest.raises(ModelError, match="</think> is a special token"):
+                game_renderer(KuhnPoker(), tokenizer, "chat")
+        else:
+            renderer = game_renderer(KuhnPoker(), tokenizer, "chat")
+            assert tokenizer.convert_tokens_to_ids("<think>") in renderer.stop_ids, "it says nothing instead"

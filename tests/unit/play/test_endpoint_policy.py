@@ -15,7 +15,7 @@ import pytest
 from actors.arena import GameTask, Player, Rules, TaskList, answer
 from actors.endpoint_policy import Endpoint, EndpointPolicy
 from actors.models import load_tokenizer
-from actors.policy import Sampling
+from actors.policy import GameView, Request, Sampling
 from actors.pool import EnginePool
 from actors.transformers_policy import TransformersPolicy
 from spag_ray.episodes.episode import Episode
@@ -280,6 +280,18 @@ def test_an_endpoint_reads_the_messages_of_the_game_that_is_played(loop: Any, se
     for opening in ("<think>\n", ""):  # the server's chat template may have opened it
         server.says(f"{opening}I have the King.\n</think>\n\ngo on")
         assert loop.run(asked()) == ["check", "bet", "go on"], "what a model thought is not part of its move"
+
+    async def cut_later() -> list[tuple[str, str]]:
+        far = EndpointPolicy(server.endpoint, game, renderer.reply_ids)
+        found = []
+        for cut in (False, True):
+            server.is_cut("do you like music") if cut else server.says("So.\n</think>\n\ngo on")
+            (turn,) = await far.generate([Request("a", (1,), SAMPLING, GameView(Role.ATTACKER, (), "KJ"))])
+            found.append((renderer.text_of(turn.token_ids), turn.finish_reason))
+        await far.close()
+        return found
+
+    assert loop.run(cut_later()) == [("go on", "stop"), ("", "context")], "a thought that the template opened was cut"
 
 
 @pytest.mark.parametrize(("style", "end"), [("lines", "\nHint:"), ("chat", "From where?")])

@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from cluster.monitor.tables import guess_table
+from cluster.monitor.tables import guess_tables
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.games.taboo.referee.judge import judge
 from spag_ray.results.could_have_known import Knowledge, held_out_report, read_held_out
+from spag_ray.results.game_names import GameNames, plain_names
 from spag_ray.results.lines import HeldOutLine, HeldOutReport, parse_line
 
 RIGHT, WRONG, SLIP = "I know the word! It is `cat`!", "I know the word! It is `dog`!", "Like a cat?"
@@ -136,7 +137,13 @@ def test_the_newest_line_of_each_stage_is_read_and_damaged_ones_are_not(tmp_path
 def test_the_table_says_it_in_words_and_fits_80_columns() -> None:
     console = Console(width=80, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
     unscored = HeldOutLine("match-spag-2@imitated", "taboo", 3, HeldOutReport(80, 12, 3, 40, 31))
-    console.print(guess_table([HeldOutLine("eval-spag-1", "taboo", 2, held_out_report(GAMES)), unscored]))
+    lines = [HeldOutLine("eval-spag-1", "taboo", 2, held_out_report(GAMES)), unscored]
+    own = HeldOutLine("eval-spag-1", "mine.py:Mine", 2, held_out_report(GAMES))
+    mine = GameNames("mine.py:Mine", ("asker", "keeper"), "scenario", has_words=False)
+    names = {"taboo": GameNames(), "mine.py:Mine": mine, "kuhn": plain_names("kuhn")}
+    taboo, other = guess_tables([*lines, own], names)
+    assert [str(column.header) for column in other.columns] == ["asker v keeper", "at its last turn"]
+    console.print(taboo)
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= 80
     rows = [line.split() for line in text.splitlines()]

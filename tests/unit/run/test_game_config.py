@@ -155,3 +155,16 @@ def test_weights_of_the_start_are_kept_where_the_kl_term_compares_with_them() ->
     assert not kuhn("objective.kl_coeff=0").keeps_stage_start
     assert not kuhn("objective.kl_reference=stage").keeps_stage_start
     assert kuhn("objective.kl_coeff=0", "learner.reference=engine").learner.reference == "engine"
+
+
+def test_a_game_of_ones_own_may_be_listened_to_if_it_is_the_only_one() -> None:
+    """Whether it has a hidden fact is found when it is loaded, before the run."""
+    listens = {"objective": {"listening_coeff": 0.3}, "imitation": {"listening_coeff": 0.2}}
+    alone = parse_config({"game": {"name": "mine.py:Mine"}, **listens})
+    (own,) = alone.each_game
+    assert own.listens
+    assert (own.objective.listening_coeff, own.imitation_listening_coeff) == (0.3, 0.2)
+    with pytest.raises(ConfigError, match=r"objective.listening_coeff is for the game `taboo`"):
+        parse_config({"games": [{"name": f"mine.py:{name}", "share": 0.5} for name in "AB"], **listens})
+    taboo = parse_config({"games": [{"name": "mine.py:A", "share": 0.5}, {"name": "taboo", "share": 0.5}], **listens})
+    assert [each.listens for each in taboo.each_game] == [False, True]
