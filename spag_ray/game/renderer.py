@@ -21,8 +21,8 @@ from spag_ray.errors import ConfigError, InputError, ModelError
 from spag_ray.game.protocol import Game, Guessing, Message, SpeaksInLines, marks_of, seat_of, seat_to_move, seats_of
 from spag_ray.game.rules import Role
 from spag_ray.game.token_frames import ChatFrame, LinesFrame, TokenFrame
-from spag_ray.game.turn import Turn, one_line, without_thought
-from spag_ray.tokens import Tokenizer, holds_a_mark
+from spag_ray.game.turn import Turn, after_thought, one_line, without_thought
+from spag_ray.tokens import THOUGHT, Tokenizer, holds_a_mark
 
 _NAMES = ["user", "assistant"]
 
@@ -87,8 +87,7 @@ class Renderer(TokenFrame):
     def __init__(self, game: Game, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
         self.game = game
-        # Around thoughts, in the order in which a reply may begin with them: the model's own, then the game's.
-        self._marks = tuple(dict.fromkeys(filter(None, (self.own_marks, marks_of(game)))))
+        self._marks = marks_of(game)
 
     def prompt(self, turns: Sequence[Turn], role: Role, scenario: str) -> tuple[int, ...]:
         """What a seat reads before its next turn."""
@@ -152,14 +151,15 @@ class Renderer(TokenFrame):
         return self.public(super().text_of(token_ids))
 
     def public(self, reply: str) -> str:
-        """What of the text of a reply the other player and the referee get."""
-        for marks in self._marks:
-            reply = without_thought(marks, reply)
-        return reply
+        """What of the text of a reply the other player and the referee get: a model may think of its own accord, and
+        then as the game wants it to."""
+        if self.thinks and (self.opens_thoughts or reply.startswith(THOUGHT[0])):
+            reply = after_thought(reply, self.opens_thoughts)
+        return without_thought(self._marks, reply)
 
     def _without_thought(self, turn: Turn) -> Turn:
         """A turn of this seat as it reads it later: its own words if it began with a thought, else unchanged."""
-        if not self._marks or super().text_of(turn.token_ids) == turn.text:
+        if super().text_of(turn.token_ids) == turn.text or not (self.thinks or self._marks):
             return turn
         said = self.reply_ids(turn.text)
         return replace(turn, token_ids=said, logprobs=(0.0,) * len(said))
@@ -169,7 +169,7 @@ class Renderer(TokenFrame):
         them if the thought does not end; 0 if the turn does not begin with one."""
         text_of, ids = super().text_of, turn.token_ids
         whole = text_of(ids)
-        if not self._marks or whole == turn.text or self.public(whole) != turn.text:
+        if whole == turn.text or self.public(whole) != turn.text:
             return 0
         begin = len(whole) - len(turn.text)  # of the public text in the whole, which ends with it
         if not turn.text:

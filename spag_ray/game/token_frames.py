@@ -68,6 +68,7 @@ def _num_bytes(entry: tuple[str, tuple[int, ...]]) -> int:
 class TokenFrame:
     """One text, without a frame. A reply is tokenised as a text of its own, as the published method does."""
 
+    opens_thoughts = False  # whether a reply begins within a thought
     lead = ""  # text between the end of a prompt and the first word of a reply; part of the reply
     joins_texts = True  # a prompt has the ids of its text as a whole
 
@@ -78,8 +79,7 @@ class TokenFrame:
         self._begin = begin_ids(tokenizer)
         self._plain = KeptIds(tokenizer)
         special = thought_marks(tokenizer).values()
-        # Around a thought, of a model that thinks whatever the game is. No text of a reply shows special tokens.
-        self.own_marks: tuple[str, str] | None = THOUGHT if special and not any(special) else None
+        self.thinks = bool(special) and not any(special)  # whatever the game is; special tokens are in no text
         check_marks_are_split(tokenizer)
 
     @property
@@ -169,8 +169,8 @@ class ChatFrame(TokenFrame):
                 f"the chat template opens a thought, and {THOUGHT[1]} is a special token, which no text of a reply "
                 "shows, so thoughts could not be told from words; take the thought out of the template"
             )
-        if is_open:
-            self.own_marks = "", THOUGHT[1]
+        self.opens_thoughts = is_open
+        self.thinks |= is_open
         self._check_whole()
 
     @property

@@ -64,15 +64,17 @@ def without_thought(marks: tuple[str, str] | None, reply: str) -> str:
     return reply[len(marks[0]) :].partition(marks[1])[2].strip()
 
 
-def after_thought(reply: str) -> str:
-    """What a model that thinks says after its thought, which its chat template may have opened.
+def after_thought(reply: str, is_open: bool = False) -> str:
+    """What a model that thinks says after its thought, as chat templates cut it: after the last mark. `is_open`: the
+    template opens the thought, so without a mark all of the reply is thought.
 
     >>> [after_thought(reply) for reply in ("<think>river?</think> Is it wet?", "river?</think> Is it wet?", "Is it?")]
     ['Is it wet?', 'Is it wet?', 'Is it?']
     """
-    if reply.startswith(THOUGHT[0]):
-        return without_thought(THOUGHT, reply)
-    return without_thought(("", THOUGHT[1]), reply) if THOUGHT[1] in reply else reply
+    _, found, said = reply.rpartition(THOUGHT[1])
+    if found:
+        return said.strip()
+    return "" if is_open or reply.startswith(THOUGHT[0]) else reply
 
 
 def one_line(text: str) -> str:

@@ -54,7 +54,8 @@ def test_thoughts_are_trained_on_and_nobody_else_reads_them(thinking_model: Path
                 assert opens not in turn.prompt_ids[:-1]
                 assert closes not in turn.prompt_ids
                 ids = list(turn.token_ids)
-                public = ids[ids.index(closes) + 1 :] if closes in ids else []  # an open thought is all of a reply
+                # After the last mark, as templates cut it; an open thought is all of a reply.
+                public = ids[len(ids) - ids[::-1].index(closes) :] if closes in ids else []
                 assert turn.text == tokenizer.decode(public, skip_special_tokens=True).strip()
                 said += bool(turn.text)
     assert said > 20

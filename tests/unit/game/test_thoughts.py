@@ -119,14 +119,15 @@ def sampled(renderer: Renderer, turns: list[Turn], scenario: str, reply: str) ->
         (KuhnPoker(), "KJ", ("check", "bet", "fold"), "I have the King"),
     ],
 )
+@pytest.mark.parametrize("more", ["", "No.</think>\n\n"])
 def test_the_thoughts_of_a_model_that_thinks_are_its_own_in_every_game(
-    game: Game, scenario: str, said: tuple[str, ...], secret: str
+    game: Game, scenario: str, said: tuple[str, ...], secret: str, more: str
 ) -> None:
     tokenizer = tokenizer_of("hybrid")
     renderer = game_renderer(game, tokenizer, "chat")
     turns: list[Turn] = []
     for text in said:
-        turns = sampled(renderer, turns, scenario, f"<think>\n{secret}, so wait.\n</think>\n\n{text}")
+        turns = sampled(renderer, turns, scenario, f"<think>\n{secret}, so wait.\n</think>\n\n{more}{text}")
     assert [turn.text for turn in turns] == list(said), "what the other seat and the referee get"
     thought = f"{secret}, so wait."
     for turn in turns:
@@ -136,7 +137,7 @@ def test_the_thoughts_of_a_model_that_thinks_are_its_own_in_every_game(
         assert renderer.tokenizer.decode(turn.token_ids[private:-1]).strip() == turn.text
     assert verdict_of(game, [turn.text for turn in turns[:2]], scenario) is None
     whole = [dict(each) for each in game.messages(0, list(said[:2]), scenario)]
-    whole[1]["content"] = f"<think>\n{thought}\n</think>\n\n{said[0]}"
+    whole[1]["content"] = f"<think>\n{thought}\n</think>\n\n{more}{said[0]}"
     expected = tokenizer.apply_chat_template(whole, tokenize=False, add_generation_prompt=True)
     assert tokenizer.decode(turns[2].prompt_ids) == expected, "the template drops the thought as we do"
 
