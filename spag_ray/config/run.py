@@ -183,16 +183,9 @@ class RunConfig(Part):
         for each in self.each_game:
             # Settings that only Taboo has are left out for the other games, unless no game can use them.
             parts = each if any(game.is_taboo for game in self.games) else self
-            check_game(
-                each.game,
-                parts.words,
-                parts.objective,
-                parts.imitation,
-                self.prompts,
-                self.render,
-                preset=self.preset,
-                listens=may_listen(each.game, len(self.games)),
-            )
+            preset, listens = self.preset, may_listen(each.game, len(self.games))
+            settings = (parts.words, parts.objective, parts.imitation, self.prompts, self.render)
+            check_game(each.game, *settings, preset=preset, listens=listens)
             each._check_ties()
             if self.league.is_scripted and each.game.has_cards and not self.words.are_from_cards:
                 raise ValueError(
