@@ -79,12 +79,13 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     new = [match for match in matches if match.key not in before]
     change_matches(out, lambda found: others(found, new) + new)  # a live run may have added its own matches
     names = [entrant.name for entrant in entrants]
-    for game, its in names_by_game(config).items():
+    games = names_by_game(config)
+    for game, its in games.items():
         met = of_game(matches, game)
         for table in match_tables(met, names, its):
             console.print(table)
         for line in comparison_lines(met, names, wanted.against, its):
             console.print(line, soft_wrap=True, markup=False)
-    for table in guess_tables(read_held_out(run_folder / "metrics.jsonl"), names_by_game(config)):
+    for table in guess_tables(read_held_out(run_folder / "metrics.jsonl"), games):
         console.print(table)
     console.print(f"matches: {out}   games: {run_folder}/episodes", soft_wrap=True, markup=False)

@@ -78,12 +78,13 @@ def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease
             except CollapseError as error:
                 options = shlex.join(["--resume", "--run-dir", str(folder), "-o", "self_play.on_collapse=warn"])
                 raise CollapseError(f"{error}; to continue anyway: {options}") from None
-    for name, its in names_by_game(config).items():
+    names = names_by_game(config)
+    for name, its in names.items():
         own = of_game(results, name)
         console.print(outcome_table(own, its))
         for line in head_to_head_lines(own, its):
             console.print(line, soft_wrap=True, markup=False)
-    for table in guess_tables(read_held_out(folder / "metrics.jsonl"), names_by_game(config)):
+    for table in guess_tables(read_held_out(folder / "metrics.jsonl"), names):
         console.print(table)
     if (folder / EVALUATIONS).exists():
         for table in evaluation_tables(read_evaluations(folder / EVALUATIONS)):

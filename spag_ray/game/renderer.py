@@ -171,9 +171,9 @@ class Renderer(TokenFrame):
         whole = text_of(ids)
         if whole == turn.text or self.public(whole) != turn.text:
             return 0
-        begin = len(whole) - len(turn.text)  # of the public text in the whole, which ends with it
         if not turn.text:
             return len(ids)
+        begin = len(whole) - len(turn.text)  # of the public text in the whole, which ends with it
 
         def length(end: int) -> int:
             return len(text_of(ids[:end]))

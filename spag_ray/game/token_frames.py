@@ -147,8 +147,8 @@ class ChatFrame(TokenFrame):
         self._opening = template_parts(tokenizer, opening)
         self._to_reply = template_parts(tokenizer, to_reply)
         self._opened = template_parts(tokenizer, opened)
-        is_open = bool(opened) and THOUGHT[1] not in opened
-        self._closing = template_parts(tokenizer, f"{THOUGHT[1]}\n\n") if is_open else []  # of a reply without thought
+        self.opens_thoughts = bool(opened) and THOUGHT[1] not in opened
+        self._closing = template_parts(tokenizer, f"{THOUGHT[1]}\n\n") if self.opens_thoughts else []
         if template_parts(tokenizer, to_reply + self.lead) == self._to_reply:
             self.lead = ""  # the mark before it takes it
         close = template_parts(tokenizer, to_user)
@@ -164,13 +164,12 @@ class ChatFrame(TokenFrame):
         self._framing_ids |= {end}
         self._begins_anew = begins_anew_after_a_mark(tokenizer)
         self._around_heard = self._glue_around_heard()
-        if is_open and any(thought_marks(tokenizer).values()):
+        if self.opens_thoughts and any(thought_marks(tokenizer).values()):
             raise ModelError(
                 f"the chat template opens a thought, and {THOUGHT[1]} is a special token, which no text of a reply "
                 "shows, so thoughts could not be told from words; take the thought out of the template"
             )
-        self.opens_thoughts = is_open
-        self.thinks |= is_open
+        self.thinks |= self.opens_thoughts
         self._check_whole()
 
     @property
