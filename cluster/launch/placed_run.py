@@ -29,7 +29,7 @@ from cluster.run.run import CONCURRENCY_GROUPS, Run, RunHandle
 from cluster.runtime.ray_session import NAMESPACE, ClusterError, NoAnswerError, get, is_unavailable, ray_session
 from cluster.runtime.run_folder import check_can_be_made, check_is_run, make_run_folder, note_stop, reopen_run_folder
 from cluster.types import Progress
-from spag_ray.config.no_effect import few_imitation_steps, values_without_effect
+from spag_ray.config.no_effect import few_imitation_steps, slow_dtypes, values_without_effect
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, InputError, StopRequestedError
 from spag_ray.game.protocol import ReadsScenarios
@@ -117,9 +117,9 @@ def stream_hint(config: RunConfig) -> str | None:
 
 
 def idle_values(config: RunConfig, words: Scenarios) -> list[str]:
-    """The warnings about values that have no effect, or hardly any, in a run on these words."""
+    """The warnings about values that have no effect, hardly any, or a slow one, in a run on these words."""
     found = values_without_effect(config, {name: len(own) for name, own in words.items()})
-    return [*found, *filter(None, [few_imitation_steps(config)])]
+    return [*found, *filter(None, [few_imitation_steps(config)]), *slow_dtypes(config)]
 
 
 def every_words(config: RunConfig, cards: Deck) -> tuple[Scenarios, Scenarios]:

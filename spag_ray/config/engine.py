@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from spag_ray.config.parts import Part
+from spag_ray.config.parts import Part, dtype_for
 from spag_ray.config.vllm_arguments import why_not_passed
+from spag_ray.host.cpu_features import Dtype
 
 
 class EngineRange(Part):
@@ -56,7 +57,6 @@ class EngineConfig(Part):
         1, description="engines that play the newest weights; `{min: 2, max: 16}`: as many as games need"
     )
     max_model_len: int = Field(2048, ge=16, description="tokens of a prompt and its reply together")
-    dtype: Literal["bfloat16", "float32"] = "bfloat16"
     max_num_seqs: int = Field(64, ge=1, description="sequences decoded at once in one engine")
     kv_cache_gib: float = Field(1.0, gt=0, description="GiB of KV cache (CPU)")
     gpu_memory_utilization: float = Field(0.85, gt=0, lt=1, description="share of a GPU's memory (GPU)")
@@ -64,6 +64,7 @@ class EngineConfig(Part):
     max_lora_rank: int | None = Field(None, ge=1, description="largest adapter rank; set by a run with lora")
     max_adapters: int = Field(2, ge=1, description="adapters that an engine holds; set by a run with lora")
     num_gpus: float = Field(0, ge=0, description="GPUs Ray reserves for one engine")
+    dtype: Dtype = Field(default_factory=dtype_for, description="by default bfloat16, on CPUs without AVX-512 float32")
     num_cpus: float = Field(1, ge=0, description="CPU cores Ray reserves for one engine")
     env: dict[str, str] = Field(
         {},

@@ -16,6 +16,7 @@ from typing import Any
 from spag_ray.config.parts import StreamConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
+from spag_ray.host.cpu_features import fast_dtype
 
 LEAST_IMITATION_STEPS = 20  # in fewer a model hardly changes, whatever it is shown
 _SPAG_TERMS = ("length_norm", "constant_length", "mismatch_cap", "kl_weighting")
@@ -69,6 +70,18 @@ than 20; play more games, take smaller batches, or set imitation.enabled: false'
         f"{'is 1 learner step' if num_steps == 1 else f'are {num_steps} learner steps'}: a model hardly changes in "
         f"fewer than {LEAST_IMITATION_STEPS}; play more games, take smaller batches, or set imitation.enabled: false"
     )
+
+
+def slow_dtypes(config: RunConfig) -> list[str]:
+    """A warning for each part that computes bfloat16 on CPUs, if this one is slow at it."""
+    if fast_dtype(on_gpu=False) == "bfloat16":
+        return []
+    parts = {"engine": config.engine, "learner": config.learner}
+    return [
+        f"{name}.dtype: bfloat16 is several times slower than float32 on this CPU, which has no AVX-512; set float32"
+        for name, part in parts.items()
+        if part.dtype == "bfloat16" and not part.num_gpus
+    ]
 
 
 def _line(key: str, value: Any, why: str) -> str:

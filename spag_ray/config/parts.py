@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from spag_ray.channels.base import AUTO, CHANNELS, known_or_auto
 from spag_ray.host.addresses import Form, address_fault
+from spag_ray.host.cpu_features import Dtype, fast_dtype
 
 ReplayOrder = Literal["fifo", "recent", "prioritized"]
 
@@ -25,6 +27,11 @@ class Part(BaseModel):
     after loading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def dtype_for(given: Mapping[str, Any]) -> Dtype:
+    """The default dtype of a part with `num_gpus`, a field before its `dtype`."""
+    return fast_dtype(on_gpu=given.get("num_gpus", 0) > 0)
 
 
 Payoff = Annotated[float, Field(ge=-2, le=2)] | None
@@ -105,7 +112,6 @@ class LearnerConfig(Part):
     num_ranks: int = Field(1, ge=1, description="ranks of the DeepSpeed learner group")
     zero_stage: int = Field(1, ge=0, le=3, description="DeepSpeed ZeRO stage; bfloat16 needs at least 1")
     deepspeed: str | None = Field(None, description="a DeepSpeed JSON of your own, or one of configs/deepspeed/")
-    dtype: Literal["bfloat16", "float32"] = Field("bfloat16", description="bfloat16 keeps float32 master weights")
     packing: Literal["trees", "none"] = Field("trees", description="`none`: one row per sample, for any causal LM")
     max_tokens_per_microbatch: Annotated[int, Field(ge=16)] | Literal["auto"] = Field(
         2048,
@@ -140,6 +146,10 @@ class LearnerConfig(Part):
     warmup_share: float = Field(0.03, ge=0, le=1, description="share of a stage's steps with a rising learning rate")
     num_threads: int | None = Field(None, ge=1, description="CPU threads of a rank (all cores / ranks if empty)")
     num_gpus: float = Field(0, ge=0, description="GPUs Ray reserves for one rank")
+    dtype: Dtype = Field(
+        default_factory=dtype_for,
+        description="bfloat16 keeps float32 master weights; by default bfloat16, on CPUs without AVX-512 float32",
+    )
     num_cpus: float = Field(1, ge=0, description="CPU cores Ray reserves for one rank")
     env: dict[str, str] = Field(
         {}, description="environment of every rank, set before it loads its libraries (NCCL_SOCKET_IFNAME, ...)"

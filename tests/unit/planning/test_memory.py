@@ -29,7 +29,8 @@ STREAM = {"self_play": {"games_per_round": 160}}
 
 
 def config_of(**changes: Any) -> RunConfig:
-    base: dict[str, Any] = {"engine": {"num_gpus": 1}, "learner": {"num_gpus": 1, "num_ranks": 4}}
+    on_gpus: dict[str, Any] = {"num_gpus": 1, "dtype": "bfloat16"}
+    base: dict[str, Any] = {"engine": on_gpus, "learner": {**on_gpus, "num_ranks": 4}}
     merged = {
         key: {**base.get(key, {}), **value} if isinstance(value, dict) else value for key, value in changes.items()
     }
@@ -201,5 +202,5 @@ def test_opponents_that_are_adapters_take_their_places_and_no_more_models() -> N
 
 def test_a_checkpoint_is_as_large_as_the_one_of_the_quickstart_was() -> None:
     smollm2 = ModelSize(134_515_008, "SmolLM2-135M")
-    num_bytes, _ = checkpoint_bytes(parse_config({}), smollm2)
+    num_bytes, _ = checkpoint_bytes(parse_config({"learner": {"dtype": "bfloat16"}}), smollm2)
     assert num_bytes / 1e9 == pytest.approx(1.9, abs=0.05)  # measured, configs/quickstart.yaml

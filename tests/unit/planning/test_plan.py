@@ -129,6 +129,7 @@ def test_a_streams_versions_steps_and_permits() -> None:
 
 def test_checkpoints_count_one_more_than_are_kept_and_both_policies(tiny_model: Path) -> None:
     config = {"model": str(tiny_model), "checkpoint": {"keep_last": 2}, "policies": "separate"}
+    config["learner"] = {"dtype": "bfloat16"}
     plan = make_plan(parse_config(config))
     assert plan.size is not None
     assert plan.disk is not None

@@ -158,7 +158,7 @@ def test_a_stream_with_a_kl_term_needs_a_reference_of_its_own_and_keeps_a_stages
 
 def test_bfloat16_without_float32_master_weights_is_refused() -> None:
     with pytest.raises(ConfigError, match="ZeRO stage 0 with bfloat16"):
-        deepspeed_config(LearnerConfig(zero_stage=0))
+        deepspeed_config(LearnerConfig(zero_stage=0, dtype="bfloat16"))
 
 
 @pytest.mark.parametrize(
