@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import Any
 
-from spag_ray.config.parts import StreamConfig
+from spag_ray.config.engine import EngineConfig
+from spag_ray.config.parts import LearnerConfig, StreamConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 from spag_ray.host.cpu_features import fast_dtype
@@ -76,7 +77,7 @@ def slow_dtypes(config: RunConfig) -> list[str]:
     """A warning for each part that computes bfloat16 on CPUs, if this one is slow at it."""
     if fast_dtype(on_gpu=False) == "bfloat16":
         return []
-    parts = {"engine": config.engine, "learner": config.learner}
+    parts: dict[str, EngineConfig | LearnerConfig] = {"engine": config.engine, "learner": config.learner}
     return [
         f"{name}.dtype: bfloat16 is several times slower than float32 on this CPU, which has no AVX-512; set float32"
         for name, part in parts.items()
