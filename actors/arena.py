@@ -15,7 +15,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from actors.policy import Completion, GameView, Request, Sampling, Score
@@ -88,11 +88,13 @@ class Player:
 
 @dataclass(frozen=True)
 class Rules:
-    """A game, its `name` in the configuration, and `style`, how its messages become a prompt (renderer.py)."""
+    """A game, its `name` in the configuration, and `style`, how its messages become a prompt (renderer.py);
+    `template_kwargs`: what chat templates are given besides."""
 
     game: Game
     name: str
     style: str = "chat"
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def max_turns(self) -> int:

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +68,15 @@ def inner_linear_layers(folder: str) -> list[str]:
     return sorted({name.rsplit(".", 1)[-1] for name in layers})
 
 
-def load_tokenizer(folder: str) -> Any:
-    """The folder's tokenizer; its `generation_end_ids` are the tokens that end a text to the folder's model. Raises
-    ModelError when transformers cannot read it."""
+def load_tokenizer(folder: str, template_kwargs: Mapping[str, Any] | None = None) -> Any:
+    """The folder's tokenizer; its `generation_end_ids` are the tokens that end a text to the folder's model, its
+    `template_kwargs` what its chat template is given besides messages. Raises ModelError when transformers cannot read
+    it."""
     from spag_ray.families.torch_free import read_tokenizer
 
     tokenizer = read_tokenizer(folder)
     tokenizer.generation_end_ids = tuple(id for id in _generation_end_ids(Path(folder)) if 0 <= id < len(tokenizer))
+    tokenizer.template_kwargs = dict(template_kwargs or {})
     return tokenizer
 
 

@@ -72,7 +72,8 @@ def chat_text(tokenizer: Tokenizer, contents: Sequence[str], remedy: str = "set 
     roles = ("user", "assistant")
     messages = [{"role": roles[place % 2], "content": content} for place, content in enumerate(contents)]
     try:
-        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        given = getattr(tokenizer, "template_kwargs", {})
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **given))
     except Exception as error:  # a template raises whatever its author wrote, and Jinja its own kinds
         raise ModelError(
             f"the chat template refuses messages of `user` and `assistant` in turns: {reason_of(error)}; {remedy}, or "

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -158,7 +159,7 @@ def check_claims(config: RunConfig, model: str, words: Sequence[str]) -> None:
     source = config.imitation.source
     if config.imitation.enabled and source != "scripted" and holds_games(source):
         words = [*words, *(game["target_word"] for game in read_games(source))]
-    renderer = renderer_of(config, load_tokenizer(model))
+    renderer = renderer_of(config, load_tokenizer(model, config.chat_template_kwargs))
     for word in dict.fromkeys(words):
         renderer.claim_of(word)
 
@@ -177,7 +178,7 @@ def check_tasks(config: RunConfig, model: str) -> None:
     os.environ.update(harness_environment(config.evaluation.download))
     logging.disable(logging.WARNING)  # the data sets log the same messages again during the evaluation
     evaluation, length = config.evaluation, config.engine.max_model_len
-    tokenizer = load_tokenizer(model)
+    tokenizer = load_tokenizer(model, config.chat_template_kwargs)
     if evaluation.apply_chat_template and not tokenizer.chat_template:
         raise ConfigError(
             f"evaluation.apply_chat_template: the tokenizer of {model} has no chat template; set it to false"
@@ -304,13 +305,16 @@ def _check_ids(model: str, tokenizer: Any, framing_ids: Iterable[int], num_embed
 def _check_prompts(config: RunConfig, model: str, words: Sequence[str], num_embeddings: int | None) -> tuple[int, int]:
     """Refuses a tokenizer that the prompts or the model cannot use, and a game that breaks a promise of the protocol in
     a few games. Returns the tokens of a game's rules, and the number of its turns."""
-    tokenizer, game = load_tokenizer(model), game_of(config)
+    tokenizer, game = load_tokenizer(model, config.chat_template_kwargs), game_of(config)
     # Ours are checked by our tests, and this would take seconds.
     is_ours = config.game.full_name in SHIPPED
     if faults := [] if is_ours else check(lambda: game_of(config), _NUM_CHECKED):
         raise ConfigError(
             f"game.name: {config.game.full_name}: {faults[0]}; spag_ray.game.check lists every fault (docs/games.md)"
         )
+    for name in config.chat_template_kwargs:
+        if not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):
+            raise ConfigError(f"chat_template_kwargs.{name}: the chat template of {model} does not use it; take it out")
     renderer = renderer_of(config, tokenizer, game)
     longest, rules = max(words, key=len), 0
     turns: list[Turn] = []

@@ -175,7 +175,7 @@ class ArenaActor:
     def _renderer(self, model: str, rules: Rules) -> Renderer:
         key = model, rules.name
         if key not in self._renderers:
-            self._renderers[key] = game_renderer(rules.game, load_tokenizer(model), rules.style)
+            self._renderers[key] = game_renderer(rules.game, load_tokenizer(model, rules.template_kwargs), rules.style)
         return self._renderers[key]
 
 

@@ -21,4 +21,4 @@ def rules_of(config: RunConfig) -> Rules:
     game = game_of(config)
     if (module := module_to_send(game)) is not None:
         ray.cloudpickle.register_pickle_by_value(module)
-    return Rules(game, config.game.full_name, style_of(config, game))
+    return Rules(game, config.game.full_name, style_of(config, game), config.chat_template_kwargs)

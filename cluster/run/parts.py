@@ -106,7 +106,7 @@ def build_parts(
     restarts = RestartBudget(config.supervision, recorder, status.note)
     reservation = Reservation(config.cluster, reservation_of(folder), status.note, control.check_stop)
 
-    tokenizer = tokenizer_without_torch(model, games.values())
+    tokenizer = tokenizer_without_torch(model, games.values(), config.chat_template_kwargs)
     renderers = {
         each.game.full_name: renderer_of(each, tokenizer, games[each.game.full_name]) for each in config.each_game
     }

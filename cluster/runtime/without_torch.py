@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import ray
@@ -24,7 +24,7 @@ def without_torch(games: Iterable[object]) -> contextlib.AbstractContextManager[
     return hidden("torch")
 
 
-def tokenizer_without_torch(folder: str, games: Iterable[object]) -> Any:
+def tokenizer_without_torch(folder: str, games: Iterable[object], template_kwargs: Mapping[str, Any]) -> Any:
     """`load_tokenizer` in such a block."""
     with without_torch(games):
-        return load_tokenizer(folder)
+        return load_tokenizer(folder, template_kwargs)

@@ -44,7 +44,7 @@ class EvaluationActor:
     def __init__(self, log_path: str, model: str, config: RunConfig) -> None:
         redirect_output(log_path)
         self._config = config
-        self._tokenizer = load_tokenizer(model)
+        self._tokenizer = load_tokenizer(model, config.chat_template_kwargs)
         self._shelf: Shelf | None = None
         self._model: PolicyModel | None = None
 

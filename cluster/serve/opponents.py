@@ -143,7 +143,9 @@ class Opponents:
         limit_s = self._engine.start_timeout_s
         try:
             async with asyncio.timeout(limit_s):  # on a shared disk that hangs
-                tokenizer = await asyncio.to_thread(load_tokenizer, self.named[name].folder)
+                tokenizer = await asyncio.to_thread(
+                    load_tokenizer, self.named[name].folder, self._config.chat_template_kwargs
+                )
         except TimeoutError:
             raise ModelError(f"the tokenizer of {name} was not read within {limit_s:g} s") from None
 

@@ -29,6 +29,7 @@ from spag_ray.config.parts import (
 )
 from spag_ray.config.presets import PUBLISHED, merged
 from spag_ray.config.several_games import SharedGame, as_dumped, as_list, check_shares, is_short
+from spag_ray.config.template_values import TemplateValues
 from spag_ray.errors import ConfigError, meant
 
 
@@ -44,6 +45,9 @@ class RunConfig(Part):
         None, description="the model's config.json, for `train --dry-run` on a machine without the model"
     )
     prompts: str = Field("chat", description="`chat`, `flat`, or a prompt file of your own")
+    chat_template_kwargs: TemplateValues = Field(
+        {}, description="what the chat template is given besides the messages: `{enable_thinking: false}` (Qwen3)"
+    )
     render: Literal["exact", "varied"] = Field(
         "exact", description="what is trained on: the sampled token ids, or the turns under prompts drawn at random"
     )

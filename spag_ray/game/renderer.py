@@ -189,7 +189,7 @@ class _Chat(Renderer, ChatFrame):
     """Each seat sees its own turns as the assistant's."""
 
     def _continued(self, turn: Turn, heard: str, seat: int) -> tuple[int, ...] | None:
-        return None if self._opened else self.after(turn, heard.strip())
+        return None if self.renders_anew else self.after(turn, heard.strip())
 
     def _rendered(self, contents: Sequence[str], seat: int) -> tuple[int, ...]:
         return self._dialogue([content.strip() for content in contents])

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 from cachetools import LRUCache
 
@@ -69,6 +70,7 @@ class TokenFrame:
     """One text, without a frame. A reply is tokenised as a text of its own, as the published method does."""
 
     opens_thoughts = False  # whether a reply begins within a thought
+    renders_anew = False  # whether no prompt continues the one before
     lead = ""  # text between the end of a prompt and the first word of a reply; part of the reply
     joins_texts = True  # a prompt has the ids of its text as a whole
 
@@ -134,7 +136,8 @@ class ChatFrame(TokenFrame):
     """The tokenizer's chat template; each seat sees its own turns as the assistant's.
 
     A template that knows thoughts (Qwen3's, DeepSeek-R1's) marks them in every game. If it opens one itself where a
-    reply begins, which earlier replies do not have, no prompt continues the one before: each is rendered anew.
+    reply begins, or puts an empty one before earlier replies, no prompt continues the one before: each is rendered
+    anew (`renders_anew`).
 
     The template is split once, with marks in place of the contents. A template that changes earlier messages (drops or
     rewords them) is refused, because the next prompt would differ from the text that was played; and so is one whose
@@ -143,12 +146,16 @@ class ChatFrame(TokenFrame):
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
-        opening, to_reply, self.lead, to_user, opened = _chat_glue(tokenizer)
+        opening, to_reply, self.lead, to_user, opened, past = _chat_glue(tokenizer)
+        self.renders_anew = opened != past
         self._opening = template_parts(tokenizer, opening)
         self._to_reply = template_parts(tokenizer, to_reply)
         self._opened = template_parts(tokenizer, opened)
+        self._past = template_parts(tokenizer, past)
         self.opens_thoughts = bool(opened) and THOUGHT[1] not in opened
-        self._closing = template_parts(tokenizer, f"{THOUGHT[1]}\n\n") if self.opens_thoughts else []
+        _, mark, rest = past.partition(THOUGHT[1])
+        closing = mark + rest if mark else f"{THOUGHT[1]}\n\n"
+        self._closing = template_parts(tokenizer, closing) if self.opens_thoughts else []
         if template_parts(tokenizer, to_reply + self.lead) == self._to_reply:
             self.lead = ""  # the mark before it takes it
         close = template_parts(tokenizer, to_user)
@@ -195,7 +202,8 @@ class ChatFrame(TokenFrame):
         """Messages by turns of the user and the assistant, the last one the user's, up to where a reply begins."""
         parts = [*self._opening, contents[0]]
         for reply, heard in zip(contents[1::2], contents[2::2], strict=True):
-            parts += [*self._to_reply, self.lead + reply + self._tail, self.end_ids[0], *self._to_user, heard]
+            parts += [*self._to_reply, self.lead, *self._past, reply + self._tail, self.end_ids[0]]
+            parts += [*self._to_user, heard]
         return self._joined(*parts, *self._to_reply, *self._opened)
 
     def _said(self, text: str) -> tuple[int, ...]:
@@ -235,8 +243,8 @@ class ChatFrame(TokenFrame):
         if any(holds_a_mark(self.tokenizer, text) for text in _SAMPLES):  # the pieces split it, the whole does not
             return
         whole = self.whole_ids([{"content": text} for text in _SAMPLES])
-        pieces = self._dialogue(_SAMPLES) if self._opened else self.query_ids(_SAMPLES[0])
-        for reply, heard in () if self._opened else zip(_SAMPLES[1::2], _SAMPLES[2::2], strict=True):
+        pieces = self._dialogue(_SAMPLES) if self.renders_anew else self.query_ids(_SAMPLES[0])
+        for reply, heard in () if self.renders_anew else zip(_SAMPLES[1::2], _SAMPLES[2::2], strict=True):
             pieces += self.reply_ids(reply)
             pieces += self._joined(*self._to_user, heard, *self._to_reply, begins=self._begins_anew)
         pieces = pieces[: len(whole)]
@@ -319,26 +327,34 @@ _MARKS = ("zqfirstzq", "zqsecondzq", "zqthirdzq", "zqfourthzq", "zqfifthzq")
 _SAMPLES = ("Guess: what flows?", "It is 3 km long.", "river", "Is it `wet`?", "I know (2024)!")
 
 
-def _chat_glue(tokenizer: Tokenizer) -> tuple[str, str, str, str, str]:
-    """The parts of a chat template: (before the first message's text, user text -> where a reply is sampled, white
-    space before the reply's text, reply -> next user text, the beginning of a thought where a reply is sampled, which
-    earlier replies do not have)."""
+class _ChatGlue(NamedTuple):
+    """The parts of a chat template: before the first message's text, between a user's text and where a reply begins,
+    white space before the reply's text, between a reply and the next user's text. `opened`, `past`: what of a thought
+    is where a reply is sampled, and where an earlier reply begins, if these differ."""
+
+    opening: str
+    to_reply: str
+    lead: str
+    to_user: str
+    opened: str
+    past: str
+
+
+def _chat_glue(tokenizer: Tokenizer) -> _ChatGlue:
     if not getattr(tokenizer, "chat_template", None):
         raise ModelError(
             "the model's tokenizer has no chat template, but `prompts` is `chat`; "
             "set `prompts: flat` (for a base model), or use an instruct model"
         )
-    one, two, three = (chat_text(tokenizer, _MARKS[:count]) for count in (1, 3, 5))
-    opened = ""
-    if THOUGHT[0] in (asked := one.partition(_MARKS[0])[2]) and THOUGHT[0] not in two.partition(_MARKS[1])[0]:
-        opened = asked[asked.index(THOUGHT[0]) :]
-        one, two, three = (text.removesuffix(opened) for text in (one, two, three))
-    if not (two.startswith(one) and three.startswith(two)):
+    texts = [(chat_text(tokenizer, _MARKS[:count]), _MARKS[count - 1]) for count in (1, 3, 5)]
+    whole, _ = texts[-1]
+    heads, _, tails = zip(*(text.rpartition(mark) for text, mark in texts), strict=True)
+    if not all(whole.startswith(head + mark) for head, (_, mark) in zip(heads, texts, strict=True)):
         raise ModelError(
             "the chat template rewrites earlier messages when the dialogue continues, so prompts would differ from "
             "those that were played; set `prompts: flat`, or give the model a template that only appends"
         )
-    pieces = [three]
+    pieces = [whole]
     for mark in _MARKS:
         pieces[-1:] = pieces[-1].split(mark)
     if len(pieces) != len(_MARKS) + 1:
@@ -346,7 +362,22 @@ def _chat_glue(tokenizer: Tokenizer) -> tuple[str, str, str, str, str]:
     opening, to_reply, to_user, *again, asked = pieces
     if not to_user:
         raise ModelError("the chat template puts nothing between a reply and the next message; set `prompts: flat`")
-    if again != [to_reply, to_user] or not to_reply.startswith(asked) or to_reply[len(asked) :].strip():
+    if again != [to_reply, to_user] or {*tails} != {asked}:
         raise ModelError("the chat template frames later messages differently from the first; set `prompts: flat`")
-    asked = asked.rstrip(" ")  # a space belongs to the first word after it
-    return opening, asked, to_reply[len(asked) :], to_user, opened
+    opened = past = ""
+    if to_reply.removeprefix(asked).strip():
+        (asked, opened), (to_reply, past) = _from_thought(asked), _from_thought(to_reply)
+    lead = to_reply.removeprefix(asked)
+    if lead.strip() or any(text.replace(THOUGHT[0], "").replace(THOUGHT[1], "").strip() for text in (opened, past)):
+        raise ModelError(
+            f"the chat template puts {to_reply + past!r} before an earlier reply and {asked + opened!r} where a reply "
+            "begins, so a reply would have to begin with the template's own text; set `prompts: flat`"
+        )
+    trimmed = asked.rstrip(" ")  # a space belongs to the first word after it
+    return _ChatGlue(opening, trimmed, asked[len(trimmed) :] + lead, to_user, opened, past)
+
+
+def _from_thought(text: str) -> tuple[str, str]:
+    """(text up to its first mark of a thought, the rest)."""
+    place = min((found for mark in THOUGHT if (found := text.find(mark)) >= 0), default=len(text))
+    return text[:place], text[place:]

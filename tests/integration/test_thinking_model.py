@@ -1,4 +1,4 @@
-"""A run of a model whose chat template opens a thought where a reply begins."""
+"""A run of a model whose chat template opens a thought where a reply begins, if it is told to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from spag_ray.tokens import THOUGHT
 from tests.support.runs import PENALISED, quiet, steps_of, tiny_run
 from tests.support.tiny_model import CHAT_TEMPLATE, make_tiny_model
 
-OPENS = CHAT_TEMPLATE.replace("<|start|>assistant {% endif %}", "<|start|>assistant <think> {% endif %}")
+OPENING = "{% if enable_thinking %}<think> {% endif %}"
+OPENS = CHAT_TEMPLATE.replace("<|start|>assistant {% endif %}", f"<|start|>assistant {OPENING}{{% endif %}}")
 OPENS = OPENS.replace("message['content']", "message['content'].split('</think>')[-1].strip()")
 
 
@@ -34,6 +35,7 @@ def test_thoughts_are_trained_on_and_nobody_else_reads_them(thinking_model: Path
     config = tiny_run(
         thinking_model,
         words,
+        chat_template_kwargs={"enable_thinking": True},
         engine={"kind": "transformers"},
         game={"payoffs": PENALISED},
         imitation={"games": 12, "learn_from": "all"},

@@ -41,10 +41,10 @@ BARS = (
     "{% else %}<｜Assistant｜>{{ message['content'] }}<｜end▁of▁sentence｜>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<｜Assistant｜>{% endif %}"
 )
-# As templates of models that may think: earlier replies lose their thoughts. `opening`: what the template itself puts
-# where a reply begins.
+# As templates of models that may think: earlier replies lose their thoughts. OPENING: what the template itself puts
+# where a reply begins. PAST: what it puts before earlier replies.
 THINKS = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ 'PAST' if message['role'] == 'assistant' }}"
     "{{ message['content'].split('</think>')[-1].lstrip('\n') if not loop.last else message['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\nOPENING{% endif %}"
 )
@@ -139,9 +139,10 @@ def byte_level_of(
     return tokenizer
 
 
-def thinking_of(opening: str) -> Any:
+def thinking_of(opening: str, past: str = "") -> Any:
     special, marks = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], ["<think>", "</think>"]
-    return byte_level_of(THINKS.replace("OPENING", opening), special, marks, "<|im_end|>")
+    template = THINKS.replace("OPENING", opening).replace("PAST", past)
+    return byte_level_of(template, special, marks, "<|im_end|>")
 
 
 QWEN = "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nYou answer.<|im_end|>\n{% endif %}" + CHATML
@@ -156,6 +157,9 @@ _MADE: dict[str, Callable[[], Any]] = {
     "hybrid": lambda: thinking_of(""),
     "thinking": lambda: thinking_of("<think>\n"),
     "no-thought": lambda: thinking_of("<think>\n\n</think>\n\n"),
+    "empty-past": lambda: thinking_of("", "<think></think>"),
+    "closed-past": lambda: thinking_of("<think>", "</think>"),
+    "same-past": lambda: thinking_of("<think></think>", "<think></think>"),
     "llama3": lambda: byte_level_of(LLAMA, FAMILIES["llama"][1], [], "<|eot_id|>", 3, "<|begin_of_text|>"),
     "deepseek": lambda: byte_level_of(
         BARS,

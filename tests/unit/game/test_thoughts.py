@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from actors.models import load_tokenizer
 from spag_ray.errors import ModelError
 from spag_ray.game.decisions import spelled
 from spag_ray.game.game_form import verdict_of
@@ -18,7 +20,7 @@ from spag_ray.game.rules import Role, next_role
 from spag_ray.game.turn import Turn
 from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.games.taboo.game import TabooGame, taboo_renderer
-from spag_ray.games.taboo.prompt_file import PromptTemplate, Wording
+from spag_ray.games.taboo.prompt_file import PromptTemplate, Wording, load_template
 from tests.support.families import tokenizer_of
 
 WORDINGS = (Wording(attacker="Hint at {target_word}.", defender="Find the word."),)
@@ -188,12 +190,22 @@ def test_moves_of_a_solved_game_are_asked_for_after_the_thought_that_the_templat
     assert {tokenizer_of("thinking").decode(each.target_ids[:-1]).strip() for each in asked} == {"check", "bet"}
 
 
-@pytest.mark.parametrize(("family", "before"), [("thinking", "I have the King.\n</think>\n\n"), ("no-thought", "")])
+@pytest.mark.parametrize(
+    ("family", "before"),
+    [
+        ("thinking", "I have the King.\n</think>\n\n"),
+        ("no-thought", ""),
+        ("empty-past", "<think>I have the King.</think>"),
+        ("closed-past", "I have the King.</think>"),
+        ("same-past", ""),
+    ],
+)
 @pytest.mark.parametrize("own", [None, "<think>{thought}</think>"])
 def test_a_template_that_opens_a_thought_itself_is_played_as_it_writes(
     family: str, before: str, own: str | None
 ) -> None:
-    """It leaves this opening out of earlier replies, so no prompt continues the one before."""
+    """It leaves this opening out of earlier replies, or puts an empty thought before them, so no prompt continues the
+    one before."""
     tokenizer = tokenizer_of(family)
     game = TabooGame(PromptTemplate(style="chat", wordings=WORDINGS, thought=own))
     renderer = game_renderer(game, tokenizer, "chat")
@@ -207,12 +219,37 @@ def test_a_template_that_opens_a_thought_itself_is_played_as_it_writes(
         assert renderer.num_private(turns[-1]) == len(tokenizer.encode(before))
     assert [turn.text for turn in turns] == list(said)
     unthought = renderer.reply_ids("Is it wet?")
-    assert tokenizer.decode(unthought[:-1]) == ("</think>\n\n" if before else "") + "Is it wet?"
+    closing = {"thinking": "</think>\n\n", "closed-past": "</think>"}.get(family, "")
+    assert tokenizer.decode(unthought[:-1]) == f"{closing}Is it wet?"
     assert renderer.text_of(unthought) == "Is it wet?"
     assert set(tokenizer.encode("<think></think>")).isdisjoint(renderer.stop_ids)
     claim = renderer.claim("river")
     assert renderer.text_of(claim.opening_ids + claim.word_ids) == game.claim.format(word="river")
     assert tokenizer.decode(renderer.spoken("river").start[0]) == "river"
+
+
+def test_what_a_template_is_given_besides_messages_decides_about_thoughts(tmp_path: Path) -> None:
+    asks = "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
+    tokenizer = deepcopy(tokenizer_of("hybrid"))
+    ends = "{% endif %}"  # of the part that begins a reply
+    tokenizer.chat_template = tokenizer.chat_template.removesuffix(ends) + asks + ends
+    tokenizer.save_pretrained(tmp_path)
+    said = {}
+    for thinks in (True, False):
+        loaded = load_tokenizer(str(tmp_path), {"enable_thinking": thinks})
+        renderer = game_renderer(KuhnPoker(), loaded, "chat")
+        said[thinks] = loaded.decode(renderer.prompt([], Role.ATTACKER, "KJ"))
+    assert said[False] == said[True] + "<think>\n\n</think>\n\n"
+    plain = game_renderer(KuhnPoker(), load_tokenizer(str(tmp_path)), "chat")
+    assert plain.tokenizer.decode(plain.prompt([], Role.ATTACKER, "KJ")) == said[True]
+
+
+@pytest.mark.parametrize("family", ["smollm2", "hybrid", "thinking"])
+def test_the_shipped_prompts_that_ask_for_thoughts_play(family: str) -> None:
+    renderer = taboo_renderer(load_template("chat_thinking"), tokenizer_of(family), 4)
+    (turn,) = sampled(renderer, [], "river", f"{'' if family == 'thinking' else '<think>'}{SECRET}</think> Boats.")
+    assert turn.text == "Boats."
+    assert SECRET not in renderer.tokenizer.decode(renderer.prompt([turn], Role.DEFENDER, "river"))
 
 
 def test_marks_that_no_text_shows_are_refused_where_a_thought_is_always_open() -> None:

@@ -64,6 +64,7 @@ RUN_BY: dict[str, str | None] = {
     "make soak": None,  # half an hour; by hand
     "make fuzz": None,
     "python -m spag_ray": "tests/integration/test_resume.py",
+    "python -m benchmarks.chat_templates": "tests/unit/game/test_chat_templates.py",
     "python -m benchmarks.deck_difficulty": "tests/unit/game/test_deck_difficulty.py",
     "python -m benchmarks.expert_games": "tests/unit/play/test_scripted_policy.py",
     "python -m benchmarks.imitated": "tests/unit/play/test_imitated.py",

@@ -323,3 +323,11 @@ def test_a_context_is_as_long_as_vllm_lets_it_be(
         monkeypatch.setenv("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0")
         with pytest.raises(ConfigError):
             check(limit + 1)
+
+
+def test_a_value_that_the_chat_template_does_not_use_is_refused(tiny_model: Path) -> None:
+    config = parse_config({"model": str(tiny_model), "chat_template_kwargs": {"enable_thinkng": False}})
+    with pytest.raises(ConfigError, match=r"chat_template_kwargs.enable_thinkng: the chat template of .* does not use"):
+        check_model(config, str(tiny_model), ["river"])
+    with pytest.raises(ConfigError, match="chat_template_kwargs: tokenize is no value of a template"):
+        parse_config({"chat_template_kwargs": {"tokenize": True}})
