@@ -19,6 +19,7 @@ from benchmarks.learner_games import padded_batches
 from learners.published_losses import published_offline_po_loss
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import LearnerConfig
+from spag_ray.host.cpu_features import fast_dtype
 from spag_ray.training_data.listened_turns import count_leading, spread
 from spag_ray.training_data.samples import GameSample
 from spag_ray.training_data.shares import Batch
@@ -82,8 +83,9 @@ class Way(ABC):
 class Baseline(Way):
     """The published way of training, in a straightforward implementation."""
 
-    def __init__(self, model: str, device: str, dtype: torch.dtype = torch.bfloat16) -> None:
+    def __init__(self, model: str, device: str, dtype: torch.dtype | None = None) -> None:
         super().__init__(device)
+        dtype = dtype or getattr(torch, fast_dtype(on_gpu=self.device.type == "cuda"))
         self.model = _loaded(model, dtype).to(self.device)
         self.reference = _loaded(model, dtype).to(self.device).eval()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, weight_decay=0.0, fused=True)
@@ -138,7 +140,8 @@ class Ours(Way):
 
         self.learner = Learner(
             model,
-            LearnerConfig(max_tokens_per_microbatch=max_tokens),  # everything else has a run's defaults
+            # Everything else has a run's defaults.
+            LearnerConfig(max_tokens_per_microbatch=max_tokens, dtype=fast_dtype(on_gpu=self.device.type == "cuda")),
             ObjectiveConfig(name="published", kl_coeff=KL_COEFF, sft_coeff=SFT_COEFF, clip_range=CLIP_RANGE),
             World(master="127.0.0.1:0"),
         )

@@ -91,7 +91,7 @@ def measure_rank(told: dict[str, Any]) -> None:
     from spag_ray.config.parts import LearnerConfig
     from spag_ray.host.memory import release_freed_memory
 
-    config = LearnerConfig(zero_stage=3, num_threads=1)
+    config = LearnerConfig(zero_stage=3, num_threads=1, dtype="bfloat16")
     torch.set_num_threads(1)
     world = World(told["rank"], told["size"], told["rank"], told["master"])
     Partition(config, world)  # joins the group

@@ -114,7 +114,7 @@ def cost_of(model: str) -> StepCost:
 
 
 def measured_matrix_rate(device: str) -> float:
-    """bfloat16 FLOP/s, as a run's learner measures them; on CPUs with CPU_PRODUCT."""
+    """FLOP/s of matrices, as a run's learner measures them; on CPUs with CPU_PRODUCT."""
     return matrix_rate(torch.device(device)) if device == "cuda" else matrix_rate(torch.device(device), CPU_PRODUCT)
 
 

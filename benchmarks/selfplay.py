@@ -55,6 +55,7 @@ from spag_ray.game.turn import Turn
 from spag_ray.games.taboo.decks import load_deck
 from spag_ray.games.taboo.game import TabooGame
 from spag_ray.games.taboo.referee.judge import judge_turn
+from spag_ray.host.cpu_features import fast_dtype
 
 NEW_TOKENS = 64
 QUICK_GAMES = {"cuda": 256, "cpu": 32}
@@ -74,7 +75,8 @@ def play_plain(model_folder: str, device: str, batch: int, num_games: int) -> di
 
     tokenizer = load_tokenizer(model_folder)
     renderer = game_renderer(RULES.game, tokenizer, "chat")
-    model: Any = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.bfloat16, local_files_only=True)
+    dtype = getattr(torch, fast_dtype(on_gpu=device == "cuda"))
+    model: Any = AutoModelForCausalLM.from_pretrained(model_folder, dtype=dtype, local_files_only=True)
     model = model.to(device).eval()
     torch.manual_seed(0)
     words = words_of(num_games)

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from benchmarks.learner_ways import CLIP_RANGE, KL_COEFF, LEARNING_RATE, Timing, Way
+from spag_ray.host.cpu_features import fast_dtype
 from spag_ray.training_data.samples import GameSample, Sample
 
 ROWS = 8  # of a micro-batch, and of a group: TRL's defaults
@@ -92,6 +93,7 @@ class Grpo(Way):
             learning_rate=LEARNING_RATE,
             gradient_checkpointing=False,
             use_cpu=self.device.type == "cpu",
+            bf16=fast_dtype(on_gpu=self.device.type == "cuda") == "bfloat16",
             report_to=[],
             save_strategy="no",
             disable_tqdm=True,

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from learners.staging import moment, seconds_between
+from spag_ray.host.cpu_features import fast_dtype
 
 FORWARD_AND_INPUT_GRADIENT, WEIGHT_GRADIENT = 4.0, 2.0  # FLOPs for each weight and token
 SIDE = 8192  # of the square matrices that show what a GPU can do
@@ -71,21 +72,24 @@ class Utilization:
 
 
 def matrix_rate(device: torch.device, shape: tuple[int, int, int] = (SIDE, SIDE, SIDE), budget_s: float = 0.2) -> float:
-    """bfloat16 FLOP/s of products [m, k] @ [k, n] of `shape` (m, k, n): the best of what fits in about `budget_s`. On a
-    GPU it takes 0.4 GB, which is given back."""
+    """FLOP/s of products [m, k] @ [k, n] of `shape` (m, k, n), in bfloat16 or what a CPU is faster in: the best of what
+    fits in about `budget_s`. On a GPU it takes 0.4 GB, which is given back."""
+    dtype = getattr(torch, fast_dtype(on_gpu=device.type == "cuda"))
     if device.type != "cuda":
-        return _best_rate(device, shape, budget_s, products=1)
+        return _best_rate(device, dtype, shape, budget_s, products=1)
     with torch.cuda.device(device):
-        found = _best_rate(device, shape, budget_s, products=5)
+        found = _best_rate(device, dtype, shape, budget_s, products=5)
         torch.cuda.empty_cache()
     return found
 
 
-def _best_rate(device: torch.device, shape: tuple[int, int, int], budget_s: float, products: int) -> float:
+def _best_rate(
+    device: torch.device, dtype: torch.dtype, shape: tuple[int, int, int], budget_s: float, products: int
+) -> float:
     """`products` are started one after the other and timed together, so that a GPU does not wait for the host."""
     rows, inner, columns = shape
-    left = torch.randn(rows, inner, device=device, dtype=torch.bfloat16)
-    right = torch.randn(inner, columns, device=device, dtype=torch.bfloat16)
+    left = torch.randn(rows, inner, device=device, dtype=dtype)
+    right = torch.randn(inner, columns, device=device, dtype=dtype)
     best, until = 0.0, None
     while until is None or time.perf_counter() < until:
         began = moment(device)
