@@ -15,6 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from spag_ray.episodes.record_form import form_of
 from spag_ray.errors import InputError
 from spag_ray.game.protocol import TABOO
 from spag_ray.game.rules import Role, Verdict, next_role
@@ -26,7 +27,7 @@ class Episode:
     """A finished game with its verdict. `stage` names the part of the run that played it. `number` is its place in the
     order in which words were given out, so sorting episodes does not depend on which finished first. `game`: its name
     in the configuration. Turns are in the order in which they were said; a role may have several in a row. Raises
-    InputError for more than `max_turns` of a role, and for turns of Taboo that do not alternate."""
+    InputError for more than `max_turns` of a role, and for turns of a shipped game that do not alternate in it."""
 
     episode_id: str
     number: int
@@ -42,7 +43,7 @@ class Episode:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise InputError(f"episode {self.episode_id}: the temperature is {self.temperature}; it must be at least 0")
-        for index, turn in enumerate(self.turns if self.game == TABOO else ()):
+        for index, turn in enumerate(self.turns if form_of(self.game).alternates else ()):
             if turn.role is not next_role(index):
                 raise InputError(
                     f"episode {self.episode_id}: turn {index} is by the {turn.role}, but turns alternate and it is "

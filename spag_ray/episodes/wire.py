@@ -15,9 +15,10 @@ import msgpack
 
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.head import EpisodeHead
+from spag_ray.episodes.record_form import form_of
 from spag_ray.errors import InputError
 from spag_ray.game.end_reason import MAX_LENGTH, EndReason, end_reason
-from spag_ray.game.protocol import MAX_PAYOFF, TABOO
+from spag_ray.game.protocol import MAX_PAYOFF
 from spag_ray.game.rules import Outcome, Role, Verdict
 from spag_ray.game.turn import Turn
 
@@ -179,10 +180,11 @@ def _verdict(record: dict[str, Any]) -> Verdict:
 
 
 def _end_reason(record: dict[str, Any], value: Any) -> EndReason | str:
-    if _text(record["game"]) == TABOO:
-        return EndReason(value)
     if len(_text(value)) > MAX_LENGTH:
         raise ValueError(f"an end reason of {len(value)} characters; at most {MAX_LENGTH} are read")
+    known = form_of(_text(record["game"])).reasons
+    if known is not None and value not in known:
+        raise ValueError(f"{value!r} ends no game of {record['game']}")
     return end_reason(value)
 
 

@@ -194,6 +194,16 @@ class Thinks(Protocol):
 
 
 @runtime_checkable
+class Configured(Protocol):
+    """A class of games that a run makes from its configuration; any other is made without arguments."""
+
+    @classmethod
+    def configured(cls, config: Any) -> Game:
+        """The game of a RunConfig of one game. May raise ConfigError."""
+        ...
+
+
+@runtime_checkable
 class Styled(Protocol):
     """A game that says itself how its messages become a prompt (renderer.py), whatever `prompts` is."""
 

@@ -8,11 +8,9 @@ from typing import TypeAlias
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
 from spag_ray.game.game_form import scenarios_fault, split_scenarios
-from spag_ray.game.protocol import TABOO, Game, Scripted, Styled
+from spag_ray.game.protocol import Game, Scripted, Styled
 from spag_ray.game.renderer import Renderer, game_renderer
 from spag_ray.games.registry import load_game
-from spag_ray.games.taboo.game import TabooGame
-from spag_ray.games.taboo.prompt_file import load_template
 from spag_ray.tokens import Tokenizer
 
 Scenarios: TypeAlias = Mapping[str, Sequence[str]]  # {full name of a game: its scenarios}
@@ -20,9 +18,7 @@ Scenarios: TypeAlias = Mapping[str, Sequence[str]]  # {full name of a game: its 
 
 def game_of(config: RunConfig) -> Game:
     """The game of a configuration of one game (RunConfig.each_game). Raises ConfigError."""
-    if config.game.name == TABOO:
-        return TabooGame(load_template(config.prompts), config.game.max_turns, config.game.rules)
-    game = load_game(config.game.full_name)
+    game = load_game(config.game.full_name, config)
     if config.imitation.enabled and not isinstance(game, Scripted):
         raise ConfigError(
             f"game.name: {config.game.full_name}: it has no scripted seats to imitate; set imitation.enabled to "

@@ -21,9 +21,10 @@ from types import ModuleType
 from typing import Any
 
 from spag_ray.config.games import game_file, package_of
+from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, meant, meant_path
 from spag_ray.game.game_form import check_form
-from spag_ray.game.protocol import TABOO, Game
+from spag_ray.game.protocol import TABOO, Configured, Game
 from spag_ray.games.kuhn import KuhnPoker
 from spag_ray.games.taboo.game import TabooGame
 from spag_ray.games.textarena_game import TextArenaGame
@@ -36,10 +37,10 @@ _OURS = ("spag_ray", "actors", "learners", "cluster")
 _PACKAGES: set[str] = set()  # the names of packages that were imported from a user's folder
 
 
-def load_game(name: str) -> Game:
-    """The game of this name. Raises ConfigError for an unknown name, a class that cannot be made, and one
-    that is not a game of two seats."""
-    game = game_maker(name)()
+def load_game(name: str, config: RunConfig | None = None) -> Game:
+    """The game of this name, of a run if its configuration is given. Raises ConfigError for an unknown name, a class
+    that cannot be made, and one that is not a game of two seats."""
+    game = game_maker(name, config)()
     check_form(game, name)
     return game
 
@@ -54,11 +55,11 @@ def module_to_send(game: Game) -> ModuleType | None:
     return sys.modules[name] if name.startswith(_FROM_FILES) else None
 
 
-def game_maker(name: str) -> Callable[[], Game]:
+def game_maker(name: str, config: RunConfig | None = None) -> Callable[[], Game]:
     """What makes the game of this name, anew with each call. Raises ConfigError for an unknown name. A call raises
     ConfigError for a class that cannot be made; the form of what is made is not checked."""
     if name in SHIPPED:
-        return SHIPPED[name]
+        return _of_run(SHIPPED[name], config)
     if name.startswith(_TEXTARENA):
         return functools.partial(TextArenaGame, name.removeprefix(_TEXTARENA))
     module, is_own, attribute = name.rpartition(":")
@@ -82,15 +83,24 @@ def game_maker(name: str) -> Callable[[], Game]:
             raise ConfigError(f"game.name: {name}: {module} has no {attribute}{meant(attribute, classes)}")
     if not callable(found):
         raise ConfigError(f"game.name: {name} is not a class of a game")
-    return _made(found, name)
+    return _made(_of_run(found, config), name)
+
+
+def _of_run(found: Callable[[], Game], config: RunConfig | None) -> Callable[[], Game]:
+    if config is not None and isinstance(found, Configured):
+        return functools.partial(found.configured, config)
+    return found
 
 
 def _made(found: Callable[[], Game], name: str) -> Callable[[], Game]:
     def make() -> Game:
         try:
             return found()
+        except ConfigError:
+            raise
         except Exception as error:
-            raise ConfigError(f"game.name: {name}: it cannot be made without arguments ({error})") from error
+            how = "of this configuration" if isinstance(found, functools.partial) else "without arguments"
+            raise ConfigError(f"game.name: {name}: it cannot be made {how} ({error})") from error
 
     return make
 

@@ -10,6 +10,7 @@ import copy
 import random
 from collections.abc import Mapping, Sequence
 
+from spag_ray.config.run import RunConfig
 from spag_ray.errors import InputError
 from spag_ray.game.protocol import SEATS, History, Message, Ruling
 from spag_ray.game.renderer import Renderer, game_renderer
@@ -40,6 +41,10 @@ class TabooGame:
         self.max_turns = max_turns
         self.rule_set = referee
         self._expert = Expert({}, self.claim)
+
+    @classmethod
+    def configured(cls, config: RunConfig) -> TabooGame:
+        return cls(load_template(config.prompts), config.game.max_turns, config.game.rules)
 
     @property
     def claim(self) -> str:

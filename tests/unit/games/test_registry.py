@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from spag_ray.config.loading import parse_config
 from spag_ray.errors import ConfigError
 from spag_ray.game.game_form import check_form
+from spag_ray.game.protocol import Game
 from spag_ray.games import registry
 from spag_ray.games.kuhn import KuhnPoker
+from spag_ray.games.of_config import game_of
 from spag_ray.games.registry import load_game, module_to_send
 
 GAME = """
@@ -243,3 +246,33 @@ def test_a_game_that_arenas_cannot_play_is_refused(attributes: dict[str, Any], s
     with pytest.raises(ConfigError) as caught:
         check_form(type("Faulty", (Whole,), attributes)(), "mine:Mine")
     assert str(caught.value) == f"game.name: mine:Mine: {said}"
+
+
+CONFIGURED = """
+from spag_ray.errors import ConfigError
+from spag_ray.games.kuhn import KuhnPoker
+
+class Sized(KuhnPoker):
+    def __init__(self, turns=2):
+        self.max_turns = turns
+
+    @classmethod
+    def configured(cls, config):
+        if config.seed == 13:
+            raise ConfigError("seed 13 brings bad luck")
+        return cls(config.seed // (config.seed != 0))
+"""
+
+
+def test_a_run_makes_a_game_from_its_configuration_if_the_class_says_how(folder: Path) -> None:
+    (folder / "sized_game.py").write_text(CONFIGURED)
+    settings = {"game": {"name": "sized_game.py:Sized"}, "imitation": {"games": 64}}
+
+    def made(seed: int) -> Game:
+        return game_of(parse_config({**settings, "seed": seed}))
+
+    assert (made(7).max_turns, made(5).max_turns, load_game("sized_game.py:Sized").max_turns) == (7, 5, 2)
+    with pytest.raises(ConfigError, match=r"^seed 13 brings bad luck$"):
+        made(13)
+    with pytest.raises(ConfigError, match=r"it cannot be made of this configuration .*division"):
+        made(0)
