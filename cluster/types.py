@@ -35,7 +35,8 @@ class Engine:
 class Seat:
     """The player of a seat: the engines of a pool, the scripted expert (its cards), or a chat endpoint. `policy` stamps
     its turns; `model` is the folder of the tokenizer; `adapter` names the adapter of the engines that plays, or the
-    player whose weights they take in turn with others'."""
+    player whose weights they take in turn with others'; `script`: by which of the game's strategies a scripted player
+    plays, "" for the usual one."""
 
     pool: str
     policy: str
@@ -44,6 +45,7 @@ class Seat:
     cards: Deck | None = None
     endpoint: Endpoint | None = None
     adapter: str | None = None
+    script: str = ""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from cluster.planning.placement import with_room_for_engines
 from cluster.runtime.output_files import free_name
 from cluster.runtime.ray_session import get
 from cluster.runtime.run_folder import make_run_folder
-from cluster.schedules.tournament import Entrant, check_entrants, entrants_of_run
+from cluster.schedules.tournament import Entrant, check_entrants, check_scripts, entrants_of_run
 from spag_ray.config.run import RunConfig
 from spag_ray.games.taboo.decks import load_deck
 from spag_ray.results.could_have_known import read_held_out
@@ -51,6 +51,7 @@ def run_match(config: RunConfig, wanted: MatchWanted, console: Console) -> None:
     if wanted.stages is not None:
         entrants = entrants_of_run(wanted.stages, config.model) + entrants
     check_entrants(entrants, wanted.against)
+    check_scripts(config, entrants)
     check_imports(config, trains=False, has_engines=any(entrant.folder for entrant in entrants))
     played = read_matches(out) if out.exists() else []
     is_scripted = any(entrant.folder is None and entrant.endpoint is None for entrant in entrants)

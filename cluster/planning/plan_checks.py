@@ -58,8 +58,8 @@ def _max_turns(config: RunConfig) -> int | None:
 
 def _is_here(game: GameConfig) -> bool:
     """Whether a game is shipped or installed, or its file is in this checkout or folder."""
-    if game.full_name.startswith("textarena:"):
-        return find_spec("textarena") is not None
+    if game.package is not None:
+        return find_spec(game.package.module) is not None
     return not game.is_own or game_file(game.name) is not None
 
 

@@ -21,7 +21,7 @@ from cluster.runtime.without_torch import without_torch
 from cluster.types import Engine, Seat
 from spag_ray.episodes.episode import Episode
 from spag_ray.episodes.wire import encode
-from spag_ray.game.protocol import UsesCards
+from spag_ray.game.protocol import UsesCards, played_by
 from spag_ray.game.renderer import Renderer, game_renderer
 from spag_ray.game.rules import Role, Verdict
 
@@ -159,7 +159,7 @@ class ArenaActor:
         is_of_game = seat.cards is not None or seat.endpoint is not None
         pool = self._pool(f"{seat.pool} at {rules.name}" if is_of_game else seat.pool, seat.policy)
         if seat.cards is not None:
-            scripted = game.with_cards(seat.cards) if isinstance(game, UsesCards) else game
+            scripted = played_by(game.with_cards(seat.cards) if isinstance(game, UsesCards) else game, seat.script)
             pool.join("expert", ScriptedPolicy(scripted, renderer.reply_ids))
         if seat.endpoint is not None:
             served = EndpointPolicy(seat.endpoint, game, renderer.reply_ids, self._turn_timeout_s, rules.style)

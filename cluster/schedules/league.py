@@ -16,6 +16,7 @@ from cluster.learning.learning_policy import LearningPolicy
 from cluster.schedules.seating import Seating
 from cluster.tracking.recorder import Recorder
 from cluster.types import Seat
+from spag_ray.config.opponents import script_of
 from spag_ray.config.run import RunConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Role
@@ -87,7 +88,7 @@ class LeaguePlay:
                 player = seat(pool, fixed.model, model, temperature)
             else:
                 endpoint = Endpoint.parse(fixed.model) if fixed.is_served else None
-                player = self._seating.guest(pool, endpoint, temperature, fixed.model)
+                player = self._seating.guest(pool, endpoint, temperature, fixed.model, script_of(fixed.model) or "")
             self.seats |= {seat_of(pool, role): player for role in Role}
 
     def restore(self, state: Mapping[str, Any] | None) -> None:

@@ -46,7 +46,10 @@ class Seating:
         """The scripted expert, as imitation uses it."""
         return Seat("expert", "scripted", Sampling(), self._model, self._cards)
 
-    def guest(self, name: str, endpoint: Endpoint | None, temperature: float, policy: str | None = None) -> Seat:
-        """A chat endpoint, or the scripted expert. `policy` stamps its turns, by default its name."""
+    def guest(
+        self, name: str, endpoint: Endpoint | None, temperature: float, policy: str | None = None, script: str = ""
+    ) -> Seat:
+        """A chat endpoint, or the scripted expert with a strategy. `policy` stamps its turns, by default its name."""
         sampling = Sampling(temperature, self._config.sampling.max_new_tokens)
-        return Seat(name, policy or name, sampling, self._model, None if endpoint else self._cards, endpoint)
+        cards = None if endpoint else self._cards
+        return Seat(name, policy or name, sampling, self._model, cards, endpoint, script=script)

@@ -19,10 +19,11 @@ from cluster.monitor.status_board import StatusBoard
 from cluster.schedules.held_out import HeldOutMatches
 from cluster.schedules.seating import Seating
 from cluster.types import Seat
-from spag_ray.config.opponents import SCRIPTED, is_url, url_fault
+from spag_ray.config.opponents import SCRIPTED, is_url, script_of, url_fault
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError, meant
 from spag_ray.game.rules import Role
+from spag_ray.games.of_config import check_strategies, game_of
 from spag_ray.results.matches import Match
 from spag_ray.results.saved_models import saved_models
 from spag_ray.stages import BASE, PLAYER_NAME, Stage, order_of
@@ -34,15 +35,17 @@ _NOT_SHAPE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "
 
 @dataclass(frozen=True)
 class Entrant:
-    """A player of a tournament: a model folder, a chat endpoint, or the scripted expert (neither)."""
+    """A player of a tournament: a model folder, a chat endpoint, or the scripted expert (neither), with the strategy
+    `script`."""
 
     name: str
     folder: str | None = None
     endpoint: Endpoint | None = None
+    script: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Entrant:
-        """NAME=MODEL; MODEL is a folder, the built-in model's name, `scripted`, or http://HOST:PORT/v1#MODEL.
+        """NAME=MODEL; MODEL is a folder, the built-in model's name, `scripted[:STRATEGY]`, or http://HOST:PORT/v1#MODEL.
 
         Raises ConfigError, and ModelError for a folder that holds no model.
         """
@@ -51,8 +54,8 @@ class Entrant:
             raise ConfigError(f"--player {text}: write it as NAME=MODEL, for example new=runs/quickstart/models/spag-2")
         if not PLAYER_NAME.fullmatch(name):
             raise ConfigError(f"--player {text}: games are kept in files of the players' names: letters, digits, . _ -")
-        if model == SCRIPTED:
-            return cls(name)
+        if (script := script_of(model)) is not None:
+            return cls(name, script=script)
         if not is_url(model):
             return cls(name, resolve_model(model, others=[SCRIPTED]))
         if fault := url_fault(model):
@@ -81,6 +84,12 @@ def check_entrants(entrants: Sequence[Entrant], against: str | None) -> None:
     if against is not None and against not in names:
         told = f"--against {against}: no player of this name; there are {', '.join(names)}"
         raise ConfigError(told + meant(against, names))
+
+
+def check_scripts(config: RunConfig, entrants: Sequence[Entrant]) -> None:
+    """Raises ConfigError for a scripted player's strategy that a game of the configuration does not have."""
+    for each in config.each_game:
+        check_strategies(game_of(each), each.game.full_name, [entrant.script for entrant in entrants])
 
 
 def pairings(names: Sequence[str], against: str | None = None) -> Iterator[tuple[str, str]]:
@@ -157,7 +166,7 @@ class _SharedSeats:
     def _seat(self, role: str, entrant: Entrant) -> Seat:
         temperature = self._config.evaluation.temperature
         if entrant.folder is None:
-            return self._seating.guest(entrant.name, entrant.endpoint, temperature)
+            return self._seating.guest(entrant.name, entrant.endpoint, temperature, script=entrant.script)
         player = next(name for name, folder in self._held.items() if folder == entrant.folder)
         return self._seating.engines_of(self._pool, role, entrant.folder, temperature, player)
 
@@ -198,7 +207,9 @@ class _SeatOfMany:
 
     def taken_by(self, entrant: Entrant) -> Seat:
         if entrant.folder is None:
-            return self._seating.guest(entrant.name, entrant.endpoint, self._config.evaluation.temperature)
+            return self._seating.guest(
+                entrant.name, entrant.endpoint, self._config.evaluation.temperature, script=entrant.script
+            )
         self._give_engines(entrant.folder)
         return self._seating.engines_of(self._pool, self._role, entrant.folder, self._config.evaluation.temperature)
 

@@ -17,7 +17,8 @@ SCRIPTED = "scripted"
 
 class FixedOpponent(Part):
     model: str = Field(
-        description="a model folder, `smollm2-135m-instruct`, `scripted`, or a server: http://HOST:PORT/v1#MODEL"
+        description="a model folder, `smollm2-135m-instruct`, `scripted`, `scripted:NAME` (a strategy that the game "
+        "has), or a server: http://HOST:PORT/v1#MODEL"
     )
     share: float = Field(gt=0, le=1, description="share of the games")
 
@@ -29,13 +30,23 @@ class FixedOpponent(Part):
     @property
     def has_engine(self) -> bool:
         """Whether it is a model that the run loads."""
-        return not self.is_served and self.model != SCRIPTED
+        return not self.is_served and script_of(self.model) is None
 
     @model_validator(mode="after")
     def _check(self) -> FixedOpponent:
         if self.is_served and (fault := url_fault(self.model)):
             raise ValueError(fault)
         return self
+
+
+def script_of(model: str) -> str | None:
+    """The strategy of a scripted player, "" for the game's usual one; None for another player.
+
+    >>> script_of("scripted:cfr"), script_of("scripted"), script_of("models/scripted")
+    ('cfr', '', None)
+    """
+    name, _, strategy = model.partition(":")
+    return strategy if name == SCRIPTED else None
 
 
 def is_url(model: str) -> bool:
@@ -90,9 +101,9 @@ class LeagueConfig(Part):
         return self.num_engines if self.num_opponents is None else self.num_opponents
 
     @property
-    def is_scripted(self) -> bool:
-        """Whether a scripted player is among the opponents."""
-        return any(opponent.model == SCRIPTED for opponent in self.fixed)
+    def scripts(self) -> list[str]:
+        """The strategies of the scripted players among the opponents."""
+        return [script for opponent in self.fixed if (script := script_of(opponent.model)) is not None]
 
     @model_validator(mode="after")
     def _check(self) -> LeagueConfig:

@@ -191,7 +191,7 @@ class RunConfig(Part):
             settings = (parts.words, parts.objective, parts.imitation, self.prompts, self.render)
             check_game(each.game, *settings, preset=preset, listens=listens)
             each._check_ties()
-            if self.league.is_scripted and each.game.has_cards and not self.words.are_from_cards:
+            if self.league.scripts and each.game.has_cards and not self.words.are_from_cards:
                 raise ValueError(
                     "league.fixed: the scripted player needs a card for every word, but words.source is a words file; "
                     "set words.source: deck, or take it out"

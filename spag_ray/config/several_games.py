@@ -13,21 +13,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
 from spag_ray.config.parts import Part, Payoffs
 
 
+class GamePackage(NamedTuple):
+    """An optional package of games: its module, and one of its environments."""
+
+    module: str
+    example: str
+
+
+PACKAGES = {
+    "textarena": GamePackage("textarena", "TicTacToe-v0"),
+    "openspiel": GamePackage("pyspiel", "leduc_poker"),
+}
+
+
 class GameConfig(Part):
     name: str = Field(
         "taboo",
         min_length=1,
-        description="`taboo`, `kuhn`, `textarena`, an entry point of the group spag_ray.games, or a class "
+        description="`taboo`, `kuhn`, `textarena`, `openspiel`, an entry point of the group spag_ray.games, or a class "
         "`my_module:MyGame` (docs/games.md); the other keys but `env` are for `taboo`",
     )
-    env: str | None = Field(None, min_length=1, description="with name: textarena, the environment (TicTacToe-v0)")
+    env: str | None = Field(
+        None, min_length=1, description="of textarena or openspiel: the environment (TicTacToe-v0, leduc_poker)"
+    )
     max_turns: int = Field(5, ge=1, description="turns of each player")
     rules: Literal["strict", "published"] = Field("strict", description="the referee")
     payoffs: Payoffs = Payoffs()
@@ -62,12 +77,20 @@ class GameConfig(Part):
         """Whether it is a class of the user's own, not a shipped or an installed game."""
         return ":" in self.name
 
+    @property
+    def package(self) -> GamePackage | None:
+        """The package that has this game, by the extra of its name; None if it needs none."""
+        return PACKAGES.get(self.name)
+
     @model_validator(mode="after")
-    def _env_is_of_textarena(self) -> GameConfig:
-        if self.name == "textarena" and self.env is None:
-            raise ValueError("name is textarena, so env has to name one of its environments (TicTacToe-v0)")
-        if self.env is not None and self.name != "textarena":
-            raise ValueError(f"env is {self.env}, but name is {self.name}; set name to textarena, or leave env out")
+    def _env_is_of_a_package(self) -> GameConfig:
+        if self.name in PACKAGES and self.env is None:
+            example = PACKAGES[self.name].example
+            raise ValueError(f"name is {self.name}, so env has to name one of its environments ({example})")
+        if self.env is not None and self.name not in PACKAGES:
+            raise ValueError(
+                f"env is {self.env}, but name is {self.name}; set name to {' or '.join(PACKAGES)}, or leave env out"
+            )
         return self
 
 

@@ -126,6 +126,28 @@ class Scripted(Protocol):
 
 
 @runtime_checkable
+class HasStrategies(Protocol):
+    """A game whose scripted seats can play in other ways, too: as the model `scripted:NAME` of an opponent."""
+
+    @property
+    def strategies(self) -> Sequence[str]: ...
+
+    def with_strategy(self, name: str) -> Game:
+        """The same game, whose `scripted` plays in the way of this name."""
+        ...
+
+
+def strategies_of(game: Game) -> Sequence[str]:
+    """The names of other ways in which its scripted seats can play."""
+    return game.strategies if isinstance(game, HasStrategies) else ()
+
+
+def played_by(game: Game, strategy: str) -> Game:
+    """The game, whose scripted seats play by a strategy of it; "" for the usual one."""
+    return game.with_strategy(strategy) if isinstance(game, HasStrategies) and strategy else game
+
+
+@runtime_checkable
 class Ordered(Protocol):
     """A game that says who moves next: a seat may move twice in a row, seat 1 may open.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from spag_ray.config.run import RunConfig
-from spag_ray.errors import ConfigError
+from spag_ray.errors import ConfigError, meant
 from spag_ray.game.game_form import scenarios_fault, split_scenarios
-from spag_ray.game.protocol import Game, Scripted, Styled
+from spag_ray.game.protocol import Game, Scripted, Styled, strategies_of
 from spag_ray.game.renderer import Renderer, game_renderer
 from spag_ray.games.registry import load_game
 from spag_ray.tokens import Tokenizer
@@ -24,12 +24,22 @@ def game_of(config: RunConfig) -> Game:
             f"game.name: {config.game.full_name}: it has no scripted seats to imitate; set imitation.enabled to "
             "false, or give the game a method `scripted`"
         )
-    if config.league.is_scripted and not isinstance(game, Scripted):
+    if config.league.scripts and not isinstance(game, Scripted):
         raise ConfigError(
             f"game.name: {config.game.full_name}: it has no scripted seats to play against; take `scripted` out of "
             "league.fixed, or give the game a method `scripted`"
         )
+    check_strategies(game, config.game.full_name, config.league.scripts)
     return game
+
+
+def check_strategies(game: Game, name: str, scripts: Iterable[str]) -> None:
+    """Refuses a strategy of a scripted player, `scripted:NAME`, that the game of this name does not have."""
+    known = strategies_of(game)
+    for script in scripts:
+        if script and script not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise ConfigError(f"scripted:{script}: {name} has no strategy of this name; {has}{meant(script, known)}")
 
 
 def renderer_of(config: RunConfig, tokenizer: Tokenizer, game: Game | None = None) -> Renderer:

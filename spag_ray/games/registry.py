@@ -1,8 +1,9 @@
-"""Games by name: `taboo`, `kuhn`, an environment of TextArena, an entry point of the group `spag_ray.games`, or a class
-of the user's own.
+"""Games by name: `taboo`, `kuhn`, an environment of TextArena or OpenSpiel, an entry point of the group
+`spag_ray.games`, or a class of the user's own.
 
 load_game("kuhn")
 load_game("textarena:TicTacToe-v0")    an environment of TextArena (textarena_game.py)
+load_game("openspiel:leduc_poker")     a small game of OpenSpiel (openspiel_game.py)
 load_game("my_module:MyGame")          a module that can be imported, or my_module.py in the current folder
 load_game("games/mine.py:MyGame")      a file, alone or in a package
 """
@@ -26,12 +27,13 @@ from spag_ray.errors import ConfigError, meant, meant_path
 from spag_ray.game.game_form import check_form
 from spag_ray.game.protocol import TABOO, Configured, Game
 from spag_ray.games.kuhn import KuhnPoker
+from spag_ray.games.openspiel_game import OpenSpielGame
 from spag_ray.games.taboo.game import TabooGame
 from spag_ray.games.textarena_game import TextArenaGame
 
 GROUP = "spag_ray.games"
 SHIPPED: dict[str, Callable[[], Game]] = {TABOO: TabooGame, "kuhn": KuhnPoker}
-_TEXTARENA = "textarena:"
+_PACKAGES_OF_GAMES: dict[str, Callable[[str], Game]] = {"textarena": TextArenaGame, "openspiel": OpenSpielGame}
 _FROM_FILES = "spag_ray_game_"
 _OURS = ("spag_ray", "actors", "learners", "cluster")
 _PACKAGES: set[str] = set()  # the names of packages that were imported from a user's folder
@@ -60,8 +62,9 @@ def game_maker(name: str, config: RunConfig | None = None) -> Callable[[], Game]
     ConfigError for a class that cannot be made; the form of what is made is not checked."""
     if name in SHIPPED:
         return _of_run(SHIPPED[name], config)
-    if name.startswith(_TEXTARENA):
-        return functools.partial(TextArenaGame, name.removeprefix(_TEXTARENA))
+    package, _, env = name.partition(":")
+    if package in _PACKAGES_OF_GAMES and env:
+        return functools.partial(_PACKAGES_OF_GAMES[package], env)
     module, is_own, attribute = name.rpartition(":")
     if not is_own:
         known = {point.name: point for point in entry_points(group=GROUP)}
@@ -69,7 +72,7 @@ def game_maker(name: str, config: RunConfig | None = None) -> Callable[[], Game]
             names = [*SHIPPED, *sorted(known)]
             raise ConfigError(
                 f"game.name: {name} is not known; there are {', '.join(names)}, or name your own as my_module:MyGame"
-                f"{meant(name, [*names, _TEXTARENA.rstrip(':')])}"
+                f"{meant(name, [*names, *_PACKAGES_OF_GAMES])}"
             )
         try:
             found = known[name].load()

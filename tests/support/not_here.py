@@ -26,11 +26,20 @@ def needs_trl() -> None:
 
 def needs_games_of(config: RunConfig) -> None:
     """Skips the test, as `not_here` does, where the package of one of these games is not installed."""
-    if any(each.game.name == "textarena" for each in config.each_game):
+    names = {each.game.name for each in config.each_game}
+    if "textarena" in names:
         needs_textarena()
+    if "openspiel" in names:
+        needs_openspiel()
 
 
 def needs_textarena() -> None:
     """Skips the test, as `not_here` does, where the package of more games and the old cards is not installed."""
     if importlib.util.find_spec("textarena") is None:
         not_here("textarena is not installed: the extra `textarena`, locked in requirements/textarena.txt")
+
+
+def needs_openspiel() -> None:
+    """Skips the test, as `not_here` does, where the package of solved games is not installed."""
+    if importlib.util.find_spec("pyspiel") is None:
+        not_here("open_spiel is not installed: the extra `openspiel`, locked in requirements/openspiel.txt")
