@@ -33,6 +33,8 @@ def test_a_killed_engine_takes_its_core_with_it_within_five_seconds(tiny_model: 
         if process.name().startswith("ray::") and any("VLLM" in child.name() for child in process.children())
     )
     cores = [child for child in psutil.Process(pid).children(recursive=True) if child.is_running()]
+    named = [child.name() for child in cores if "VLLM" in child.name()]
+    assert len(named) == 1, f"the worker is in the core's process: {named}"
     os.kill(pid, signal.SIGKILL)
     _, left = psutil.wait_procs(cores, timeout=5)
     assert [process.name() for process in left] == []
