@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from cluster.cli import app
-from cluster.console import run_guarded
+from cluster.guarded import run_guarded
 from spag_ray.config.loading import parse_config
 from spag_ray.config.presets import merged
 from spag_ray.episodes.log import read_log
