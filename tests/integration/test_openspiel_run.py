@@ -37,7 +37,7 @@ def test_a_game_of_openspiel_is_trained_measured_and_met_by_cfr(
         model,
         Path("deck"),
         prompts="chat",
-        game={"name": "openspiel", "env": "kuhn_poker"},
+        game={"name": "openspiel", "env": "kuhn_poker", "max_turns": 5},
         sampling={"temperature": 1.0, "max_new_tokens": 4},
         engine={"kind": "transformers"},
         imitation={"games": 48, "batch_games": 4, "learning_rate": 1e-2, "learn_from": "all"},
