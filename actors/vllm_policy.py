@@ -290,11 +290,11 @@ class VllmPolicy:
 def _executor(num_workers: int, on_cpu: bool) -> Any:
     """Where vLLM's workers are. It would make several of them Ray actors in a placement group, in bundles that do not
     exist. On CPUs it would give a single one a process of its own, to bind its threads to cores; but then the core
-    spins while it waits for the worker, and takes half of two cores (turns a third slower, a start 15 s longer on an
-    AMD EPYC). The executor's class, unlike its name, is taken as it is."""
+    spins while it waits for the worker, and takes half of two cores (docs/benchmarks.md). The executor's class, unlike
+    its name, is taken as it is. VLLM_CPU_OMP_THREADS_BIND, which says to which cores, needs the process."""
     if num_workers > 1:
         return "mp"
-    if not on_cpu:
+    if not on_cpu or "VLLM_CPU_OMP_THREADS_BIND" in os.environ:
         return None
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
