@@ -101,6 +101,7 @@ class PolicyModel(TemplateLM):
             tokenize=False,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=not add_generation_prompt,
+            **getattr(self.tokenizer, "template_kwargs", {}),
         )
         return text
 

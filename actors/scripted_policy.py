@@ -5,12 +5,13 @@ expert = ScriptedPolicy(KuhnPoker(), encode=renderer.reply_ids)
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
 
 from actors.policy import Completion, GameView, Request, Score, WakePart
 from spag_ray.errors import EngineError
-from spag_ray.game.protocol import Game, Scripted, seat_of
+from spag_ray.game.protocol import Game, HasStrategies, Scripted, seat_of
 from spag_ray.weights.snapshot import Snapshot
 
 
@@ -32,6 +33,8 @@ class ScriptedPolicy:
         self._seed = seed
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        if isinstance(self._game, HasStrategies):  # which may compute for seconds
+            return [await asyncio.to_thread(self._answer, request) for request in requests]
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Request) -> Completion:

@@ -23,6 +23,9 @@ from spag_ray.weights.snapshot import Snapshot
 _SLEEPERS = frozenset({"weights", "kv_cache"})  # the parts that vLLM puts to sleep and wakes separately
 
 
+FEW_CORES = 4
+
+
 class VllmPolicy:
     """One engine. Make it with `await VllmPolicy.start(...)` inside a running event loop.
 
@@ -291,10 +294,11 @@ def _executor(num_workers: int, on_cpu: bool) -> Any:
     """Where vLLM's workers are. It would make several of them Ray actors in a placement group, in bundles that do not
     exist. On CPUs it would give a single one a process of its own, to bind its threads to cores; but then the core
     spins while it waits for the worker, and takes half of two cores (docs/benchmarks.md). The executor's class, unlike
-    its name, is taken as it is. VLLM_CPU_OMP_THREADS_BIND, which says to which cores, needs the process."""
+    its name, is taken as it is. With many cores the spinning one costs little and the binding may gain, and
+    VLLM_CPU_OMP_THREADS_BIND, which says to which cores, needs the process."""
     if num_workers > 1:
         return "mp"
-    if not on_cpu or "VLLM_CPU_OMP_THREADS_BIND" in os.environ:
+    if not on_cpu or len(os.sched_getaffinity(0)) > FEW_CORES or "VLLM_CPU_OMP_THREADS_BIND" in os.environ:
         return None
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 

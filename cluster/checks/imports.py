@@ -78,7 +78,8 @@ def _needs(config: RunConfig, trains: bool, has_engines: bool) -> Iterator[Need]
         yield Need("peft", "learner.lora", "install peft on it")
     if any(game.guesses for game in config.games):
         yield from (Need(module, "the referee", whole) for module in _REFEREE)
-    for name, module in sorted({game.name: game.package.module for game in config.games if game.package}.items()):
+    packages = {game.full_name.partition(":")[0]: game.package.module for game in config.games if game.package}
+    for name, module in sorted(packages.items()):
         yield Need(module, f"game.name: {name}", f"install requirements/{name}.txt on it")
     if trains and config.evaluation.tasks:
         yield Need("lm_eval.evaluator", "evaluation.tasks", "install lm-eval on it")

@@ -20,7 +20,7 @@ from cluster.launch.placed_run import Prepared, idle_values, placed_run, prepare
 from cluster.monitor.tables import evaluation_tables, guess_tables, head_to_head_lines, outcome_table
 from cluster.monitor.train_log import TrainLog, printed_on
 from cluster.runtime.ray_session import get, is_job, ray_session
-from cluster.runtime.run_folder import check_is_run, make_run_folder
+from cluster.runtime.run_folder import check_is_run, make_run_folder, with_kept_dtypes
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import CollapseError, StopRequestedError
 from spag_ray.host.folder_lease import FolderLease, held
@@ -43,7 +43,7 @@ def run_training(config: RunConfig, folder: Path, console: Console, resume: bool
         check_is_run(folder)
         with held(folder, said_on(console)) as lease:
             log.open(folder)  # not before: the folder may be that of a run that is alive
-            _train(config, folder, console, lease, log)
+            _train(with_kept_dtypes(config, folder), folder, console, lease, log)
 
 
 def _train(config: RunConfig, folder: Path, console: Console, lease: FolderLease | None, log: TrainLog) -> None:

@@ -42,6 +42,7 @@ _UNUSED = (
     "spag_ray/families/baichuan.py",
     "spag_ray/families/baichuan_tokenizer.py",
     "spag_ray/games/taboo/deck_check.py",
+    "spag_ray/results/reasoning.py",
 )
 _UNUSED_FOLDERS = ("cluster/gpu_check", "spag_ray/results/export")
 
@@ -54,10 +55,10 @@ def parcel_of(config: RunConfig, console: Console, is_listed: bool = False) -> I
     """
     with tempfile.TemporaryDirectory(prefix="spag-ray-job-") as name:
         folder = Path(name)
-        for source, target in [*package_files(), *named_files(config)]:
+        for source, target in [*package_files(bool(config.evaluation.tasks)), *named_files(config)]:
             (folder / target).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, folder / target)
-        write_config(folder / "run.yaml", config)
+        write_config(folder / "run.yaml", config, for_elsewhere=True)
         sizes = {path.relative_to(folder): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
         total = sum(sizes.values())
         if total > MAX_BYTES:
@@ -77,7 +78,7 @@ def parcel_of(config: RunConfig, console: Console, is_listed: bool = False) -> I
         yield folder
 
 
-def package_files() -> list[tuple[Path, Path]]:
+def package_files(has_tasks: bool = False) -> list[tuple[Path, Path]]:
     """(file here, its path in the job) for the packages and configs/, without files that .gitignore names and those
     that no job uses."""
     found = []
@@ -90,13 +91,15 @@ def package_files() -> list[tuple[Path, Path]]:
     configs = root.parent / "configs"
     if configs.is_dir():  # in a checkout; an installed package has them in spag_ray/
         found += [(configs / path, Path("configs") / path) for path in _contents(configs).files]
-    return [(file, sent) for file, sent in found if is_sent(sent)]
+    return [(file, sent) for file, sent in found if is_sent(sent, has_tasks)]
 
 
-def is_sent(file: Path) -> bool:
+def is_sent(file: Path, has_tasks: bool = False) -> bool:
     """Whether a job may use this file: not other commands and what they alone use, shipped configurations of runs, the
-    checks of GPUs, which start runs of their own, nor the server of games, of which the command line imports one
-    module."""
+    checks of GPUs, which start runs of their own, shipped tasks where no stage is evaluated by tasks, nor the server of
+    games, of which the command line imports one module."""
+    if file.is_relative_to("configs/tasks") or file.is_relative_to("spag_ray/_configs/tasks"):
+        return has_tasks
     for folder, used in _USED_OF.items():
         if file.is_relative_to(folder):
             return file.name in used

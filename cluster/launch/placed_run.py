@@ -27,7 +27,14 @@ from cluster.rollout.game_rules import every_rules
 from cluster.run.checkpoint import to_resume
 from cluster.run.run import CONCURRENCY_GROUPS, Run, RunHandle
 from cluster.runtime.ray_session import NAMESPACE, ClusterError, NoAnswerError, get, is_unavailable, ray_session
-from cluster.runtime.run_folder import check_can_be_made, check_is_run, make_run_folder, note_stop, reopen_run_folder
+from cluster.runtime.run_folder import (
+    check_can_be_made,
+    check_is_run,
+    make_run_folder,
+    note_stop,
+    reopen_run_folder,
+    with_kept_dtypes,
+)
 from cluster.types import Progress
 from spag_ray.config.no_effect import few_imitation_steps, slow_dtypes, values_without_effect
 from spag_ray.config.run import RunConfig
@@ -78,6 +85,7 @@ def place_detached(config: RunConfig, folder: Path, resume: bool) -> list[str]:
         if resume and folder.exists():
             check_is_run(folder)
             lease = stack.enter_context(held(folder))
+            config = with_kept_dtypes(config, folder)
         prepared = prepare(config, folder, resume=lease is not None)
         warnings = idle_values(config, prepared.words) + check_cluster(config, prepared.model, folder)
         lease = lease or stack.enter_context(held(make_run_folder(folder, config)))

@@ -126,6 +126,18 @@ def reopen_run_folder(folder: Path, config: RunConfig) -> Path:
     return folder.resolve()
 
 
+def with_kept_dtypes(config: RunConfig, folder: Path) -> RunConfig:
+    """The configuration to resume the run of `folder` with: dtypes that it does not set, and whose default is this
+    CPU's, are those that the run has."""
+    before = _config_of(folder)
+    kept = {}
+    for name in ("engine", "learner"):
+        part, own = getattr(config, name), getattr(before, name)
+        if "dtype" not in part.model_fields_set:
+            kept[name] = part.model_copy(update={"dtype": own.dtype})
+    return config.model_copy(update=kept)
+
+
 def check_is_run(folder: Path) -> None:
     """Raises RunFolderError if there is no run to resume in this folder. Nothing is written to it."""
     _config_of(folder)

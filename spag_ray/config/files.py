@@ -13,14 +13,14 @@ from spag_ray.host.whole_files import write_atomically
 from spag_ray.plain_yaml import read_settings
 
 
-def write_config(path: Path, config: RunConfig) -> None:
-    """Write all keys as YAML; a run is resumed from this file. It is written atomically, and not at all if it would be
-    the same. Values of environment variables may be secrets, so a file with any is readable by its owner only; any
-    other new file is as readable as the folder, and an existing one keeps its permissions.
+def write_config(path: Path, config: RunConfig, for_elsewhere: bool = False) -> None:
+    """Write all keys as YAML (to_yaml); a run is resumed from this file. It is written atomically, and not at all if it
+    would be the same. Values of environment variables may be secrets, so a file with any is readable by its owner only;
+    any other new file is as readable as the folder, and an existing one keeps its permissions.
 
     Raises OSError when it cannot be written.
     """
-    text = to_yaml(config)
+    text = to_yaml(config, for_elsewhere)
     mode = 0o600 if config.engine.env or config.learner.env else 0o666
     if path.exists():
         before = stat.S_IMODE(path.stat().st_mode)

@@ -55,8 +55,13 @@ def parse_config(data: Mapping[str, Any], where: str = "config") -> RunConfig:
         raise ConfigError(f"{where}: {key}: {fault}" if key else f"{where}: {fault}") from error
 
 
-def to_yaml(config: RunConfig) -> str:
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+def to_yaml(config: RunConfig, for_elsewhere: bool = False) -> str:
+    """All keys; `for_elsewhere`: without the dtypes that nobody has set, which other CPUs choose for themselves."""
+    settings = config.model_dump(mode="json")
+    for name, part in (("engine", config.engine), ("learner", config.learner)):
+        if for_elsewhere and "dtype" not in part.model_fields_set:
+            del settings[name]["dtype"]
+    return yaml.safe_dump(settings, sort_keys=False)
 
 
 def without_environment(settings: Mapping[str, Any]) -> dict[str, Any]:

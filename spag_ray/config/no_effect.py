@@ -140,6 +140,12 @@ def _idle_keys(config: RunConfig) -> Iterator[tuple[str, str]]:
         (imitation.source != "scripted", "all games of imitation.source are imitated", "imitation", ("games",)),
         (config.schedule != "stream", f"schedule is {config.schedule}", "stream", tuple(StreamConfig.model_fields)),
         (config.schedule != "stream", f"schedule is {config.schedule}", "checkpoint", ("every_versions",)),
+        (
+            config.prompts in ("flat", "lines") and not evaluation.apply_chat_template,
+            f"prompts is {config.prompts}",
+            "",
+            ("chat_template_kwargs",),
+        ),
         (config.render != "varied", f"render is {config.render}", "", ("varied_prompts",)),
         (
             config.words.source != "deck",

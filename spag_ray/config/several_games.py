@@ -80,7 +80,7 @@ class GameConfig(Part):
     @property
     def package(self) -> GamePackage | None:
         """The package that has this game, by the extra of its name; None if it needs none."""
-        return PACKAGES.get(self.name)
+        return PACKAGES.get(self.full_name.partition(":")[0])
 
     @model_validator(mode="after")
     def _env_is_of_a_package(self) -> GameConfig:

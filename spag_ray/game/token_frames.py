@@ -365,6 +365,11 @@ def _chat_glue(tokenizer: Tokenizer) -> _ChatGlue:
     if again != [to_reply, to_user] or {*tails} != {asked}:
         raise ModelError("the chat template frames later messages differently from the first; set `prompts: flat`")
     opened = past = ""
+    if asked.rfind(THOUGHT[0]) > asked.rfind(THOUGHT[1]) and to_reply.startswith(asked):
+        raise ModelError(
+            "the chat template opens a thought where a reply begins, and before earlier replies, which have none; set "
+            "`prompts: flat`, or take the thought out of the template"
+        )
     if to_reply.removeprefix(asked).strip():
         (asked, opened), (to_reply, past) = _from_thought(asked), _from_thought(to_reply)
     lead = to_reply.removeprefix(asked)

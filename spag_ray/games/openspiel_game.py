@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import random
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -193,6 +194,7 @@ class _Table:
         self.most = float(max(game.max_utility(), -game.min_utility()))
         self._spiel, self._game = spiel, game
         self.max_turns, self._num_states = 0, 0
+        self._lock, self._solved = threading.Lock(), None
         found = dict(self._draws(game.new_initial_state(), "", 1.0, (0, 0)))
         whole = {key: share for key, share in found.items() if not any(each.startswith(f"{key}-") for each in found)}
         if max(whole.values()) - min(whole.values()) > 1e-9:
@@ -224,12 +226,16 @@ class _Table:
         found = self._average.action_probabilities(state)
         return [found.get(action, 0.0) for action in actions]
 
-    @functools.cached_property
+    @property
     def _average(self) -> Any:
-        solver = self._spiel.CFRPlusSolver(self._game)
-        for _ in range(CFR_ITERATIONS):
-            solver.evaluate_and_update_policy()
-        return solver.tabular_average_policy()  # the other one is lost with its solver
+        """Computed once, for the first who asks; the others wait."""
+        with self._lock:
+            if self._solved is None:
+                solver = self._spiel.CFRPlusSolver(self._game)
+                for _ in range(CFR_ITERATIONS):
+                    solver.evaluate_and_update_policy()
+                self._solved = solver.tabular_average_policy()  # the other one is lost with its solver
+            return self._solved
 
     def searched(self, state: Any, rng: random.Random) -> int:
         """What the search prefers."""
@@ -271,6 +277,8 @@ def _table_of(env: str) -> _Table:
         )
     try:
         game = pyspiel.load_game(env)
+        if name == "goofspiel" and not game.get_parameters().get("imp_info", False):
+            raise InputError("both hands are known in it, and nothing tells them; set imp_info=True")
         if game.get_type().dynamics != pyspiel.GameType.Dynamics.SEQUENTIAL:
             game = pyspiel.convert_to_turn_based(game)
         if game.num_players() != 2:

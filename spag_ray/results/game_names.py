@@ -122,7 +122,7 @@ def names_of(config: RunConfig, game: Game | None = None) -> GameNames:
         return GameNames(max_turns=config.game.max_turns)
     name = config.game.full_name
     try:
-        game = game or load_game(name)
+        game = game or load_game(name, config)
         first, second = game.seats
         is_exhaustive, max_turns = bool(game.is_exhaustive), game.max_turns
     except Exception:  # a user's module may raise anything, and its names are no reason to show nothing

@@ -159,6 +159,7 @@ _MADE: dict[str, Callable[[], Any]] = {
     "no-thought": lambda: thinking_of("<think>\n\n</think>\n\n"),
     "empty-past": lambda: thinking_of("", "<think></think>"),
     "closed-past": lambda: thinking_of("<think>", "</think>"),
+    "open-past": lambda: thinking_of("<think>\n", "<think>\n"),
     "same-past": lambda: thinking_of("<think></think>", "<think></think>"),
     "llama3": lambda: byte_level_of(LLAMA, FAMILIES["llama"][1], [], "<|eot_id|>", 3, "<|begin_of_text|>"),
     "deepseek": lambda: byte_level_of(

@@ -228,6 +228,11 @@ def test_a_template_that_opens_a_thought_itself_is_played_as_it_writes(
     assert tokenizer.decode(renderer.spoken("river").start[0]) == "river"
 
 
+def test_a_thought_that_is_open_before_every_reply_is_refused() -> None:
+    with pytest.raises(ModelError, match="opens a thought where a reply begins, and before earlier replies"):
+        game_renderer(KuhnPoker(), tokenizer_of("open-past"), "chat")
+
+
 def test_what_a_template_is_given_besides_messages_decides_about_thoughts(tmp_path: Path) -> None:
     asks = "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
     tokenizer = deepcopy(tokenizer_of("hybrid"))

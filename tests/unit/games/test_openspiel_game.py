@@ -174,7 +174,8 @@ def test_the_average_of_cfr_is_near_the_optimum() -> None:
     [
         ("leduc_pokr", "has no words here; there are kuhn_poker, .*did you mean `leduc_poker`"),
         ("leduc_poker(players=3)", "it has 3 players"),
-        ("goofspiel", "states; choose smaller parameters"),
+        ("goofspiel(imp_info=True)", "states; choose smaller parameters"),
+        ("goofspiel(num_cards=4,points_order=descending)", "both hands are known in it"),
         ("leduc_poker(size=3)", "[Uu]nknown parameter"),
         ("kuhn_poker(", "kuhn_poker"),
         ("leduc_poker(suit_isomorphism=True)", "not all equally likely"),
@@ -204,5 +205,8 @@ def test_a_run_names_the_game_and_the_strategies_of_its_opponents() -> None:
     taboo = parse_config({"league": {"fixed": [{"model": "scripted:cfr", "share": 0.5}]}})
     with pytest.raises(ConfigError, match="it has none"):
         game_of(taboo)
+    one_string = parse_config({"game": {"name": "openspiel:kuhn_poker"}, "imitation": {"games": 64}})
+    assert one_string.game.package == config.game.package
+    assert isinstance(game_of(one_string), OpenSpielGame)
     with pytest.raises(ConfigError, match=r"so env has to name one of its environments \(leduc_poker\)"):
         parse_config({"game": {"name": "openspiel"}})

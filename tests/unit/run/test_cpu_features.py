@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from spag_ray.config.loading import parse_config
+from cluster.runtime.run_folder import make_run_folder, reopen_run_folder, with_kept_dtypes
+from spag_ray.config.loading import parse_config, to_yaml
 from spag_ray.config.no_effect import slow_dtypes
+from spag_ray.errors import RunFolderError
 from spag_ray.host import cpu_features
 from spag_ray.host.cpu_features import fast_dtype, multiplies_bfloat16
+from spag_ray.plain_yaml import parse_yaml
 
 OLD = "fma avx avx2 f16c"
 NEW = f"{OLD} avx512f avx512dq avx512bw avx512vl"
@@ -55,3 +58,29 @@ def test_on_a_gpu_and_where_it_is_said_the_cpu_does_not_matter(cpu: Path) -> Non
     assert warning.startswith("learner.dtype: bfloat16 is several times slower than float32")
     cpu.write_text(f"flags\t\t: {NEW}\n")
     assert slow_dtypes(config) == []
+
+
+def test_a_run_goes_on_in_its_dtype_on_another_kind_of_cpu(cpu: Path, tmp_path: Path) -> None:
+    settings = {"engine": {"max_model_len": 512}, "learner": {"zero_stage": 2}}
+    cpu.write_text(f"flags\t\t: {NEW}\n")
+    folder = make_run_folder(tmp_path / "run", parse_config(settings))
+    cpu.write_text(f"flags\t\t: {OLD}\n")
+    here = parse_config(settings)
+    assert (here.engine.dtype, here.learner.dtype) == ("float32", "float32")
+    kept = with_kept_dtypes(here, folder)
+    assert (kept.engine.dtype, kept.learner.dtype) == ("bfloat16", "bfloat16")
+    reopen_run_folder(folder, kept)
+    said = with_kept_dtypes(parse_config({**settings, "learner": {"zero_stage": 2, "dtype": "float32"}}), folder)
+    with pytest.raises(RunFolderError, match=r"learner\.dtype: 'bfloat16', not 'float32'"):
+        reopen_run_folder(folder, said)
+
+
+def test_a_job_chooses_the_dtype_of_its_own_cpu(cpu: Path) -> None:
+    cpu.write_text(f"flags\t\t: {OLD}\n")
+    config = parse_config({"engine": {}, "learner": {"dtype": "bfloat16"}})
+    assert parse_yaml(to_yaml(config), "run")["engine"]["dtype"] == "float32"
+    sent = parse_yaml(to_yaml(config, for_elsewhere=True), "job")
+    assert "dtype" not in sent["engine"]
+    assert sent["learner"]["dtype"] == "bfloat16"
+    cpu.write_text(f"flags\t\t: {NEW}\n")
+    assert parse_config(sent).engine.dtype == "bfloat16"

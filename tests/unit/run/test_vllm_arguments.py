@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from actors.vllm_policy import _engine_arguments
+from actors.vllm_policy import _engine_arguments, _executor
 from cluster.checks.preflight import check_files
 from spag_ray.config import vllm_arguments
 from spag_ray.config.engine import EngineConfig
@@ -102,3 +103,17 @@ def test_every_name_that_is_refused_is_one_of_vllms() -> None:
 def test_every_name_that_a_run_relies_on_is_in_the_documents() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
     assert [name for name in vllm_arguments._RELIED_ON if f"`{name}`" not in page] == []
+
+
+def test_on_few_cores_a_cpu_engines_worker_is_in_its_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+    monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    assert _executor(1, on_cpu=True) is UniProcExecutor
+    assert (_executor(1, on_cpu=False), _executor(2, on_cpu=True), _executor(2, on_cpu=False)) == (None, "mp", "mp")
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0-1")
+    assert _executor(1, on_cpu=True) is None
+    monkeypatch.delenv("VLLM_CPU_OMP_THREADS_BIND")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    assert _executor(1, on_cpu=True) is None
