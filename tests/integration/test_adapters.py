@@ -247,6 +247,7 @@ def test_a_league_of_adapters_plays_on_one_engine_also_after_the_run_and_that_en
     assert furthest > 0.02
 
 
+@pytest.mark.long  # another whole run
 @pytest.mark.timeout(400)
 def test_a_stream_whose_engine_takes_adapters_in_flight_comes_to_its_end(
     tiny_model: Path, words: Path, tmp_path: Path

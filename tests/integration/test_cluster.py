@@ -222,6 +222,7 @@ def test_a_job_trains_by_either_command_and_its_exit_code_is_that_of_who_follows
     assert "FAILED" in again.stdout
 
 
+@pytest.mark.long  # another run
 def test_the_notebook_of_a_session_looks_at_a_run_plays_and_stops_it(
     head: Head, endless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

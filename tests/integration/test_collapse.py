@@ -46,6 +46,7 @@ def ties_of(folder: Path, stage: str) -> int:
     return sum(game.verdict.outcome is Outcome.TIED for game in games)
 
 
+@pytest.mark.long  # a run, twice
 @pytest.mark.timeout(400)
 def test_a_run_that_stops_for_a_collapse_goes_on_with_frozen_opponents(
     tiny_model: Path, words: Path, tmp_path: Path

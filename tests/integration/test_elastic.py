@@ -61,6 +61,7 @@ def wait_for(is_so: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.5)
 
 
+@pytest.mark.long  # a cluster of several nodes
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "run",

@@ -292,7 +292,8 @@ def test_a_stream_plays_while_it_learns_and_an_engine_is_killed_and_others_join(
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("schedule", [pytest.param("rounds", marks=pytest.mark.long), "stream"])
+@pytest.mark.parametrize("schedule", ["rounds", "stream"])
+@pytest.mark.long  # a league with endpoints: test_tournament.py
 def test_a_league_plays_earlier_versions_and_a_fixed_model_and_learns_its_own_turns_alone(
     schedule: str, tiny_model: Path, other_tiny_model: Path, words: Path, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from tests.support.tiny_model import TARGETS
 pytestmark = pytest.mark.usefixtures("local_ray")
 
 
+@pytest.mark.long  # three minutes; an engine is killed in test_end_to_end.py
 @pytest.mark.timeout(580)
 def test_a_stream_goes_on_whatever_is_killed(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     faults = ["engine killed", "learner killed", "buffer killed", "arena killed", "run killed"]

@@ -23,6 +23,7 @@ ON_CPU = ["-m", "benchmarks.gpu_check", "--device", "cpu", "--shape", "tiny"]
 MARK = "SPAG_RAY_TEST_OF_CHECKS"
 
 
+@pytest.mark.long  # 4 minutes; the checks by themselves: tests/unit/learn/test_gpu_check.py
 @pytest.mark.timeout(700)  # 5 minutes on 2 cores that another program uses as well
 def test_every_check_runs_on_a_cpu_and_passes() -> None:
     command = [sys.executable, *ON_CPU]

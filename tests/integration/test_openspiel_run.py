@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cluster.cli import app
 from cluster.guarded import run_guarded
-from spag_ray.config.loading import parse_config
-from spag_ray.config.presets import merged
+from spag_ray.config.loading import to_yaml
 from spag_ray.episodes.log import read_log
 from spag_ray.game.game_form import verdict_of
 from spag_ray.games.registry import load_game
@@ -26,9 +24,7 @@ NAME = "openspiel:kuhn_poker"
 
 
 @pytest.mark.timeout(300)
-def test_a_game_of_openspiel_is_trained_measured_and_met_by_cfr(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_game_of_openspiel_is_trained_against_cfr_and_measured(tmp_path: Path) -> None:
     needs_openspiel()
     from cluster.commands.train import run_training
 
@@ -58,12 +54,20 @@ def test_a_game_of_openspiel_is_trained_measured_and_met_by_cfr(
         met |= {turn.policy for turn in episode.turns}
     assert met == {"policy", "scripted:cfr"}
 
+
+@pytest.mark.long  # an engine for each seat
+@pytest.mark.timeout(300)
+def test_a_match_is_played_against_cfr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    needs_openspiel()
+    model = make_tiny_model(tmp_path / "model", more_words=WORDS)
     leduc = {"name": "openspiel", "env": "leduc_poker"}
-    whole = merged(config.model_dump(mode="json", exclude={"games"}), {"game": leduc, "league": {"fixed": []}})
-    (tmp_path / "leduc.yaml").write_text(yaml.safe_dump(parse_config(whole).model_dump(mode="json")))
+    config = tiny_run(
+        model, Path("deck"), prompts="chat", engine={"kind": "transformers"}, game={**leduc, "max_turns": 5}
+    )
+    (tmp_path / "leduc.yaml").write_text(to_yaml(config))
     out = tmp_path / "matches.json"
     command = ["match", str(tmp_path / "leduc.yaml"), "--games", "3", "--out", str(out), "--against", "cfr"]
-    players = (f"--player=new={folder / 'models' / 'spag-1'}", "--player=cfr=scripted:cfr")
+    players = (f"--player=new={model}", "--player=cfr=scripted:cfr")
     assert run_guarded(lambda standalone_mode: app([*command, *players])) == 0, capsys.readouterr().err
     matches = {(match.attacker, match.defender): match for match in read_matches(out)}
     assert {*matches} == {("cfr", "new"), ("new", "cfr")}

@@ -87,6 +87,7 @@ def sizes_in(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.stat().st_size for path in files}
 
 
+@pytest.mark.long  # two minutes
 @pytest.mark.usefixtures("local_ray")
 def test_a_second_run_is_refused_and_a_run_whose_lease_another_has_ends_itself(
     long_run: RunConfig, tmp_path: Path
