@@ -187,7 +187,7 @@ def test_the_saved_model_is_the_one_that_was_exported(one_rank: dict[str, Any], 
         pytest.param(2, {"zero_stage": 3}, id="two ranks, zero-3"),
         pytest.param(1, {"packing": "none"}, id="padded rows"),
         pytest.param(1, {"gradient_checkpointing": True}, id="gradient checkpointing"),
-        pytest.param(1, {"compile": "layers"}, id="compiled layers"),
+        pytest.param(1, {"compile": "layers"}, id="compiled layers", marks=pytest.mark.long),  # test_compiling.py
         pytest.param(1, {"zero_stage": 0}, id="zero-0", marks=pytest.mark.long),
         pytest.param(2, {}, id="two ranks, zero-1", marks=pytest.mark.long),
         pytest.param(1, {"deepspeed": "zero2_offload"}, id="zero-2, offloaded", marks=pytest.mark.long),
