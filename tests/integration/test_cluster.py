@@ -282,6 +282,7 @@ def test_a_job_is_stopped_by_a_command_and_by_ctrl_c_and_goes_on_in_another_job(
     assert versions == sorted(set(versions))
 
 
+@pytest.mark.long  # jobs that end at once, one after the other
 def test_what_cannot_work_is_refused_in_one_line(head: Head, short: Path, tmp_path: Path) -> None:
     submit = ("submit", str(short), "--address", head.jobs, "--run-dir")
     refused: tuple[tuple[dict[str, Any], tuple[str, ...], str], ...] = (

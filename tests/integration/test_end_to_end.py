@@ -373,6 +373,7 @@ def test_an_attacker_and_a_defender_learn_side_by_side_from_both_sides_of_their_
     assert {turn.policy for episode in episodes for turn in episode.turns} == {"attacker", "defender"}
 
 
+@pytest.mark.long  # ranks: test_learner.py
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("channel", "kind"),

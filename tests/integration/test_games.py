@@ -166,6 +166,7 @@ class Secret:
 """
 
 
+@pytest.mark.long  # another whole run
 @pytest.mark.timeout(300)
 def test_a_game_of_ones_own_with_a_hidden_fact_is_listened_to(
     kuhn_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

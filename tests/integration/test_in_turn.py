@@ -19,6 +19,7 @@ from tests.support.runs import quiet, records_of, tiny_run
 pytestmark = pytest.mark.usefixtures("local_ray")
 
 
+@pytest.mark.long  # players in turn also play in test_shipped_configs.py
 @pytest.mark.timeout(400)
 def test_every_turn_of_a_match_on_one_engine_has_the_weights_of_its_player(
     tiny_model: Path, words: Path, tmp_path: Path

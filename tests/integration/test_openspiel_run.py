@@ -23,6 +23,7 @@ WORDS = ("fold", "call", "raise", "pass", "bet", "you", "have", "the", "jack", "
 NAME = "openspiel:kuhn_poker"
 
 
+@pytest.mark.long  # another whole run
 @pytest.mark.timeout(300)
 def test_a_game_of_openspiel_is_trained_against_cfr_and_measured(tmp_path: Path) -> None:
     needs_openspiel()

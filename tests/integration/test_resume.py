@@ -133,6 +133,7 @@ def test_a_run_resumes_mid_stage(newest: str, greedy: RunConfig, uninterrupted: 
     assert after[len(before) :] == before[done:], "the steps that were behind it are not made again"
 
 
+@pytest.mark.long  # resumed twice
 def test_a_stages_model_that_was_not_written_whole_is_written_from_its_checkpoint(
     greedy: RunConfig, uninterrupted: Path, tmp_path: Path
 ) -> None:

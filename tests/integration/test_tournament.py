@@ -168,6 +168,7 @@ def test_an_endpoint_where_nobody_answers_is_one_line(
     assert error.count("\n") == 1
 
 
+@pytest.mark.long  # another whole run
 def test_a_served_model_and_the_expert_are_opponents_in_training(
     tmp_path: Path, tiny_model: Path, words: Path, served: str
 ) -> None:
