@@ -252,6 +252,7 @@ def test_a_notice_to_stop_ends_the_process_well_and_in_time(
         assert found[1].rounds >= learned - 1, "games that were played since are in the log"
 
 
+@pytest.mark.long  # two minutes
 @pytest.mark.timeout(300)
 def test_ctrl_c_in_the_middle_of_a_stage_loses_no_step_and_a_second_one_ends_at_once(
     tiny_model: Path, words: Path, tmp_path: Path
