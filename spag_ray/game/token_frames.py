@@ -348,6 +348,9 @@ def _chat_glue(tokenizer: Tokenizer) -> _ChatGlue:
         )
     texts = [(chat_text(tokenizer, _MARKS[:count]), _MARKS[count - 1]) for count in (1, 3, 5)]
     whole, _ = texts[-1]
+    lacks_text = ModelError("the chat template leaves out or repeats the text of a message; set `prompts: flat`")
+    if not all(mark in text for text, mark in texts):
+        raise lacks_text
     heads, _, tails = zip(*(text.rpartition(mark) for text, mark in texts), strict=True)
     if not all(whole.startswith(head + mark) for head, (_, mark) in zip(heads, texts, strict=True)):
         raise ModelError(
@@ -358,7 +361,7 @@ def _chat_glue(tokenizer: Tokenizer) -> _ChatGlue:
     for mark in _MARKS:
         pieces[-1:] = pieces[-1].split(mark)
     if len(pieces) != len(_MARKS) + 1:
-        raise ModelError("the chat template leaves out or repeats the text of a message; set `prompts: flat`")
+        raise lacks_text
     opening, to_reply, to_user, *again, asked = pieces
     if not to_user:
         raise ModelError("the chat template puts nothing between a reply and the next message; set `prompts: flat`")

@@ -25,7 +25,7 @@ def written(tmp_path: Path, content: object) -> str:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_shipped_file_is_filled_from_the_run(name: str) -> None:
-    found = deepspeed_config(LearnerConfig(deepspeed=name, max_grad_norm=0.7, weight_decay=0.1))
+    found = deepspeed_config(LearnerConfig(deepspeed=name, max_grad_norm=0.7, weight_decay=0.1, dtype="bfloat16"))
     assert "auto" not in json.dumps(found)
     assert found["gradient_clipping"] == 0.7
     assert found["optimizer"]["params"]["weight_decay"] == 0.1
@@ -107,7 +107,7 @@ def test_a_file_may_ask_for_deepspeeds_own_adam(tmp_path: Path) -> None:
         ({"train_micro_batch_size_per_gpu": 4}, {}, r"max_tokens_per_microbatch"),
         ({"scheduler": {"type": "WarmupLR"}}, {}, r"'scheduler' is set by the run"),
         ({"compute_grad_norm": False}, {}, r'"compute_grad_norm" has to be true'),
-        ({"zero_optimization": {"stage": 0}}, {}, r"ZeRO stage 0 with bfloat16"),
+        ({"zero_optimization": {"stage": 0}}, {"dtype": "bfloat16"}, r"ZeRO stage 0 with bfloat16"),
         ({"communication_data_type": "auto"}, {}, r'is "auto", but the run says nothing'),
         ("{not json", {}, r"not valid JSON"),
         ([1], {}, r"is a JSON object, this is a list"),

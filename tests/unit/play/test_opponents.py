@@ -229,5 +229,5 @@ def test_a_tokenizer_that_is_never_read_is_given_up(starts: Starts, monkeypatch:
         is_over.set()
         await opponents.close()
 
-    monkeypatch.setattr("cluster.serve.opponents.load_tokenizer", lambda folder: is_over.wait(10))
+    monkeypatch.setattr("cluster.serve.opponents.load_tokenizer", lambda folder, _: is_over.wait(10))
     done(hanging())

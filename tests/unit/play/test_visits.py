@@ -98,7 +98,7 @@ def test_a_game_has_its_id_while_its_models_tokenizer_is_still_read(
     monkeypatch.setattr(visits, "READ_WAIT_S", 0.2)
     is_read = threading.Event()
 
-    def load(folder: str) -> Any:
+    def load(folder: str, _: Any) -> Any:
         assert is_read.wait(30)
         return load_tokenizer(folder)
 
@@ -120,7 +120,7 @@ def test_a_game_has_its_id_while_its_models_tokenizer_is_still_read(
 def test_a_tokenizer_that_cannot_be_read_is_a_fault_of_a_game_that_can_be_found(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load(folder: str) -> Any:
+    def load(folder: str, _: Any) -> Any:
         raise ModelError(f"{folder}: no tokenizer")
 
     monkeypatch.setattr("cluster.serve.opponents.load_tokenizer", load)

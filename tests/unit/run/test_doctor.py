@@ -119,7 +119,7 @@ def test_a_run_folder_that_a_node_does_not_see_fails() -> None:
 
 
 def test_an_object_store_smaller_than_a_version_is_warned_of() -> None:
-    config, size = parse_config({}), ModelSize(2**29, "test")  # 1 GiB in bfloat16
+    config, size = parse_config({"learner": {"dtype": "bfloat16"}}), ModelSize(2**29, "test")  # 1 GiB
 
     def found(*stores: int) -> list[CheckResult]:
         resources = [NodeResources(f"node-{index}", 1, 0) for index in range(len(stores))]
@@ -180,10 +180,17 @@ def test_what_kernels_are_compiled_with_is_looked_for(monkeypatch: pytest.Monkey
 def test_shared_memory_has_to_hold_the_embedding_which_is_never_cut() -> None:
     shape = load_config("colocated_1gpu").model_shape
     assert shape is not None
-    size = ModelSize(1_543_714_304, "test", shape)
+    config, size = parse_config({"learner": {"dtype": "bfloat16"}}), ModelSize(1_543_714_304, "test", shape)
     embedding = 2 * shape.vocab_size * shape.hidden_size
     for room, status in ((2 * embedding - 1, ["fail"]), (2 * embedding, [])):
-        assert statuses(memory_checks(parse_config({}), size, [replace(HERE, shared_memory_bytes=room)])) == status
+        assert (
+            statuses(
+                memory_checks(
+                    parse_config({"learner": {"dtype": "bfloat16"}}), size, [replace(HERE, shared_memory_bytes=room)]
+                )
+            )
+            == status
+        )
 
 
 def test_a_node_with_less_memory_than_its_processes_need_is_warned_of() -> None:
