@@ -183,14 +183,7 @@ def test_shared_memory_has_to_hold_the_embedding_which_is_never_cut() -> None:
     config, size = parse_config({"learner": {"dtype": "bfloat16"}}), ModelSize(1_543_714_304, "test", shape)
     embedding = 2 * shape.vocab_size * shape.hidden_size
     for room, status in ((2 * embedding - 1, ["fail"]), (2 * embedding, [])):
-        assert (
-            statuses(
-                memory_checks(
-                    parse_config({"learner": {"dtype": "bfloat16"}}), size, [replace(HERE, shared_memory_bytes=room)]
-                )
-            )
-            == status
-        )
+        assert statuses(memory_checks(config, size, [replace(HERE, shared_memory_bytes=room)])) == status
 
 
 def test_a_node_with_less_memory_than_its_processes_need_is_warned_of() -> None:
