@@ -59,7 +59,7 @@ test-all: $(STAMP) ## run the slow tests, tests/integration: whole runs, cluster
 	$(BIN)/python -m pytest tests/integration -m "slow and not parallel" --durations 30 || failed=1
 	exit $$failed
 
-test-long: $(STAMP) ## run the longest tests: the slow ones with more variants (about an hour)
+test-long: $(STAMP) ## run the longest tests: the slow ones with more variants, and the longest whole runs (two hours)
 	@$(BIN)/python -m pytest tests/integration -m long
 
 fuzz: $(STAMP) ## fuzz every reader of files and the referee; SECONDS_EACH=600 sets how long

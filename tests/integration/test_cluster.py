@@ -316,6 +316,7 @@ def test_what_cannot_work_is_refused_in_one_line(head: Head, short: Path, tmp_pa
     assert "name it by an absolute path" in done.stderr, done.stdout + done.stderr
 
 
+@pytest.mark.long  # another run
 def test_a_run_outlives_the_session_that_started_it_and_frees_everything_when_it_is_stopped(
     head: Head, client: Head, endless: Path, tmp_path: Path
 ) -> None:

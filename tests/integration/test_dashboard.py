@@ -124,6 +124,7 @@ def measured_before(metrics: Path, end: float) -> set[str]:
     }
 
 
+@pytest.mark.long  # a run beside Prometheus
 @pytest.mark.timeout(280)
 def test_every_panel_shows_something_of_a_real_run(
     prometheus: str, tiny_model: Path, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

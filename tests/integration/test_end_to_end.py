@@ -197,6 +197,7 @@ def test_a_greedy_run_in_game_order_gives_the_same_games_and_weights_twice(
     assert any((weights[0][name] != base[name]).any() for name in base)
 
 
+@pytest.mark.long  # three commands
 @pytest.mark.timeout(400)
 def test_play_reward_and_learn_hand_each_other_published_files(tiny_model: Path, words: Path, tmp_path: Path) -> None:
     config = tiny_run(tiny_model, words, engine={"kind": "transformers"}, preset="published", game={"max_turns": 3})

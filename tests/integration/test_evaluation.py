@@ -45,6 +45,7 @@ def test_a_task_of_the_harness_is_found_by_its_name_and_a_wrong_name_by_the_near
         shelf.load("mmlu")
 
 
+@pytest.mark.long  # two minutes
 @pytest.mark.timeout(400)
 def test_a_run_evaluates_every_stage_with_the_engine_it_has_and_the_numbers_are_the_models_own(
     local_ray: None, tiny_model: Path, words: Path, tasks: Path, tmp_path: Path

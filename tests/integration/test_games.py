@@ -63,6 +63,7 @@ def exact_lines(folder: Path) -> dict[str, ExploitabilityLine]:
     return {line.stage: line for _, line in lines if isinstance(line, ExploitabilityLine)}
 
 
+@pytest.mark.long  # two minutes; test_kuhn_policy.py compares its probabilities
 @pytest.mark.timeout(300)
 def test_kuhn_poker_is_trained_and_measured_after_every_stage(kuhn_model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"

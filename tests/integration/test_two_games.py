@@ -76,6 +76,7 @@ def run_until(config: RunConfig, folder: Path, is_time: Callable[[], bool]) -> N
         ray.kill(run)
 
 
+@pytest.mark.long  # a whole run of two games
 @pytest.mark.timeout(400)
 def test_every_game_is_played_by_its_share_and_has_results_of_its_own(whole: Path) -> None:
     for stage, count in (("expert", 16), ("spag-1", 16), ("spag-2", 16)):
@@ -100,6 +101,7 @@ def test_every_game_is_played_by_its_share_and_has_results_of_its_own(whole: Pat
     assert any((newest[1].baselines or {})["kuhn"].values()), "what it was paid, on average"
 
 
+@pytest.mark.long  # of the same run
 @pytest.mark.timeout(400)
 def test_pages_and_files_name_both_games(whole: Path, tmp_path: Path) -> None:
     page = page_of(whole)
