@@ -21,9 +21,7 @@ from spag_ray.host.plain_path import plain_path
 from spag_ray.weights.snapshot import Snapshot
 
 _SLEEPERS = frozenset({"weights", "kv_cache"})  # the parts that vLLM puts to sleep and wakes separately
-
-
-FEW_CORES = 4
+FEW_CORES = 4  # of a CPU engine: a core that spins is a quarter of them or more
 
 
 class VllmPolicy:

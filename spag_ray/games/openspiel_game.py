@@ -239,10 +239,13 @@ class _Table:
 
     def searched(self, state: Any, rng: random.Random) -> int:
         """What the search prefers."""
-        rollouts = self._spiel.RandomRolloutEvaluator(1, rng.randrange(2**31))
-        final = self._spiel.ISMCTSFinalPolicyType.MAX_VISIT_COUNT
-        seed, width = rng.randrange(2**31), 2 * self.most
-        bot = self._spiel.ISMCTSBot(seed, rollouts, width, MCTS_SIMULATIONS, -1, final, False, False)
+        bot = self._spiel.ISMCTSBot(
+            seed=rng.randrange(2**31),
+            evaluator=self._spiel.RandomRolloutEvaluator(1, rng.randrange(2**31)),
+            uct_c=2 * self.most,
+            max_simulations=MCTS_SIMULATIONS,
+            final_policy_type=self._spiel.ISMCTSFinalPolicyType.MAX_VISIT_COUNT,
+        )
         return int(bot.step(state))
 
     def _at(self, history: tuple[str, ...], scenario: str) -> Any:
