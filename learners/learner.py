@@ -31,7 +31,7 @@ from learners.export import Exporter, whole_weights
 from learners.forward import MicroBatch, token_logprobs, token_logprobs_and_entropies
 from learners.head import TargetHead
 from learners.model_folder import StoredWeights, load_model, load_model_in_parts, write_model
-from learners.packing import check_packable, pack, pad
+from learners.packing import ROOT_TOKENS, check_packable, pack, pad
 from learners.stage_start import StageStart
 from learners.staging import moment, seconds_between
 from learners.step_sums import StepSums, step_report
@@ -336,7 +336,11 @@ class Learner:
             assert stand_in is not None, "a rank without turns needs one to take part"
             turns = [stand_in]
         budget = self._config.microbatch_tokens
-        cut: list[MicroBatch] = [*(pack if self._config.packing == "trees" else pad)(turns, budget)]
+        cut: list[MicroBatch]
+        if self._config.packing == "trees":
+            cut = [*pack(turns, budget, ROOT_TOKENS if self._engine.device.type == "cuda" else None)]
+        else:
+            cut = [*pad(turns, budget)]
         return cut, int(gathered_over_ranks([len(cut)]).max())
 
 

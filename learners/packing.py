@@ -37,6 +37,10 @@ from spag_ray.training_data.samples import Sample
 Array: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 ALIBI_MODEL_TYPES = frozenset({"bloom", "mpt"})
 RESCALED_LOGITS = ("logit_scale", "logits_scaling", "final_logit_softcapping", "lm_head_multiplier")
+# FlexAttention's backward pass walks through all tokens that attend to a block of keys one after the other. Where every
+# game of a micro-batch begins with the same words, the first block's walk alone takes a quarter of a step on an H200.
+ROOT_TOKENS = 2048
+REPEATED_SHARE = 1 / 16
 MASKED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 
 
@@ -92,11 +96,12 @@ class PaddedRows:
         return sum(self.row_lengths)
 
 
-def pack(samples: Sequence[Sample], max_tokens: int) -> list[TokenTree]:
+def pack(samples: Sequence[Sample], max_tokens: int, root_tokens: int | None = None) -> list[TokenTree]:
     """Trees of at most `max_tokens` distinct tokens that hold every sample once, cut where least is shared.
 
     Sorted by their ids, samples of one game and seat are neighbours; a prefix shared with any earlier sample is shared
-    with the neighbour. Raises LearnerError for a sample longer than `max_tokens`, or without a prompt.
+    with the neighbour. With `root_tokens`, what many games share is repeated after about as many tokens.
+    Raises LearnerError for a sample longer than `max_tokens`, or without a prompt.
     """
     check_lengths(samples, max_tokens)
     # A sample's last token predicts nothing, so it is not read.
@@ -104,6 +109,8 @@ def pack(samples: Sequence[Sample], max_tokens: int) -> list[TokenTree]:
     as_bytes = [each.astype(">i4").tobytes() for each in ids]  # they sort as the ids do
     order = sorted(range(len(ids)), key=as_bytes.__getitem__)
     shared = [0, *(_shared_prefix(ids[left], ids[right]) for left, right in pairwise(order))]
+    if root_tokens is not None:
+        shared = _repeated_roots([len(ids[index]) for index in order], shared, root_tokens)
     bins = _cheapest_bins([len(ids[index]) for index in order], shared, max_tokens)
     return [_build_tree(samples, ids, order[start:end], shared[start:end]) for start, end in bins]
 
@@ -149,6 +156,17 @@ def _shared_prefix(left: Array, right: Array) -> int:
     shorter = min(len(left), len(right))
     differs = left[:shorter] != right[:shorter]
     return int(differs.argmax()) if differs.any() else shorter
+
+
+def _repeated_roots(lengths: Sequence[int], shared: Sequence[int], root_tokens: int) -> list[int]:
+    """`shared`, with 0 for a sample that begins at a root of its own: after at least `root_tokens` tokens, and where
+    what it repeats is at most a REPEATED_SHARE of them."""
+    found, below = [], 0
+    for length, here in zip(lengths, shared, strict=True):
+        kept = 0 if below >= max(root_tokens, here / REPEATED_SHARE) else here
+        below = length if kept == 0 else below + length - kept
+        found.append(kept)
+    return found
 
 
 def _cheapest_bins(lengths: Sequence[int], shared: Sequence[int], max_tokens: int) -> list[tuple[int, int]]:

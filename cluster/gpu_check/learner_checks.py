@@ -173,7 +173,7 @@ def learner(told: Told, **options: Any) -> Finding:
     passed = len(scores) == len(turns) and losses[2] < losses[0] and not any(report.skipped for report in reports)
     figures = {"first_loss": losses[0], "last_loss": losses[2], "step_s": min(report.seconds for report in reports)}
     figures["tokens_per_s"] = reports[-1].num_unique_tokens / figures["step_s"]
-    figures["planned_gib"] = _planned_bytes(told, config) / GIB
+    figures["planned_gib"] = planned_bytes(told.shape, config) / GIB
     text = f"loss {losses[0]:.3f} -> {losses[2]:.3f}, {figures['tokens_per_s']:,.0f} tokens/s"
     if told.on_gpu:
         figures["peak_gib"] = torch.cuda.max_memory_allocated() / GIB
@@ -285,12 +285,13 @@ def _batch(told: Told) -> Any:
     return Batch(tuple(GameSample(str(number), Role.ATTACKER, 1.0, tuple(own)) for number, own in enumerate(games)))
 
 
-def _planned_bytes(told: Told, config: Any) -> int:
+def planned_bytes(shape: str, config: Any) -> int:
+    """The plan for the memory of one learner rank, for a model of SHAPES."""
     from cluster.planning.memory import learner_memory
     from cluster.planning.model_size import ModelSize, count_parameters
     from spag_ray.config.parts import ModelShape
     from spag_ray.config.run import RunConfig
 
-    shape = ModelShape(**SHAPES[told.shape])
+    known = ModelShape(**SHAPES[shape])
     run = RunConfig().model_copy(update={"learner": config})
-    return learner_memory(run, ModelSize(count_parameters(shape), "random", shape)).num_bytes
+    return learner_memory(run, ModelSize(count_parameters(known), "random", known)).num_bytes

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -108,6 +109,7 @@ def assert_packed_equals_flat(
     max_tokens: int,
     temperature: float | list[float] = 1.0,
     tree_model: torch.nn.Module | None = None,
+    root_tokens: int | None = None,
 ) -> None:
     """`temperature`: one for all samples, or one for each."""
     tree_model = tree_model or reading_trees(model)
@@ -115,7 +117,7 @@ def assert_packed_equals_flat(
     of_each = temperature if isinstance(temperature, list) else [temperature] * len(samples)
     flat = [logprobs_one_at_a_time(model, sample, of_each[index]) for index, sample in enumerate(samples)]
     packed: dict[int, torch.Tensor] = {}
-    for tree in pack(samples, max_tokens):
+    for tree in pack(samples, max_tokens, root_tokens):
         here = [of_each[index] for index in tree.sample_indices] if isinstance(temperature, list) else temperature
         packed |= by_sample(tree, token_logprobs(tree_model, tree, here))
     for index in range(len(samples)):
@@ -127,11 +129,16 @@ def assert_packed_equals_flat(
 
 
 @settings(max_examples=25)
-@given(samples=games_of_samples(), max_tokens=st.integers(30, 70), temperature=st.sampled_from([1.0, 1.2]))
+@given(
+    samples=games_of_samples(),
+    max_tokens=st.integers(30, 70),
+    temperature=st.sampled_from([1.0, 1.2]),
+    root_tokens=st.sampled_from([None, 0, 8]),
+)
 def test_packed_logprobs_and_gradients_are_those_of_one_sample_at_a_time(
-    samples: list[Sample], max_tokens: int, temperature: float
+    samples: list[Sample], max_tokens: int, temperature: float, root_tokens: int | None
 ) -> None:
-    assert_packed_equals_flat(LLAMA, samples, max_tokens, temperature, LLAMA_TREES)
+    assert_packed_equals_flat(LLAMA, samples, max_tokens, temperature, LLAMA_TREES, root_tokens)
 
 
 @settings(max_examples=25)
@@ -207,6 +214,38 @@ def test_the_samples_of_a_game_stay_together_when_both_games_do_not_fit() -> Non
     trees = pack([s for pair in zip(game_a, game_b, strict=True) for s in pair], max_tokens=20)
     assert [set(tree.sample_indices) for tree in trees] == [{0, 2, 4}, {1, 3, 5}]
     assert [tree.num_tokens for tree in trees] == [15, 15]
+
+
+def games_with_an_opening(num_games: int, opening: int, turns: int, turn: int) -> list[Sample]:
+    """All begin with the same `opening` tokens; each adds `turns` of `turn` tokens, and each of them is trained."""
+    return [
+        Sample([1] * opening + [2 + game] * (number * turn), [2 + game] * turn)
+        for game in range(num_games)
+        for number in range(turns)
+    ]
+
+
+def test_an_opening_of_many_games_is_repeated_and_no_game_is_cut() -> None:
+    samples = games_with_an_opening(20, opening=4, turns=4, turn=8)
+    [once] = pack(samples, max_tokens=1000)
+    [several] = pack(samples, max_tokens=1000, root_tokens=100)
+    roots = (several.parents == -1).nonzero().flatten().tolist()
+    assert (once.parents == -1).sum() == 1
+    assert len(roots) == 5  # at every fourth game: 4 of 31 tokens, and the opening
+    below = [end - start for start, end in pairwise([*roots, several.num_tokens])]
+    assert max(below) < 100 + 32
+    assert several.num_tokens == once.num_tokens + 4 * 4
+    read = [set(ids.tolist()) - {1} for ids in several.token_ids.split(below)]
+    assert sum(len(games) for games in read) == len(set().union(*read)) == 20  # no game is in two of them
+
+
+def test_an_opening_that_costs_more_than_a_sixteenth_is_repeated_later() -> None:
+    samples = games_with_an_opening(20, opening=10, turns=4, turn=8)
+    [several] = pack(samples, max_tokens=1000, root_tokens=100)
+    roots = (several.parents == -1).nonzero().flatten().tolist()
+    below = [end - start for start, end in pairwise([*roots, several.num_tokens])]
+    assert len(roots) > 1
+    assert min(below[:-1]) >= 160
 
 
 def test_a_tree_may_fill_its_budget_to_the_last_token() -> None:
