@@ -59,6 +59,7 @@ def _settings() -> list[Setting]:
         Setting("135m, 8 games, ZeRO-2", "smollm2-135m", 8, {"zero_stage": 2}),
         Setting("135m, 8 games, ZeRO-2, layers compiled", "smollm2-135m", 8, {"zero_stage": 2, **layers}),
         Setting("135m, 8 games, ZeRO-1", "smollm2-135m", 8, {"zero_stage": 1}),
+        Setting("135m, 8 games, ZeRO-1, layers compiled", "smollm2-135m", 8, {"zero_stage": 1, **layers}),
         Setting("1.5b, 97 games, ZeRO-1", "qwen2.5-1.5b", 97, {"zero_stage": 1, **large}),
         Setting("1.5b, 97 games, ZeRO-1, layers compiled", "qwen2.5-1.5b", 97, {"zero_stage": 1, **large, **layers}),
         Setting("1.5b, 97 games, ZeRO-2", "qwen2.5-1.5b", 97, {"zero_stage": 2, **large}),

@@ -47,25 +47,6 @@ def deepspeed_config(config: LearnerConfig, on_gpu: bool = False) -> dict[str, A
     return merged
 
 
-def sleep_fault(settings: Mapping[str, Any]) -> str | None:
-    """Why a learner with these settings cannot free its GPU for engines (`placement: colocated`); None if it can.
-
-    DeepSpeed's optimisers have `offload_states` with ZeRO-1 to 3, except the optimiser of ZeRO-1 with bfloat16. Under
-    ZeRO-3 it asserts DeepSpeed's FusedAdam, and refuses parameters that are already on the host.
-    """
-    zero = settings["zero_optimization"]
-    stage, on_host = zero["stage"], is_offloaded(zero, "offload_optimizer")
-    if is_offloaded(zero, "offload_param"):
-        return "DeepSpeed does not move a learner's states while its parameters are offloaded; remove offload_param"
-    if stage == 0:
-        return "DeepSpeed does not move the optimiser of ZeRO stage 0; set learner.zero_stage: 2"
-    if stage == 1 and settings["bf16"]["enabled"] and not on_host:
-        return "DeepSpeed does not move the optimiser that ZeRO stage 1 has with bfloat16; set learner.zero_stage: 2"
-    if stage == 3 and not on_host:
-        return "DeepSpeed does not move the optimiser of ZeRO stage 3; set learner.zero_stage: 2, or offload_optimizer"
-    return None
-
-
 def loads_in_parts(zero: Mapping[str, Any]) -> bool:
     """Whether each rank reads only its part of every weight (`zero` is DeepSpeed's zero_optimization): with ZeRO-3, if
     a part is a contiguous range of the weight's own numbers, in memory."""

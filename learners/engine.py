@@ -26,14 +26,16 @@ from typing import Any
 import deepspeed
 import numpy as np
 import torch
+from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.runtime.config import DeepSpeedConfigError
-from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum
 from deepspeed.runtime.zero.partition_parameters import DeepSpeedTensorOverride, PartitionedParamStatus
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from learners.deepspeed_config import deepspeed_config
+from learners.states.flat_gradients import flatten_gradients
+from learners.states.sleeping import DeviceMemory, tensors_of, weights_of
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.errors import LearnerError, RunFolderError
 from spag_ray.host.plain_path import plain_path
@@ -61,6 +63,7 @@ class TrainingEngine:
         self.world = world
         settings = deepspeed_config(config, on_gpu=torch.cuda.is_available())
         self._zero_stage = settings["zero_optimization"]["stage"]
+        self._memory = DeviceMemory("cuda")
         _join(world, config.timeout_s)
         _find_ninja()
         if config.compile == "layers":
@@ -73,6 +76,8 @@ class TrainingEngine:
         except (ValueError, TypeError, AssertionError, DeepSpeedConfigError) as error:
             where = config.deepspeed or "the learner section"
             raise LearnerError(f"DeepSpeed refuses its configuration (from {where}): {error}") from error
+        if isinstance(self._optimizer, BF16_Optimizer):
+            flatten_gradients(self._optimizer)
         # DeepSpeed checks for non-finite gradients only with bfloat16 and with ZeRO-3; float32 may have them too.
         if hasattr(self._optimizer, "check_grad_overflow"):
             self._optimizer.check_grad_overflow = True
@@ -148,17 +153,13 @@ class TrainingEngine:
     def offload(self, keep_weights: bool = False) -> None:
         """Take gradients, optimiser states and (without `keep_weights`) parameters off the GPU; `reload` before the
         next call of anything."""
+        module = self.inner_module
+        self._memory.put_away(tensors_of(module, self._optimizer), weights_of(module) if keep_weights else ())
         if torch.cuda.is_available():
-            kept = {OffloadStateTypeEnum.lp_params} if keep_weights else set()
-            self._engine.offload_states(include=set(OffloadStateTypeEnum) - kept, pin_memory=True)
-            if not keep_weights:  # DeepSpeed only moves what it trains; with adapters that is not the whole model
-                move_frozen(self.inner_module, torch.device("cpu"))
             torch.cuda.empty_cache()
 
     def reload(self) -> None:
-        if torch.cuda.is_available():
-            self._engine.reload_states()
-            move_frozen(self.inner_module, torch.device("cuda", torch.cuda.current_device()))
+        self._memory.bring_back()
 
     def save(self, folder: str, extra: dict[str, Any]) -> None:
         """Write DeepSpeed's checkpoint with `extra`. Every rank calls it and writes its part.
@@ -218,17 +219,6 @@ class TrainingEngine:
             return
         with deepspeed.zero.GatheredParameters(parameters):
             yield
-
-
-@torch.no_grad()
-def move_frozen(module: nn.Module, device: torch.device) -> None:
-    """Move the weights that are not trained to `device`; under ZeRO-3 this rank's part of each."""
-    for parameter in module.parameters():
-        if not parameter.requires_grad:
-            held: Any = getattr(parameter, "ds_tensor", parameter)
-            held.data = held.data.to(device, non_blocking=True)
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def compile_layers(module: nn.Module, is_partitioned: bool) -> None:

@@ -17,6 +17,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -41,7 +42,7 @@ class Targets(NamedTuple):
     def of(cls, rows: Tensor, ids: Tensor, num_rows: int) -> Targets:
         """rows, ids: [K] on the host, as are the results. The head needs them on the model's device."""
         rows, order = rows.sort(stable=True)
-        counts = torch.searchsorted(rows, torch.arange(num_rows + 1))
+        counts = np.searchsorted(rows.numpy(), np.arange(num_rows + 1))  # torch would start all its threads for it
         return cls(rows, ids[order], order.argsort(), counts.tolist())
 
     def within(self, start: int, end: int) -> slice:

@@ -24,7 +24,7 @@ from cluster.planning.model_size import model_size
 from cluster.planning.placement import base_plays_in_turn
 from cluster.planning.plan_checks import check_engine, micro_batch_fault, room_fault
 from cluster.tracking.wandb import check_tracking
-from learners.deepspeed_config import deepspeed_config, sleep_fault
+from learners.deepspeed_config import deepspeed_config
 from spag_ray.config.no_effect import check_something_to_do
 from spag_ray.config.opponents import SCRIPTED
 from spag_ray.config.run import RunConfig
@@ -81,9 +81,7 @@ def check_files(config: RunConfig) -> None:
             )
     if config.imitation.enabled and config.imitation.sft_file:
         read_sft(config.imitation.sft_file)
-    settings = deepspeed_config(config.learner, on_gpu=config.learner.num_gpus > 0)
-    if config.placement == "colocated" and config.learner.num_gpus and (fault := sleep_fault(settings)):
-        raise ConfigError(f"placement: colocated, but the learner cannot leave the GPU to the engines: {fault}")
+    deepspeed_config(config.learner, on_gpu=config.learner.num_gpus > 0)
     if config.render == "varied":
         load_varied(config.varied_prompts)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 # One GPU, on which engine and learner take turns: half of it is reserved for each, so Ray places both there.
-# DeepSpeed can take ZeRO-2's optimiser off a GPU, and ZeRO-1's not. A model of 135M needs little of a card's memory.
+# A model of 135M needs little of a card's memory.
 ON_ONE_GPU = (
     "engine.num_gpus=0.5",
     "learner.num_gpus=0.5",
-    "learner.zero_stage=2",
     "engine.gpu_memory_utilization=0.4",
 )
 

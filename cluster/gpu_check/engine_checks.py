@@ -154,11 +154,17 @@ def run_nccl(told: Told) -> Finding:
 def run_two_ranks(told: Told) -> Finding:
     """Two GPUs: ZeRO over NCCL, colocated with two engines. With shares of 0.6 and 0.4, two engines or two ranks never
     share a GPU."""
-    shares = ("engine.num_gpus=0.6", "learner.num_gpus=0.4", "learner.num_ranks=2", "engine.num_engines=2")
+    shares = (
+        "engine.num_gpus=0.6",
+        "learner.num_gpus=0.4",
+        "learner.num_ranks=2",
+        "learner.zero_stage=2",
+        "engine.num_engines=2",
+    )
     return _run(told, "object_store", *COLOCATED, *shares, *QUICK)
 
 
-COLOCATED = ("placement=colocated", "engine.num_gpus=0.5", "learner.num_gpus=0.5", "learner.zero_stage=2")
+COLOCATED = ("placement=colocated", "engine.num_gpus=0.5", "learner.num_gpus=0.5")
 QUICK = ("engine.vllm.enforce_eager=true",)  # without compiling, without capturing graphs
 SHORT = (
     "imitation.games=32",

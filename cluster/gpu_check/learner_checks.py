@@ -186,13 +186,13 @@ def sleep(told: Told, **options: Any) -> Finding:
     """How much memory a sleep frees, and whether the next steps equal those of a learner that did not sleep.
 
     DeepSpeed never frees an engine's memory within a process. So the first learner sleeps again before the second one,
-    which needs the memory, is made.
+    which needs the memory, is made. ZeRO-1, as in the configurations for one GPU.
     """
     losses = []
     freed = held = 0.0
     for sleeps in (True, False):
         before = _gib_allocated(told)
-        rank, _ = _rank(told, zero_stage=2, **options)
+        rank, _ = _rank(told, **options)
         batch = _batch(told)
         rank.begin_stage(_imitation())
         rank.step(batch)

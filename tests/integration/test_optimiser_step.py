@@ -60,3 +60,71 @@ def test_a_step_is_torchs_fused_adam_and_reads_a_few_numbers_not_one_of_each_par
     module, fused, num_reads = json.loads(line.removeprefix("RESULT "))
     assert (module, fused) == ("torch.optim.adamw", True)
     assert num_reads <= 4, "the norm and whether it is finite; there are 40 parameters"
+
+
+FLAT = """
+import json, os, sys
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+import learners.engine
+from learners.engine import TrainingEngine, World
+from spag_ray.config.parts import LearnerConfig
+
+port, unfused = sys.argv[1], learners.engine.flatten_gradients
+
+class Some(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(5, 5) for _ in range(20))
+        self.unused = torch.nn.Linear(3, 3)
+
+    def forward(self, inputs):
+        for layer in self.layers:
+            inputs = layer(inputs).tanh()
+        return inputs
+
+class Calls(TorchDispatchMode):
+    count = 0
+    def __torch_dispatch__(self, operation, types, arguments=(), options=None):
+        self.count += 1
+        return operation(*arguments, **(options or {}))
+
+def trained(flattens):
+    learners.engine.flatten_gradients = unfused if flattens else lambda optimizer: None
+    torch.manual_seed(0)
+    config = LearnerConfig(dtype="bfloat16", max_grad_norm=0.5)
+    engine = TrainingEngine(Some().bfloat16(), config, World(master=f"127.0.0.1:{port}"))
+    found = []
+    for scale in (1.0, 1e-3, 1e3, float("nan"), 1.0):  # clipped or not; a gradient that is not finite is skipped
+        for index, last in enumerate((False, False, True)):
+            inputs = torch.linspace(-1, index + 1, 20).reshape(4, 5).bfloat16()
+            engine.backward(scale * engine.module(inputs).float().square().sum(), last=last)
+        with Calls() as calls:
+            norm = engine.step(1e-2)
+        masters = torch.cat([each.detach().clone() for each in engine._optimizer.fp32_groups_flat_partition])
+        found.append((None if norm is None else float(norm), masters, calls.count))
+    return found
+
+same, norms, calls = [], [], []
+for one, other in zip(trained(True), trained(False)):
+    same.append(torch.allclose(one[1], other[1], rtol=1e-5, atol=1e-8))
+    norms.append((one[0], other[0]))
+    calls.append((one[2], other[2]))
+print("RESULT " + json.dumps([same, norms, calls]))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def test_flat_gradients_give_deepspeeds_weights_with_one_operation_for_all_parameters() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    done = subprocess.run([sys.executable, "-c", FLAT, str(port)], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
+    same, norms, calls = json.loads(line.removeprefix("RESULT "))
+    assert same == [True] * 5
+    assert norms[3] == [None, None]
+    assert all(flat == pytest.approx(of_each, rel=1e-5) for flat, of_each in [*norms[:3], norms[4]])
+    assert all(flat < 40 < 100 < of_each for flat, of_each in [*calls[1:3], calls[4]]), calls

@@ -18,7 +18,6 @@ from typing import Any, TextIO
 
 import pytest
 import torch
-from torch import nn
 
 import learners.head
 from actors.models import load_tokenizer
@@ -32,7 +31,6 @@ from cluster.gpu_check.run_checks import CHECKS, run_all, why_not
 from cluster.planning.placement_faults import placement_fault
 from cluster.types import NodeResources
 from learners import attention as attention_module
-from learners.engine import move_frozen
 from spag_ray.config.loading import load_config
 from spag_ray.config.run import RunConfig
 from spag_ray.training_data.stage_spec import StageSpec
@@ -405,27 +403,6 @@ def test_the_reason_of_a_run_is_found_in_the_logs_of_its_processes(tmp_path: Pat
     assert cause_of_run(told, tmp_path) == expected
     (tmp_path / "policy-learner-0.log").unlink()
     assert cause_of_run("spag-ray: LearnersLostError: rank 0 has died", tmp_path).endswith("rank 0 has died")
-
-
-def test_frozen_weights_move_and_trained_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
-    module[0].requires_grad_(False)
-    divided: Any = module[0].bias
-    divided.ds_tensor = torch.arange(2.0)  # with ZeRO-3 a rank has a part of it
-    moved: list[tuple[int, ...]] = []
-
-    def to(tensor: torch.Tensor, device: torch.device, non_blocking: bool) -> torch.Tensor:
-        assert device.type == "cuda"
-        moved.append(tuple(tensor.shape))
-        return tensor + 100
-
-    monkeypatch.setattr(torch.Tensor, "to", to)
-    before = [each.detach().clone() for each in module.parameters()]
-    move_frozen(module, torch.device("cuda"))
-    assert moved == [(3, 2), (2,)]
-    assert divided.ds_tensor.tolist() == [100.0, 101.0]
-    changed = [not torch.equal(one, other) for one, other in zip(before, module.parameters(), strict=True)]
-    assert changed == [True, False, False, False]
 
 
 class Sleeper:

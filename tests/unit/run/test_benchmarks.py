@@ -12,6 +12,7 @@ import pytest
 from benchmarks import machine
 from benchmarks.learner import QUICK_GAMES, Measured, result_of
 from benchmarks.learner_games import games_of, padded_batches, without_listening
+from benchmarks.learner_steps import gaps
 from benchmarks.learner_ways import GAMES_PER_STEP, Timing
 from benchmarks.machine import LOOKS_ONLY, ROOM_GIB, Card, Place, add_arguments, place_of
 from benchmarks.weight_sync import together, why_not
@@ -166,3 +167,25 @@ def test_every_way_trains_on_the_same_rows(tiny_model: Any) -> None:
     batches = list(padded_batches(games))
     assert sum(int(batch["mask"].sum()) for batch in batches) == timing.num_row_tokens
     assert sum(int((batch["labels"] >= 0).sum()) for batch in batches) == timing.num_targets
+
+
+def test_the_longest_waits_of_a_gpu_are_found_in_a_trace() -> None:
+    def event(category: str, name: str, start: float, length: float) -> dict[str, Any]:
+        return {"ph": "X", "cat": category, "name": name, "ts": start, "dur": length}
+
+    trace = {
+        "traceEvents": [
+            event("kernel", "second", 3000, 500),
+            event("kernel", "first", 1000, 1000),
+            event("gpu_memcpy", "beside the first", 1200, 1000),
+            event("kernel", "third", 3500, 500),
+            event("cpu_op", "a hook", 2100, 1000),
+            event("cpu_op", "inside it", 2500, 300),
+            event("cpu_op", "earlier", 0, 100),
+            {"ph": "M", "name": "process_name"},
+        ]
+    }
+    found = gaps(trace)
+    assert (found["operations"], found["ms"], found["busy_share"]) == (4, 3.0, round(2.2 / 3, 3))
+    assert found["gaps"] == [{"ms": 0.8, "before": "second", "host": "a hook > inside it"}]
+    assert gaps({"traceEvents": []}) == {}

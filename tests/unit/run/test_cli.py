@@ -227,7 +227,7 @@ def test_words_check_finds_a_shipped_deck_by_name(capsys: pytest.CaptureFixture[
 
 def test_doctor_wants_a_configuration_or_a_known_shape_of_gpu_check(run: Any) -> None:
     assert "name one (or ask for --gpu)" in run("doctor")
-    assert "there are tiny, qwen2.5-0.5b" in run("doctor", "--gpu", "--shape", "gpt-5")
+    assert "there are tiny, smollm2-135m, qwen2.5-0.5b" in run("doctor", "--gpu", "--shape", "gpt-5")
 
 
 def test_words_check_of_no_deck_is_one_line(run: Any, tmp_path: Path) -> None:

@@ -1,0 +1,103 @@
+"""A learner's memory on its GPU, given to other processes while it sleeps.
+
+    memory = DeviceMemory("cuda")
+    memory.put_away(tensors_of(module, optimizer))      # copied to page-locked memory of the host
+    memory.bring_back()
+
+The storages are emptied and filled again in place, so whatever refers to a tensor in them (a parameter, a view of a
+flat buffer, an optimiser's state) stays valid; nothing may read one in between. DeepSpeed's own offload_states does not
+know the optimiser of ZeRO-1 in bfloat16, nor ZeRO-3's with torch's Adam, nor weights that are not trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# A page-locked block takes a power of two of bytes, so one of a whole model could take twice its size.
+CHUNK_BYTES = 2**30
+# Objects of these packages are looked into, and those of no others: they hold an optimiser's tensors.
+HOLDERS = ("deepspeed.", "torch.optim.")
+
+
+class DeviceMemory:
+    """What has been put away from one kind of device. It is no holder itself: a second call adds to the first."""
+
+    def __init__(self, device_type: str) -> None:
+        self._device_type = device_type
+        self._away: list[tuple[Tensor, list[Tensor]]] = []
+
+    @torch.no_grad()
+    def put_away(self, tensors: Iterable[Tensor], kept: Iterable[Tensor] = ()) -> None:
+        """Empty the storages of `tensors`, but of those that `kept` share."""
+        self._synchronize()
+        seen = {tensor.untyped_storage().data_ptr() for tensor in kept}
+        emptied = []
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            address = storage.data_ptr()
+            if tensor.device.type != self._device_type or not storage.nbytes() or address in seen:
+                continue
+            seen.add(address)
+            whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+            on_host = []
+            if bool(whole.any()):  # between steps, gradients are zero
+                for part in _parts(whole):
+                    on_host.append(torch.empty(len(part), dtype=torch.uint8, pin_memory=whole.is_cuda))
+                    on_host[-1].copy_(part, non_blocking=True)
+            emptied.append((whole, on_host))
+        self._synchronize()
+        for whole, _ in emptied:
+            whole.untyped_storage().resize_(0)
+        self._away += emptied
+
+    @torch.no_grad()
+    def bring_back(self) -> None:
+        for whole, on_host in self._away:
+            whole.untyped_storage().resize_(len(whole))
+            if not on_host:
+                whole.zero_()
+            for part, copy in zip(_parts(whole), on_host, strict=False):
+                part.copy_(copy, non_blocking=True)
+        self._synchronize()
+        self._away = []
+
+    def _synchronize(self) -> None:
+        if self._device_type == "cuda":
+            torch.cuda.synchronize()
+
+
+def _parts(whole: Tensor) -> Iterable[Tensor]:
+    return whole.split(CHUNK_BYTES)
+
+
+def tensors_of(*roots: Any) -> Iterator[Tensor]:
+    """Every tensor that is reached from `roots` through containers, modules, tensors' own attributes (gradients,
+    ZeRO-3's parts) and the objects of HOLDERS."""
+    left, seen = list(roots), set[int]()
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, Tensor):
+            yield each
+            left.append(each.grad if each.is_leaf else None)
+            left.append(getattr(each, "__dict__", None))
+        elif isinstance(each, dict):
+            left += [*each.keys(), *each.values()]
+        elif isinstance(each, list | tuple | set):
+            left += each
+        elif isinstance(each, nn.Module):
+            left += [*each.parameters(), *each.buffers()]
+        elif type(each).__module__.startswith(HOLDERS):
+            left.append(vars(each) if hasattr(each, "__dict__") else None)
+
+
+def weights_of(module: nn.Module) -> list[Tensor]:
+    """A module's parameters, under ZeRO-3 this rank's parts of them, and its buffers."""
+    parts = [getattr(each, "ds_tensor", each) for each in module.parameters()]
+    return [*module.parameters(), *parts, *module.buffers()]

@@ -1,0 +1,65 @@
+"""Flat gradients of an optimiser that stands for DeepSpeed's; the real one: tests/integration/test_optimiser_step.py"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from learners.states.flat_gradients import flatten_gradients
+
+
+def optimizer_of(*groups: list[nn.Parameter], padding: int = 1) -> Any:
+    """As BF16_Optimizer keeps them: flat weights and float32 gradients, each with padding at its end."""
+    lengths = [sum(each.numel() for each in group) + padding for group in groups]
+    return SimpleNamespace(
+        bf16_groups=list(groups),
+        bf16_groups_flat=[torch.zeros(length, dtype=torch.bfloat16) for length in lengths],
+        fp32_groups_gradients_flat=[torch.zeros(length) for length in lengths],
+    )
+
+
+def parameters(*shapes: tuple[int, ...]) -> list[nn.Parameter]:
+    return [nn.Parameter(torch.ones(shape, dtype=torch.bfloat16)) for shape in shapes]
+
+
+def test_backward_passes_add_to_the_flat_sums_in_the_order_of_the_parameters() -> None:
+    (first, second), (third,) = parameters((2, 2), (3,)), parameters((2,))
+    optimizer = optimizer_of([first, second], [third])
+    flatten_gradients(optimizer)
+    for scale in (1.0, 2.0):  # two micro-steps
+        optimizer.clear_lp_grads()
+        (scale * (first.sum() + 10 * second.sum())).backward()
+        optimizer.update_hp_grads(clear_lp_grads=False)
+    one, other = optimizer.fp32_groups_gradients_flat
+    assert one.tolist() == [3.0] * 4 + [30.0] * 3 + [0.0]
+    assert other.tolist() == [0.0] * 3, "an unused parameter has a gradient of zero"
+    assert one.dtype == torch.float32
+
+
+def test_after_a_step_no_gradient_is_left_and_the_next_pass_adds_to_the_same_tensors() -> None:
+    (only,) = parameters((2,))
+    optimizer = optimizer_of([only], padding=0)
+    flatten_gradients(optimizer)
+    only.sum().backward()
+    optimizer.update_hp_grads()
+    optimizer.clear_lp_grads(set_to_none=True)
+    optimizer.clear_hp_grads()
+    assert only.grad is not None
+    assert only.grad.tolist() == optimizer.fp32_groups_gradients_flat[0].tolist() == [0.0, 0.0]
+    (3 * only.sum()).backward()
+    optimizer.update_hp_grads()
+    assert optimizer.fp32_groups_gradients_flat[0].tolist() == [3.0, 3.0]
+
+
+def test_norm_and_clipping_are_given_one_tensor_for_each_group() -> None:
+    optimizer = optimizer_of(parameters((2,), (5,)), parameters((1,)))
+    flatten_gradients(optimizer)
+    for_norm, of_experts = optimizer.get_grads_for_norm()
+    clipped = optimizer.get_grads_for_norm(for_clipping=True)
+    assert of_experts == {}
+    assert [len(each) for each in for_norm] == [len(each) for each in clipped] == [8, 2]
+    clipped[0].add_(1.0)
+    assert optimizer.fp32_groups_gradients_flat[0].sum() == 8.0, "they are scaled in place"
