@@ -283,7 +283,7 @@ async def play_turn(
         view=GameView(role, tuple((turn.role, turn.text) for turn in turns), task.scenario),
         adapter=player.adapter,
     )
-    completion = await seats.ask(player.pool, request)
+    completion, forced = await _reply(player, request, seats)
     if completion.finish_reason == "context":
         return None
     return Turn(
@@ -296,7 +296,40 @@ async def play_turn(
         first_version=completion.first_version,
         last_version=completion.last_version,
         finish_reason=completion.finish_reason,
+        forced=forced,
     )
+
+
+async def _reply(player: Player, request: Request, seats: Seats) -> tuple[Completion, tuple[int, int] | None]:
+    """The reply, and which of its tokens were forced. With a limit to thoughts, a player is asked for as many tokens
+    first. A thought that has not ended then is ended for it; it goes on with what is left of its turn."""
+    sampling = request.sampling
+    most = sampling.max_thought_tokens
+    if most is None or not player.renderer.has_thoughts:
+        return await seats.ask(player.pool, request), None
+    begun = await seats.ask(player.pool, replace(request, sampling=replace(sampling, max_new_tokens=most)))
+    if begun.finish_reason != "length":
+        return begun, None
+    num_begun, ending = len(begun.token_ids), player.renderer.end_of_thought(begun.token_ids)
+    rest = replace(
+        request,
+        request_id=f"{request.request_id}/said",
+        prompt_ids=(*request.prompt_ids, *begun.token_ids, *ending),
+        sampling=replace(
+            sampling,
+            max_new_tokens=sampling.max_new_tokens - num_begun,
+            seed=None if sampling.seed is None else sampling.seed ^ 1,  # other numbers than the thought was drawn with
+        ),
+    )
+    said = await seats.ask(player.pool, rest)
+    whole = replace(
+        said,
+        request_id=request.request_id,
+        token_ids=(*begun.token_ids, *ending, *said.token_ids),
+        logprobs=(*begun.logprobs, *(0.0 for _ in ending), *said.logprobs),
+        first_version=begun.first_version,
+    )
+    return whole, (num_begun, num_begun + len(ending)) if ending else None
 
 
 async def _with_fact_scored(

@@ -31,7 +31,8 @@ LOADING = "loading the model"  # what the start of an engine does after its impo
 @dataclass(frozen=True)
 class Sampling:
     """How to sample; temperature 0 is greedy. A token of `stop_token_ids` ends the reply and is part of it. `seed`
-    makes one request repeatable."""
+    makes one request repeatable. `max_thought_tokens` is an arena's affair: it asks once more after a thought that was
+    too long."""
 
     temperature: float = 1.0
     max_new_tokens: int = 256
@@ -39,6 +40,7 @@ class Sampling:
     top_p: float | None = None
     seed: int | None = None
     stop_token_ids: tuple[int, ...] = ()
+    max_thought_tokens: int | None = None
 
 
 @dataclass(frozen=True)

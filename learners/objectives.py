@@ -59,6 +59,7 @@ __all__ = [
 Logprobs: TypeAlias = Tensor | Sequence[float]
 MIN_ASKED = 1e-6  # below it, the gradient of log(1 - q) is zero
 MAX_SAID = 0.999  # above it, the gradient of log(1 - p) is zero
+NO_KIND = -1  # of a token that is read and not trained
 DECIDING, BETWEEN, WORD = 1, 2, 3  # the parts of a claim: "I know the word", "! It is", the word
 
 # What `batch_loss` sums over the texts beside the terms. All but the first are of turns, one addend per turn: means
@@ -81,13 +82,15 @@ MAXIMA = ("ratio_max", "gap_max")
 class TrainedTokens:
     """The M trained tokens of a micro-batch's S texts, one text after the other, on one device.
 
-    Of each text: lengths [S] int64, its tokens; advantages [S]; weights [terms, S] in the order of TERMS. Of each
-    token: kinds [M] int64, places in KINDS; shares [M], one by the length of its text; logprobs [3, M], under sampler,
+    Of each text: lengths [S] int64, its tokens, and num_trained [S] int64, those of them that are trained; advantages
+    [S]; weights [terms, S] in the order of TERMS. Of each token: kinds [M] int64, places in KINDS, or NO_KIND; shares
+    [M], one by num_trained of its text, and 0 for a token that is not trained; logprobs [3, M], under sampler,
     old and ref; is_known [3, M] bool, whether they are known (an unknown old is theta, the others then are old); parts
     [M] int64, of a claim, else 0. held: the kinds among these texts, known to the host.
     """
 
     lengths: Tensor
+    num_trained: Tensor
     kinds: Tensor
     shares: Tensor
     advantages: Tensor
@@ -233,8 +236,9 @@ def _spag(
         divergence = bounded_ratio(turns.ref, turns.old) - ratio * (1 + turns.ref - turns.theta)
     surrogate = mismatch.clamp(max=objective.mismatch_cap) * torch.minimum(unclipped, clipped)
     constant = objective.constant_length if objective.length_norm == "constant" else None
-    policy, k3 = tokens.total(torch.stack([-surrogate, divergence], 1)).unbind(1)
-    length = constant or tokens.lengths
+    of_tokens = torch.stack([-surrogate, divergence], 1) * tokens.of_kind("turn")[:, None]
+    policy, k3 = tokens.total(of_tokens).unbind(1)
+    length = constant or tokens.num_trained
     with torch.no_grad():
         gap = turns.old - turns.sampler
         gap_k3 = torch.expm1(gap.clamp(max=MAX_LOG_RATIO)) - gap
@@ -336,6 +340,7 @@ def spag_loss(
     advantages = [turn["advantage"] for turn, _, _ in turns] + [1.0] * len(rows)
     tokens = TrainedTokens(
         lengths=lengths,
+        num_trained=lengths,
         kinds=torch.where(is_turn, KINDS.index("turn"), KINDS.index("sft")).repeat_interleave(
             lengths, output_size=len(theta)
         ),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from learners.forward import MicroBatch
-from learners.objectives import BETWEEN, DECIDING, MAXIMA, STATISTICS, WORD, TrainedTokens, batch_loss
+from learners.objectives import BETWEEN, DECIDING, MAXIMA, NO_KIND, STATISTICS, WORD, TrainedTokens, batch_loss
 from learners.published_losses import at_least_float32
 from learners.staging import to_device
 from learners.utilization import Utilization
@@ -111,6 +111,8 @@ def trained_tokens(
     """
     samples, kinds = [rows.samples[index] for index in indices], rows.kinds[list(indices)]
     lengths = np.array([len(sample.target_ids) for sample in samples])
+    num_trained = np.array([sample.num_trained for sample in samples])
+    token_kinds, shares = np.repeat(kinds, lengths), np.repeat(1 / num_trained, lengths)
     of_samples = [(sample.sampler_logprobs, sample.old_logprobs, sample.ref_logprobs) for sample in samples]
     is_known = np.array([[values is not None for values in three] for three in of_samples]).T
     if needs_old and not is_known[1, kinds == KINDS.index("turn")].all():
@@ -125,12 +127,16 @@ def trained_tokens(
         if (claiming := sample.claiming) is not None:
             deciding, opening = start + claiming.num_deciding, start + claiming.num_opening
             parts[start:deciding], parts[deciding:opening], parts[opening : start + length] = DECIDING, BETWEEN, WORD
+        if sample.forced is not None:
+            forced = slice(start + sample.forced[0], start + sample.forced[1])
+            token_kinds[forced], shares[forced] = NO_KIND, 0.0
         start += length
     sent = to_device(
         {
             "lengths": torch.from_numpy(lengths),
-            "kinds": torch.from_numpy(np.repeat(kinds, lengths)),
-            "shares": torch.from_numpy(np.repeat(1 / lengths, lengths)).to(dtype),
+            "num_trained": torch.from_numpy(num_trained),
+            "kinds": torch.from_numpy(token_kinds),
+            "shares": torch.from_numpy(shares).to(dtype),
             "parts": torch.from_numpy(parts),
             "advantages": torch.tensor([sample.advantage for sample in samples], dtype=dtype),
             "weights": torch.from_numpy(rows.weights[:, list(indices)]).to(dtype),

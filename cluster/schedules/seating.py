@@ -29,7 +29,13 @@ class Seating:
     def engines_of(self, pool: str, policy: str, model: str, temperature: float, adapter: str | None = None) -> Seat:
         """The engines of a pool, whose turns are stamped with `policy`, or a player that they hold."""
         sampling = self._config.sampling
-        sampled = Sampling(temperature, sampling.max_new_tokens, sampling.top_k, sampling.top_p)
+        sampled = Sampling(
+            temperature,
+            sampling.max_new_tokens,
+            sampling.top_k,
+            sampling.top_p,
+            max_thought_tokens=sampling.max_thought_tokens,
+        )
         return Seat(pool, policy, sampled, model, adapter=adapter)
 
     def newest(self, role: Role, temperature: float) -> Seat:

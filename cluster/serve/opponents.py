@@ -107,7 +107,10 @@ class Opponents:
         self._config = config
         self._start = start
         self._max_wait_s = max_wait_s
-        self._sampling = Sampling(config.evaluation.temperature, config.sampling.max_new_tokens)
+        sampling = config.sampling
+        self._sampling = Sampling(
+            config.evaluation.temperature, sampling.max_new_tokens, max_thought_tokens=sampling.max_thought_tokens
+        )
         self._frames: dict[str, tuple[Renderer, Aligner]] = {}
         self._reading: dict[str, asyncio.Task[tuple[Renderer, Aligner]]] = {}
         self._queues = {name: _Queue() for name in named}

@@ -66,7 +66,7 @@ class DeviceMemory:
         self._away = []
 
     def _synchronize(self) -> None:
-        if self._device_type == "cuda":
+        if self._device_type == "cuda" and torch.cuda.is_available():
             torch.cuda.synchronize()
 
 

@@ -97,6 +97,21 @@ class SamplingConfig(Part):
     top_k: int | None = Field(None, ge=1, description="refused for training with the objective `spag`")
     top_p: float | None = Field(None, gt=0.0, le=1.0, description="refused for training with the objective `spag`")
     max_new_tokens: int = Field(256, ge=1, description="tokens of one turn")
+    max_thought_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="tokens of a turn's thought: a longer one is ended for the player, which then speaks with what is "
+        "left of max_new_tokens; only that is forced, and not trained (as long as the turn if empty)",
+    )
+
+    @model_validator(mode="after")
+    def _leaves_words(self) -> SamplingConfig:
+        if self.max_thought_tokens is not None and self.max_thought_tokens >= self.max_new_tokens:
+            raise ValueError(
+                f"max_thought_tokens ({self.max_thought_tokens}) has to be below max_new_tokens "
+                f"({self.max_new_tokens}), or a turn has no tokens for words"
+            )
+        return self
 
 
 class LoraConfig(Part):

@@ -57,6 +57,7 @@ def encode(episode: Episode) -> bytes:
                 turn.last_version,
                 turn.finish_reason,
                 turn.word_logprob,
+                *(() if turn.forced is None else (turn.forced,)),
             )
         )
     record = {
@@ -89,7 +90,7 @@ def read_head(data: bytes) -> EpisodeHead:
         record = _record(data)
         versions: dict[str, int] = {}
         num_token_bytes = 0
-        for _, _, _, _, tokens, _, policy, first, _, _, _ in record["turns"]:
+        for _, _, _, _, tokens, _, policy, first, *_ in record["turns"]:
             num_token_bytes += len(_bytes(tokens))
             versions[_text(policy)] = min(versions.get(policy, _whole(first)), first)
         return EpisodeHead(
@@ -111,7 +112,9 @@ def decode(data: bytes) -> Episode:
         verdict = _verdict(record)
         turns: list[Turn] = []
         num_prompt_tokens = 0
-        for seat, text, base, prompt, tokens, logprobs, policy, first, last, finish, word_logprob in record["turns"]:
+        for seat, text, base, prompt, tokens, logprobs, policy, first, last, finish, word_logprob, *more in record[
+            "turns"
+        ]:
             prompt_ids = _unpacked(_IDS, prompt)
             if base >= 0:
                 prompt_ids = turns[base].prompt_ids + turns[base].token_ids + prompt_ids
@@ -130,6 +133,7 @@ def decode(data: bytes) -> Episode:
                     last_version=_whole(last),
                     finish_reason=_text(finish),
                     word_logprob=None if word_logprob is None else _number(word_logprob),
+                    forced=_forced(*more),
                 )
             )
         return Episode(
@@ -144,6 +148,14 @@ def decode(data: bytes) -> Episode:
             verdict=verdict,
             game=_text(record["game"]),
         )
+
+
+def _forced(bounds: Any = None) -> tuple[int, int] | None:
+    """The last value of a turn, which only turns with forced tokens have."""
+    if bounds is None:
+        return None
+    start, end = bounds
+    return _whole(start), _whole(end)
 
 
 @contextlib.contextmanager

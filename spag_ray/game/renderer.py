@@ -22,7 +22,7 @@ from spag_ray.game.protocol import Game, Guessing, Message, SpeaksInLines, marks
 from spag_ray.game.rules import Role
 from spag_ray.game.token_frames import ChatFrame, LinesFrame, TokenFrame
 from spag_ray.game.turn import Turn, after_thought, one_line, without_thought
-from spag_ray.tokens import THOUGHT, Tokenizer, holds_a_mark
+from spag_ray.tokens import THOUGHT, Tokenizer, holds_a_mark, template_parts
 
 _NAMES = ["user", "assistant"]
 
@@ -157,12 +157,35 @@ class Renderer(TokenFrame):
             reply = after_thought(reply, self.opens_thoughts)
         return without_thought(self._marks, reply)
 
+    @property
+    def has_thoughts(self) -> bool:
+        """Whether a reply may begin with a thought: the model's own, or the game's."""
+        return self.thinks or self._marks is not None
+
+    def end_of_thought(self, token_ids: Sequence[int]) -> tuple[int, ...]:
+        """What ends the thought in which a reply is after these tokens; nothing if it is in none."""
+        reply = super().text_of(token_ids)
+        if self.thinks and (self.opens_thoughts or reply.startswith(THOUGHT[0])):
+            if THOUGHT[1] not in reply:
+                return self._with_marks(f"\n{self.thought_end}")
+            reply = after_thought(reply)
+        begin, end = self._marks or ("", "")
+        is_open = bool(begin) and reply.startswith(begin) and end not in reply[len(begin) :]
+        return self._with_marks(end) if is_open else ()
+
+    def _with_marks(self, text: str) -> tuple[int, ...]:
+        """Text within a reply, with marks as the tokens that a model samples for them."""
+        found: list[int] = []
+        for part in template_parts(self.tokenizer, text):
+            found += [part] if isinstance(part, int) else self._plain(part, follows=True)
+        return tuple(found)
+
     def _without_thought(self, turn: Turn) -> Turn:
         """A turn of this seat as it reads it later: its own words if it began with a thought, else unchanged."""
         if super().text_of(turn.token_ids) == turn.text or not (self.thinks or self._marks):
             return turn
         said = self.reply_ids(turn.text)
-        return replace(turn, token_ids=said, logprobs=(0.0,) * len(said))
+        return replace(turn, token_ids=said, logprobs=(0.0,) * len(said), forced=None)
 
     def num_private(self, turn: Turn) -> int:
         """Tokens of a turn before its public text: its thought with both marks, and the white space after it. All of

@@ -98,6 +98,11 @@ class TokenFrame:
         """What ends a thought that the prompt opens; with it a reply begins that has none."""
         return ()
 
+    @property
+    def thought_end(self) -> str:
+        """What ends a thought as the model writes it."""
+        return f"{THOUGHT[1]}\n\n"
+
     def reply_ids(self, text: str) -> tuple[int, ...]:
         """A reply as the policy should sample it: the text and the token that ends it."""
         return (*self._said(self.lead + text), self.end_ids[0])
@@ -154,8 +159,8 @@ class ChatFrame(TokenFrame):
         self._past = template_parts(tokenizer, past)
         self.opens_thoughts = bool(opened) and THOUGHT[1] not in opened
         _, mark, rest = past.partition(THOUGHT[1])
-        closing = mark + rest if mark else f"{THOUGHT[1]}\n\n"
-        self._closing = template_parts(tokenizer, closing) if self.opens_thoughts else []
+        self._thought_end = mark + rest if mark else super().thought_end
+        self._closing = template_parts(tokenizer, self._thought_end) if self.opens_thoughts else []
         if template_parts(tokenizer, to_reply + self.lead) == self._to_reply:
             self.lead = ""  # the mark before it takes it
         close = template_parts(tokenizer, to_user)
@@ -182,6 +187,10 @@ class ChatFrame(TokenFrame):
     @property
     def closing_ids(self) -> tuple[int, ...]:
         return self._joined(*self._closing, begins=False)
+
+    @property
+    def thought_end(self) -> str:
+        return self._thought_end
 
     def reply_ids(self, text: str) -> tuple[int, ...]:
         return super().reply_ids(text + self._tail)

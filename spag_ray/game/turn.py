@@ -18,6 +18,8 @@ class Turn:
     one), `logprobs` [L] their log-probabilities under the sampling distribution, temperature included.
     `first_version` and `last_version` are the weights that sampled the first and the last token. `word_logprob` (nats):
     log-probability of the target word and its closing mark if the defender had begun a claim here; None if not scored.
+    `forced`: [start, end) of the tokens that nobody sampled, the end of a thought that was longer than
+    sampling.max_thought_tokens; their log-probabilities are 0, and no loss sees them.
     """
 
     role: Role
@@ -30,6 +32,7 @@ class Turn:
     last_version: int = 0
     finish_reason: str = "stop"
     word_logprob: float | None = None
+    forced: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if len(self.logprobs) != len(self.token_ids):
@@ -40,6 +43,8 @@ class Turn:
             raise InputError(f"a turn by policy {self.policy!r} has a log-probability that is not finite")
         if self.word_logprob is not None and not -math.inf < self.word_logprob <= 0:
             raise InputError(f"a turn has {self.word_logprob} as the target word's log-probability; it is at most 0")
+        if self.forced is not None:
+            check_forced(self.forced, len(self.token_ids), "a turn")
 
     @property
     def num_tokens(self) -> int:
@@ -49,6 +54,13 @@ class Turn:
     def is_sampled(self) -> bool:
         """Whether the run sampled it from weights: log-probabilities of scripted and outside players are all 0."""
         return any(self.logprobs)
+
+
+def check_forced(forced: tuple[int, int], num_tokens: int, what: str) -> None:
+    """Raises InputError unless `forced` is a part of the tokens, and not all of them."""
+    start, end = forced
+    if not 0 <= start < end <= num_tokens or end - start == num_tokens:
+        raise InputError(f"{what} has {num_tokens} tokens, of which {start} to {end} cannot be the forced ones")
 
 
 def without_thought(marks: tuple[str, str] | None, reply: str) -> str:

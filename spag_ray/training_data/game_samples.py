@@ -76,7 +76,14 @@ def game_samples(
         learned = advantages(episode, objective, payoffs, expected)
         weight = 1.0 if outcome.winner is None else weights[outcome.winner]
         turns = tuple(
-            Sample(turn.prompt_ids, turn.token_ids, advantage, turn.logprobs if sampled else None, role=turn.role)
+            Sample(
+                turn.prompt_ids,
+                turn.token_ids,
+                advantage,
+                turn.logprobs if sampled else None,
+                role=turn.role,
+                forced=turn.forced,
+            )
             for turn, advantage in ((episode.turns[index], learned[index]) for index in sorted(learned))
             if turn.token_ids and (learning is None or turn.policy in learning)
         )

@@ -91,7 +91,7 @@ def rerendered(episodes: Sequence[Episode], prompts: VariedPrompts, tokenizer: T
         said = [(earlier.role, earlier.text) for earlier in episode.turns[:index]]
         text = prompts.draw(rng, said, turn.role, episode.scenario, episode.max_turns)
         prompt, reply = published_ids(tokenizer, text, turn.text)
-        return replace(turn, prompt_ids=prompt, token_ids=reply, logprobs=(0.0,) * len(reply))
+        return replace(turn, prompt_ids=prompt, token_ids=reply, logprobs=(0.0,) * len(reply), forced=None)
 
     return [
         replace(episode, turns=tuple(again(episode, index, turn) for index, turn in enumerate(episode.turns)))

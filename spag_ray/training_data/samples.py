@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from spag_ray.errors import InputError
 from spag_ray.game.rules import Role
+from spag_ray.game.turn import check_forced
 
 # What is stored: arrays. What a caller may give: any sequence of numbers.
 Ids: TypeAlias = NDArray[np.int32] | Sequence[int]
@@ -47,6 +48,8 @@ class Sample:
     sampled them (None if they were not sampled: imitation, files, re-rendered prompts); `old_logprobs` under the
     learner's weights when it took the games, filled in by `Learner.score`; `ref_logprobs` under its weights at the
     stage's start, filled in by `Learner.score_reference` (None if the learner took the games with those weights).
+
+    `forced`: [start, end) of targets that are read and not trained (game/turn.py).
     """
 
     prompt_ids: Ids
@@ -57,6 +60,7 @@ class Sample:
     ref_logprobs: Logprobs | None = None
     role: Role | None = None
     claiming: Claiming | None = None
+    forced: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         for name, dtype in _DTYPES.items():
@@ -69,11 +73,18 @@ class Sample:
         for name in _LOGPROBS:
             if (values := getattr(self, name)) is not None and len(values) != len(self.target_ids):
                 raise InputError(f"a sample has {len(self.target_ids)} target tokens and {len(values)} {name}")
+        if self.forced is not None:
+            check_forced(self.forced, len(self.target_ids), "a sample")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sample):
             return NotImplemented
         return all(np.array_equal(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+
+    @property
+    def num_trained(self) -> int:
+        """The targets that are trained: all but the forced ones."""
+        return len(self.target_ids) - (0 if self.forced is None else self.forced[1] - self.forced[0])
 
     @property
     def num_tokens(self) -> int:

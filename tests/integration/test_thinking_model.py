@@ -37,6 +37,7 @@ def test_thoughts_are_trained_on_and_nobody_else_reads_them(thinking_model: Path
         words,
         chat_template_kwargs={"enable_thinking": True},
         engine={"kind": "transformers"},
+        sampling={"temperature": 1.0, "max_new_tokens": 14, "max_thought_tokens": 6},
         game={"payoffs": PENALISED},
         imitation={"games": 12, "learn_from": "all"},
         objective={"learn_from": "both"},
@@ -48,7 +49,7 @@ def test_thoughts_are_trained_on_and_nobody_else_reads_them(thinking_model: Path
     assert {step["stage"] for step in steps_of(folder)} == {"imitated", "spag-1", "spag-2"}
     tokenizer = AutoTokenizer.from_pretrained(thinking_model)
     opens, closes = tokenizer.convert_tokens_to_ids(list(THOUGHT))
-    said = 0
+    said = ended = 0
     for log in (folder / "episodes").glob("*.log"):
         for episode in read_log(log):
             for turn in episode.turns:
@@ -60,5 +61,14 @@ def test_thoughts_are_trained_on_and_nobody_else_reads_them(thinking_model: Path
                 public = ids[len(ids) - ids[::-1].index(closes) :] if closes in ids else []
                 assert turn.text == tokenizer.decode(public, skip_special_tokens=True).strip()
                 said += bool(turn.text)
+                if turn.forced is not None:
+                    start, end = turn.forced
+                    assert start == 6
+                    assert closes not in ids[:start]
+                    assert closes in ids[start:end]
+                    assert not any(turn.logprobs[start:end])
+                    assert all(turn.logprobs[:start])
+                    ended += 1
     assert said > 20
+    assert ended > 20
     assert (folder / "report.html").exists()

@@ -60,6 +60,7 @@ class TurnColumns:
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    forced: tuple[int, ...] | None
     finish_reason: str
     word_logprob: float | None
     reward: float | None
@@ -162,6 +163,7 @@ def _turn_columns(
             prompt_ids=turn.prompt_ids,
             token_ids=turn.token_ids,
             logprobs=turn.logprobs,
+            forced=turn.forced,
             finish_reason=turn.finish_reason,
             word_logprob=turn.word_logprob,
             reward=payoffs[turn.role],

@@ -268,3 +268,37 @@ def test_marks_that_no_text_shows_are_refused_where_a_thought_is_always_open() -
         else:
             renderer = game_renderer(KuhnPoker(), tokenizer, "chat")
             assert tokenizer.convert_tokens_to_ids("<think>") in renderer.stop_ids, "it says nothing instead"
+
+
+@pytest.mark.parametrize("family", ["hybrid", "thinking", "empty-past", "closed-past"])
+@pytest.mark.parametrize("own", [None, "[ {thought} ]"])
+def test_what_ends_a_thought_for_a_player_is_the_mark_that_it_would_write_itself(family: str, own: str | None) -> None:
+    tokenizer = tokenizer_of(family)
+    renderer = taboo_renderer(PromptTemplate(style="chat", wordings=WORDINGS, thought=own), tokenizer, 4)
+    assert renderer.has_thoughts
+    begin = "" if renderer.opens_thoughts else "<think>\n"
+
+    def ids_of(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=False)
+
+    begun = ids_of(f"{begin}{SECRET}, so it may")
+    ending = renderer.end_of_thought(begun)
+    assert ending.count(*ids_of("</think>")) == 1
+    said = [*begun, *ending, *ids_of("Boats go on it.")]
+    assert renderer.text_of(said) == "Boats go on it."
+    assert renderer.end_of_thought(said) == ()
+    planned = [*begun, *ending, *ids_of("[ boats")]
+    if own is None:
+        assert renderer.end_of_thought(planned) == ()
+    else:  # the thought that the prompt file asks for is open
+        assert renderer.text_of([*planned, *renderer.end_of_thought(planned), *ids_of(" Is it wet?")]) == "Is it wet?"
+
+
+def test_a_reply_without_a_thought_has_none_to_be_ended(tokenizer: Any) -> None:
+    plain, own = chat(tokenizer), chat(tokenizer, thought="[ {thought} ]")
+    assert not plain.has_thoughts
+    assert own.has_thoughts
+    assert plain.end_of_thought(plain.reply_ids("[ river")) == ()
+    assert own.end_of_thought(own.reply_ids("Is it [ wet")) == ()
+    assert own.end_of_thought(own.reply_ids("[ river ] Is it")) == ()
+    assert own.text_of([*own.reply_ids("[ river")[:-1], *own.end_of_thought(own.reply_ids("[ river"))]) == ""

@@ -19,7 +19,9 @@ from learners.objectives import (
     spag_loss,
 )
 from spag_ray.config.objective import ObjectiveConfig
+from spag_ray.errors import InputError
 from spag_ray.game.rules import Outcome, Role
+from spag_ray.game.turn import Turn
 from spag_ray.training_data.game_samples import game_samples
 from spag_ray.training_data.samples import GameSample, Sample
 from spag_ray.training_data.shares import Batch
@@ -343,3 +345,56 @@ def test_a_batch_that_is_imitated_needs_the_log_probabilities_of_the_start_only_
     spec = StageSpec("imitation", 1, 0.0, kl_coeff)
     found = Trained.of(batch, ObjectiveConfig(), spec, [float64([-1.0, -2.2])]).loss.item()
     assert found == pytest.approx(1.5 * (1.6 + kl_coeff * math.exp(-1.6) * 0.15))
+
+
+@pytest.mark.parametrize(
+    ("method", "objective"),
+    [
+        ("self_play", {}),
+        ("self_play", {"length_norm": "constant", "constant_length": 7}),
+        ("self_play", {"kl_weighting": "ratio"}),
+        ("self_play", {"name": "published"}),
+        ("imitation", {}),
+    ],
+    ids=["spag", "constant length", "weighted divergence", "published", "imitation"],
+)
+def test_forced_tokens_are_read_and_nothing_else(method: Any, objective: dict[str, Any]) -> None:
+    """Loss, gradient and statistics are those of the same turn without them."""
+    generator = torch.Generator().manual_seed(0)
+    columns = -torch.rand(4, 6, generator=generator, dtype=torch.float64)
+    spec = StageSpec(method, 1, 0.0, kl_coeff=0.3)
+    found = []
+    for kept in ([0, 1, 2, 3, 4, 5], [0, 1, 4, 5]):
+        theta = columns[0, kept].clone().requires_grad_()
+        sampler, old, ref = columns[1:, kept].numpy()
+        forced = (2, 4) if len(kept) == 6 else None
+        turn = Sample([1], [2] * len(kept), 0.7, sampler, old, ref, forced=forced)
+        other = Sample([1], [2] * 3, -0.4, [-1.0] * 3, [-1.1] * 3, [-1.2] * 3)
+        of_other = float64([-1.0, -2.0, -0.5], requires_grad=True)
+        batch = Batch((GameSample("one", Role.ATTACKER, 0.9, (turn, other)),))
+        entropies = [float64([1.0, 2.0, 30.0, 40.0, 5.0, 6.0])[kept], float64([1.0, 1.0, 1.0])]
+        trained = Trained.of(batch, ObjectiveConfig(**objective), spec, [theta, of_other], entropies)
+        sums = {name: value for name, value in trained.sums.items() if not name.endswith("_tokens")}
+        found.append((trained.loss, sums, trained.maxima, theta.grad, of_other.grad))
+    with_forced, without = found
+    assert with_forced[0].item() == pytest.approx(without[0].item(), abs=1e-9)
+    assert with_forced[1] == pytest.approx(without[1], abs=1e-7)
+    assert with_forced[2] == pytest.approx(without[2], abs=1e-7)
+    assert with_forced[3][[0, 1, 4, 5]].tolist() == pytest.approx(without[3].tolist(), abs=1e-9)
+    assert with_forced[3][[2, 3]].tolist() == [0.0, 0.0]
+    assert with_forced[4].tolist() == pytest.approx(without[4].tolist(), abs=1e-9)
+
+
+@pytest.mark.parametrize("forced", [(0, 3), (2, 2), (1, 4), (-1, 2)])
+def test_forced_tokens_are_some_of_a_turns(forced: tuple[int, int]) -> None:
+    with pytest.raises(InputError, match="cannot be the forced ones"):
+        Sample([1], [2, 3, 4], forced=forced)
+    with pytest.raises(InputError, match="cannot be the forced ones"):
+        Turn(Role.ATTACKER, "a", (1,), (2, 3, 4), (0.0, 0.0, 0.0), "p", forced=forced)
+
+
+def test_a_turns_forced_tokens_are_those_of_its_sample() -> None:
+    episode = played_game(1, Outcome.DEFENDER_WINS)
+    turns = tuple(replace(turn, forced=(0, 1) if place == 1 else None) for place, turn in enumerate(episode.turns))
+    (game,) = game_samples([replace(episode, turns=turns)], ObjectiveConfig(learn_from="both"))
+    assert [sample.forced for sample in game.turns] == [None, (0, 1), None, None]

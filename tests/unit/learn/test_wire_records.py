@@ -122,3 +122,19 @@ def test_an_unknown_end_reason_is_refused(reason: object) -> None:
     record["verdict"][1] = reason
     with pytest.raises(InputError, match="not an episode record"):
         decode(msgpack.packb(record))
+
+
+def test_forced_tokens_are_kept_and_only_turns_that_have_some_hold_a_value_more() -> None:
+    attack, defence = EPISODE.turns
+    forced = replace(EPISODE, turns=(attack, replace(defence, forced=(1, 2))))
+    assert decode(encode(forced)) == forced
+    assert read_head(encode(forced)).num_turns == 2
+    assert [len(turn) for turn in unpacked(forced)["turns"]] == [11, 12]
+
+
+@pytest.mark.parametrize("forced", [[0, 9], [1], [0.5, 1], "ab", 3, [0, 2]])
+def test_forced_tokens_that_are_none_are_refused(forced: object) -> None:
+    record = unpacked(EPISODE)
+    record["turns"][1].append(forced)
+    with pytest.raises(InputError):
+        decode(msgpack.packb(record))

@@ -624,3 +624,96 @@ def test_thoughts_are_neither_judged_nor_sent_to_the_other_player(loop: Any) -> 
     assert episode.verdict.outcome is Outcome.TIED
     assert {turn.text for turn in episode.turns} == {"water", "is it wet ?"}
     assert all(turn.token_ids == renderer.reply_ids(lines[place % 2]) for place, turn in enumerate(episode.turns))
+
+
+class Thinker:
+    """Answers each request with the next of its replies, cut where the request's limit is."""
+
+    name = "thinker"
+    version = 4
+
+    def __init__(self, renderer: Any, replies: Sequence[str]) -> None:
+        self._renderer, self._replies = renderer, list(replies)
+        self.asked: list[Request] = []
+
+    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        answers = []
+        for request in requests:
+            self.asked.append(request)
+            ids = self._renderer.reply_ids(self._replies[len(self.asked) - 1])[: request.sampling.max_new_tokens]
+            reason = "stop" if ids[-1] in self._renderer.stop_ids else "length"
+            version = len(self.asked)
+            answers.append(Completion(request.request_id, ids, (-0.5,) * len(ids), version, version, reason))
+        return answers
+
+
+THINKING = PromptTemplate(
+    style="chat",
+    wordings=(Wording(attacker="Hint at {target_word}.", defender="Find it."),),
+    thought="<think>{thought}</think>",
+)
+
+
+def thinking_game(replies: Sequence[str], limit: int | None) -> tuple[Thinker, Renderer, Any]:
+    """A player that thinks: its policy, its renderer, and a function that plays a game."""
+    renderer = taboo_renderer(THINKING, tokenizer_of("chatml"), 3)
+    thinker = Thinker(renderer, replies)
+    sampling = Sampling(1.0, 300, max_thought_tokens=limit)
+    players = dict.fromkeys(("attacker", "defender"), Player(pool_of(thinker), renderer, sampling))
+
+    def play() -> Any:
+        return play_game(GameTask(0, "river", "test", seed=1), players, taboo_rules(1))
+
+    return thinker, renderer, play
+
+
+LONG = "<think>it is long and wet and boats go on it, so I do not say that it is a river</think> boats"
+
+
+def test_a_thought_over_its_limit_is_ended_and_the_player_goes_on_to_speak(loop: Any) -> None:
+    thinker, renderer, play = thinking_game([LONG, "boats go there", "<think>a lake</think> is it wet?"], limit=40)
+    episode = loop.run(play())
+    first, second = episode.turns
+    begun = renderer.reply_ids(LONG)[:40]
+    ending = renderer.end_of_thought(begun)
+    assert ending
+    assert first.forced == (40, 40 + len(ending))
+    assert first.token_ids == (*begun, *ending, *renderer.reply_ids("boats go there"))
+    assert first.text == "boats go there"
+    assert first.logprobs[40 : 40 + len(ending)] == (0.0,) * len(ending)
+    assert {value for place, value in enumerate(first.logprobs) if not 40 <= place < 40 + len(ending)} == {-0.5}
+    assert (first.first_version, first.last_version) == (1, 2)
+    assert (second.text, second.forced) == ("is it wet?", None), "a short thought is asked for once"
+    thought, said, _ = thinker.asked
+    assert said.prompt_ids == (*thought.prompt_ids, *begun, *ending)
+    assert (thought.sampling.max_new_tokens, said.sampling.max_new_tokens) == (40, 300 - 40)
+    assert thought.sampling.seed != said.sampling.seed
+    assert "river" not in renderer.tokenizer.decode(second.prompt_ids)
+
+
+def test_a_reply_whose_thought_ended_in_time_goes_on_where_it_was_cut(loop: Any) -> None:
+    cut = "<think>wet</think> I say quite a lot of words about boats"
+    thinker, renderer, play = thinking_game([cut, "and more", "is it wet?"], limit=40)
+    episode = loop.run(play())
+    first, second = episode.turns
+    begun = renderer.reply_ids(cut)[:40]
+    assert first.token_ids == (*begun, *renderer.reply_ids("and more"))
+    assert first.forced is None
+    assert second.forced is None
+    assert len(thinker.asked) == 3
+
+
+@pytest.mark.parametrize("limit", [None, 200])
+def test_a_thought_within_its_limit_or_without_one_is_one_request(limit: int | None, loop: Any) -> None:
+    thinker, renderer, play = thinking_game([LONG, "is it wet?"], limit=limit)
+    episode = loop.run(play())
+    assert episode.turns[0].token_ids == renderer.reply_ids(LONG)
+    assert len(thinker.asked) == 2
+
+
+def test_a_player_without_thoughts_has_no_limit_to_them(renderer: Any, loop: Any) -> None:
+    talker = Talker(renderer, ["water", "a river ?"])
+    player = Player(pool_of(talker), renderer, Sampling(1.0, 16, max_thought_tokens=1))
+    episode = loop.run(play_game(GameTask(0, "river", "test", seed=1), {"attacker": player, "defender": player}, RULES))
+    assert [turn.text for turn in episode.turns] == ["water", "a river ?"]
+    assert talker.batches == [1, 1]
