@@ -1,16 +1,20 @@
 """Whether games can be played with chat templates, and what becomes of thoughts.
 
     python -m benchmarks.chat_templates TEMPLATE [TEMPLATE ...]     Jinja files, or folders of models
+    python -m benchmarks.chat_templates TEMPLATE --turns            also the game, turn by turn
 
 For a Jinja file the tokenizer has a token for each byte, and the marks that its template names. A game of Adversarial
 Taboo is played in which both seats think, if the model may, and every prompt is compared, token by token, with what the
 template itself writes for that seat. A row says `exact` if all are the same, `space` if they are but for a space at the
-end, which belongs to the reply's first word; or why the template is refused. The last line is JSON.
+end, which belongs to the reply's first word; or why the template is refused. With --turns, a turn is printed as what
+its seat reads (without what the prompt has in common with the seat's turn before, which a token tree computes once),
+what it samples and is trained on, and what the other seat hears. The last line is JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 from pathlib import Path
@@ -59,14 +63,17 @@ def byte_tokenizer(template: str) -> Any:
     return tokenizer
 
 
-def tried(name: str, tokenizer: Any) -> Row:
-    """The row of a template. Raises AssertionError if a player could read another's thought."""
+def tried(name: str, tokenizer: Any, lines: list[str] | None = None) -> Row:
+    """The row of a template; its game is added to `lines`. Raises AssertionError if a player could read another's
+    thought."""
     game = TabooGame()
     try:
         renderer = game_renderer(game, tokenizer, "chat")
     except ModelError as error:
         return Row(name, f"refused: {error}", "", anew=False)
     results, turns = set(), list[Turn]()
+    if lines is not None:
+        lines.append(f"{name}:")
     for place, text in enumerate(SAID):
         role = next_role(place)
         prompt_ids = renderer.prompt(turns, role, WORD)
@@ -74,6 +81,8 @@ def tried(name: str, tokenizer: Any) -> Row:
         turns.append(_turn(renderer, role, prompt_ids, text))
         assert turns[-1].text == text, "the other seat gets what was said"
         assert SECRET not in tokenizer.decode(prompt_ids), "a thought is nobody else's"
+        if lines is not None:
+            lines += _told(tokenizer, turns)
     opens = "opened by the template" if renderer.opens_thoughts else "the model's"
     result = next(each for each in ("other tokens", "space", "exact") if each in results)
     return Row(name, result, opens if renderer.thinks else "none", bool(renderer.renders_anew))
@@ -97,13 +106,33 @@ def _turn(renderer: Renderer, role: Role, prompt_ids: tuple[int, ...], text: str
     return Turn(role, renderer.text_of(ids), prompt_ids, ids, (0.0,) * len(ids), "template")
 
 
+def _told(tokenizer: Any, turns: list[Turn]) -> list[str]:
+    """The last turn, in lines of text with escapes."""
+    turn, own = turns[-1], [each for each in turns[:-1] if each.role is turns[-1].role]
+    last = own[-1].prompt_ids + own[-1].token_ids if own else ()
+    pairs = zip(turn.prompt_ids, last, strict=False)
+    size = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    read = tokenizer.decode(turn.prompt_ids[size:])
+    before = f"({size} of the tokens that it read and sampled last) " if size else ""
+    return [
+        f"  {turn.role}",
+        f"    reads    {before}{read!r}",
+        f"    samples  {tokenizer.decode(turn.token_ids)!r}: {turn.num_tokens} tokens, all trained on",
+        f"    says     {turn.text!r}",
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("templates", nargs="+", type=Path)
-    rows = []
-    for path in parser.parse_args().templates:
+    parser.add_argument("--turns", action="store_true", help="print the game of each template, turn by turn")
+    options = parser.parse_args()
+    rows, lines = [], list[str]()
+    for path in options.templates:
         tokenizer = load_tokenizer(str(path)) if path.is_dir() else byte_tokenizer(path.read_text(encoding="utf-8"))
-        rows.append(tried(path.stem, tokenizer))
+        rows.append(tried(path.stem, tokenizer, lines if options.turns else None))
+        print(*lines, sep="\n", end="\n" * bool(lines))
+        lines.clear()
         print(f"| {rows[-1].name} | {rows[-1].result} | {rows[-1].thoughts} | {'anew' if rows[-1].anew else ''} |")
     plays = sum(not row.result.startswith("refused") for row in rows)
     print(json.dumps({"templates": len(rows), "play": plays, "exact": sum(row.result == "exact" for row in rows)}))

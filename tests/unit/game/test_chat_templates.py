@@ -70,3 +70,14 @@ def test_a_row_for_each_template_and_a_sum_at_the_end(
     *rows, last = capsys.readouterr().out.splitlines()
     assert [row.split("|")[1].strip() for row in rows] == ["plays", "channels", "inst"]
     assert json.loads(last) == {"templates": 3, "play": 2, "exact": 2}
+
+
+def test_a_game_can_be_printed_turn_by_turn() -> None:
+    lines: list[str] = []
+    tried("hybrid", tokenizer_of("hybrid"), lines)
+    assert lines[0] == "hybrid:"
+    assert [line.strip() for line in lines[1::4]] == ["attacker", "defender"] * 3
+    assert all(" of the tokens that it read and sampled last) " in line for line in lines[10::4])
+    assert all("I wonder" in line for line in lines[3::4]), "what is sampled has the thought"
+    assert not any("I wonder" in line for line in (*lines[2::4], *lines[4::4]))
+    assert lines[4].endswith("'Boats go on it.'")
