@@ -288,7 +288,7 @@ async def play_turn(
         return None
     return Turn(
         role=role,
-        text=player.renderer.text_of(completion.token_ids),
+        text=player.renderer.text_of(completion.token_ids, forced is not None),
         prompt_ids=prompt_ids,
         token_ids=completion.token_ids,
         logprobs=completion.logprobs,
@@ -317,7 +317,7 @@ async def _reply(player: Player, request: Request, seats: Seats) -> tuple[Comple
         prompt_ids=(*request.prompt_ids, *begun.token_ids, *ending),
         sampling=replace(
             sampling,
-            max_new_tokens=sampling.max_new_tokens - num_begun,
+            max_new_tokens=max(1, sampling.max_new_tokens - num_begun - len(ending)),
             seed=None if sampling.seed is None else sampling.seed ^ 1,  # other numbers than the thought was drawn with
         ),
     )
@@ -327,7 +327,9 @@ async def _reply(player: Player, request: Request, seats: Seats) -> tuple[Comple
         request_id=request.request_id,
         token_ids=(*begun.token_ids, *ending, *said.token_ids),
         logprobs=(*begun.logprobs, *(0.0 for _ in ending), *said.logprobs),
-        first_version=begun.first_version,
+        # The game may have moved to an engine with older weights in between.
+        first_version=min(begun.first_version, said.first_version),
+        last_version=max(begun.last_version, said.last_version),
     )
     return whole, (num_begun, num_begun + len(ending)) if ending else None
 

@@ -76,7 +76,7 @@ class TrainingEngine:
         except (ValueError, TypeError, AssertionError, DeepSpeedConfigError) as error:
             where = config.deepspeed or "the learner section"
             raise LearnerError(f"DeepSpeed refuses its configuration (from {where}): {error}") from error
-        if isinstance(self._optimizer, BF16_Optimizer):
+        if isinstance(self._optimizer, BF16_Optimizer) and not self._optimizer.immediate_grad_update:
             flatten_gradients(self._optimizer)
         # DeepSpeed checks for non-finite gradients only with bfloat16 and with ZeRO-3; float32 may have them too.
         if hasattr(self._optimizer, "check_grad_overflow"):

@@ -55,6 +55,8 @@ _NO_SCORES = np.zeros(0, np.float32)
 class Learner:
     """See the module's docstring."""
 
+    _is_asleep = False
+
     def __init__(self, model: str, config: LearnerConfig, objective: ObjectiveConfig, world: World) -> None:
         if config.num_threads is not None:
             torch.set_num_threads(config.num_threads)
@@ -95,7 +97,6 @@ class Learner:
         self._stage_start = StageStart(self._engine)
         self._spec = StageSpec("self_play", 1, 0.0, objective.kl_coeff)
         self._num_steps_done = 0
-        self._is_asleep = False
         self._sender: Sender | None = None
 
     @property
@@ -122,6 +123,7 @@ class Learner:
     def begin_stage(self, spec: StageSpec) -> None:
         """A stage is a training run of its own: fresh Adam moments, a fresh warm-up and cosine over its steps. With
         learner.keep_moments, it keeps the moments of the stage before."""
+        self._must_be_awake("to begin a stage")
         if not self._config.keep_moments:
             self._engine.forget_moments()
         self._spec, self._num_steps_done = spec, 0
@@ -164,6 +166,7 @@ class Learner:
 
         Raises LearnerError for tokens beyond the vocabulary and for a turn that no micro-batch can hold.
         """
+        self._must_be_awake("to score turns")
         self.check(turns)
         micro_batches, num_micro_steps = self._micro_batches(turns, stand_in)
         scores = [_NO_SCORES] * len(turns)
@@ -206,6 +209,7 @@ class Learner:
         """
         began = time.perf_counter()
         assert batch.whole is not None or self._world.size == 1, "a rank of several takes its share of a batch"
+        self._must_be_awake("to take a step")
         rows = Rows.of(batch, self._objective, self._spec)
         if not rows.samples and batch.stand_in is None:
             raise LearnerError("an optimiser step needs a batch with games or SFT rows")
@@ -245,6 +249,7 @@ class Learner:
     def save_model(self, folder: str, adapter_alone: bool = False) -> None:
         """The model and its tokenizer as transformers reads them, or the published adapter as peft reads it, whole or
         not at all; a collective call, rank 0 writes. Raises RunFolderError if the folder cannot be written."""
+        self._must_be_awake("to save a model")
         release_freed_memory()
         state: dict[str, Tensor] = {}
         saved = self._published if adapter_alone else self._whole
@@ -292,6 +297,7 @@ class Learner:
     def save_state(self, folder: str) -> None:
         """Write weights, optimiser, the stage's progress and the adapters of its start, to resume from. A collective
         call; every rank writes its part."""
+        self._must_be_awake("to save its state")
         stage = {**asdict(self._spec), "step": self._num_steps_done}
         self._engine.save(folder, {"stage": stage, "num_ranks": self._world.size})
         if self._config.lora is not None and self._stage_start.is_held:
@@ -323,6 +329,11 @@ class Learner:
         self._engine.offload(keep_weights)
         self._is_asleep = True
         release_freed_memory()
+
+    def _must_be_awake(self, to: str) -> None:
+        """Raises LearnerError in sleep, also on CPUs, where nothing is put away."""
+        if self._is_asleep:
+            raise LearnerError(f"the learner sleeps, and its memory may be elsewhere: wake it first, {to}")
 
     def wake(self) -> None:
         if self._is_asleep:

@@ -100,7 +100,8 @@ def pack(samples: Sequence[Sample], max_tokens: int, root_tokens: int | None = N
     """Trees of at most `max_tokens` distinct tokens that hold every sample once, cut where least is shared.
 
     Sorted by their ids, samples of one game and seat are neighbours; a prefix shared with any earlier sample is shared
-    with the neighbour. With `root_tokens`, what many games share is repeated after about as many tokens.
+    with the neighbour. With `root_tokens`, what many games share is repeated after about as many tokens, where a tree
+    may hold twice as many.
     Raises LearnerError for a sample longer than `max_tokens`, or without a prompt.
     """
     check_lengths(samples, max_tokens)
@@ -109,9 +110,15 @@ def pack(samples: Sequence[Sample], max_tokens: int, root_tokens: int | None = N
     as_bytes = [each.astype(">i4").tobytes() for each in ids]  # they sort as the ids do
     order = sorted(range(len(ids)), key=as_bytes.__getitem__)
     shared = [0, *(_shared_prefix(ids[left], ids[right]) for left, right in pairwise(order))]
-    if root_tokens is not None:
-        shared = _repeated_roots([len(ids[index]) for index in order], shared, root_tokens)
-    bins = _cheapest_bins([len(ids[index]) for index in order], shared, max_tokens)
+    lengths = [len(ids[index]) for index in order]
+    if root_tokens is None or max_tokens < 2 * root_tokens:
+        bins = _cheapest_bins(lengths, shared, max_tokens)
+    else:
+        room = max(*lengths, int(max_tokens * (1 - REPEATED_SHARE)), 1)
+        bins = _cheapest_bins(lengths, shared, room)
+        for start, end in bins:
+            of_tree = [0, *shared[start + 1 : end]]
+            shared[start:end] = _repeated_roots(lengths[start:end], of_tree, root_tokens, max_tokens)
     return [_build_tree(samples, ids, order[start:end], shared[start:end]) for start, end in bins]
 
 
@@ -158,12 +165,15 @@ def _shared_prefix(left: Array, right: Array) -> int:
     return int(differs.argmax()) if differs.any() else shorter
 
 
-def _repeated_roots(lengths: Sequence[int], shared: Sequence[int], root_tokens: int) -> list[int]:
-    """`shared`, with 0 for a sample that begins at a root of its own: after at least `root_tokens` tokens, and where
-    what it repeats is at most a REPEATED_SHARE of them."""
+def _repeated_roots(lengths: Sequence[int], shared: Sequence[int], root_tokens: int, max_tokens: int) -> list[int]:
+    """`shared` of one tree, with 0 for a sample that begins at a root of its own: after at least `root_tokens` tokens,
+    where what it repeats is at most a REPEATED_SHARE of them, and while the tree has at most `max_tokens`."""
     found, below = [], 0
+    left = max_tokens - sum(lengths) + sum(shared)
     for length, here in zip(lengths, shared, strict=True):
-        kept = 0 if below >= max(root_tokens, here / REPEATED_SHARE) else here
+        begins = below >= max(root_tokens, here / REPEATED_SHARE) and here <= left
+        kept = 0 if begins else here
+        left -= here - kept
         below = length if kept == 0 else below + length - kept
         found.append(kept)
     return found

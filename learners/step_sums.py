@@ -75,7 +75,7 @@ class StepSums:
         return found.total
 
     def _count(self, rows: Rows, indices: list[int], micro_batch: MicroBatch) -> None:
-        kinds, lengths = rows.kinds[indices], np.array(micro_batch.lengths)
+        kinds, lengths = rows.kinds[indices], np.array([rows.samples[index].num_trained for index in indices])
         is_turn = kinds == KINDS.index("turn")
         is_sampled = np.array([rows.samples[index].sampler_logprobs is not None for index in indices])
         counts = {

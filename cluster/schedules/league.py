@@ -129,8 +129,10 @@ class LeaguePlay:
         if is_new and may_keep and (is_first or self.league.wants(version)):
             shutil.rmtree(folder / f"v{version}", ignore_errors=True)  # of an attempt that ended meanwhile
             folders = self._folders(version, [policy.name for policy in self._policies])
+            self._publisher.wake_learners()  # they sleep since the version was published, if they share GPUs
             for policy in self._policies:
                 policy.save_to(Path(folders[policy.name]), self._has_adapters)
+            self._publisher.wake_engines()
             self.league.keep(PastVersion(version, folders))
         drawn: dict[str, dict[str | None, tuple[str, int]]] = {}
         for number, past in enumerate(self.league.draw(self._num_past, again=not is_new)):

@@ -156,7 +156,7 @@ class Opponents:
             return tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
         renderer = renderer_of(self._config, tokenizer)
-        return renderer, Aligner(decode, lambda reply: (renderer.public(reply),))
+        return renderer, Aligner(decode, lambda reply: (renderer.public(reply), renderer.public(reply, is_ended=True)))
 
     async def silent(self, name: str) -> Player:
         """The player without an engine: it can be told what was said, not asked."""

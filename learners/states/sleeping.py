@@ -11,14 +11,15 @@ know the optimiser of ZeRO-1 in bfloat16, nor ZeRO-3's with torch's Adam, nor we
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-# A page-locked block takes a power of two of bytes, so one of a whole model could take twice its size.
-CHUNK_BYTES = 2**30
+# A page-locked block takes a power of two of bytes. Storages share blocks of this size, so that only the last one, as
+# large as what is left, takes more than it holds.
+BLOCK_BYTES = 2**30
 # Objects of these packages are looked into, and those of no others: they hold an optimiser's tensors.
 HOLDERS = ("deepspeed.", "torch.optim.")
 
@@ -28,7 +29,7 @@ class DeviceMemory:
 
     def __init__(self, device_type: str) -> None:
         self._device_type = device_type
-        self._away: list[tuple[Tensor, list[Tensor]]] = []
+        self._away: list[tuple[Tensor, list[Tensor]]] = []  # the bytes of a storage, and its copy in parts
 
     @torch.no_grad()
     def put_away(self, tensors: Iterable[Tensor], kept: Iterable[Tensor] = ()) -> None:
@@ -39,20 +40,15 @@ class DeviceMemory:
         for tensor in tensors:
             storage = tensor.untyped_storage()
             address = storage.data_ptr()
-            if tensor.device.type != self._device_type or not storage.nbytes() or address in seen:
-                continue
-            seen.add(address)
-            whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
-            on_host = []
-            if bool(whole.any()):  # between steps, gradients are zero
-                for part in _parts(whole):
-                    on_host.append(torch.empty(len(part), dtype=torch.uint8, pin_memory=whole.is_cuda))
-                    on_host[-1].copy_(part, non_blocking=True)
-            emptied.append((whole, on_host))
+            if tensor.device.type == self._device_type and storage.nbytes() and address not in seen:
+                seen.add(address)
+                emptied.append(torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage))
+        full = [whole for whole in emptied if bool(whole.any())]  # between steps, gradients are zero
+        copies = _copied(full)
         self._synchronize()
-        for whole, _ in emptied:
+        for whole in emptied:
             whole.untyped_storage().resize_(0)
-        self._away += emptied
+        self._away += [(whole, copies.get(id(whole), [])) for whole in emptied]
 
     @torch.no_grad()
     def bring_back(self) -> None:
@@ -60,7 +56,8 @@ class DeviceMemory:
             whole.untyped_storage().resize_(len(whole))
             if not on_host:
                 whole.zero_()
-            for part, copy in zip(_parts(whole), on_host, strict=False):
+                continue
+            for part, copy in zip(whole.split([len(each) for each in on_host]), on_host, strict=True):
                 part.copy_(copy, non_blocking=True)
         self._synchronize()
         self._away = []
@@ -70,8 +67,21 @@ class DeviceMemory:
             torch.cuda.synchronize()
 
 
-def _parts(whole: Tensor) -> Iterable[Tensor]:
-    return whole.split(CHUNK_BYTES)
+def _copied(storages: Sequence[Tensor]) -> dict[int, list[Tensor]]:
+    """{id of a storage's bytes: parts of page-locked blocks with a copy of them}. The copies may still be under way."""
+    left, block, copies = sum(map(len, storages)), torch.empty(0, dtype=torch.uint8), dict[int, list[Tensor]]()
+    for whole in storages:
+        copies[id(whole)] = []
+        done = 0
+        while done < len(whole):
+            if not len(block):
+                block = torch.empty(min(left, BLOCK_BYTES), dtype=torch.uint8, pin_memory=whole.is_cuda)
+            size = min(len(block), len(whole) - done)
+            part, block = block[:size], block[size:]
+            part.copy_(whole[done : done + size], non_blocking=True)
+            copies[id(whole)].append(part)
+            done, left = done + size, left - size
+    return copies
 
 
 def tensors_of(*roots: Any) -> Iterator[Tensor]:

@@ -146,16 +146,17 @@ class Renderer(TokenFrame):
         start = dict.fromkeys((self._begun(self.lead + word), self._begun(self.lead + word.capitalize())))
         return Spoken(tuple(start), (self._plain(f" {word}", follows=True),))
 
-    def text_of(self, token_ids: Sequence[int]) -> str:
-        """The public text of a reply, without special tokens and outer white space."""
-        return self.public(super().text_of(token_ids))
+    def text_of(self, token_ids: Sequence[int], is_ended: bool = False) -> str:
+        """The public text of a reply, without special tokens and outer white space. `is_ended`: its thought was ended
+        for the player (`Turn.forced`)."""
+        return self.public(super().text_of(token_ids), is_ended)
 
-    def public(self, reply: str) -> str:
+    def public(self, reply: str, is_ended: bool = False) -> str:
         """What of the text of a reply the other player and the referee get: a model may think of its own accord, and
         then as the game wants it to."""
         if self.thinks and (self.opens_thoughts or reply.startswith(THOUGHT[0])):
             reply = after_thought(reply, self.opens_thoughts)
-        return without_thought(self._marks, reply)
+        return without_thought(self._marks, reply, is_ended)
 
     @property
     def has_thoughts(self) -> bool:
@@ -167,7 +168,7 @@ class Renderer(TokenFrame):
         reply = super().text_of(token_ids)
         if self.thinks and (self.opens_thoughts or reply.startswith(THOUGHT[0])):
             if THOUGHT[1] not in reply:
-                return self._with_marks(f"\n{self.thought_end}")
+                return self._with_marks(self.thought_end)
             reply = after_thought(reply)
         begin, end = self._marks or ("", "")
         is_open = bool(begin) and reply.startswith(begin) and end not in reply[len(begin) :]
@@ -192,7 +193,7 @@ class Renderer(TokenFrame):
         them if the thought does not end; 0 if the turn does not begin with one."""
         text_of, ids = super().text_of, turn.token_ids
         whole = text_of(ids)
-        if whole == turn.text or self.public(whole) != turn.text:
+        if whole == turn.text or self.public(whole, turn.forced is not None) != turn.text:
             return 0
         if not turn.text:
             return len(ids)

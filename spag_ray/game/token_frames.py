@@ -100,8 +100,8 @@ class TokenFrame:
 
     @property
     def thought_end(self) -> str:
-        """What ends a thought as the model writes it."""
-        return f"{THOUGHT[1]}\n\n"
+        """What ends a thought, as models write it."""
+        return f"\n{THOUGHT[1]}\n\n"
 
     def reply_ids(self, text: str) -> tuple[int, ...]:
         """A reply as the policy should sample it: the text and the token that ends it."""
@@ -159,8 +159,9 @@ class ChatFrame(TokenFrame):
         self._past = template_parts(tokenizer, past)
         self.opens_thoughts = bool(opened) and THOUGHT[1] not in opened
         _, mark, rest = past.partition(THOUGHT[1])
-        self._thought_end = mark + rest if mark else super().thought_end
-        self._closing = template_parts(tokenizer, self._thought_end) if self.opens_thoughts else []
+        closing = mark + rest if mark else f"{THOUGHT[1]}\n\n"
+        self._closing = template_parts(tokenizer, closing) if self.opens_thoughts else []
+        self._thought_end = f"\n{closing}"
         if template_parts(tokenizer, to_reply + self.lead) == self._to_reply:
             self.lead = ""  # the mark before it takes it
         close = template_parts(tokenizer, to_user)
@@ -278,6 +279,10 @@ class LinesFrame(TokenFrame):
         self._new_line = new_line if self.joins_texts else self._text_ends[:1]
         self.end_ids = self._new_line
         self._stop_ids = tuple(sorted({*self._framing_ids, *self._text_ends, *self._line_ends}))
+
+    @property
+    def thought_end(self) -> str:
+        return THOUGHT[1]  # the end of a line would end the reply
 
     @property
     def stop_ids(self) -> tuple[int, ...]:

@@ -51,6 +51,11 @@ class Turn:
         return len(self.token_ids)
 
     @property
+    def num_sampled(self) -> int:
+        """Tokens without the forced ones."""
+        return self.num_tokens - (0 if self.forced is None else self.forced[1] - self.forced[0])
+
+    @property
     def is_sampled(self) -> bool:
         """Whether the run sampled it from weights: log-probabilities of scripted and outside players are all 0."""
         return any(self.logprobs)
@@ -63,9 +68,10 @@ def check_forced(forced: tuple[int, int], num_tokens: int, what: str) -> None:
         raise InputError(f"{what} has {num_tokens} tokens, of which {start} to {end} cannot be the forced ones")
 
 
-def without_thought(marks: tuple[str, str] | None, reply: str) -> str:
+def without_thought(marks: tuple[str, str] | None, reply: str, is_ended: bool = False) -> str:
     """What of a reply the other player and the referee get: what follows the thought with which it begins. A thought
-    that does not end leaves nothing.
+    that does not end leaves nothing. `is_ended`: the thought was ended for the player, which may have gone on with it
+    and ended it itself: all up to the last mark is thought.
 
     >>> marks = "(", ")"
     >>> [without_thought(marks, reply) for reply in ("(river?) Is it wet?", "Is it wet (or dry)?", "(river")]
@@ -73,7 +79,8 @@ def without_thought(marks: tuple[str, str] | None, reply: str) -> str:
     """
     if marks is None or not reply.startswith(marks[0]):
         return reply
-    return reply[len(marks[0]) :].partition(marks[1])[2].strip()
+    rest = reply[len(marks[0]) :]
+    return (rest.rpartition(marks[1]) if is_ended and marks[1] in rest else rest.partition(marks[1]))[2].strip()
 
 
 def after_thought(reply: str, is_open: bool = False) -> str:

@@ -158,7 +158,7 @@ class Packer:
         if located is not None and located.thought:
             found["thought"] = located.thought
         if turn.is_sampled:
-            found["mean"] = round(sum(turn.logprobs) / turn.num_tokens, 3)
+            found["mean"] = round(sum(turn.logprobs) / turn.num_sampled, 3)
             if located is not None:
                 self.num_shaded += 1
                 steps = [round(min(max(-each * SURPRISE_STEPS_PER_NAT, 0), MOST_SURPRISE)) for each in turn.logprobs]

@@ -248,6 +248,16 @@ def test_an_opening_that_costs_more_than_a_sixteenth_is_repeated_later() -> None
     assert min(below[:-1]) >= 160
 
 
+@pytest.mark.parametrize(("max_tokens", "root_tokens"), [(800, 100), (400, 100), (150, 100)])
+def test_repeated_openings_take_no_more_trees_and_stay_within_the_budget(max_tokens: int, root_tokens: int) -> None:
+    samples = games_with_an_opening(60, opening=4, turns=4, turn=8)
+    once, several = pack(samples, max_tokens), pack(samples, max_tokens, root_tokens)
+    assert len(several) <= len(once) + 1
+    assert all(tree.num_tokens <= max_tokens for tree in several)
+    roots = [int((tree.parents == -1).sum()) for tree in several]
+    assert (max(roots) > 1) == (max_tokens >= 2 * root_tokens)
+
+
 def test_a_tree_may_fill_its_budget_to_the_last_token() -> None:
     samples = [Sample([1, 2], [3, 9]), Sample([1, 2], [4, 9]), Sample([1], [9])]
     assert [tree.num_tokens for tree in pack(samples, max_tokens=4)] == [4]

@@ -11,7 +11,7 @@ from learners.states.sleeping import DeviceMemory, tensors_of, weights_of
 
 
 def test_views_of_one_storage_are_the_same_views_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sleeping, "CHUNK_BYTES", 48)  # several chunks, and a last one that is smaller
+    monkeypatch.setattr(sleeping, "BLOCK_BYTES", 48)  # several blocks, and a last one that is smaller
     flat = torch.arange(40, dtype=torch.float32)
     parameter = nn.Parameter(torch.empty(0))
     parameter.data = flat[4:20].view(4, 4)
@@ -32,6 +32,18 @@ def test_what_is_zero_takes_no_memory_of_the_host_and_comes_back_as_zero() -> No
     memory.bring_back()
     assert gradients.tolist() == [0.0] * 1000
     assert weights.tolist() == [1.0] * 10
+
+
+def test_storages_share_blocks_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sleeping, "BLOCK_BYTES", 100)
+    tensors = [torch.arange(1, 1 + size, dtype=torch.float32) for size in (10, 3, 40, 1)]
+    before = [each.tolist() for each in tensors]
+    memory = DeviceMemory("cpu")
+    memory.put_away(tensors)
+    blocks = [part.untyped_storage() for _, copy in memory._away for part in copy]
+    assert sorted({each.data_ptr(): each.nbytes() for each in blocks}.values()) == [16, 100, 100], "216 bytes"
+    memory.bring_back()
+    assert [each.tolist() for each in tensors] == before
 
 
 def test_kept_storages_stay_and_a_second_sleep_takes_the_rest() -> None:

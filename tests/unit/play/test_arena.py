@@ -635,6 +635,7 @@ class Thinker:
     def __init__(self, renderer: Any, replies: Sequence[str]) -> None:
         self._renderer, self._replies = renderer, list(replies)
         self.asked: list[Request] = []
+        self.versions: Sequence[int] = (1, 2, 3)
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         answers = []
@@ -642,7 +643,7 @@ class Thinker:
             self.asked.append(request)
             ids = self._renderer.reply_ids(self._replies[len(self.asked) - 1])[: request.sampling.max_new_tokens]
             reason = "stop" if ids[-1] in self._renderer.stop_ids else "length"
-            version = len(self.asked)
+            version = self.versions[len(self.asked) - 1]
             answers.append(Completion(request.request_id, ids, (-0.5,) * len(ids), version, version, reason))
         return answers
 
@@ -686,9 +687,28 @@ def test_a_thought_over_its_limit_is_ended_and_the_player_goes_on_to_speak(loop:
     assert (second.text, second.forced) == ("is it wet?", None), "a short thought is asked for once"
     thought, said, _ = thinker.asked
     assert said.prompt_ids == (*thought.prompt_ids, *begun, *ending)
-    assert (thought.sampling.max_new_tokens, said.sampling.max_new_tokens) == (40, 300 - 40)
+    assert (thought.sampling.max_new_tokens, said.sampling.max_new_tokens) == (40, 300 - 40 - len(ending))
     assert thought.sampling.seed != said.sampling.seed
     assert "river" not in renderer.tokenizer.decode(second.prompt_ids)
+
+
+def test_a_player_that_goes_on_with_its_thought_is_not_overheard(loop: Any) -> None:
+    """The mark that was forced stands in the middle of a sentence, which the player ends, with a mark of its own."""
+    going_on = "so it is a river</think> boats go there"
+    _, renderer, play = thinking_game([LONG, going_on, "is it wet?"], limit=40)
+    first, _ = loop.run(play()).turns
+    assert first.forced is not None
+    assert first.text == "boats go there"
+    said = renderer.tokenizer.decode(first.token_ids[renderer.num_private(first) :], skip_special_tokens=True)
+    assert said.strip() == "boats go there"
+
+
+def test_both_halves_of_a_reply_count_for_its_versions(loop: Any) -> None:
+    """A game may have moved in between to an engine with older weights."""
+    thinker, _, play = thinking_game([LONG, "boats go there", "is it wet?"], limit=40)
+    thinker.versions = (5, 4, 4)
+    first, _ = loop.run(play()).turns
+    assert (first.first_version, first.last_version) == (4, 5)
 
 
 def test_a_reply_whose_thought_ended_in_time_goes_on_where_it_was_cut(loop: Any) -> None:

@@ -206,8 +206,10 @@ class Policies:
     """A learning policy of a league: what is saved of it, in which folder."""
 
     name, model, version, roles = "policy", "/models/base", 0, frozenset(Role)
+    learners_are_awake = False
 
     def save_to(self, folder: Path, adapter_alone: bool) -> str:
+        assert self.learners_are_awake, "asleep, their weights are elsewhere"
         folder.mkdir(parents=True)
         self.saved_alone = adapter_alone
         return str(folder)
@@ -220,6 +222,15 @@ class Given:
         self.started: list[tuple[str, int, int]] = []
         self.given: list[tuple[str, dict[str | None, int]]] = []
         self.fleet = self
+        self.policies: list[Policies] = []
+
+    def wake_learners(self) -> None:
+        for policy in self.policies:
+            policy.learners_are_awake = True
+
+    def wake_engines(self) -> None:
+        for policy in self.policies:
+            policy.learners_are_awake = False
 
     def start(self, model: str, pool: str, policy: str, count: int, num_adapters: int = 0) -> None:
         assert (model, policy) == ("/models/base", "past policy")
@@ -237,6 +248,7 @@ def league_play(tmp_path: Path, learner: dict[str, Any], **league: Any) -> tuple
     config = parse_config({"learner": learner, "league": {"past_share": 0.5} | league})
     policy: Any = Policies()
     engines: Any = Given()
+    engines.policies = [policy]
     lease: Any = SimpleNamespace(folder=tmp_path, check=lambda now: None)
     seating = Seating(config, [policy], "/models/base", {})
     recorder: Any = SimpleNamespace(record=lambda line: None)
