@@ -17,7 +17,6 @@ from typing import Any
 
 from rich.console import Console
 
-from cluster.launch.parcel import parcel_of
 from cluster.runtime.ray_token import ClusterError, no_token, use_token
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
@@ -44,6 +43,8 @@ def submit_job(
 
     Raises ConfigError for a configuration that cannot work in a job, ClusterError if the cluster refuses the job.
     """
+    from cluster.launch.parcel import parcel_of  # which no job has
+
     check_run_dir(run_dir)
     client = job_client(address)
     stamp = f"{datetime.datetime.now():%Y%m%d-%H%M%S}"
@@ -85,6 +86,8 @@ def submitted(client: Any, **job: Any) -> str:
 
 def list_parcel(config: RunConfig, run_dir: Path, console: Console) -> None:
     """Print every file that would be sent to the job. Nothing is sent, and the cluster is not contacted."""
+    from cluster.launch.parcel import parcel_of  # which no job has
+
     check_run_dir(run_dir)
     with parcel_of(config, console, is_listed=True):
         pass

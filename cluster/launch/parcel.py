@@ -35,6 +35,7 @@ _UNUSED = (
     "cluster/checks/new_game.txt",
     "cluster/checks/new_game_test.txt",
     "cluster/console.py",
+    "cluster/launch/parcel.py",
     "cluster/monitor/frame.py",
     "cluster/monitor/watch.py",
     "cluster/planning/plan_text.py",

@@ -72,6 +72,7 @@ class TokenFrame:
     opens_thoughts = False  # whether a reply begins within a thought
     renders_anew = False  # whether no prompt continues the one before
     lead = ""  # text between the end of a prompt and the first word of a reply; part of the reply
+    thought_end = f"\n{THOUGHT[1]}\n\n"  # what ends a thought, as models write it
     joins_texts = True  # a prompt has the ids of its text as a whole
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -97,11 +98,6 @@ class TokenFrame:
     def closing_ids(self) -> tuple[int, ...]:
         """What ends a thought that the prompt opens; with it a reply begins that has none."""
         return ()
-
-    @property
-    def thought_end(self) -> str:
-        """What ends a thought, as models write it."""
-        return f"\n{THOUGHT[1]}\n\n"
 
     def reply_ids(self, text: str) -> tuple[int, ...]:
         """A reply as the policy should sample it: the text and the token that ends it."""
@@ -161,7 +157,7 @@ class ChatFrame(TokenFrame):
         _, mark, rest = past.partition(THOUGHT[1])
         closing = mark + rest if mark else f"{THOUGHT[1]}\n\n"
         self._closing = template_parts(tokenizer, closing) if self.opens_thoughts else []
-        self._thought_end = f"\n{closing}"
+        self.thought_end = f"\n{closing}"
         if template_parts(tokenizer, to_reply + self.lead) == self._to_reply:
             self.lead = ""  # the mark before it takes it
         close = template_parts(tokenizer, to_user)
@@ -188,10 +184,6 @@ class ChatFrame(TokenFrame):
     @property
     def closing_ids(self) -> tuple[int, ...]:
         return self._joined(*self._closing, begins=False)
-
-    @property
-    def thought_end(self) -> str:
-        return self._thought_end
 
     def reply_ids(self, text: str) -> tuple[int, ...]:
         return super().reply_ids(text + self._tail)
@@ -270,6 +262,8 @@ class LinesFrame(TokenFrame):
     """Lines of text. A reply is the rest of a line. A tokenizer without a token for the end of a line ends lines with
     its end-of-text token."""
 
+    thought_end = THOUGHT[1]  # the end of a line would end the reply
+
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__(tokenizer)
         self._line_ends = line_ends(tokenizer)
@@ -279,10 +273,6 @@ class LinesFrame(TokenFrame):
         self._new_line = new_line if self.joins_texts else self._text_ends[:1]
         self.end_ids = self._new_line
         self._stop_ids = tuple(sorted({*self._framing_ids, *self._text_ends, *self._line_ends}))
-
-    @property
-    def thought_end(self) -> str:
-        return THOUGHT[1]  # the end of a line would end the reply
 
     @property
     def stop_ids(self) -> tuple[int, ...]:

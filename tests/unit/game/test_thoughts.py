@@ -302,3 +302,10 @@ def test_a_reply_without_a_thought_has_none_to_be_ended(tokenizer: Any) -> None:
     assert own.end_of_thought(own.reply_ids("Is it [ wet")) == ()
     assert own.end_of_thought(own.reply_ids("[ river ] Is it")) == ()
     assert own.text_of([*own.reply_ids("[ river")[:-1], *own.end_of_thought(own.reply_ids("[ river"))]) == ""
+
+
+def test_in_lines_nothing_that_ends_a_reply_ends_a_thought() -> None:
+    renderer = game_renderer(KuhnPoker(), tokenizer_of("hybrid"), "lines")
+    ending = renderer.end_of_thought(tokenizer_of("hybrid").encode("<think>I have the King, so"))
+    assert len(ending) == 1
+    assert set(ending).isdisjoint(renderer.stop_ids)
