@@ -54,7 +54,7 @@ def test_other_tokens_and_an_overheard_thought_are_seen(monkeypatch: pytest.Monk
     monkeypatch.setattr(Renderer, "prompt", lambda *args: (*prompt(*args), 5))
     assert tried("chatml", tokenizer_of("chatml")).result == "other tokens"
     monkeypatch.setattr(Renderer, "prompt", prompt)
-    monkeypatch.setattr(Renderer, "public", lambda _, reply: reply)
+    monkeypatch.setattr(Renderer, "public", lambda _, reply, is_ended=False: reply)
     with pytest.raises(AssertionError, match="the other seat gets what was said"):
         tried("hybrid", tokenizer_of("hybrid"))
 
