@@ -70,7 +70,7 @@ import learners.engine
 from learners.engine import TrainingEngine, World
 from spag_ray.config.parts import LearnerConfig
 
-port, unfused = sys.argv[1], learners.engine.flatten_gradients
+port, flatten, settings = sys.argv[1], learners.engine.flatten_gradients, learners.engine.deepspeed_config
 
 class Some(torch.nn.Module):
     def __init__(self):
@@ -89,8 +89,13 @@ class Calls(TorchDispatchMode):
         self.count += 1
         return operation(*arguments, **(options or {}))
 
-def trained(flattens):
-    learners.engine.flatten_gradients = unfused if flattens else lambda optimizer: None
+def trained(flattens, at_once=False):
+    def with_bf16(config, on_gpu):
+        found = settings(config, on_gpu)
+        return {**found, "bf16": {"enabled": True, "immediate_grad_update": at_once}}
+
+    learners.engine.flatten_gradients = flatten if flattens else lambda optimizer: None
+    learners.engine.deepspeed_config = with_bf16
     torch.manual_seed(0)
     config = LearnerConfig(dtype="bfloat16", max_grad_norm=0.5)
     engine = TrainingEngine(Some().bfloat16(), config, World(master=f"127.0.0.1:{port}"))
@@ -106,11 +111,12 @@ def trained(flattens):
     return found
 
 same, norms, calls = [], [], []
+at_once = [norm for norm, _, _ in trained(True, at_once=True)]  # hooks add gradients then, not the optimiser
 for one, other in zip(trained(True), trained(False)):
     same.append(torch.allclose(one[1], other[1], rtol=1e-5, atol=1e-8))
     norms.append((one[0], other[0]))
     calls.append((one[2], other[2]))
-print("RESULT " + json.dumps([same, norms, calls]))
+print("RESULT " + json.dumps([same, norms, calls, at_once]))
 sys.stdout.flush()
 os._exit(0)
 """
@@ -123,8 +129,9 @@ def test_flat_gradients_give_deepspeeds_weights_with_one_operation_for_all_param
     done = subprocess.run([sys.executable, "-c", FLAT, str(port)], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
     line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
-    same, norms, calls = json.loads(line.removeprefix("RESULT "))
+    same, norms, calls, at_once = json.loads(line.removeprefix("RESULT "))
     assert same == [True] * 5
     assert norms[3] == [None, None]
     assert all(flat == pytest.approx(of_each, rel=1e-5) for flat, of_each in [*norms[:3], norms[4]])
+    assert [each for each in at_once if each] == pytest.approx([each for _, each in norms if each], rel=1e-2)
     assert all(flat < 40 < 100 < of_each for flat, of_each in [*calls[1:3], calls[4]]), calls

@@ -6,6 +6,7 @@ import contextlib
 import glob
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,12 +16,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from learners.engine import _TAG, TrainingEngine
+from learners.engine import _TAG, TrainingEngine, World
 from learners.learner import Learner
 from learners.model_folder import check_saveable, load_model, load_model_in_parts, write_model
 from spag_ray.config.parts import LearnerConfig
 from spag_ray.errors import LearnerError, ModelError
 from spag_ray.results.saved_models import is_complete
+from spag_ray.training_data.shares import Batch
 from spag_ray.training_data.stage_spec import StageSpec
 
 
@@ -226,3 +228,22 @@ def test_a_checkpoint_is_found_in_a_folder_whose_name_is_a_pattern(tmp_path: Pat
             engine.load(str(tmp_path / name))
         (tmp_path / name / _TAG / "mp_rank_00_model_states.pt").write_bytes(b"")
         assert engine.load(str(tmp_path / name)) == {"step": 7}
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda learner: learner.score([]),
+        lambda learner: learner.step(Batch(())),
+        lambda learner: learner.save_model("model"),
+        lambda learner: learner.save_state("state"),
+        lambda learner: learner.begin_stage(None),
+    ],
+    ids=["score", "step", "save_model", "save_state", "begin_stage"],
+)
+def test_a_learner_that_sleeps_has_no_memory_to_work_with(work: Callable[[Any], object]) -> None:
+    learner: Any = Learner.__new__(Learner)
+    learner._world = World()
+    learner._is_asleep = True
+    with pytest.raises(LearnerError, match="the learner sleeps"):
+        work(learner)
