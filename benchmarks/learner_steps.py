@@ -1,7 +1,7 @@
 """Steps of the learner in several settings: seconds, tokens per second, MFU, memory beside its plan, idle times.
 
     python -m benchmarks.learner_steps [--only 1.5b] [--profile] [--traces FOLDER]      about 7 minutes on one H200
-    python -m benchmarks.learner_steps --device cpu                  tries its code, in under a minute
+    python -m benchmarks.learner_steps --device cpu                  tries its code, in about two minutes
 
 Each setting has a process of its own, a model of random weights in a real shape, and games of random tokens, of which
 each turn reads what was said before. Their old log-probabilities are scored first, then one batch is trained on again

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.learner --quick`: the published way, ours and TRL on the same rows of a tiny model."""
+"""The learner's benchmarks on a tiny model: beside the published way and TRL on the same rows, and its steps alone."""
 
 from __future__ import annotations
 
@@ -33,3 +33,18 @@ def test_three_ways_are_measured_on_the_same_rows() -> None:
     assert ways["trl"]["computed_tokens_per_s"] > ways["trl"]["tokens_per_s"], "rows are padded"
     assert (result["device"], result["card"], result["model"]) == ("cpu", None, "tiny")
     assert result["versions"]["trl"]
+
+
+def test_steps_in_a_setting_are_measured_and_recorded(tmp_path: Path) -> None:
+    options = ("--device", "cpu", "--only", "8 games, ZeRO-1;no such", "--profile", "--traces", str(tmp_path))
+    command = [sys.executable, "-m", "benchmarks.learner_steps", *options]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads(ended.stdout.splitlines()[-1])
+    (row,) = result["rows"]  # layers are compiled on GPUs alone
+    assert row["setting"] == "135m, 8 games, ZeRO-1"
+    assert row["tokens_per_s"] > 0
+    assert row["skipped"] == 0
+    assert row["profile"] == {}, "there is no GPU to wait"
+    (trace,) = tmp_path.iterdir()
+    assert json.loads(trace.read_text())["traceEvents"]
