@@ -79,7 +79,7 @@ class Episode:
     @property
     def num_tokens(self) -> int:
         """Sampled tokens of both seats."""
-        return sum(turn.num_tokens for turn in self.turns)
+        return sum(turn.num_sampled for turn in self.turns)
 
     def as_published(self) -> dict[str, Any]:
         """The game in the published format, with the verdict added."""

@@ -89,9 +89,11 @@ def read_head(data: bytes) -> EpisodeHead:
     with _faults_named():
         record = _record(data)
         versions: dict[str, int] = {}
-        num_token_bytes = 0
-        for _, _, _, _, tokens, _, policy, first, *_ in record["turns"]:
+        num_token_bytes, num_forced = 0, 0
+        for _, _, _, _, tokens, _, policy, first, _, _, _, *more in record["turns"]:
             num_token_bytes += len(_bytes(tokens))
+            start, end = _forced(*more) or (0, 0)
+            num_forced += end - start
             versions[_text(policy)] = min(versions.get(policy, _whole(first)), first)
         return EpisodeHead(
             number=_whole(record["number"]),
@@ -99,7 +101,7 @@ def read_head(data: bytes) -> EpisodeHead:
             scenario=_text(record["target_word"]),
             verdict=_verdict(record),
             num_turns=len(record["turns"]),
-            num_tokens=num_token_bytes // array(_IDS).itemsize,
+            num_tokens=num_token_bytes // array(_IDS).itemsize - num_forced,
             oldest_versions=versions,
             game=_text(record["game"]),
         )

@@ -128,7 +128,8 @@ def test_forced_tokens_are_kept_and_only_turns_that_have_some_hold_a_value_more(
     attack, defence = EPISODE.turns
     forced = replace(EPISODE, turns=(attack, replace(defence, forced=(1, 2))))
     assert decode(encode(forced)) == forced
-    assert read_head(encode(forced)).num_turns == 2
+    head = read_head(encode(forced))
+    assert (head.num_turns, head.num_tokens) == (2, forced.num_tokens) == (2, EPISODE.num_tokens - 1)
     assert [len(turn) for turn in unpacked(forced)["turns"]] == [11, 12]
 
 
