@@ -56,6 +56,7 @@ class Learner:
     """See the module's docstring."""
 
     _is_asleep = False
+    _holds_weights = True  # asleep or not, to be sent
 
     def __init__(self, model: str, config: LearnerConfig, objective: ObjectiveConfig, world: World) -> None:
         if config.num_threads is not None:
@@ -109,6 +110,7 @@ class Learner:
 
     def bucket(self, index: int) -> Bucket | None:
         """Bucket `index` of the published current weights, on rank 0; a collective call. Valid until the next call."""
+        self._must_be_awake("to export its weights", or_hold_weights=True)
         return self._published.bucket(index)
 
     @property
@@ -282,6 +284,7 @@ class Learner:
         """Send the current weights to the engines of the open channel; a collective call. False if the channel
         broke."""
         assert self._sender is not None
+        self._must_be_awake("to send its weights", or_hold_weights=True)
         return self._sender.send()
 
     def abort_sending(self) -> bool:
@@ -327,18 +330,18 @@ class Learner:
         """Free the GPU's memory, and unused host memory, for other processes. Call `wake` before any other work. With
         `keep_weights` the weights can still be sent."""
         self._engine.offload(keep_weights)
-        self._is_asleep = True
+        self._is_asleep, self._holds_weights = True, keep_weights
         release_freed_memory()
 
-    def _must_be_awake(self, to: str) -> None:
+    def _must_be_awake(self, to: str, or_hold_weights: bool = False) -> None:
         """Raises LearnerError in sleep, also on CPUs, where nothing is put away."""
-        if self._is_asleep:
+        if self._is_asleep and not (or_hold_weights and self._holds_weights):
             raise LearnerError(f"the learner sleeps, and its memory may be elsewhere: wake it first, {to}")
 
     def wake(self) -> None:
         if self._is_asleep:
             self._engine.reload()
-        self._is_asleep = False
+        self._is_asleep, self._holds_weights = False, True
 
     def _micro_batches(self, turns: Sequence[Sample], stand_in: Sample | None) -> tuple[list[MicroBatch], int]:
         """This rank's micro-batches, and the number of forward passes of every rank. A rank without turns gets one

@@ -238,12 +238,17 @@ def test_a_checkpoint_is_found_in_a_folder_whose_name_is_a_pattern(tmp_path: Pat
         lambda learner: learner.save_model("model"),
         lambda learner: learner.save_state("state"),
         lambda learner: learner.begin_stage(None),
+        lambda learner: learner.bucket(0),
+        lambda learner: learner.send(),
     ],
-    ids=["score", "step", "save_model", "save_state", "begin_stage"],
+    ids=["score", "step", "save_model", "save_state", "begin_stage", "bucket", "send"],
 )
 def test_a_learner_that_sleeps_has_no_memory_to_work_with(work: Callable[[Any], object]) -> None:
     learner: Any = Learner.__new__(Learner)
-    learner._world = World()
-    learner._is_asleep = True
+    learner._world, learner._sender = World(), SimpleNamespace(send=lambda: True)
+    learner._engine = SimpleNamespace(offload=lambda keep_weights: None)
+    learner.sleep()
     with pytest.raises(LearnerError, match="the learner sleeps"):
         work(learner)
+    learner.sleep(keep_weights=True)
+    assert learner.send()
