@@ -302,7 +302,7 @@ async def play_turn(
 
 async def _reply(player: Player, request: Request, seats: Seats) -> tuple[Completion, tuple[int, int] | None]:
     """The reply, and which of its tokens were forced. With a limit to thoughts, a player is asked for as many tokens
-    first. A thought that has not ended then is ended for it; it goes on with what is left of its turn."""
+    first. A thought that has not ended then is ended for it, and it speaks with the tokens that are left."""
     sampling = request.sampling
     most = sampling.max_thought_tokens
     if most is None or not player.renderer.has_thoughts:

@@ -6,7 +6,7 @@
 Each setting has a process of its own, a model of random weights in a real shape, and games of random tokens, of which
 each turn reads what was said before. Their old log-probabilities are scored first, then one batch is trained on again
 and again. With --profile, one more step is recorded, and its longest times without work on the GPU are listed, with the
-kernel that came after each and what the host did meanwhile.
+kernel that came after each and what the host did in that time.
 
 The last line is JSON: a row for each setting, card and versions.
 """
@@ -210,6 +210,8 @@ def main() -> None:
     options.shape = None
     place = place_of(options)
     names = [part.strip() for part in options.only.split(";") if part.strip()]
+    if unknown := [name for name in names if not any(name in each.name for each in _settings())]:
+        parser.error(f"--only: no setting has {unknown[0]!r} in its name: {', '.join(s.name for s in _settings())}")
     chosen = [each for each in _settings() if not names or any(name in each.name for name in names)]
     if not place.on_gpu:
         chosen = [replace(each, shape="tiny", num_games=2) for each in chosen if "compiled" not in each.name]
@@ -224,6 +226,8 @@ def main() -> None:
             rows.append(row)
     about = place.about()
     print(json.dumps({"rows": rows, **{key: about[key] for key in ("device", "card", "versions", "machine")}}))
+    if any("error" in row for row in rows):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

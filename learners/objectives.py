@@ -269,9 +269,17 @@ def _published(
     m, m0 = tokens.means(turns.theta, turns.old)
     if spec.method == "imitation":
         return published_imitation_terms(m, m0, weights, spec.kl_coeff, num_samples=1).sum()
-    is_sft, clip_range = torch.zeros_like(weights), objective.clip_range
     return published_offline_po_terms(
-        m, m0, tokens.advantages, weights, is_sft, spec.kl_coeff, 0.0, clip_range, num_game_samples=1, num_sft_samples=1
+        mean_logprobs=m,
+        reference_mean_logprobs=m0,
+        rewards=tokens.advantages,
+        weights=weights,
+        sft_mask=torch.zeros_like(weights),
+        kl_coeff=spec.kl_coeff,
+        sft_coeff=0.0,
+        clip_range=objective.clip_range,
+        num_game_samples=1,
+        num_sft_samples=1,
     ).sum()
 
 

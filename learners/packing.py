@@ -40,7 +40,7 @@ RESCALED_LOGITS = ("logit_scale", "logits_scaling", "final_logit_softcapping", "
 # FlexAttention's backward pass walks through all tokens that attend to a block of keys one after the other. Where every
 # game of a micro-batch begins with the same words, the first block's walk alone takes a quarter of a step on an H200.
 ROOT_TOKENS = 2048
-REPEATED_SHARE = 1 / 16
+REPEATED_SHARE = 1 / 16  # of a tree's tokens, at most, that repeat an opening
 MASKED_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 
 

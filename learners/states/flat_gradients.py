@@ -1,8 +1,8 @@
 """Gradients of DeepSpeed's optimiser for ZeRO-1 in bfloat16, kept in one flat tensor beside its flat weights.
 
-DeepSpeed adds each parameter's gradient to the float32 ones, takes its norm and scales it by itself: some seven kernels
-a parameter and step, of which a host starts 100,000 a second. Over flat tensors it is one of each, and the sums are the
-same; only the gradient's norm is added up in another order.
+DeepSpeed adds each parameter's gradient to the float32 ones, takes its norm and scales it by itself: several kernels a
+parameter and step, each of which costs the host more time than the GPU where a model is small. Over flat tensors it is
+one of each, and the sums are the same; only the gradient's norm is added up in another order.
 """
 
 from __future__ import annotations

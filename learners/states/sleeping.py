@@ -25,7 +25,7 @@ HOLDERS = ("deepspeed.", "torch.optim.")
 
 
 class DeviceMemory:
-    """What has been put away from one kind of device. It is no holder itself: a second call adds to the first."""
+    """What has been put away from one kind of device, in one call or several."""
 
     def __init__(self, device_type: str) -> None:
         self._device_type = device_type
@@ -43,12 +43,11 @@ class DeviceMemory:
             if tensor.device.type == self._device_type and storage.nbytes() and address not in seen:
                 seen.add(address)
                 emptied.append(torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage))
-        full = [whole for whole in emptied if bool(whole.any())]  # between steps, gradients are zero
-        copies = _copied(full)
+        copies = _copied(emptied)
         self._synchronize()
         for whole in emptied:
             whole.untyped_storage().resize_(0)
-        self._away += [(whole, copies.get(id(whole), [])) for whole in emptied]
+        self._away += zip(emptied, copies, strict=True)
 
     @torch.no_grad()
     def bring_back(self) -> None:
@@ -67,32 +66,36 @@ class DeviceMemory:
             torch.cuda.synchronize()
 
 
-def _copied(storages: Sequence[Tensor]) -> dict[int, list[Tensor]]:
-    """{id of a storage's bytes: parts of page-locked blocks with a copy of them}. The copies may still be under way."""
-    left, block, copies = sum(map(len, storages)), torch.empty(0, dtype=torch.uint8), dict[int, list[Tensor]]()
-    for whole in storages:
-        copies[id(whole)] = []
-        done = 0
+def _copied(storages: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Of each storage's bytes a copy, in parts of page-locked blocks, which may still be under way; nothing of one that
+    is all zero, as gradients are between steps."""
+    is_zero = [not bool(whole.any()) for whole in storages]
+    left = sum(len(whole) for whole, zero in zip(storages, is_zero, strict=True) if not zero)
+    block, copies = torch.empty(0, dtype=torch.uint8), []
+    for whole, zero in zip(storages, is_zero, strict=True):
+        parts: list[Tensor] = []
+        done = len(whole) if zero else 0
         while done < len(whole):
             if not len(block):
                 block = torch.empty(min(left, BLOCK_BYTES), dtype=torch.uint8, pin_memory=whole.is_cuda)
             size = min(len(block), len(whole) - done)
             part, block = block[:size], block[size:]
             part.copy_(whole[done : done + size], non_blocking=True)
-            copies[id(whole)].append(part)
+            parts.append(part)
             done, left = done + size, left - size
+        copies.append(parts)
     return copies
 
 
 def tensors_of(*roots: Any) -> Iterator[Tensor]:
     """Every tensor that is reached from `roots` through containers, modules, tensors' own attributes (gradients,
     ZeRO-3's parts) and the objects of HOLDERS."""
-    left, seen = list(roots), set[int]()
+    left, seen = list(roots), dict[int, Any]()  # held, so that no other object gets the id of one that was seen
     while left:
         each = left.pop()
         if id(each) in seen:
             continue
-        seen.add(id(each))
+        seen[id(each)] = each
         if isinstance(each, Tensor):
             yield each
             left.append(each.grad if each.is_leaf else None)

@@ -100,8 +100,8 @@ class SamplingConfig(Part):
     max_thought_tokens: int | None = Field(
         None,
         ge=1,
-        description="tokens of a turn's thought: a longer one is ended for the player, which then speaks with what is "
-        "left of max_new_tokens; only that is forced, and not trained (as long as the turn if empty)",
+        description="a thought that has not ended after so many tokens of a turn is ended for the player, which speaks "
+        "with what is left of max_new_tokens; what ends it is not trained on (no limit if empty)",
     )
 
     @model_validator(mode="after")

@@ -20,7 +20,7 @@ from spag_ray.errors import InputError
 from spag_ray.game.end_reason import MAX_LENGTH, EndReason, end_reason
 from spag_ray.game.protocol import MAX_PAYOFF
 from spag_ray.game.rules import Outcome, Role, Verdict
-from spag_ray.game.turn import Turn
+from spag_ray.game.turn import Turn, num_forced
 
 WIRE_VERSION = 5
 MAX_RECORD_BYTES = 16 * 2**20
@@ -89,11 +89,10 @@ def read_head(data: bytes) -> EpisodeHead:
     with _faults_named():
         record = _record(data)
         versions: dict[str, int] = {}
-        num_token_bytes, num_forced = 0, 0
+        num_token_bytes, num_not_sampled = 0, 0
         for _, _, _, _, tokens, _, policy, first, _, _, _, *more in record["turns"]:
             num_token_bytes += len(_bytes(tokens))
-            start, end = _forced(*more) or (0, 0)
-            num_forced += end - start
+            num_not_sampled += num_forced(_forced(*more))
             versions[_text(policy)] = min(versions.get(policy, _whole(first)), first)
         return EpisodeHead(
             number=_whole(record["number"]),
@@ -101,7 +100,7 @@ def read_head(data: bytes) -> EpisodeHead:
             scenario=_text(record["target_word"]),
             verdict=_verdict(record),
             num_turns=len(record["turns"]),
-            num_tokens=num_token_bytes // array(_IDS).itemsize - num_forced,
+            num_tokens=num_token_bytes // array(_IDS).itemsize - num_not_sampled,
             oldest_versions=versions,
             game=_text(record["game"]),
         )

@@ -53,12 +53,16 @@ class Turn:
     @property
     def num_sampled(self) -> int:
         """Tokens without the forced ones."""
-        return self.num_tokens - (0 if self.forced is None else self.forced[1] - self.forced[0])
+        return self.num_tokens - num_forced(self.forced)
 
     @property
     def is_sampled(self) -> bool:
         """Whether the run sampled it from weights: log-probabilities of scripted and outside players are all 0."""
         return any(self.logprobs)
+
+
+def num_forced(forced: tuple[int, int] | None) -> int:
+    return 0 if forced is None else forced[1] - forced[0]
 
 
 def check_forced(forced: tuple[int, int], num_tokens: int, what: str) -> None:
@@ -70,8 +74,8 @@ def check_forced(forced: tuple[int, int], num_tokens: int, what: str) -> None:
 
 def without_thought(marks: tuple[str, str] | None, reply: str, is_ended: bool = False) -> str:
     """What of a reply the other player and the referee get: what follows the thought with which it begins. A thought
-    that does not end leaves nothing. `is_ended`: the thought was ended for the player, which may have gone on with it
-    and ended it itself: all up to the last mark is thought.
+    that does not end leaves nothing. `is_ended`: the thought was ended for the player, which may have continued it
+    and ended it itself, so all up to the last mark is thought.
 
     >>> marks = "(", ")"
     >>> [without_thought(marks, reply) for reply in ("(river?) Is it wet?", "Is it wet (or dry)?", "(river")]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from spag_ray.errors import InputError
 from spag_ray.game.rules import Role
-from spag_ray.game.turn import check_forced
+from spag_ray.game.turn import check_forced, num_forced
 
 # What is stored: arrays. What a caller may give: any sequence of numbers.
 Ids: TypeAlias = NDArray[np.int32] | Sequence[int]
@@ -84,7 +84,7 @@ class Sample:
     @property
     def num_trained(self) -> int:
         """The targets that are trained: all but the forced ones."""
-        return len(self.target_ids) - (0 if self.forced is None else self.forced[1] - self.forced[0])
+        return len(self.target_ids) - num_forced(self.forced)
 
     @property
     def num_tokens(self) -> int:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import learner_steps
+from benchmarks.machine import LOOKS_ONLY, Place
 from tests.support.not_here import needs_trl
 
 pytestmark = pytest.mark.parallel
@@ -36,7 +38,7 @@ def test_three_ways_are_measured_on_the_same_rows() -> None:
 
 
 def test_steps_in_a_setting_are_measured_and_recorded(tmp_path: Path) -> None:
-    options = ("--device", "cpu", "--only", "8 games, ZeRO-1;no such", "--profile", "--traces", str(tmp_path))
+    options = ("--device", "cpu", "--only", "8 games, ZeRO-1", "--profile", "--traces", str(tmp_path))
     command = [sys.executable, "-m", "benchmarks.learner_steps", *options]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
@@ -48,3 +50,18 @@ def test_steps_in_a_setting_are_measured_and_recorded(tmp_path: Path) -> None:
     assert row["profile"] == {}, "there is no GPU to wait"
     (trace,) = tmp_path.iterdir()
     assert json.loads(trace.read_text())["traceEvents"]
+
+
+def test_a_setting_that_is_none_is_refused_and_one_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    for name, value in {"CUDA_VISIBLE_DEVICES": "", **LOOKS_ONLY}.items():  # what is set here ends with the test
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(learner_steps, "measured", fails)
+    monkeypatch.setattr(learner_steps, "place_of", lambda options: Place("cpu", None, None))
+    for only, code in (("no such", 2), ("135m, 8 games, ZeRO-1", 1)):
+        monkeypatch.setattr("sys.argv", ["learner_steps", "--device", "cpu", "--only", only])
+        with pytest.raises(SystemExit) as ended:
+            learner_steps.main()
+        assert ended.value.code == code

@@ -1,4 +1,4 @@
-"""A learner that has been taken off its device and brought back goes on as one that stayed: each of DeepSpeed's
+"""A learner that has been taken off its device and brought back takes the steps of one that stayed: each of DeepSpeed's
 optimisers, built on a CPU, whose memory stands for a GPU's."""
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ os._exit(0)
         (3, "offload_optimizer,offload_param"),
     ],
 )
-def test_a_learner_that_slept_goes_on_as_one_that_did_not(stage: int, offload: str, dtype: str) -> None:
+def test_a_learner_that_slept_takes_the_steps_of_one_that_did_not(stage: int, offload: str, dtype: str) -> None:
     config = LearnerConfig.model_validate({"zero_stage": stage, "dtype": dtype})
     if (stage, dtype) == (0, "bfloat16"):
         with pytest.raises(ConfigError, match="would add up gradients in bfloat16"):
