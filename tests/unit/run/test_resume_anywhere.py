@@ -20,6 +20,7 @@ from typing import Any, cast
 import pytest
 
 from cluster.fleet.publisher import Publisher
+from cluster.handles import SavedWeights
 from cluster.learning.learning_policy import LearningPolicy
 from cluster.learning.policy_training import Held
 from cluster.learning.stage_samples import StageSamples
@@ -76,7 +77,14 @@ class Learners:
     def __init__(self, fate: Fate) -> None:
         self.weights = "base"
         self.spec = StageSpec("self_play", 1, 0.0, 0.0)
+        self.is_awake = True
         self._fate = fate
+
+    def wake(self) -> None:
+        self.is_awake = True
+
+    def sleep(self, keep_weights: bool) -> None:
+        self.is_awake = False
 
     def check(self, turns: Sequence[object]) -> None:
         assert turns
@@ -94,34 +102,41 @@ class Learners:
         self.reference = self.weights
 
     def load_reference(self, model: str) -> bool:
+        assert self.is_awake
         file = Path(model) / "weights"
         self.reference = file.read_text() if file.exists() else "base"
         return True
 
     def score_games(self, games: list[GameSample], temperature: float) -> list[GameSample]:
+        assert self.is_awake
         return _scored(games, old_logprobs=(score(self.weights),))
 
     def score_reference(self, games: list[GameSample], temperature: float) -> list[GameSample]:
+        assert self.is_awake
         return _scored(games, ref_logprobs=(score(self.reference),))
 
     def step(self, games: list[GameSample], sft: object, at_start: bool) -> Any:
+        assert self.is_awake
         self._fate.point()
         self.weights = digest(self.weights, [(game.episode_id, game.weight, game.turns) for game in games])
         return SimpleNamespace(loss=0.5, skipped=False)
 
     def save_model(self, folder: str, adapter_alone: bool) -> None:
+        assert self.is_awake
         Path(folder).mkdir(parents=True, exist_ok=True)
         self._fate.point()
         (Path(folder) / "weights").write_text(self.weights)
         self._fate.point()
 
     def save_state(self, folder: str) -> None:
+        assert self.is_awake
         Path(folder).mkdir()
         self._fate.point()
         (Path(folder) / "spec").write_bytes(pickle.dumps(self.spec))
         (Path(folder) / "weights").write_text(self.weights)
 
     def load_state(self, folder: str) -> StageSpec:
+        assert self.is_awake
         self.weights = (Path(folder) / "weights").read_text()
         return pickle.loads((Path(folder) / "spec").read_bytes())
 
@@ -146,6 +161,8 @@ class Policy(LearningPolicy):
         self.learners, self.training.held = learners, Held()
 
     def export(self) -> None:
+        learners: Any = self.learners
+        assert learners.is_awake
         self.fate.point()
 
     def publish(self, engines: object, gate: object) -> dict[Any, str]:
@@ -165,8 +182,10 @@ class Fleet:
     def __init__(self, fate: Fate, policy: Policy, drawn: dict[tuple[str, str], Any]) -> None:
         self.given: dict[str, dict[str | None, tuple[str, int]]] = {}
         self.updating = threading.RLock()
-        self.fleet = self
-        self.roster = SimpleNamespace(of_learner=lambda *_: [], lock=threading.RLock(), records=[])
+        self.roster = SimpleNamespace(
+            of_learner=lambda *_: [], lock=threading.RLock(), records=[], awake=threading.Event(), num_sleeps=0
+        )
+        self.roster.awake.set()
         self.tasks = SimpleNamespace(is_stopped=False)
         self._fate = fate
         self._policy = policy
@@ -188,6 +207,14 @@ class Fleet:
         assert not records
 
 
+class Sender(Publisher):
+    """Has no engines. What it gives a pool of past versions, the fleet keeps."""
+
+    def give(self, pool: str, saved: SavedWeights) -> None:
+        fleet: Any = self.fleet
+        fleet.give(pool, saved)
+
+
 class Life(Trainer):
     """One attempt of a run in a folder, from its start to its end or to its `fate`."""
 
@@ -200,10 +227,10 @@ class Life(Trainer):
         fleet: Any = Fleet(fate, self.policy, drawn)
         self.fleet = fleet
         policies: list[LearningPolicy] = [self.policy]
-        publisher = Publisher(config, self.lease, policies, fleet, silent)
+        publisher = Sender(config, self.lease, policies, fleet, silent)
         seating = Seating(config, policies, "/models/base", {})
         self.words = taboo_words(WORDS, config.seed, attacker_seats=2)
-        self.league = LeaguePlay(config, self.lease, policies, fleet, seating, silent)
+        self.league = LeaguePlay(config, self.lease, policies, publisher, seating, silent)
         ground: Any = SimpleNamespace(config=config, folder=folder, status=silent, buffer_metrics=silent, life=self)
         samples = StageSamples(config, silent, silent, {"policy"}, silent)
         quiet = ("status", "recorder", "restarts", "reservation", "buffer", "matches", "frozen", "collapse", "tasks")
@@ -255,6 +282,9 @@ class Life(Trainer):
             if line["number"] == number:
                 assert line["word"] == word
                 return self._game(stage, number, word, tuple(line["players"]), line)
+        learners: Any = self.policy.learners
+        assert self.fleet.roster.awake.is_set()
+        assert learners.is_awake is (self.config.placement == "separate")
         self.fate.point()
         players, versions = zip(*(self._player(seat) for seat in seats), strict=True)
         policies = ["past policy" if "past" in seat else "policy" for seat in seats]
@@ -330,10 +360,11 @@ def play_round(ground: Any, stage: str, scenarios: Sequence[Any], seats: Any, op
     ]
 
 
-def config_of(schedule: str, imitation: bool, every_s: float, adapters: bool = False) -> RunConfig:
+def config_of(schedule: str, imitation: bool, every_s: float, adapters: bool, placement: str) -> RunConfig:
     return parse_config(
         {
             "schedule": schedule,
+            "placement": placement,
             "imitation": {"enabled": imitation, "batch_games": 2},
             "stream": {"games_per_version": 2, "max_lag": 0},
             "self_play": {"rounds": 3, "games_per_round": 8 if schedule == "stream" else 4, "batch_games": 2},
@@ -404,27 +435,29 @@ def without_ray_and_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(whole_files, name, lambda path: None)
 
 
-# Schedule, imitation, every_s, adapters, and every how-manieth point is tried: all of them take minutes.
+# Schedule, imitation, every_s, adapters, placement, and every how-manieth point is tried: all of them take minutes.
 EVERY = [
-    pytest.param("rounds", False, 3600.0, False, 4, id="rounds"),
-    pytest.param("rounds", True, 1e-6, False, 3, id="rounds-saved-at-every-step"),
-    pytest.param("rounds", False, 1e-6, True, 7, id="adapters-saved-at-every-step"),
-    pytest.param("stream", True, 3600.0, False, 5, id="stream"),
+    pytest.param("rounds", False, 3600.0, False, "separate", 4, id="rounds"),
+    pytest.param("rounds", True, 1e-6, False, "separate", 3, id="rounds-saved-at-every-step"),
+    pytest.param("rounds", False, 1e-6, True, "separate", 7, id="adapters-saved-at-every-step"),
+    pytest.param("rounds", True, 1e-6, False, "colocated", 5, id="colocated-saved-at-every-step"),
+    pytest.param("stream", True, 3600.0, False, "separate", 5, id="stream"),
 ]
 
 
 @pytest.mark.parametrize("error", [ProcessEnded, LearnersLostError])
-@pytest.mark.parametrize(("schedule", "imitation", "every_s", "adapters", "stride"), EVERY)
+@pytest.mark.parametrize(("schedule", "imitation", "every_s", "adapters", "placement", "stride"), EVERY)
 def test_wherever_it_ends_a_resumed_run_comes_to_the_same(
     schedule: str,
     imitation: bool,
     every_s: float,
     adapters: bool,
+    placement: str,
     stride: int,
     error: type[BaseException],
     tmp_path: Path,
 ) -> None:
-    config, whole = config_of(schedule, imitation, every_s, adapters), Fate()
+    config, whole = config_of(schedule, imitation, every_s, adapters, placement), Fate()
     expected, published = lived(config, tmp_path / "whole", [whole])
     assert len(expected["league"]["kept"]) == 3
     assert whole.num_points > 30
@@ -439,11 +472,11 @@ def test_wherever_it_ends_a_resumed_run_comes_to_the_same(
         assert list(dict.fromkeys(weights for _, weights in numbers if weights in ends)) == ends, f"point {at}"
 
 
-@pytest.mark.parametrize(("schedule", "imitation", "every_s", "adapters", "stride"), EVERY)
+@pytest.mark.parametrize(("schedule", "imitation", "every_s", "adapters", "placement", "stride"), EVERY)
 def test_a_run_that_ends_again_and_again_comes_to_the_same(
-    schedule: str, imitation: bool, every_s: float, adapters: bool, stride: int, tmp_path: Path
+    schedule: str, imitation: bool, every_s: float, adapters: bool, placement: str, stride: int, tmp_path: Path
 ) -> None:
-    config = config_of(schedule, imitation, every_s, adapters)
+    config = config_of(schedule, imitation, every_s, adapters, placement)
     expected, _ = lived(config, tmp_path / "whole", [Fate()])
     for gap in (11, 17):
         found, _ = lived(config, tmp_path / str(gap), [Fate(gap + number) for number in range(100)])
