@@ -1,7 +1,11 @@
 """The league: the trained policy plays against itself, its earlier versions, and fixed models.
 
     self        both seats are the newest weights, and both seats' turns are trained on
-    past        a snapshot of an earlier version: drawn uniformly, or harder ones more often
+    past        an earlier version that was kept. Which ones is the run's meta-strategy (Lanctot et al., 2017):
+                uniform     any: fictitious self-play (Heinrich et al., 2015), if all games are against them
+                hard, even  prioritised fictitious self-play (Vinyals et al., 2019): by the learner's losses x, or
+                            by x (1 - x)
+                nash        a Nash equilibrium of the game between versions: PSRO (Lanctot et al., 2017)
     fixed       a model folder that never changes
 
 Against another player the learner plays each seat equally often, on the same words, and only its own turns are
@@ -14,6 +18,8 @@ is used twice. So numbers may be higher than versions; `League.numbers` says by 
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,11 +28,14 @@ from typing import Any
 from spag_ray.config.opponents import LeagueConfig
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.rules import Role
+from spag_ray.results.meta_game import equilibrium
 from spag_ray.results.ratings import WinMatrix
 
 PAST = "past "  # prefix of the policy name on turns played by an earlier version
 MOST_RATED = 100  # versions, in addition to those that are kept
-PRIOR_GAMES = 4  # an opponent's hardness starts as if this many games had been even
+PRIOR_GAMES = 4  # an opponent's hardness, and what two versions gain from each other, start as if these had been even
+LEAST_HARDNESS = 0.02
+EXPLORED = 0.1  # of the games against versions, where most are against an equilibrium: equally against all
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,8 @@ class PastVersion:
 class League:
     """A run's record of its players: kept versions, and results of every pair. `newest`: the version that training has
     made last. `numbers`: (the published number from which on it holds, by how much numbers are higher than versions);
-    unlike the rest it is not in checkpoints, because numbers are never taken back."""
+    unlike the rest it is not in checkpoints, because numbers are never taken back. `shares`: of the games against kept
+    versions, those of each place, as drawn last; drawn again after a resume."""
 
     config: LeagueConfig
     seed: int
@@ -87,6 +97,7 @@ class League:
     newest: int | None = None
     offset: int = 0  # of versions
     numbers: list[tuple[int, int]] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
 
     @property
     def is_open(self) -> bool:
@@ -94,8 +105,9 @@ class League:
         return self.config.past_share > 0 or bool(self.config.fixed)
 
     def opponents(self, past: int) -> Opponents:
-        """The opponents, with `past` engines that hold one past version each."""
-        shares = [(f"past-{number}", self.config.past_share / past) for number in range(past)]
+        """The opponents, with `past` places that hold one past version each."""
+        drawn = self.shares or [1 / past for _ in range(past)]
+        shares = [(f"past-{number}", self.config.past_share * share) for number, share in enumerate(drawn)]
         shares += [(f"fixed-{number}", fixed.share) for number, fixed in enumerate(self.config.fixed)]
         return Opponents(self.seed, tuple(shares))
 
@@ -122,42 +134,94 @@ class League:
 
     def keep(self, past: PastVersion) -> list[PastVersion]:
         """Keep a version; returns the versions dropped to stay within max_snapshots. The kept versions stay spread over
-        the run: the oldest and the newest are kept, and the version whose neighbours are closest to each other goes."""
+        the run: the oldest and the newest are kept, and the version whose neighbours are closest to each other goes.
+        With `choose: nash` the one goes that an equilibrium plays least."""
         self.kept.append(past)
         dropped = []
         while len(self.kept) > self.config.max_snapshots:
-            gaps = [
-                (self.kept[place + 1].version - self.kept[place - 1].version, place)
-                for place in range(1, len(self.kept) - 1)
-            ]
-            dropped.append(self.kept.pop(min(gaps)[1] if gaps else 0))
+            if self.config.choose == "nash":
+                ranks = list(zip(self.mixture()[:-1], range(len(self.kept) - 1), strict=True))
+            else:
+                ranks = [
+                    (self.kept[place + 1].version - self.kept[place - 1].version, place)
+                    for place in range(1, len(self.kept) - 1)
+                ]
+            dropped.append(self.kept.pop(min(ranks)[1] if ranks else 0))
         return dropped
 
     def draw(self, count: int, again: bool = False) -> list[PastVersion]:
-        """`count` of the kept versions, for the next games; a version is repeated only if there are fewer. `again`: the
-        same ones as at the last draw, if no game was recorded since."""
+        """`count` of the kept versions, for the next games; a version is repeated only if there are fewer, or if it
+        stands for much of an equilibrium. `again`: the same ones as at the last draw, if no game was recorded since."""
         if not again:
             self.draws += 1
+        if not self.kept:
+            return []
         chance = random.Random(f"{self.seed}/past/{self.draws}")
-        left = list(self.kept)
-        drawn: list[PastVersion] = []
-        while left and len(drawn) < count:
-            weights = [self.hardness(past) if self.config.choose == "hard" else 1.0 for past in left]
-            drawn.append(left.pop(chance.choices(range(len(left)), weights)[0]))
-        return [drawn[number % len(drawn)] for number in range(count)] if drawn else []
+        mixture, numbers = self.mixture(), list(range(len(self.kept)))
+        if count >= len(numbers):  # all are met, each for its share
+            chance.shuffle(numbers)
+            places = [numbers[place % len(numbers)] for place in range(count)]
+            self.shares = [mixture[number] / places.count(number) for number in places]
+        else:
+            self.shares = [1 / count] * count
+            if self.config.choose == "nash":
+                places = _spread(mixture, count, chance.random())
+            else:
+                places, weights = [], dict(enumerate(mixture))
+                while len(places) < count:
+                    places += chance.choices(list(weights), list(weights.values()))
+                    del weights[places[-1]]
+        return [self.kept[number] for number in places]
+
+    def mixture(self) -> list[float]:
+        """The meta-strategy: the share of the games against earlier versions that each kept version is to get."""
+        if self.config.choose == "nash":
+            shares, all_alike = self._equilibrium(), EXPLORED / len(self.kept)
+            return [(1 - EXPLORED) * share + all_alike for share in shares]
+        weights = [self._weight(past) for past in self.kept]
+        return [weight / sum(weights) for weight in weights]
+
+    def _weight(self, past: PastVersion) -> float:
+        if self.config.choose == "uniform":
+            return 1.0
+        lost = self.hardness(past)
+        return lost if self.config.choose == "hard" else max(lost * (1 - lost), LEAST_HARDNESS)
+
+    def _equilibrium(self) -> list[float]:
+        """Of the kept versions that have met another one; what two gain that have not is taken to be 0."""
+        met: dict[tuple[int, int], float] = {}
+        for first, second in itertools.combinations(range(len(self.kept)), 2):
+            gained, games = self._gained(self.kept[first], self.kept[second])
+            if games:
+                met[first, second] = gained / (games + PRIOR_GAMES)
+                met[second, first] = -met[first, second]
+        known = sorted({number for pair in met for number in pair})
+        if not known:
+            return [1 / len(self.kept)] * len(self.kept)
+        found = equilibrium([[met.get((first, second), 0.0) for second in known] for first in known])
+        shares = dict(zip(known, found, strict=True))
+        return [shares.get(number, 0.0) for number in range(len(self.kept))]
+
+    def _gained(self, past: PastVersion, other: PastVersion) -> tuple[float, int]:
+        """(what the one's policies won from the other's, games), in both seats."""
+        pairs = [(f"{one}@{past.version}", f"{two}@{other.version}") for one in past.folders for two in other.folders]
+        found = [self.matrix.margin(*pair) for pair in pairs]
+        return sum(gained for gained, _ in found), sum(games for _, games in found)
 
     def hardness(self, past: PastVersion) -> float:
-        """The learner's losses against this version as a share of their games; starts at one half, at least 0.02."""
+        """The learner's losses against this version as a share of their games; starts at one half, at least
+        LEAST_HARDNESS."""
         points, games = 0.5 * PRIOR_GAMES, float(PRIOR_GAMES)
         for policy in past.folders:
             lost, played = self.matrix.losses_against(f"{policy}@{past.version}")
             points, games = points + lost, games + played
-        return max(points / games, 0.02)
+        return max(points / games, LEAST_HARDNESS)
 
     def record(self, episodes: Iterable[Episode]) -> None:
         """Add finished games; without opponents none is counted."""
         for episode in episodes if self.is_open else ():
-            self.matrix.add(*players_of(episode, self.version_of_number), episode.verdict.outcome)
+            players = players_of(episode, self.version_of_number)
+            self.matrix.add(*players, episode.verdict.outcome, _margin(episode))
 
     def restore(self, state: Mapping[str, Any] | None, is_there: Callable[[PastVersion], bool]) -> None:
         """The inverse of `as_json`, without versions that no longer exist; None is the beginning."""
@@ -179,16 +243,38 @@ class League:
         }
 
     def summary(self) -> dict[str, Any]:
-        """`as_json` with the numbers of kept versions, and ratings of these, of the newest MOST_RATED versions and of
-        fixed opponents. Fitting takes time with the cube of their number, so a long run does not rate all versions."""
+        """`as_json` with the number of each kept version and its share of the games against them, and ratings of
+        these, of the newest MOST_RATED versions and of fixed opponents. Fitting takes time with the cube of their
+        number, so a long run does not rate all versions."""
         versions = sorted({version_of(player) for player in self.matrix.players()}, reverse=True)
         rated = {past.version for past in self.kept} | set(versions[:MOST_RATED])
         fixed = {fixed.model for fixed in self.config.fixed}
         among = self.matrix.among(lambda name: version_of(name) in rated or name.rpartition("@")[0] in fixed)
         ratings = {f"{player} as {role}": value for (player, role), value in among.ratings().items()}
         state = self.as_json()
-        kept = [past | {"number": self.number_of(past["version"])} for past in state["kept"]]
+        mixture = self.mixture() if self.kept else []
+        kept = [
+            past | {"number": self.number_of(past["version"]), "share": round(share, 4)}
+            for past, share in zip(state["kept"], mixture, strict=True)
+        ]
         return state | {"kept": kept, "ratings": ratings}
+
+
+def _margin(episode: Episode) -> float | None:
+    """Half of what the game pays the one seat more than the other; None where it pays nothing of its own."""
+    first, second = episode.verdict.payoffs or (None, None)
+    return None if first is None or second is None else (first - second) / 2
+
+
+def _spread(shares: Sequence[float], count: int, start: float) -> list[int]:
+    """[count] Places for these shares, as evenly as `count` places can be: systematic sampling, whose `start` is from 0
+    to 1. On average each gets its share.
+
+    >>> _spread([0.5, 0.25, 0.25], 4, 0.5)
+    [0, 0, 1, 2]
+    """
+    ends = list(itertools.accumulate(shares))
+    return [min(bisect.bisect_right(ends, (place + start) / count), len(ends) - 1) for place in range(count)]
 
 
 def version_of(player: str) -> int:

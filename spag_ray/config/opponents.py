@@ -74,7 +74,11 @@ class LeagueConfig(Part):
     """Opponents in self-play; without shares the learner plays only itself."""
 
     past_share: float = Field(0.0, ge=0, le=1, description="share of games against earlier versions of itself")
-    choose: Literal["uniform", "hard"] = Field("uniform", description="earlier versions: any, or hard ones more often")
+    choose: Literal["uniform", "hard", "even", "nash"] = Field(
+        "uniform",
+        description="earlier versions: any (fictitious self-play, with past_share 1); hard ones more often, or even "
+        "ones (PFSP); or as an equilibrium of the game between versions plays them (PSRO)",
+    )
     fixed: tuple[FixedOpponent, ...] = Field(
         (), description="players that never change; models have engines of their own"
     )

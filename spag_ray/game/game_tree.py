@@ -58,6 +58,13 @@ class TreeSolved:
         there. The plain mean where none of them does."""
         return self._tree.average(policies)
 
+    def value_between(self, first: Policy, second: Policy) -> float:
+        """What seat 0 gets on average, if the seats play different policies."""
+        tree = self._tree
+        one, other = tree.policy_of(first), tree.policy_of(second)
+        policy = [(one, other)[place.seat][index] for index, place in enumerate(tree.places)]
+        return self.unit * tree.values(policy)[0]
+
     @functools.cached_property
     def _tree(self) -> GameTree:
         return GameTree(self)

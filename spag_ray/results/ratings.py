@@ -43,17 +43,32 @@ def mean_score(outcomes: Mapping[Outcome, int], role: Role) -> float:
     return points / games
 
 
+def _margin(outcomes: Mapping[Outcome, int]) -> float:
+    """The attacker's, if a game is worth 1: the sum over games."""
+    return (2 * mean_score(outcomes, Role.ATTACKER) - 1) * sum(outcomes.values())
+
+
 class WinMatrix:
-    """Outcomes of games by (attacker, defender)."""
+    """Outcomes of games by (attacker, defender), and margins: half of what the attacker got more than the defender."""
 
     def __init__(self) -> None:
         self._outcomes: dict[tuple[str, str], Counter[Outcome]] = {}
+        self._margins: dict[tuple[str, str], float] = {}  # sums over games
 
-    def add(self, attacker: str, defender: str, outcome: Outcome) -> None:
-        self._outcomes.setdefault((attacker, defender), Counter())[outcome] += 1
+    def add(self, attacker: str, defender: str, outcome: Outcome, margin: float | None = None) -> None:
+        """`margin`: by the outcome alone if None, 1 for a win or the other's breach."""
+        pair = attacker, defender
+        self._outcomes.setdefault(pair, Counter())[outcome] += 1
+        self._margins[pair] = self._margins.get(pair, 0.0) + (_margin({outcome: 1}) if margin is None else margin)
 
     def outcomes(self, attacker: str, defender: str) -> Counter[Outcome]:
         return self._outcomes.get((attacker, defender), Counter())
+
+    def margin(self, player: str, other: str) -> tuple[float, int]:
+        """(margins in favour of `player`, games) of its games against another one, in both seats."""
+        there, back = (player, other), (other, player)
+        games = self.outcomes(*there).total() + self.outcomes(*back).total()
+        return self._margins.get(there, 0.0) - self._margins.get(back, 0.0), games
 
     def players(self) -> set[str]:
         return {player for pair in self._outcomes for player in pair}
@@ -62,6 +77,7 @@ class WinMatrix:
         """The games in which `is_in` is true for both players."""
         found = WinMatrix()
         found._outcomes = {pair: outcomes for pair, outcomes in self._outcomes.items() if all(map(is_in, pair))}
+        found._margins = {pair: self._margins[pair] for pair in found._outcomes}
         return found
 
     def losses_against(self, player: str) -> tuple[float, int]:
@@ -101,12 +117,15 @@ class WinMatrix:
         """The inverse of `as_json`."""
         matrix = cls()
         for row in rows:
-            counts = {Outcome(name): n for name, n in row.items() if name not in ("attacker", "defender")}
-            matrix._outcomes[row["attacker"], row["defender"]] = Counter(counts)
+            pair = row["attacker"], row["defender"]
+            counts = {Outcome(name): n for name, n in row.items() if name not in ("attacker", "defender", "margin")}
+            matrix._outcomes[pair] = Counter(counts)
+            matrix._margins[pair] = row["margin"] if "margin" in row else _margin(matrix._outcomes[pair])
         return matrix
 
     def as_json(self) -> list[dict[str, Any]]:
         return [
-            {"attacker": attacker, "defender": defender, **{str(outcome): n for outcome, n in sorted(outcomes.items())}}
-            for (attacker, defender), outcomes in sorted(self._outcomes.items())
+            {"attacker": pair[0], "defender": pair[1], "margin": round(self._margins[pair], 6)}
+            | {str(outcome): n for outcome, n in sorted(outcomes.items())}
+            for pair, outcomes in sorted(self._outcomes.items())
         ]

@@ -57,6 +57,15 @@ def test_nash_conv_is_0_at_the_optimum_alone() -> None:
     assert found["nash_conv"] == pytest.approx((2 - -1) + (1 - 1))
 
 
+def test_seats_may_play_different_policies() -> None:
+    game = Pennies()
+    tails, heads = policy(1.0, 1.0), policy(0.0, 0.0)
+    assert game.value_between(tails, heads) == pytest.approx(-1)
+    assert game.value_between(tails, tails) == pytest.approx(2)
+    assert game.value_between(heads, policy(0.0, 0.25)) == pytest.approx(0.75 - 0.25)
+    assert game.value_between(policy(0.4, 0.9), policy(0.1, 0.4)) == pytest.approx(0.2)
+
+
 def test_replies_that_are_not_legal_count_as_the_game_pays_them() -> None:
     found = Pennies().measure([*policy(0.4, 0.4, legal=0.75)[:1], *policy(0.4, 0.4)[1:]])
     assert found["illegal"] == pytest.approx(0.125)

@@ -106,6 +106,99 @@ def test_an_opponent_that_always_loses_is_still_drawn_now_and_then() -> None:
     assert hard.hardness(past(1)) == 0.02
 
 
+def meeting(among: League, first: int, second: int, margin: float, games: int) -> None:
+    """Pairs of games, one in each seat, in which the first version gains `margin` more than the second."""
+    for _ in range(games):
+        among.matrix.add(f"policy@{first}", f"policy@{second}", Outcome.TIED, margin)
+        among.matrix.add(f"policy@{second}", f"policy@{first}", Outcome.TIED, -margin)
+
+
+def test_even_opponents_are_those_of_whom_half_the_games_are_lost() -> None:
+    even = league(choose="even")
+    for version, lost in ((1, 2), (2, 20), (3, 38)):
+        even.keep(past(version))
+        for number in range(40):
+            outcome = Outcome.DEFENDER_WINS if number < lost else Outcome.ATTACKER_WINS
+            even.matrix.add("policy@9", f"policy@{version}", outcome)
+    chance = [even.hardness(one) * (1 - even.hardness(one)) for one in even.kept]
+    assert even.mixture() == pytest.approx([each / sum(chance) for each in chance])
+    assert even.mixture()[1] > 2 * even.mixture()[0] > 0
+
+
+def test_a_league_of_nash_plays_the_equilibrium_of_the_versions_that_have_met() -> None:
+    """Versions 1, 2 and 3 beat one another in a circle, 4 loses to all, and 5 has not played yet."""
+    nash = league(choose="nash", max_snapshots=5)
+    for version in range(1, 6):
+        nash.keep(past(version))
+    assert nash.mixture() == pytest.approx([0.2] * 5), "nobody has met anybody"
+    for first, second, margin in ((1, 2, 1.0), (2, 3, 1.0), (3, 1, 2.0)):
+        meeting(nash, first, second, margin, games=10_000)
+    for version in (1, 2, 3):
+        meeting(nash, version, 4, 1.0, games=10_000)
+    # Against x, version 1 gains x2 - 2 x3, 2 gains x3 - x1, 3 gains 2 x1 - x2: all are 0 at (1, 2, 1) / 4.
+    assert nash.mixture() == pytest.approx([0.02 + 0.9 * share for share in (0.25, 0.5, 0.25, 0, 0)], abs=1e-3)
+    assert [one.version for one in nash.keep(past(6))] == [4], "the one that the equilibrium does not play goes"
+
+
+def test_what_few_games_say_of_two_versions_counts_for_little() -> None:
+    nash = league(choose="nash", max_snapshots=3)
+    for version in (1, 2, 3):
+        nash.keep(past(version))
+    meeting(nash, 1, 2, 0.5, games=200)
+    meeting(nash, 2, 3, 0.5, games=200)
+    meeting(nash, 3, 1, 1.0, games=1)  # 2 games and 4 even ones: a third
+    gains = (0.5 * 400 / 404, 1.0 * 2 / 6)  # around the circle: twice the one, once the other
+    assert nash.mixture()[1] == pytest.approx(0.1 / 3 + 0.9 * gains[1] / (2 * gains[0] + gains[1]))
+
+
+def test_with_room_for_all_kept_versions_each_gets_its_share_of_the_games() -> None:
+    hard = league(choose="hard", past_share=0.8)
+    for version, outcome in ((1, Outcome.DEFENDER_WINS), (2, Outcome.ATTACKER_WINS)):
+        hard.keep(past(version))
+        for _ in range(96):
+            hard.matrix.add("policy@9", f"policy@{version}", outcome)
+    assert hard.opponents(2).shares == (("past-0", 0.4), ("past-1", 0.4)), "none is drawn yet"
+    assert hard.mixture() == pytest.approx([0.98 / (0.98 + 0.02), 0.02 / (0.98 + 0.02)])
+    for count in (2, 3, 5):
+        drawn = hard.draw(count)
+        share = Counter[int]()
+        for one, (_, each) in zip(drawn, hard.opponents(count).shares, strict=True):
+            share[one.version] += each  # type: ignore[assignment]
+        assert share == {1: pytest.approx(0.8 * 0.98), 2: pytest.approx(0.8 * 0.02)}, count
+
+
+def test_places_of_an_equilibrium_are_divided_as_it_mixes_and_are_never_more_than_there_are() -> None:
+    nash = league(choose="nash")
+    for version in range(1, 5):
+        nash.keep(past(version))
+    meeting(nash, 3, 1, 1.0, games=500)
+    meeting(nash, 3, 2, 1.0, games=500)
+    meeting(nash, 3, 4, 1.0, games=500)
+    drawn = Counter(one.version for _ in range(400) for one in nash.draw(2))
+    assert drawn.total() == 800
+    assert drawn[3] / 800 == pytest.approx(0.925, abs=0.02)
+    assert nash.opponents(2).shares == (("past-0", 0.25), ("past-1", 0.25))
+    assert nash.draw(2) == nash.draw(2, again=True)
+
+
+def test_a_game_counts_for_what_it_pays() -> None:
+    """Kuhn poker pays one or two chips; Taboo pays nothing of its own."""
+    played = league(choose="nash")
+    paid = replace(game(0, Outcome.ATTACKER_WINS).verdict, payoffs=(2.0, -2.0))
+    played.record([game(0, Outcome.DEFENDER_WINS), replace(game(1, Outcome.ATTACKER_WINS), verdict=paid)])
+    ((attacker, defender),) = {(row["attacker"], row["defender"]) for row in played.as_json()["games"]}
+    assert (attacker, defender) == ("p@0", "p@0")
+    assert [row["margin"] for row in played.as_json()["games"]] == [1.0]
+    other = WinMatrix()
+    other.add("a", "b", Outcome.ATTACKER_WINS, 2.0)
+    other.add("b", "a", Outcome.TIED)
+    assert other.margin("a", "b") == (2.0, 2)
+    assert other.margin("b", "a") == (-2.0, 2)
+    assert other.margin("a", "c") == (0.0, 0)
+    rows = [{key: value for key, value in row.items() if key != "margin"} for row in other.as_json()]
+    assert WinMatrix.from_json(rows).margin("a", "b") == (1.0, 2), "of a run before margins: a win is worth 1"
+
+
 def test_a_league_that_is_restored_draws_and_counts_as_if_it_had_not_been() -> None:
     before = league(choose="hard", max_snapshots=8)
     for version in range(1, 7):
@@ -305,7 +398,9 @@ def test_a_resumed_league_counts_the_versions_of_training_and_not_the_numbers_of
         ),
     )
     resumed.record([played])
-    assert resumed.as_json()["games"] == [{"attacker": "policy@3", "defender": "policy@2", "attacker wins": 1}]
+    assert resumed.as_json()["games"] == [
+        {"attacker": "policy@3", "defender": "policy@2", "margin": 1.0, "attacker wins": 1}
+    ]
 
 
 def test_a_version_that_a_resumed_league_has_already_changes_nothing(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ RUN_BY: dict[str, str | None] = {
     "python -m benchmarks.deck_difficulty": "tests/unit/game/test_deck_difficulty.py",
     "python -m benchmarks.expert_games": "tests/unit/play/test_scripted_policy.py",
     "python -m benchmarks.imitated": "tests/unit/play/test_imitated.py",
+    "python -m benchmarks.meta_strategies": "tests/unit/play/test_meta_strategies.py",
     "python -m benchmarks.loading": "tests/integration/test_learner.py",
     "spag-ray exploitability": "tests/integration/test_games.py",
     "python benchmarks/proof.py": "tests/integration/test_results.py",

@@ -369,7 +369,8 @@ def config_of(schedule: str, imitation: bool, every_s: float, adapters: bool, pl
             "stream": {"games_per_version": 2, "max_lag": 0},
             "self_play": {"rounds": 3, "games_per_round": 8 if schedule == "stream" else 4, "batch_games": 2},
             "objective": {"baseline": "moving", "learn_from": "both"},
-            "league": {"past_share": 0.7, "max_snapshots": 3, "num_engines": 2, "choose": "hard"},
+            "league": {"past_share": 0.7, "max_snapshots": 3, "num_engines": 2}
+            | {"choose": "nash" if adapters else "hard"},
             "learner": {"lora": {"export": "adapter"}} if adapters else {},
             "checkpoint": {"every_s": every_s, "every_versions": 100},
             "words": {"num_held_out": 1},

@@ -1,0 +1,278 @@
+"""Whom should self-play meet? Kuhn and Leduc poker, measured exactly: self-play, fictitious self-play, two kinds of
+PFSP and PSRO, at as many games.
+
+    python -m benchmarks.meta_strategies run --seeds 1 2 3 --out runs/meta     # about 8 minutes of two cores
+    python -m benchmarks.meta_strategies tables --out runs/meta                # Markdown
+    python -m benchmarks.meta_strategies curve --out runs/meta --image meta.html
+    python -m benchmarks.meta_strategies tables --out docs/meta                # of the records in the documentation
+
+The league is that of a run (actors/league.py): it keeps versions, draws opponents and estimates what versions gain from
+each other. The player is a table, so that only the meta-strategy differs and a run takes seconds: at each information
+set a distribution over its replies, changed once a round by magnetic mirror descent (Sokota et al., 2023) towards the
+replies that paid more than the deal's mean, and towards uniform play. Two policies are measured: the newest one, and
+what the strategy recommends: the average of the versions measured so far, or for PSRO an equilibrium of the game
+between them, whose payoffs are computed exactly. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actors.league import League, PastVersion
+from benchmarks.machine import machine
+from spag_ray.config.opponents import LeagueConfig
+from spag_ray.game.game_tree import Policy
+from spag_ray.game.rules import Outcome
+from spag_ray.games.openspiel_game import OpenSpielGame
+from spag_ray.results.meta_game import equilibrium
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A game, games in each of its rounds, and the table's learning: see `Player.learn`."""
+
+    games: int
+    rounds: int
+    rate: float
+    pull: float
+
+
+SETTINGS = {"kuhn_poker": Setting(500, 200, 0.5, 0.1), "leduc_poker": Setting(2000, 200, 0.5, 0.05)}
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "self-play": {},
+    "fictitious": {"past_share": 1.0, "choose": "uniform"},
+    "pfsp-hard": {"past_share": 1.0, "choose": "hard"},
+    "pfsp-even": {"past_share": 1.0, "choose": "even"},
+    "psro": {"past_share": 1.0, "choose": "nash"},
+}
+PLACES, KEPT = 8, 32  # of a league
+EVERY = 5  # rounds between two measurements
+SHARES = 200  # a mixture is told to a game's `average` by about this many policies
+MOST_PAID = 4.0  # an importance-weighted payoff is at most this
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "tables", "curve"))
+    parser.add_argument("--env", choices=tuple(SETTINGS), nargs="+", default=list(SETTINGS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--only", choices=tuple(STRATEGIES), nargs="+", default=list(STRATEGIES))
+    parser.add_argument("--rounds", type=int, help="of every run, instead of the setting's")
+    parser.add_argument("--out", type=Path, default=Path("runs/meta"))
+    parser.add_argument("--image", type=Path, default=Path("meta.html"))
+    asked = parser.parse_args()
+    if asked.what == "run":
+        asked.out.mkdir(parents=True, exist_ok=True)
+        todo = [(env, name, seed, asked.rounds) for env in asked.env for name in asked.only for seed in asked.seeds]
+        with ProcessPoolExecutor(2) as processes:
+            for record in processes.map(measured, *zip(*todo, strict=True)):
+                file = asked.out / f"{record['env']}-{record['strategy']}-{record['seed']}.json"
+                file.write_text(json.dumps(record) + "\n")
+                print(
+                    f"{file.stem}: newest {record['newest'][-1]:.3f}, recommended {record['recommended'][-1]:.3f}, "
+                    f"{record['seconds']:.0f} s",
+                    flush=True,
+                )
+    records = [json.loads(path.read_text()) for path in sorted(asked.out.glob("*_poker-*.json"))]
+    if not records:
+        sys.exit(f"{asked.out} has no record of a finished run")
+    if asked.what == "curve":
+        asked.image.write_text(page(records))
+    else:
+        print("\n".join(tables(records)))
+        print(json.dumps({"ends": ends(records), **machine()}))
+
+
+class Player:
+    """A table: at each information set of a game, logits [replies]."""
+
+    def __init__(self, game: OpenSpielGame, setting: Setting) -> None:
+        self._setting = setting
+        self.replies = [decision.replies for decision in game.decisions()]
+        self._logits = [np.zeros(len(each)) for each in self.replies]
+
+    def shares(self) -> list[NDArray[np.float64]]:
+        found = [np.exp(each - each.max()) for each in self._logits]
+        return [each / each.sum() for each in found]
+
+    def policy(self) -> Policy:
+        return [
+            dict(zip(names, each.tolist(), strict=True))
+            for names, each in zip(self.replies, self.shares(), strict=True)
+        ]
+
+    def learn(self, gained: Sequence[NDArray[np.float64]], visits: Sequence[int]) -> None:
+        """`gained` [places][replies]: what games paid more than the mean of their deal, summed over those that gave
+        this reply, among `visits` [places]. A step of magnetic mirror descent: logits towards the mean payoff of each
+        reply by `rate`, and all of them back to uniform play by `pull`."""
+        rate, pull = self._setting.rate, self._setting.pull
+        for place, (shares, gains, count) in enumerate(zip(self.shares(), gained, visits, strict=True)):
+            if count:
+                values = np.clip(gains / (count * shares), -MOST_PAID, MOST_PAID)
+                self._logits[place] += rate * (values - shares @ values)
+                self._logits[place] /= 1 + rate * pull
+
+
+def measured(env: str, strategy: str, seed: int, rounds: int | None) -> dict[str, Any]:
+    """A whole run, and NashConv after every EVERY rounds, in shares of uniform play's."""
+    began, game, setting = time.monotonic(), OpenSpielGame(env), SETTINGS[env]
+    config = {"num_engines": PLACES, "max_snapshots": KEPT} | STRATEGIES[strategy]
+    policies = list(trained(game, setting, League(LeagueConfig.model_validate(config), seed), rounds or setting.rounds))
+    newest = [game.measure(policy)["nash_conv"] for policy in policies]
+    mixtures = (solved if strategy == "psro" else average)(game, policies)
+    recommended = [game.measure(policy)["nash_conv"] for policy in mixtures]
+    return {
+        "env": env, "strategy": strategy, "seed": seed, "games": setting.games * (rounds or setting.rounds),
+        "newest": [round(value / newest[0], 4) for value in newest],
+        "recommended": [round(value / newest[0], 4) for value in recommended],
+        "seconds": round(time.monotonic() - began, 1),
+    }  # fmt: skip
+
+
+def trained(game: OpenSpielGame, setting: Setting, league: League, rounds: int) -> Iterator[Policy]:
+    """The newest policy at the start, and after every EVERY rounds."""
+    player, chance = Player(game, setting), random.Random(league.seed)
+    kept: dict[int, list[list[float]]] = {}
+    for version in range(rounds + 1):
+        if version % EVERY == 0:
+            yield player.policy()
+        own = [np.cumsum(each).tolist() for each in player.shares()]
+        drawn: list[PastVersion] = []
+        if league.is_open:
+            league.reached(version, version)
+            kept[version] = own
+            for dropped in league.keep(PastVersion(version, {"policy": ""})):
+                del kept[dropped.version]
+            drawn = league.draw(PLACES)
+        opponents = league.opponents(PLACES)
+        gained, visits = [np.zeros(len(each)) for each in player.replies], [0] * len(player.replies)
+        for steps, paid, learns in _games(game, setting, opponents, (version, own, kept, drawn), league, chance):
+            for place, reply, seat in steps:
+                if learns[seat]:
+                    gained[place][reply] += paid if seat == 0 else -paid
+                    visits[place] += 1
+        player.learn(gained, visits)
+
+
+def _games(game: OpenSpielGame, setting: Setting, opponents: Any, players: Any, league: League, chance: Any) -> Any:
+    """(the steps, the first seat's payoff over the mean of the deal's games, whether each seat learns) of each game."""
+    version, own, kept, drawn = players
+    tree, played = game._tree, []
+    for number in range(setting.games):
+        names, versions, tables = opponents(number), [version, version], [own, own]
+        for seat, name in enumerate(names):
+            if name not in ("attacker", "defender"):
+                versions[seat] = drawn[int(name.split("/")[0].removeprefix("past-"))].version
+                tables[seat] = kept[versions[seat]]
+        deal = number // 2 % len(tree._roots)
+        node, steps = tree._roots[deal], []
+        while not isinstance(node, tuple):
+            seat, ends = tree.places[node.place].seat, tables[tree.places[node.place].seat][node.place]
+            draw = chance.random() * ends[-1]
+            reply = next(index for index, end in enumerate(ends) if draw <= end)
+            steps.append((node.place, reply, seat))
+            node = node.children[tree.places[node.place].decision.replies[reply]]
+        learns = [name in ("attacker", "defender") for name in names]
+        played.append((deal, steps, node[0], learns))
+        if not all(learns):
+            outcome = Outcome.TIED
+            if node[0]:
+                outcome = Outcome.ATTACKER_WINS if node[0] > 0 else Outcome.DEFENDER_WINS
+            league.matrix.add(f"policy@{versions[0]}", f"policy@{versions[1]}", outcome, node[0])
+    means = [statistics.fmean(paid for at, _, paid, _ in played if at == deal) for deal in range(len(tree._roots))]
+    return [(steps, paid - means[deal], learns) for deal, steps, paid, learns in played]
+
+
+def average(game: OpenSpielGame, policies: Sequence[Policy]) -> Iterator[Policy]:
+    """After each measurement, the average of all versions measured so far."""
+    for count in range(1, len(policies) + 1):
+        yield game.average(policies[:count])
+
+
+def solved(game: OpenSpielGame, policies: Sequence[Policy]) -> Iterator[Policy]:
+    """After each measurement, the equilibrium of the game between the versions measured so far."""
+    numbers = range(len(policies))
+    first = [[game.value_between(one, other) for other in policies] for one in policies]
+    gains = [[(first[one][other] - first[other][one]) / 2 for other in numbers] for one in numbers]
+    for count in range(1, len(policies) + 1):
+        shares = equilibrium([row[:count] for row in gains[:count]])
+        yield game.average([policies[number] for number in range(count) for _ in range(round(SHARES * shares[number]))])
+
+
+def ends(records: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
+    """{game: {strategy: [mean of the newest over the last quarter, recommended at the end], over seeds}}"""
+    found: dict[str, dict[str, list[float]]] = {}
+    for env in SETTINGS:
+        for name in STRATEGIES:
+            if of := [each for each in records if (each["env"], each["strategy"]) == (env, name)]:
+                late = statistics.fmean(statistics.fmean(_late(each)) for each in of)
+                last = statistics.fmean(each["recommended"][-1] for each in of)
+                found.setdefault(env, {})[name] = [round(late, 3), round(last, 3)]
+    return found
+
+
+def _late(record: dict[str, Any]) -> list[float]:
+    return list(record["newest"][-max(1, len(record["newest"]) // 4) :])
+
+
+def tables(records: Sequence[dict[str, Any]]) -> list[str]:
+    """Markdown: for each game and strategy NashConv at the end, in shares of uniform play's, seed by seed."""
+    lines = ["| game | meta-strategy | newest, last quarter: mean | recommended, at the end | games | seconds |"]
+    lines += ["|---|---|---|---|---|---|"]
+    for env, found in ends(records).items():
+        for name, (late, last) in found.items():
+            of = [each for each in records if (each["env"], each["strategy"]) == (env, name)]
+            by_seed = ", ".join(f"{statistics.fmean(_late(each)):.2f}" for each in of)
+            mixed = ", ".join(f"{each['recommended'][-1]:.2f}" for each in of)
+            seconds = statistics.fmean(each["seconds"] for each in of)
+            cells = (env, name, f"{by_seed}: {late:.2f}", f"{mixed}: {last:.2f}", f"{of[0]['games']:,}")
+            lines.append(f"| {' | '.join(cells)} | {seconds:.0f} |")
+    return lines
+
+
+def page(records: Sequence[dict[str, Any]]) -> str:
+    """NashConv by round, in shares of uniform play's: a row for each game, a column for the newest policies and one for
+    what the strategies recommend. A line is the mean of the seeds, a band their range."""
+    from plotly.subplots import make_subplots
+
+    envs = [env for env in SETTINGS if any(record["env"] == env for record in records)]
+    titles = [f"{env.replace('_', ' ')}: {what}" for env in envs for what in ("newest policy", "recommended")]
+    figure = make_subplots(rows=len(envs), cols=2, shared_yaxes=True, subplot_titles=titles)
+    colours = ("120,120,120", "31,119,180", "214,39,40", "255,127,14", "0,128,128")
+    for row, env in enumerate(envs, start=1):
+        for name, colour in zip(STRATEGIES, colours, strict=True):
+            of = [each for each in records if (each["env"], each["strategy"]) == (env, name)]
+            for column, what in enumerate(("newest", "recommended") if of else (), start=1):
+                points = list(zip(*(each[what] for each in of), strict=True))
+                rounds, where = [EVERY * place for place in range(len(points))], {"row": row, "col": column}
+                band: dict[str, Any] = {"mode": "lines", "line": {"width": 0}, "showlegend": False}
+                figure.add_scatter(x=rounds, y=[max(each) for each in points], **band, **where)
+                filled = {"fill": "tonexty", "fillcolor": f"rgba({colour},.12)"}
+                figure.add_scatter(x=rounds, y=[min(each) for each in points], **filled, **band, **where)
+                line: dict[str, Any] = {"color": f"rgb({colour})", "width": 2}
+                means = [statistics.fmean(each) for each in points]
+                is_named = (row, column) == (1, 1)
+                figure.add_scatter(
+                    x=rounds, y=means, name=name, legendgroup=name, showlegend=is_named, line=line, **where
+                )
+    figure.update_xaxes(title_text="rounds", row=len(envs))
+    figure.update_yaxes(title_text="NashConv / uniform play's", rangemode="tozero", col=1)
+    figure.update_layout(template="plotly_white", width=900, height=360 * len(envs), margin={"t": 40, "b": 50})
+    return str(figure.to_html(include_plotlyjs=True))
+
+
+if __name__ == "__main__":
+    main()
