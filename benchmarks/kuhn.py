@@ -31,7 +31,7 @@ from spag_ray.results.metric_lines import MetricLines
 from spag_ray.stages import Stage, StageKind
 
 CONFIG = "configs/kuhn.yaml"
-PUBLISHED = ("objective.name=published", "objective.learn_from=winners", "objective.kl_reference=stage")
+PUBLISHED = ("objective.loss=published", "objective.learn_from=winners", "objective.kl_reference=stage")
 PUBLISHED += ("objective.baseline=none", "objective.role_weights=balanced", "objective.kl_weighting=none")
 PUBLISHED += ("objective.decay=0.8", "objective.kl_coeff=0.2", "learner.keep_moments=false")
 PUBLISHED += ("self_play.last_kl_coeff=null",)

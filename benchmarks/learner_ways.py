@@ -142,7 +142,7 @@ class Ours(Way):
             model,
             # Everything else has a run's defaults.
             LearnerConfig(max_tokens_per_microbatch=max_tokens, dtype=fast_dtype(on_gpu=self.device.type == "cuda")),
-            ObjectiveConfig(name="published", kl_coeff=KL_COEFF, sft_coeff=SFT_COEFF, clip_range=CLIP_RANGE),
+            ObjectiveConfig(loss="published", kl_coeff=KL_COEFF, sft_coeff=SFT_COEFF, clip_range=CLIP_RANGE),
             World(master="127.0.0.1:0"),
         )
 

@@ -55,7 +55,7 @@ from spag_ray.training_data.listened_turns import WhenToClaim, listened_turns
 
 CONFIG = "configs/cpu_proof.yaml"
 PUBLISHED = (
-    "objective.name=published",
+    "objective.loss=published",
     "objective.learn_from=winners",
     "objective.kl_reference=stage",
     "objective.kl_coeff=0.2",

@@ -3,7 +3,7 @@
 `batch_loss` is what trains: one masked expression over the tokens of a micro-batch, with sums over the tokens of each
 text. `spag_loss` and the `published_*` losses are the same functions for callers with lists or logits.
 
-The objective `spag` is the paper's without its code's artefacts, token by token under four policies:
+The loss `spag` is the paper's objective without its code's artefacts, token by token under four policies:
 
     sampler  sampled the tokens (the engine, at the sampling temperature)   theta  the learner now
     old      the learner at the round's start                               ref    frozen at the stage's start
@@ -133,6 +133,8 @@ def batch_loss(
         spag, of a turn of n tokens with advantage A:
             w_i = min(exp(old_i - sampler_i), cap)      r_i = exp(theta_i - old_i)      d_i = ref_i - theta_i
             policy = (1/n) sum_i -w_i min(r_i A, clip(r_i) A)        kl = k3 = (1/n) sum_i exp(d_i) - 1 - d_i
+        ppo-clip, dr-grpo: the same with n = 1, so that terms.py averages over tokens, and with n = constant_length
+        gspo: -w min(r A, clip(r) A) of the whole turn, w and r of mean log-probabilities; kl as above
         listening, sft: mean(-theta)
         claiming: -p log q - (1 - p) log(1 - q) + form;  q = exp(sum(deciding)), p = exp(sum(word)) without gradient,
             form = mean(-between). At the minimum q = p: the model claims as often as it would be right.
@@ -160,7 +162,7 @@ def batch_loss(
         turns = _Turns.of(own("turn"), tokens)
         statistics["entropy"] = entropies.to(theta.dtype) @ turns.share
         if spec.trains_tokens(objective):
-            policy, k3, maxima = _spag(turns, tokens, objective, statistics)
+            policy, k3, maxima = _clipped(turns, tokens, objective, statistics)
             terms["policy"], terms["kl"] = weights["policy"] @ policy, weights["kl"] @ k3
         else:
             terms["policy"] = _published(turns, tokens, weights["policy"], objective, spec)
@@ -222,34 +224,48 @@ class _Turns(NamedTuple):
         )
 
 
-def _spag(
+def _clipped(
     turns: _Turns, tokens: TrainedTokens, objective: ObjectiveConfig, statistics: dict[str, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(policy [S], k3 [S], maxima), see `batch_loss`. Fills in the statistics."""
     ratio, mismatch = bounded_ratio(turns.theta, turns.old), bounded_ratio(turns.old, turns.sampler)
-    advantages = torch.repeat_interleave(tokens.advantages, tokens.lengths, output_size=len(ratio))
-    unclipped = ratio * advantages
-    clipped = ratio.clamp(1 - objective.clip_range, 1 + objective.clip_range) * advantages
     distance = (turns.ref - turns.theta).clamp(max=MAX_LOG_RATIO)
     divergence = torch.expm1(distance) - distance
     if objective.kl_weighting == "ratio":  # multiplied out, so that exp(d), which may overflow, is not computed
         divergence = bounded_ratio(turns.ref, turns.old) - ratio * (1 + turns.ref - turns.theta)
-    surrogate = mismatch.clamp(max=objective.mismatch_cap) * torch.minimum(unclipped, clipped)
-    constant = objective.constant_length if objective.length_norm == "constant" else None
-    of_tokens = torch.stack([-surrogate, divergence], 1) * tokens.of_kind("turn")[:, None]
-    policy, k3 = tokens.total(of_tokens).unbind(1)
-    length = constant or tokens.num_trained
+    is_turn = tokens.of_kind("turn")
+    if objective.loss == "gspo":
+        theta, old, sampler = tokens.means(turns.theta, turns.old, turns.sampler)
+        policy, clipped_turns = _surrogate(
+            bounded_ratio(theta, old), bounded_ratio(old, sampler), tokens.advantages, objective
+        )
+        k3 = tokens.total(divergence * is_turn)
+        is_clipped = torch.repeat_interleave(clipped_turns, tokens.lengths, output_size=len(ratio))
+    else:
+        advantages = torch.repeat_interleave(tokens.advantages, tokens.lengths, output_size=len(ratio))
+        surrogate, is_clipped = _surrogate(ratio, mismatch, advantages, objective)
+        policy, k3 = tokens.total(torch.stack([surrogate, divergence], 1) * is_turn[:, None]).unbind(1)
     with torch.no_grad():
         gap = turns.old - turns.sampler
         gap_k3 = torch.expm1(gap.clamp(max=MAX_LOG_RATIO)) - gap
         gap = gap.abs()
-        is_clipped = (clipped < unclipped).to(ratio.dtype)
         of_turns = torch.stack([divergence, is_clipped, ratio]) @ turns.share
         of_sampled = torch.stack([mismatch, gap, gap_k3]) @ turns.sampled
         found = (*of_turns.unbind(), *of_sampled.unbind())
         statistics |= dict(zip(STATISTICS[-len(found) :], found, strict=True))
         maxima = torch.stack([ratio * turns.share.sign(), gap * turns.sampled.sign()]).amax(1)
-    return policy / length, k3 / length, maxima
+    is_constant = objective.loss == "dr-grpo" or objective.length_norm == "constant"
+    length = 1 if objective.loss == "ppo-clip" else (is_constant and objective.constant_length) or tokens.num_trained
+    return policy if objective.loss == "gspo" else policy / length, k3 / length, maxima
+
+
+def _surrogate(
+    ratio: Tensor, mismatch: Tensor, advantages: Tensor, objective: ObjectiveConfig
+) -> tuple[Tensor, Tensor]:
+    """(-w min(r A, clip(r) A), whether the clipped branch was taken), of tokens or of turns."""
+    unclipped, clipped = ratio * advantages, ratio.clamp(*objective.clip_ends) * advantages
+    surrogate = mismatch.clamp(max=objective.mismatch_cap) * torch.minimum(unclipped, clipped)
+    return -surrogate, (clipped < unclipped).to(ratio.dtype)
 
 
 def _claiming(theta: Tensor, tokens: TrainedTokens) -> Tensor:

@@ -42,6 +42,7 @@ from spag_ray.games.taboo.prompt_file import check_guesses
 from spag_ray.host.hidden_packages import hidden
 from spag_ray.results.evaluations import task_names
 from spag_ray.tokens import Tokenizer, chat_text, holds_a_mark
+from spag_ray.training_data.estimators import check_advantage
 from spag_ray.training_data.prompt_randomization import load_varied
 from spag_ray.weights.weight_files import is_safetensors, weight_files
 
@@ -62,6 +63,7 @@ def check_files(config: RunConfig) -> None:
     SpagError for the first fault, and for a run that would train nothing."""
     check_something_to_do(config)
     check_tracking(config.tracking)
+    check_advantage(config.objective)
     for opponent in config.league.fixed:
         if opponent.is_served:
             check_endpoint(Endpoint.parse(opponent.model))

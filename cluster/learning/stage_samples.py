@@ -100,9 +100,9 @@ class StageSamples:
             return self._unsaid(game, games, episodes, self._learning)
 
         games = self._of_games(self._rendered(episodes), own, what, may_be_empty=windows is not None)
-        # The published code trains on the plain softmax at any sampling temperature; `spag` trains at that temperature.
+        # The published loss is of the plain softmax at any sampling temperature; the others are of that temperature.
         temperature = config.sampling.temperature
-        tempered = config.objective.name == "spag" and temperature > 0
+        tempered = config.objective.loss != "published" and temperature > 0
         spec = StageSpec(
             "self_play",
             0,

@@ -22,6 +22,7 @@ from spag_ray.config.vllm_arguments import unknown_argument
 from spag_ray.errors import ConfigError, nearest_path
 from spag_ray.games.of_config import game_of
 from spag_ray.games.taboo.prompt_file import load_template
+from spag_ray.training_data.estimators import check_advantage
 
 
 def check_plan(config: RunConfig) -> list[str]:
@@ -31,6 +32,8 @@ def check_plan(config: RunConfig) -> list[str]:
     check_engine(config)
     if fault := shape_fault(config):
         raise ConfigError(fault)
+    if game_file(config.objective.advantage) is not None:  # else it may be on the machines of the run
+        check_advantage(config.objective)
     unread = list(_unread(config))
     for each in config.each_game:
         max_turns = _max_turns(each)

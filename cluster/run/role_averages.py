@@ -15,8 +15,8 @@ from spag_ray.training_data.rewards import RoleBaselines, RoleWindow
 
 @dataclass(frozen=True)
 class RoleAverages:
-    """By the full name of the game. `baselines`: of games with `baseline: moving`. `windows`: the last wins, for the
-    role weights of a stream."""
+    """By the full name of the game. `baselines`: of games with `baseline: moving` or `advantage: rae`. `windows`: the
+    last wins, for the role weights of a stream."""
 
     baselines: dict[str, RoleBaselines]
     windows: dict[str, RoleWindow]
@@ -27,7 +27,7 @@ class RoleAverages:
         baselines, windows = {}, {}
         for each in config.each_game:
             name, objective = each.game.full_name, each.objective
-            if objective.baseline == "moving":
+            if objective.has_moving_baseline:
                 baselines[name] = RoleBaselines(objective.baseline_decay)
                 if (values := (state.baselines or {}).get(name)) is not None:
                     baselines[name].values = {role: values[str(role)] for role in Role}

@@ -61,5 +61,7 @@ def named_paths(config: RunConfig) -> dict[str, str]:
     for number, game in enumerate(config.games):
         if game.is_own and (module := game_file(game.name)) is not None:
             named[f"{config.game_keys[number]}.name"] = str(package_of(module) or module)
+    if (module := game_file(config.objective.advantage)) is not None:
+        named["objective.advantage"] = str(package_of(module) or module)
     named |= {key: path for key, path in maybe_shipped.items() if Path(path).is_file()}
     return {key: path for key, path in named.items() if path}

@@ -18,7 +18,8 @@ _IMITATION_OF_TABOO = ("listening_coeff", "claiming_coeff")
 
 
 def game_file(name: str) -> Path | None:
-    """The file of a user's own game, if its name is a path or a module in the current folder; name: `game.name`."""
+    """The file of a user's own game or function, if its name is a path or a module in the current folder; name: a value
+    of `game.name` or `objective.advantage`."""
     module, found, _ = name.rpartition(":")
     if not found:
         return None

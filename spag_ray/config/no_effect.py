@@ -98,9 +98,9 @@ def _idle_keys(config: RunConfig) -> Iterator[tuple[str, str]]:
     objective, self_play, evaluation = config.objective, config.self_play, config.evaluation
     imitation, learner = config.imitation, config.learner
     rules: list[tuple[bool, str, str, tuple[str, ...]]] = [
-        (objective.name == "published", "objective.name is published", "objective", _SPAG_TERMS),
+        (objective.loss == "published", "objective.loss is published", "objective", _SPAG_TERMS),
         (
-            objective.length_norm != "constant",
+            objective.length_norm != "constant" and objective.loss != "dr-grpo",
             f"objective.length_norm is {objective.length_norm}",
             "objective",
             ("constant_length",),
@@ -109,7 +109,7 @@ def _idle_keys(config: RunConfig) -> Iterator[tuple[str, str]]:
         (not objective.kl_coeff, "objective.kl_coeff is 0 in the first round", "self_play", ("last_kl_coeff",)),
         (objective.learn_from == "winners", "objective.learn_from is winners", "objective", ("loser_turns",)),
         (
-            objective.baseline != "moving",
+            not objective.has_moving_baseline,
             f"objective.baseline is {objective.baseline}",
             "objective",
             ("baseline_decay",),
@@ -187,8 +187,8 @@ def _too_large_batches(config: RunConfig) -> Iterator[str]:
 
 
 def _baselines_of_one(config: RunConfig, num_scenarios: Mapping[str, int]) -> Iterator[str]:
-    """`baseline: scenario` where some scenarios come once in the games of a pass: a game has no other to be compared
-    with then."""
+    """A comparison of games of one scenario, where some scenarios come once in the games of a pass: then a game has no
+    other to be compared with."""
     meets_others = config.league.share > 0 or config.self_play.on_collapse == "mix"
     if meets_others or not config.self_play.rounds:  # against others each scenario is played from both seats
         return
@@ -199,15 +199,18 @@ def _baselines_of_one(config: RunConfig, num_scenarios: Mapping[str, int]) -> It
         if (number := num_scenarios.get(game.full_name)) is None:
             continue
         games, which = round(game.share * per_pass), f" of {game.full_name}" if len(config.games) > 1 else ""
-        if each.objective.baseline != "scenario" or games >= 2 * number:
+        if not each.objective.compares_scenarios or games >= 2 * number:
             continue
+        name = each.objective.advantage
+        told = (
+            f"objective.baseline: scenario{which} is that of `mean`"
+            if name == "spag"
+            else (f"objective.advantage: {name}{which} has nothing to compare a game with")
+        )
         if games <= number:
             why = f", because the {games} games of a {a_pass} have {number} scenarios to play, so none comes twice"
         else:
             once = f"{2 * number - games} of {number} scenarios"
             why = f" for {once}, because they come once in the {games} games of a {a_pass}"
         fewer = f", or set words.num_train to at most {games // 2}" if games > 1 else ""
-        yield (
-            f"objective.baseline: scenario{which} is that of `mean`{why}; play at least "
-            f"{math.ceil(2 * number / game.share)} games{fewer}"
-        )
+        yield (f"{told}{why}; play at least {math.ceil(2 * number / game.share)} games{fewer}")

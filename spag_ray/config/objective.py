@@ -8,24 +8,52 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from spag_ray.config.parts import ListeningTurns, Part
+from spag_ray.errors import meant
+
+# What each computes: spag_ray/training_data/estimators.py.
+ESTIMATORS = ("spag", "rae", "rloo", "grpo", "reinforce++", "marshal")
+GROUPED = ("rloo", "grpo")  # they compare games of one scenario
+Loss = Literal["spag", "published", "ppo-clip", "dr-grpo", "gspo"]
+# What an estimator sets that gives a turn its whole advantage, where the configuration does not say it.
+_WHOLE_GAMES = {"learn_from": "both", "role_weights": "none"}
+# Those settings that an estimator has no use for, beside the two above.
+_OF_SHARES = ("decay", "loser_turns", "trap_credit", "guess_credit", "baseline")
+_GSPO_CLIPS = {"clip_range": 3e-4, "clip_range_high": 4e-4}  # of its paper: ratios of whole turns are close to 1
 
 
 class ObjectiveConfig(Part):
-    name: Literal["spag", "published"] = "spag"
+    loss: Loss = Field(
+        "spag",
+        description="what is computed from advantages: the paper's objective token by token, its published code, or "
+        "another clipped loss (docs/learning.md)",
+    )
+    advantage: str = Field(
+        "spag",
+        description="how a game's payoffs become advantages of turns: shares of them (spag), an estimator by name, or "
+        "your own function, my_module:my_advantages (docs/learning.md)",
+    )
+    drop_agreeing: bool = Field(
+        False,
+        description="leave out the games of a scenario in which a seat was always paid the same, if it was played "
+        "twice or more",
+    )
     decay: float = Field(0.8, gt=0, le=1, description="turn t of n gets decay^-t / sum_i decay^-i")
     kl_coeff: float = Field(0.2, ge=0)
     kl_weighting: Literal["none", "ratio"] = Field(
         "none",
         description="`ratio`: a token's KL estimate is weighted by its importance ratio, so that tokens that became "
-        "improbable do not dominate it (name: spag)",
+        "improbable do not dominate it (not with loss: published)",
     )
     kl_reference: Literal["stage", "start"] = Field(
         "stage",
         description="what the KL term compares with: the weights at the stage's start, or those that self-play started "
-        "with (name: spag)",
+        "with (not with loss: published)",
     )
     sft_coeff: float = Field(0.5, ge=0)
-    clip_range: float = Field(0.2, gt=0, lt=1)
+    clip_range: float = Field(0.2, gt=0, lt=1, description="importance ratios are clipped at 1 - clip_range")
+    clip_range_high: float | None = Field(
+        None, gt=0, lt=10, description="and at 1 + clip_range_high (clip_range if empty); DAPO takes 0.28"
+    )
     mismatch_cap: float = Field(2.0, gt=0, description="cap of the engine/learner importance weight")
     length_norm: Literal["mean", "constant"] = Field(
         "mean", description="a turn's loss is divided by its number of tokens, or by constant_length"
@@ -76,22 +104,86 @@ class ObjectiveConfig(Part):
         4.0,
         gt=0,
         description="cap of a role's weight when one role rarely wins (no cap if empty; empty by default with "
-        "name: published)",
+        "loss: published)",
     )
 
     @model_validator(mode="before")
     @classmethod
-    def _published_has_no_cap(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and data.get("name") == "published":
-            return {"role_weight_cap": None, **data}
+    def _defaults_of_choices(cls, data: Any) -> Any:
+        """What the loss and the estimator set where nobody has said it. `name` is the loss's former name."""
+        if not isinstance(data, Mapping):
+            return data
+        if "name" in data:
+            if "loss" in data:
+                raise ValueError("name is the former name of loss; leave it out")
+            data = {("loss" if key == "name" else key): value for key, value in data.items()}
+        if data.get("loss") == "published":
+            data = {"role_weight_cap": None, **data}
+        if data.get("loss") == "gspo":
+            data = {**_GSPO_CLIPS, **data}
+        if data.get("advantage", "spag") != "spag":
+            data = {**_WHOLE_GAMES, **data}
         return data
 
     @model_validator(mode="after")
     def _check(self) -> ObjectiveConfig:
         if self.length_norm == "constant" and self.constant_length is None:
             raise ValueError("length_norm: constant needs constant_length, for example sampling.max_new_tokens")
-        if self.kl_reference == "start" and self.name != "spag":
-            raise ValueError("kl_reference: start is for the objective `spag`; leave it out, or set name: spag")
         if self.claiming_coeff and not self.listening_coeff:
             raise ValueError("claiming_coeff teaches when to claim the word that listening_coeff teaches; set both")
+        self._check_loss()
+        self._check_advantage()
         return self
+
+    def _check_loss(self) -> None:
+        if self.loss == "published":
+            if self.kl_reference == "start":
+                raise ValueError("kl_reference: start is not for the loss `published`; leave it out, or set loss: spag")
+            if self.clip_range_high is not None:
+                raise ValueError("clip_range_high is not for the loss `published`, which clips both sides alike")
+        elif self.loss == "dr-grpo":
+            if self.constant_length is None:
+                raise ValueError(
+                    "loss: dr-grpo divides by constant_length; set it, for example to sampling.max_new_tokens"
+                )
+        elif self.loss != "spag" and self.length_norm == "constant":
+            raise ValueError(f"length_norm: constant is not for the loss {self.loss}; leave it out")
+
+    def _check_advantage(self) -> None:
+        if self.advantage == "spag":
+            return
+        if self.advantage not in ESTIMATORS and ":" not in self.advantage:
+            raise ValueError(
+                f"advantage: {self.advantage} is not known; there are {', '.join(ESTIMATORS)}, or name your own as "
+                f"my_module:my_advantages{meant(self.advantage, ESTIMATORS)}"
+            )
+        if self.loss == "published":
+            raise ValueError(f"advantage: {self.advantage} is not for the loss `published`; leave one of them out")
+        for key in _OF_SHARES:
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(
+                    f"{key}: {getattr(self, key)} is for advantage: spag, which shares a payoff out; {self.advantage} "
+                    "gives every turn of a seat its advantage; leave one of them out"
+                )
+        for key, value in _WHOLE_GAMES.items():
+            if getattr(self, key) != value:
+                raise ValueError(
+                    f"{key}: {getattr(self, key)} is for advantage: spag; {self.advantage} compares what games paid, "
+                    f"won or lost; leave it out, or set {value}"
+                )
+
+    @property
+    def has_moving_baseline(self) -> bool:
+        """Whether it is in checkpoints what games paid on average."""
+        return self.baseline == "moving" or self.advantage == "rae"
+
+    @property
+    def compares_scenarios(self) -> bool:
+        """Whether games of one scenario are compared with each other."""
+        return self.baseline == "scenario" or self.advantage in GROUPED
+
+    @property
+    def clip_ends(self) -> tuple[float, float]:
+        """What importance ratios are clipped at."""
+        high = self.clip_range if self.clip_range_high is None else self.clip_range_high
+        return 1 - self.clip_range, 1 + high

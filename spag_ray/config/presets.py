@@ -10,7 +10,7 @@ PUBLISHED: dict[str, Any] = {
     "render": "varied",
     "game": {"rules": "published", "max_turns": 5},
     "sampling": {"temperature": 1.2, "top_k": 50, "max_new_tokens": 256},
-    "objective": {"name": "published", "role_weight_cap": None},
+    "objective": {"loss": "published", "role_weight_cap": None},
 }
 
 

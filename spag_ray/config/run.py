@@ -104,10 +104,10 @@ class RunConfig(Part):
     @model_validator(mode="after")
     def _check(self) -> RunConfig:
         truncated = self.sampling.top_k is not None or self.sampling.top_p is not None
-        if truncated and self.objective.name == "spag" and self.self_play.rounds > 0:
+        if truncated and self.objective.loss != "published" and self.self_play.rounds > 0:
             raise ValueError(
-                "sampling.top_k / sampling.top_p cut the distribution, which biases the importance ratio of the "
-                "objective `spag`; take them out, or set objective.name: published"
+                "sampling.top_k / sampling.top_p cut the distribution, which biases the importance ratio of a "
+                "token; take them out, or set objective.loss: published"
             )
         self._check_games()
         self._check_reference()
@@ -250,10 +250,10 @@ class RunConfig(Part):
     @property
     def keeps_stage_start(self) -> bool:
         """Whether learners keep the weights of a start: of self-play's with objective.kl_reference: start, of the
-        stage's in a stream, where games arrive after the weights have changed. Only the KL term of `spag` compares with
-        them."""
+        stage's in a stream, where games arrive after the weights have changed. The published loss compares
+        with none."""
         is_needed = self.schedule == "stream" or self.objective.kl_reference == "start"
-        return is_needed and self.objective.name == "spag" and self.objective.kl_coeff > 0
+        return is_needed and self.objective.loss != "published" and self.objective.kl_coeff > 0
 
     @property
     def imitation_listening_coeff(self) -> float:
@@ -367,10 +367,10 @@ class RunConfig(Part):
 
     def _check_reference(self) -> None:
         """Refuse reference log-probabilities that are not those of the learner's own weights."""
-        if self.learner.reference == "none" and (self.objective.name == "published" or self.objective.kl_coeff > 0):
+        if self.learner.reference == "none" and (self.objective.loss == "published" or self.objective.kl_coeff > 0):
             raise ValueError(
-                "learner.reference: none gives the KL term no reference; set objective.kl_coeff: 0 (with the "
-                "objective `spag`), or reference: recompute"
+                "learner.reference: none gives the KL term no reference; set objective.kl_coeff: 0 (with "
+                "another loss than `published`), or reference: recompute"
             )
         if self.objective.kl_reference == "start" and self.learner.lora is not None:
             raise ValueError(
@@ -391,8 +391,8 @@ class RunConfig(Part):
             reason = "render: varied trains on other prompts than were played"
         elif self.sampling.temperature == 0:
             reason = "sampling.temperature is 0"
-        elif self.objective.name == "published" and not plain:
-            reason = "the objective `published` uses the plain softmax, but sampling used another distribution"
+        elif self.objective.loss == "published" and not plain:
+            reason = "the loss `published` uses the plain softmax, but sampling used another distribution"
         if reason:
             raise ValueError(
                 f"learner.reference: {self.learner.reference} takes the log-probabilities that came with the turns, "

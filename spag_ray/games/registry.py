@@ -19,7 +19,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from spag_ray.config.games import game_file, package_of
 from spag_ray.config.run import RunConfig
@@ -65,8 +65,7 @@ def game_maker(name: str, config: RunConfig | None = None) -> Callable[[], Game]
     package, _, env = name.partition(":")
     if package in _PACKAGES_OF_GAMES and env:
         return functools.partial(_PACKAGES_OF_GAMES[package], env)
-    module, is_own, attribute = name.rpartition(":")
-    if not is_own:
+    if ":" not in name:
         known = {point.name: point for point in entry_points(group=GROUP)}
         if name not in known:
             names = [*SHIPPED, *sorted(known)]
@@ -79,14 +78,29 @@ def game_maker(name: str, config: RunConfig | None = None) -> Callable[[], Game]
         except Exception as error:
             raise _not_imported(name, known[name].value, error) from error
     else:
-        loaded = _module(module, name)
-        found = getattr(loaded, attribute, None)
-        if found is None:
-            classes = [each for each, value in vars(loaded).items() if isinstance(value, type)]
-            raise ConfigError(f"game.name: {name}: {module} has no {attribute}{meant(attribute, classes)}")
+        found = _attribute(name, "game.name", lambda value: isinstance(value, type))
     if not callable(found):
         raise ConfigError(f"game.name: {name} is not a class of a game")
     return _made(_of_run(found, config), name)
+
+
+def own_function(name: str, key: str) -> Callable[..., Any]:
+    """A function of the user's own that a key of the configuration names, as FILE.py:NAME or MODULE:NAME. Raises
+    ConfigError."""
+    found = _attribute(name, key, callable)
+    if not callable(found):
+        raise ConfigError(f"{key}: {name} is not a function")
+    return cast("Callable[..., Any]", found)
+
+
+def _attribute(name: str, key: str, is_meant: Callable[[Any], bool]) -> Any:
+    """What `name`, MODULE:ATTRIBUTE, names. `is_meant`: of the module's values, those to suggest."""
+    module, _, attribute = name.rpartition(":")
+    loaded = _module(module, name, key)
+    if (found := getattr(loaded, attribute, None)) is None:
+        names = [each for each, value in vars(loaded).items() if is_meant(value)]
+        raise ConfigError(f"{key}: {name}: {module} has no {attribute}{meant(attribute, names)}")
+    return found
 
 
 def _of_run(found: Callable[[], Game], config: RunConfig | None) -> Callable[[], Game]:
@@ -108,31 +122,31 @@ def _made(found: Callable[[], Game], name: str) -> Callable[[], Game]:
     return make
 
 
-def _module(module: str, name: str) -> Any:
+def _module(module: str, name: str, key: str) -> Any:
     path = game_file(name)
     if path is None and module.endswith(".py"):
-        raise ConfigError(f"game.name: {name}: there is no file {module}{meant_path(module)}")
+        raise ConfigError(f"{key}: {name}: there is no file {module}{meant_path(module)}")
     try:
         if path is None:
             return importlib.import_module(module)
         if (package := package_of(path)) is not None:
             return _in_package(path, package)
-        key = f"{_FROM_FILES}{path.stem}"
-        if key in sys.modules and getattr(sys.modules[key], "__file__", None) == str(path.resolve()):
-            return sys.modules[key]
-        spec = importlib.util.spec_from_file_location(key, path.resolve())
+        own = f"{_FROM_FILES}{path.stem}"
+        if own in sys.modules and getattr(sys.modules[own], "__file__", None) == str(path.resolve()):
+            return sys.modules[own]
+        spec = importlib.util.spec_from_file_location(own, path.resolve())
         assert spec is not None
         assert spec.loader is not None
         loaded = importlib.util.module_from_spec(spec)
-        sys.modules[key] = loaded
+        sys.modules[own] = loaded
         try:
             spec.loader.exec_module(loaded)
         except BaseException:
-            del sys.modules[key]
+            del sys.modules[own]
             raise
     except Exception as error:
         hint = meant_path(f"{module}.py") if path is None and "." not in module else ""
-        raise _not_imported(name, module, error, hint) from error
+        raise _not_imported(name, module, error, hint, key) from error
     return loaded
 
 
@@ -158,5 +172,5 @@ def _in_package(path: Path, package: Path) -> ModuleType:
     return found
 
 
-def _not_imported(name: str, module: str, error: Exception, hint: str = "") -> ConfigError:
-    return ConfigError(f"game.name: {name}: {module} cannot be imported ({type(error).__name__}: {error}){hint}")
+def _not_imported(name: str, module: str, error: Exception, hint: str = "", key: str = "game.name") -> ConfigError:
+    return ConfigError(f"{key}: {name}: {module} cannot be imported ({type(error).__name__}: {error}){hint}")

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from itertools import compress
+from typing import NamedTuple, TypeAlias
 
 from spag_ray.config.objective import ObjectiveConfig
 from spag_ray.config.parts import Payoffs
 from spag_ray.episodes.episode import Episode
 from spag_ray.game.end_reason import EndReason
+from spag_ray.game.protocol import seat_of
 from spag_ray.game.rules import Outcome, Role, Verdict
+from spag_ray.game.turn import Turn, num_forced
+from spag_ray.training_data.estimators import Trajectory, agreeing, applied, estimator_of
 from spag_ray.training_data.rewards import (
     MeanPayoffs,
     Results,
@@ -48,6 +52,9 @@ def game_samples(
     that broke the rules, without a baseline. A game's weight is decided / (2 * games its winner's role won) over the
     episodes given, or over the last decided games in `window`; ties and breaches have weight 1.
 
+    With an `objective.advantage` of another name every seat that was paid is trained, with the advantages of
+    estimators.py.
+
     `baselines` and `window` are updated with the games, except those whose numbers are `repeated`: these were trained
     on, and counted, before.
 
@@ -55,6 +62,46 @@ def game_samples(
     tokens that were not sampled. In games between policies only the turns of policies in `learning` are trained on
     (all, if it is None).
     """
+    if objective.advantage == "spag":
+        learned = _of_shares(episodes, objective, payoffs, baselines, learning, window=window, repeated=repeated)
+    else:
+        learned = _estimated(episodes, objective, payoffs, baselines, learning, repeated)
+    if objective.drop_agreeing:
+        _drop_agreeing(learned, episodes, payoffs, learning)
+    games = []
+    for episode, (weight, advantages) in zip(episodes, learned, strict=True):
+        outcome = episode.verdict.outcome
+        turns = tuple(
+            Sample(
+                turn.prompt_ids,
+                turn.token_ids,
+                advantage,
+                turn.logprobs if sampled else None,
+                role=turn.role,
+                forced=turn.forced,
+            )
+            for turn, advantage in ((episode.turns[index], advantages[index]) for index in sorted(advantages))
+            if turn.token_ids and (learning is None or turn.policy in learning)
+        )
+        if turns:
+            games.append(GameSample(episode.episode_id, outcome.winner or outcome.breaker, weight, turns))
+    return games
+
+
+# (a game's weight, {index of a turn: its advantage}) of each game
+_Learned: TypeAlias = list[tuple[float, dict[int, float]]]
+
+
+def _of_shares(
+    episodes: Sequence[Episode],
+    objective: ObjectiveConfig,
+    payoffs: Payoffs,
+    baselines: RoleBaselines | None,
+    learning: Container[str] | None,
+    window: RoleWindow | None,
+    repeated: Container[int],
+) -> _Learned:
+    """`advantage: spag`."""
     counted = [episode for episode in episodes if has_baseline(episode, objective, payoffs, learning)]
     winners = [episode.verdict.outcome.winner for episode in counted]
     results = [paid(payoffs, episode.verdict) for episode in counted]
@@ -69,29 +116,73 @@ def game_samples(
         for episode, result in zip(counted, results, strict=True):
             means.add(episode.scenario, result)
     moving = None if baselines is None else dict(baselines.values)
-    games = []
+    learned = []
     for episode in episodes:
-        outcome = episode.verdict.outcome
+        winner = episode.verdict.outcome.winner
         expected = means.expected(episode.scenario) if moving is None else moving
-        learned = advantages(episode, objective, payoffs, expected)
-        weight = 1.0 if outcome.winner is None else weights[outcome.winner]
-        turns = tuple(
-            Sample(
-                turn.prompt_ids,
-                turn.token_ids,
-                advantage,
-                turn.logprobs if sampled else None,
-                role=turn.role,
-                forced=turn.forced,
-            )
-            for turn, advantage in ((episode.turns[index], learned[index]) for index in sorted(learned))
-            if turn.token_ids and (learning is None or turn.policy in learning)
-        )
-        if turns:
-            games.append(GameSample(episode.episode_id, outcome.winner or outcome.breaker, weight, turns))
+        weight = 1.0 if winner is None else weights[winner]
+        learned.append((weight, advantages(episode, objective, payoffs, expected)))
     if baselines is not None:
         baselines.update(list(compress(results, is_new)))
-    return games
+    return learned
+
+
+class _Played(NamedTuple):
+    """A seat's part in a game that is trained on: the place of the game, its trained turns, what an estimator reads."""
+
+    place: int
+    turns: list[int]
+    trajectory: Trajectory
+
+
+def _played(episodes: Sequence[Episode], payoffs: Payoffs, learning: Container[str] | None) -> list[_Played]:
+    """Of every seat that was paid and has turns to train on."""
+    found = []
+    for place, episode in enumerate(episodes):
+        results = paid(payoffs, episode.verdict)
+        for role in Role:
+            turns = [
+                index
+                for index in episode.turns_of(role)
+                if episode.turns[index].token_ids and (learning is None or episode.turns[index].policy in learning)
+            ]
+            if (payoff := results[role]) is not None and turns:
+                tokens = tuple(_num_trained(episode.turns[index]) for index in turns)
+                found.append(_Played(place, turns, Trajectory(episode.scenario, seat_of(role), payoff, tokens)))
+    return found
+
+
+def _num_trained(turn: Turn) -> int:
+    return len(turn.token_ids) - num_forced(turn.forced)
+
+
+def _estimated(
+    episodes: Sequence[Episode],
+    objective: ObjectiveConfig,
+    payoffs: Payoffs,
+    baselines: RoleBaselines | None,
+    learning: Container[str] | None,
+    repeated: Container[int],
+) -> _Learned:
+    """Advantages by a named estimator, or by a function of the user's own. Every game has weight 1."""
+    played = _played(episodes, payoffs, learning)
+    is_new = [episodes[each.place].number not in repeated for each in played]
+    estimator = estimator_of(objective, baselines, is_new)
+    found = applied(estimator, objective.advantage, [each.trajectory for each in played])
+    learned: _Learned = [(1.0, {}) for _ in episodes]
+    for each, values in zip(played, found, strict=True):
+        learned[each.place][1].update(zip(each.turns, values, strict=True))
+    return learned
+
+
+def _drop_agreeing(
+    learned: _Learned, episodes: Sequence[Episode], payoffs: Payoffs, learning: Container[str] | None
+) -> None:
+    """Take the turns out that `objective.drop_agreeing` leaves out."""
+    played = _played(episodes, payoffs, learning)
+    for each in compress(played, agreeing([one.trajectory for one in played])):
+        for turn in each.turns:
+            learned[each.place][1].pop(turn, None)
 
 
 def has_baseline(
@@ -106,8 +197,11 @@ def advantages(
     episode: Episode, objective: ObjectiveConfig, payoffs: Payoffs, expected: Mapping[Role, float]
 ) -> dict[int, float]:
     """{index of a trained turn of a game: its advantage}, for both seats (see `game_samples`); `expected`: each role's
-    baseline."""
+    baseline. With a named estimator it is what the game paid the turn's seat."""
     verdict = episode.verdict
+    if objective.advantage != "spag":  # the other games of the batch decide
+        found = paid(payoffs, verdict)
+        return {index: value for role in Role if (value := found[role]) is not None for index in episode.turns_of(role)}
     if _counts(verdict, objective, payoffs):
         return _shared_out(episode, objective, paid(payoffs, verdict), expected)
     breaker = verdict.outcome.breaker

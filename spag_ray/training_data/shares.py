@@ -68,12 +68,14 @@ class Batch:
 class BatchCounts:
     """What the loss and the report of every rank need to know of a global batch.
 
-    `num_decided`: games with trained turns, N of the loss. `num_listened`: games with listened turns that train the
-    word, K of the loss; `num_heard`: those that train when to claim too. `num_unsaid`: {seat: games with turns of it
-    that must not say some words}. `role_weights`: {role: mean weight of the games that it decided; 0 if none}.
+    `num_tokens`: trained tokens of turns. `num_decided`: games with trained turns, N of the loss. `num_listened`: games
+    with listened turns that train the word, K of the loss; `num_heard`: those that train when to claim too.
+    `num_unsaid`: {seat: games with turns of it that must not say some words}. `role_weights`: {role: mean weight of the
+    games that it decided; 0 if none}.
     """
 
     num_turns: int
+    num_tokens: int
     num_rows: int
     num_decided: int
     num_listened: int
@@ -87,6 +89,7 @@ class BatchCounts:
         weights = {role: [game.weight for game in games if game.role is role and game.turns] for role in Role}
         return cls(
             num_turns=sum(len(game.turns) for game in games),
+            num_tokens=sum(turn.num_trained for game in games for turn in game.turns),
             num_rows=len(batch.sft),
             num_decided=sum(bool(game.turns) for game in games),
             num_listened=sum(bool(game.listening) and not game.teaches_when for game in games),

@@ -28,8 +28,8 @@ class StageSpec:
     is_part: bool = False
 
     def trains_tokens(self, objective: ObjectiveConfig) -> bool:
-        """Whether turns are trained token by token, with the objective `spag`, or by their mean, as published."""
-        return self.method == "self_play" and objective.name == "spag"
+        """Whether turns are trained by the importance ratios of their tokens, or by one mean, as published."""
+        return self.method == "self_play" and objective.loss != "published"
 
 
 def learning_rate_at(step: int, num_steps: int, peak: float, warmup_share: float) -> float:

@@ -8,13 +8,15 @@ and the counts of the global batch, so the terms of all micro-batches and ranks 
     K  games that listen for the word; for claiming: games with listened turns of either kind; for unsaid words: games
        with such turns of this seat
 
-it is, for an objective of `name: spag`:
+it is, for the loss `spag`:
 
     policy     weight / N                        claiming   claiming_coeff share / (K P)
     kl         weight / N * kl_coeff / T         unsaid     unsaid_coeff / (K P)
     listening  listening_coeff / (K P)           sft        sft_coeff / M
 
-The published losses and imitation are divided by the trained turns of all games, and hold their divergence.
+The losses `ppo-clip`, `dr-grpo` and `gspo` are means over the trained tokens (the first) or turns of the batch: policy
+is weight / n and kl weight / n * kl_coeff, n being their number. The published losses and imitation are divided by the
+trained turns of all games, and hold their divergence.
 """
 
 from __future__ import annotations
@@ -72,11 +74,15 @@ class Rows:
 
 def _entries(batch: Batch, objective: ObjectiveConfig, spec: StageSpec) -> Iterator[_Entry]:
     counts = batch.counts
-    is_spag = spec.trains_tokens(objective)
+    has_kl = spec.trains_tokens(objective)
+    is_spag = has_kl and objective.loss == "spag"
+    num_averaged = counts.num_decided if is_spag else counts.num_turns
+    if has_kl and objective.loss == "ppo-clip":
+        num_averaged = counts.num_tokens
     for game in batch.games:
         for turn in game.turns:
-            weight = game.weight / (counts.num_decided if is_spag else counts.num_turns)
-            kl = weight * spec.kl_coeff / len(game.turns) if is_spag else 0.0
+            weight = game.weight / num_averaged
+            kl = weight * spec.kl_coeff / (len(game.turns) if is_spag else 1) if has_kl else 0.0
             yield turn, "turn", {"policy": weight, "kl": kl}, spec.temperature
     for game in batch.games:
         for position in game.listening:

@@ -181,8 +181,11 @@ def _payoffs(config: RunConfig | None, episode: Episode) -> Results:
 
 def _baselines(config: RunConfig, name: str, stage: str, path: Path) -> Expect | None:
     """The baselines that this stage's games of a name are trained with; None if its log does not tell: a moving average
-    depends on all games before, and that of a stream on which games were trained on together."""
+    depends on all games before, and that of a stream on which games were trained on together; an estimator by name
+    compares all games of a batch."""
     objective = config.objective
+    if objective.advantage != "spag":
+        return None
     if objective.baseline == "none":
         return lambda _: NOTHING
     if objective.baseline == "moving" or Stage.parse(stage).kind is not StageKind.ROUND:

@@ -121,7 +121,7 @@ def _where(config: RunConfig, game: GameNames) -> str:
     return (
         f"{_devices(engine, _num_engines(engine), f'{_ENGINES[engine.kind]} engine')}, {engine.dtype}; "
         f"{_devices(learner, str(learner.num_ranks), 'learner rank')}, {learner.dtype}, ZeRO {learner.zero_stage}; "
-        f"objective {config.objective.name}, {rules}{turns}."
+        f"objective {config.objective.loss}, {rules}{turns}."
     )
 
 

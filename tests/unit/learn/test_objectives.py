@@ -329,7 +329,7 @@ def test_a_batch_of_the_published_objective_is_divided_by_its_turns_and_compares
     batch = Batch((GameSample("a", Role.ATTACKER, 1.5, turns), GameSample("b", Role.ATTACKER, 1.5, turns[1:])))
     thetas = [float64([-1.0, -2.2]), float64([-0.45]), float64([-0.45])]
     spec = replace(SELF_PLAY, kl_coeff=kl_coeff)
-    found = Trained.of(batch, ObjectiveConfig(name="published"), spec, thetas).loss.item()
+    found = Trained.of(batch, ObjectiveConfig(loss="published"), spec, thetas).loss.item()
     m, m0, rewards = float64([-1.6, -0.45, -0.45]), float64([-1.75, -0.5, -0.5]), float64([0.4, 0.6, 0.6])
     wanted = published_offline_po_terms(m, m0, rewards, float64([1.5] * 3), float64([0.0] * 3), kl_coeff, 0.5, 0.2)
     assert found == pytest.approx(wanted.sum().item())
@@ -353,7 +353,7 @@ def test_a_batch_that_is_imitated_needs_the_log_probabilities_of_the_start_only_
         ("self_play", {}),
         ("self_play", {"length_norm": "constant", "constant_length": 7}),
         ("self_play", {"kl_weighting": "ratio"}),
-        ("self_play", {"name": "published"}),
+        ("self_play", {"loss": "published"}),
         ("imitation", {}),
     ],
     ids=["spag", "constant length", "weighted divergence", "published", "imitation"],

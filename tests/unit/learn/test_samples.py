@@ -101,9 +101,9 @@ def test_a_repeated_win_that_the_window_has_forgotten_keeps_a_weight() -> None:
 
 def test_one_win_among_many_weighs_four_unless_the_objective_is_published() -> None:
     games = [*([WON[0]] * 19), WON[1]]
-    for objective, heaviest in ((ObjectiveConfig(), 4.0), (ObjectiveConfig(name="published"), 10.0)):
+    for objective, heaviest in ((ObjectiveConfig(), 4.0), (ObjectiveConfig(loss="published"), 10.0)):
         assert max(game.weight for game in game_samples(games, objective)) == heaviest
-    assert ObjectiveConfig(name="published", role_weight_cap=3.0).role_weight_cap == 3.0
+    assert ObjectiveConfig(loss="published", role_weight_cap=3.0).role_weight_cap == 3.0
     assert parse_config({"preset": "published"}).objective.role_weight_cap is None
 
 
@@ -155,7 +155,7 @@ def test_rewards_and_weights_that_are_not_finite_are_refused() -> None:
         ({"learner": {"reference": "engine"}, "render": "varied"}, "other prompts than were played"),
         ({"learner": {"reference": "engine"}, "sampling": {"temperature": 0.0}}, "temperature is 0"),
         (
-            {"learner": {"reference": "engine"}, "objective": {"name": "published"}, "sampling": {"temperature": 1.2}},
+            {"learner": {"reference": "engine"}, "objective": {"loss": "published"}, "sampling": {"temperature": 1.2}},
             "plain softmax",
         ),
         ({"objective": {"length_norm": "constant"}}, "constant_length"),

@@ -114,6 +114,7 @@ def test_a_batch_counts_each_kind_of_game_and_each_turn_of_a_seat() -> None:
     assert [each.num_tokens for each in games] == [2 * 44 + 2, 44 + 2 * 3, 2, 3], "words that are unsaid add none"
     assert batch.counts == BatchCounts(
         num_turns=3,
+        num_tokens=3 * 4,
         num_rows=1,
         num_decided=2,
         num_listened=2,

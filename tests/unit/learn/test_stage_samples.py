@@ -42,7 +42,7 @@ def test_self_play_learns_decided_games_at_the_temperature_they_were_sampled_at(
     assert [each.role for each in stage.games] == list(Role)
     assert (stage.stage, stage.batch_games) == (Stage.of_round(1), 7)
     assert stage.spec == StageSpec("self_play", 0, 2e-5, 0.2, temperature=0.8)
-    published = samples(tmp_path, objective={"name": "published"}, sampling={"temperature": 0.8})
+    published = samples(tmp_path, objective={"loss": "published"}, sampling={"temperature": 0.8})
     assert published.self_play(Stage.of_round(1), GAMES, "round 1", [], None).spec.temperature == 1.0
 
 

@@ -111,7 +111,7 @@ def test_the_weights_of_a_stages_start_lie_on_the_host_where_they_are_needed() -
     assert held({}, learner={"zero_stage": 3}) == 2 * P // 4
     adapters = held({}, learner={"lora": {"rank": 16}})
     assert 0 < adapters < P // 50
-    assert held({"kl_coeff": 0}) == held({"name": "published"}) == 0
+    assert held({"kl_coeff": 0}) == held({"loss": "published"}) == 0
     in_rounds = learner_memory(config_of(), SIZE)
     assert NAME not in {part.name for part in (*in_rounds.parts, *in_rounds.host_parts)}
     on_cpus = learner_memory(config_of(schedule="stream", learner={"num_gpus": 0}, **STREAM), SIZE)

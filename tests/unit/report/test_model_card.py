@@ -49,7 +49,7 @@ def test_every_model_gets_a_card_with_what_was_measured(tmp_path: Path) -> None:
     assert "| spag-2 v spag-2 | 2 | 50 [9, 91] | 0 [0, 66] | 0 [0, 66] | 50 [9, 91] |" in newest
     assert "Mean score over both seats against imitated: " in newest
     assert "| arc | acc | 50.0 ± 1.0 | 20 |" in newest
-    assert "| `objective.name` | spag |" in newest
+    assert "| `objective.loss` | spag |" in newest
     assert "torch 2.13.0+cpu" in newest
     assert "with spag_ray 0.1.9." in newest, "the run's, not the reader's"
     assert "spag-1 v spag-1" not in newest

@@ -140,7 +140,7 @@ def test_truncated_sampling_is_refused_for_the_spag_objective_and_the_preset_all
     assert published.sampling.top_k == 50
     assert published.sampling.temperature == 1.2
     assert published.sampling.max_new_tokens == 32
-    assert published.objective.name == "published"
+    assert published.objective.loss == "published"
     assert published.game.rules == "published"
     assert published.prompts == "flat"
 
@@ -151,7 +151,7 @@ def test_a_stream_with_a_kl_term_needs_a_reference_of_its_own_and_keeps_a_stages
     assert not parse_config({}).keeps_stage_start
     with pytest.raises(ConfigError, match="of a stream, or with objective"):
         parse_config({**stream, "learner": {"reference": "engine"}})
-    for objective in ({"kl_coeff": 0}, {"name": "published"}):
+    for objective in ({"kl_coeff": 0}, {"loss": "published"}):
         config = parse_config({**stream, "learner": {"reference": "engine"}, "objective": objective})
         assert not config.keeps_stage_start
 
@@ -202,13 +202,13 @@ def test_frozen_opponents_play_as_many_games_as_a_stage_unless_told_otherwise() 
 
 
 def test_defaults_need_no_file() -> None:
-    assert RunConfig().objective.name == "spag"
+    assert RunConfig().objective.loss == "spag"
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"objective": {"kl_reference": "start", "name": "published"}}, "kl_reference: start is for the objective"),
+        ({"objective": {"kl_reference": "start", "loss": "published"}}, "kl_reference: start is not for the loss"),
         ({"objective": {"kl_reference": "start"}, "learner": {"lora": {}}}, "compares with saved weights"),
         ({"objective": {"kl_reference": "start"}, "learner": {"reference": "engine"}}, "compares with earlier weights"),
         (

@@ -30,7 +30,10 @@ JARGON = re.compile(r"Input|tuple|instance of|dictionary|items after|Config\b|\b
         ({"sampling": {"temperature": float("inf")}}, "sampling.temperature: should be a finite number (got inf)"),
         ({"model": ["a"]}, "model: should be text (got ['a'])"),
         ({"game": {"name": ""}}, "game.name: should have at least 1 character (got '')"),
-        ({"objective": {"name": "zz"}}, "objective.name: should be 'spag' or 'published' (got 'zz')"),
+        (
+            {"objective": {"loss": "zz"}},
+            "objective.loss: should be 'spag', 'published', 'ppo-clip', 'dr-grpo' or 'gspo' (got 'zz')",
+        ),
         ({"game": {"payoffs": {"trap": [1, 2, 3]}}}, "game.payoffs.trap: should have at most 2 entries, not 3"),
         ({"game": {"payoffs": {"trap": [1]}}}, "game.payoffs.trap.1: is missing (got [1])"),
         ({"engine": {"num_engines": {"min": 1}}}, "engine.num_engines.max: is missing (got {'min': 1})"),

@@ -137,8 +137,8 @@ def test_the_last_learning_rate_is_of_rounds_and_not_of_a_stream() -> None:
     ("override", "said"),
     [
         (
-            "objective.name=published",
-            "kl_reference: start is for the objective `spag`; leave it out, or set name: spag",
+            "objective.loss=published",
+            "kl_reference: start is not for the loss `published`; leave it out, or set loss: spag",
         ),
         ("learner.lora={rank: 4}", "kl_reference: start compares with saved weights, but learner.lora trains adapters"),
         ("learner.reference=engine", "the KL term (of a stream, or with objective.kl_reference: start) compares with"),

@@ -35,7 +35,7 @@ def test_no_shipped_configuration_has_a_value_without_effect(path: Path) -> None
 def test_the_defaults_have_an_effect_or_are_not_mentioned() -> None:
     assert values_without_effect(parse_config({})) == []
     assert values_without_effect(parse_config({"preset": "published"})) == []
-    assert values_without_effect(parse_config({"objective": {"name": "published"}})) == []
+    assert values_without_effect(parse_config({"objective": {"loss": "published"}})) == []
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,9 @@ def test_the_defaults_have_an_effect_or_are_not_mentioned() -> None:
             {"objective": {"baseline_decay": 0.9, "baseline": "moving"}},
         ),
         (
-            {"objective": {"kl_weighting": "ratio", "name": "published"}},
+            {"objective": {"kl_weighting": "ratio", "loss": "published"}},
             "objective.kl_weighting: ratio",
-            "objective.name is published",
+            "objective.loss is published",
             {"objective": {"kl_weighting": "ratio"}},
         ),
         (

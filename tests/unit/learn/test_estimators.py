@@ -1,0 +1,307 @@
+"""Advantages and losses by the names of the field: figures computed by hand, and those of verl's code."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cluster.planning.plan_checks import check_plan
+from spag_ray.config.files import named_paths
+from spag_ray.config.loading import parse_config
+from spag_ray.config.no_effect import values_without_effect
+from spag_ray.config.objective import ESTIMATORS, ObjectiveConfig
+from spag_ray.config.parts import Payoffs
+from spag_ray.episodes.episode import Episode
+from spag_ray.errors import ConfigError, InputError
+from spag_ray.game.end_reason import EndReason
+from spag_ray.game.rules import Outcome, Role, Verdict, next_role
+from spag_ray.game.turn import Turn
+from spag_ray.training_data.estimators import (
+    PURE,
+    Trajectory,
+    agreeing,
+    applied,
+    check_advantage,
+    check_estimator,
+    rae,
+)
+from spag_ray.training_data.game_samples import game_samples
+from spag_ray.training_data.rewards import RoleBaselines
+from spag_ray.training_data.samples import GameSample, Sample
+from spag_ray.training_data.shares import Batch
+from spag_ray.training_data.stage_spec import StageSpec
+from tests.support.losses import Trained
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "estimators.json").read_text())
+# Two seats, a group of three and one of one.
+GAMES = [
+    Trajectory("a", 0, 1.0, (2, 1)),
+    Trajectory("a", 0, -1.0, (1,)),
+    Trajectory("a", 0, 0.6, (3,)),
+    Trajectory("b", 1, 0.5, (1,)),
+]
+
+
+@pytest.mark.parametrize("name", ["rloo", "grpo", "reinforce++"])
+def test_advantages_are_those_of_verl(name: str) -> None:
+    trajectories = [Trajectory(**each | {"num_tokens": tuple(each["num_tokens"])}) for each in GOLDEN["trajectories"]]
+    found = applied(PURE[name], name, trajectories)
+    assert [turns[0] for turns in found] == pytest.approx(GOLDEN["advantages"][name], abs=1e-9)
+    for turns, trajectory in zip(found, trajectories, strict=True):
+        assert turns == [turns[0]] * len(trajectory.num_tokens)
+
+
+def test_advantages_are_those_computed_by_hand() -> None:
+    whole = {name: [turns[0] for turns in applied(PURE[name], name, GAMES)] for name in PURE}
+    assert whole["rloo"] == pytest.approx([1 - -0.2, -1 - 0.8, 0.6 - 0, 0.5])
+    mean, deviation = 0.2, math.sqrt((0.8**2 + 1.2**2 + 0.4**2) / 2)
+    assert whole["grpo"] == pytest.approx([0.8 / deviation, -1.2 / deviation, 0.4 / deviation, 0.5], rel=1e-5)
+    # Tokens: 3 of 1.0, 1 of -1.0, 3 of 0.6, 1 of 0.5.
+    mean = (3 * 1 - 1 + 3 * 0.6 + 0.5) / 8
+    variance = (3 * (1 - mean) ** 2 + (1 + mean) ** 2 + 3 * (0.6 - mean) ** 2 + (0.5 - mean) ** 2) / 7
+    assert whole["reinforce++"] == pytest.approx([(paid - mean) / math.sqrt(variance) for paid in (1, -1, 0.6, 0.5)])
+    # Turns of the first seat: 1.0 twice, -1.0, 0.6; one of the second.
+    mean, deviation = 0.4, math.sqrt((2 * 0.6**2 + 1.4**2 + 0.2**2) / 3)
+    assert whole["marshal"] == pytest.approx([0.6 / deviation, -1.4 / deviation, 0.2 / deviation, 0.5], rel=1e-5)
+    averages = RoleBaselines(decay=0.9)
+    found = applied(rae(averages, [True, True, False, True]), "rae", GAMES)
+    assert [turns[0] for turns in found] == pytest.approx([1.0, -1.0 - 0.1, 0.6 - (0.09 - 0.1), 0.5])
+    assert averages.values == {Role.ATTACKER: pytest.approx(-0.01), Role.DEFENDER: pytest.approx(0.05)}
+    assert [len(turns) for turns in found] == [2, 1, 1, 1]
+
+
+def played(number: int, scenario: str, outcome: Outcome, num_turns: int = 4, policies: Sequence[str] = "pp") -> Episode:
+    turns = tuple(Turn(next_role(i), "x", (1, 2), (3, 4), (-0.5, -0.5), policies[i % 2]) for i in range(num_turns))
+    return Episode(
+        f"s/{number}",
+        number,
+        "s",
+        scenario,
+        5,
+        "strict",
+        1.0,
+        turns,
+        Verdict(outcome, EndReason.OTHER, num_turns, "r", None, None),
+    )
+
+
+ROUND = [
+    played(0, "river", Outcome.ATTACKER_WINS),
+    played(1, "river", Outcome.DEFENDER_WINS, num_turns=3),
+    played(2, "stone", Outcome.ATTACKER_WINS),
+    played(3, "stone", Outcome.ATTACKER_WINS, num_turns=2),
+    played(4, "bread", Outcome.TIED),
+]
+
+
+def test_every_turn_of_a_seat_that_was_paid_gets_the_seats_advantage_and_no_game_weighs_more() -> None:
+    games = game_samples(ROUND, ObjectiveConfig(advantage="rloo"))
+    assert [game.episode_id for game in games] == ["s/0", "s/1", "s/2", "s/3"], "nobody was paid for the tie"
+    assert {game.weight for game in games} == {1.0}
+    assert [[turn.advantage for turn in game.turns] for game in games] == [
+        [2.0, -2.0, 2.0, -2.0],
+        [-2.0, 2.0, -2.0],
+        [0.0] * 4,
+        [0.0] * 2,
+    ]
+    tied = game_samples(ROUND, ObjectiveConfig(advantage="rloo"), Payoffs(tie=(-0.3, None)))
+    assert [turn.role for turn in tied[-1].turns] == [Role.ATTACKER] * 2
+    assert {turn.advantage for turn in tied[-1].turns} == {-0.3}, "alone with its word"
+    against = [replace(each, turns=played(0, "", Outcome.TIED, 4, ("p", "past p")).turns) for each in ROUND[:2]]
+    learned = game_samples(against, ObjectiveConfig(advantage="rloo"), learning={"p"})
+    assert [[turn.role for turn in game.turns] for game in learned] == [[Role.ATTACKER] * 2] * 2
+    assert [game.turns[0].advantage for game in learned] == [2.0, -2.0]
+
+
+def test_the_moving_averages_of_rae_count_a_game_once() -> None:
+    objective, averages = ObjectiveConfig(advantage="rae", baseline_decay=0.5), RoleBaselines(0.5)
+    first = game_samples(ROUND[:1], objective, baselines=averages)
+    again = game_samples(ROUND[:2], objective, baselines=averages, repeated={0})
+    assert {turn.advantage for turn in first[0].turns if turn.role is Role.ATTACKER} == {1.0}
+    assert {turn.advantage for turn in again[0].turns if turn.role is Role.ATTACKER} == {0.5}
+    assert {turn.advantage for turn in again[1].turns if turn.role is Role.ATTACKER} == {-1.5}
+    assert averages.values == {Role.ATTACKER: -0.25, Role.DEFENDER: 0.25}
+
+
+def test_games_of_a_scenario_that_all_paid_the_same_are_left_out() -> None:
+    for objective in (ObjectiveConfig(advantage="grpo", drop_agreeing=True), ObjectiveConfig(drop_agreeing=True)):
+        assert [game.episode_id for game in game_samples(ROUND, objective)] == ["s/0", "s/1"]
+    assert agreeing(GAMES) == [False] * 4
+    assert agreeing([*GAMES[:1] * 2, *GAMES[2:]]) == [False] * 4, "one of three was paid otherwise"
+    assert agreeing([*GAMES[:1] * 2, GAMES[3]]) == [True, True, False], "one alone agrees with nobody"
+
+
+@pytest.mark.parametrize("name", list(GOLDEN["losses"]))
+def test_losses_and_gradients_are_those_of_verl(name: str) -> None:
+    golden = GOLDEN["losses"][name]
+    keys = ("clip_range", "clip_range_high", "constant_length")
+    settings: dict[str, Any] = {key: golden[key] for key in keys if key in golden}
+    turns = [Sample((1,), [2] * len(each["old"]), each["advantage"], None, each["old"]) for each in GOLDEN["turns"]]
+    # Neither how turns make games nor how games make micro-batches changes a mean over turns or tokens.
+    games = [GameSample("a", None, 1.0, tuple(turns[:4])), GameSample("b", None, 1.0, tuple(turns[4:]))]
+    for parts in (None, [[0, 3, 8], [1, 2, 4, 5, 6, 7]]):
+        thetas = [torch.tensor(each["theta"], dtype=torch.float64, requires_grad=True) for each in GOLDEN["turns"]]
+        objective = ObjectiveConfig(loss=name, **settings)  # type: ignore[arg-type]
+        spec = StageSpec("self_play", 1, 0.0, 0.0)
+        found = Trained.of(Batch(tuple(games)), objective, spec, thetas, parts=parts)
+        assert found.loss.item() == pytest.approx(golden["loss"], rel=1e-6)
+        for theta, gradient in zip(thetas, golden["gradients"], strict=True):
+            assert theta.grad is not None
+            assert theta.grad.tolist() == pytest.approx(gradient, rel=1e-5, abs=1e-9)
+
+
+def test_the_divergence_is_averaged_as_the_loss_is() -> None:
+    turns = (
+        Sample((1,), (2, 3), 0.0, None, (-1.0, -1.0), (-1.0, -2.0)),
+        Sample((1,), (2,), 0.0, None, (-1.0,), (-1.5,)),
+    )
+    thetas = [torch.tensor(each, dtype=torch.float64) for each in ([-1.0, -1.0], [-1.0])]
+    first, second = math.exp(-1) - 1 + 1, math.exp(-0.5) - 1 + 0.5
+    batch = Batch((GameSample("a", None, 1.0, turns),))
+
+    def divergence(**objective: Any) -> float:
+        found = Trained.of(batch, ObjectiveConfig(**objective), StageSpec("self_play", 1, 0.0, 0.7), thetas)
+        return found.sums["kl"] / 0.7
+
+    assert divergence(loss="ppo-clip") == pytest.approx((first + second) / 3)
+    assert divergence(loss="dr-grpo", constant_length=5) == pytest.approx((first + second) / 5 / 2)
+    assert divergence(loss="gspo") == pytest.approx((first / 2 + second) / 2)
+    assert divergence() == pytest.approx((first / 2 + second) / 2), "one game"
+
+
+def test_ratios_of_turns_that_an_engine_sampled_are_weighted_once_for_the_turn() -> None:
+    turn = Sample((1,), (2, 3), 1.0, (-1.0, -3.0), (-1.2, -1.8))
+    theta = torch.tensor([-1.2, -1.8], dtype=torch.float64)
+    batch = Batch((GameSample("a", None, 1.0, (turn,)),))
+    found = Trained.of(batch, ObjectiveConfig(loss="gspo"), StageSpec("self_play", 1, 0.0, 0.0), [theta])
+    assert found.loss.item() == pytest.approx(-math.exp((-0.2 + 1.2) / 2))
+    capped = ObjectiveConfig(loss="gspo", mismatch_cap=1.5)
+    assert Trained.of(batch, capped, StageSpec("self_play", 1, 0.0, 0.0), [theta]).loss.item() == pytest.approx(-1.5)
+
+
+def test_upper_and_lower_clips_may_differ_and_gspo_has_those_of_its_paper() -> None:
+    assert ObjectiveConfig().clip_ends == (0.8, 1.2)
+    assert ObjectiveConfig(clip_range_high=0.28).clip_ends == (0.8, 1.28)
+    assert ObjectiveConfig(loss="gspo").clip_ends == (1 - 3e-4, 1 + 4e-4)
+    assert ObjectiveConfig(loss="gspo", clip_range=0.1).clip_ends == (0.9, 1 + 4e-4)
+    chosen = ObjectiveConfig(advantage="rae")
+    assert (chosen.learn_from, chosen.role_weights) == ("both", "none")
+
+
+@pytest.mark.parametrize(
+    ("objective", "told"),
+    [
+        ({"advantage": "rlo"}, "advantage: rlo is not known; there are spag, rae, rloo, grpo"),
+        ({"advantage": "rlo"}, "did you mean `rloo`?"),
+        ({"advantage": "grpo", "loss": "published"}, "advantage: grpo is not for the loss `published`"),
+        ({"advantage": "grpo", "baseline": "mean"}, "baseline: mean is for advantage: spag"),
+        ({"advantage": "rae", "decay": 0.5}, "decay: 0.5 is for advantage: spag"),
+        ({"advantage": "rae", "learn_from": "winners"}, "learn_from: winners is for advantage: spag"),
+        ({"advantage": "rae", "role_weights": "balanced"}, "set none"),
+        ({"loss": "dr-grpo"}, "divides by constant_length"),
+        (
+            {"loss": "gspo", "length_norm": "constant", "constant_length": 9},
+            "length_norm: constant is not for the loss",
+        ),
+        ({"loss": "published", "clip_range_high": 0.3}, "clip_range_high is not for the loss `published`"),
+        ({"loss": "spag", "name": "spag"}, "name is the former name of loss"),
+        ({"loss": "grpo"}, "should be 'spag', 'published', 'ppo-clip', 'dr-grpo' or 'gspo'"),
+    ],
+)
+def test_combinations_without_meaning_are_refused(objective: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match="objective") as refused:
+        parse_config({"objective": objective})
+    assert told in str(refused.value)
+
+
+def test_the_former_name_of_the_loss_is_read() -> None:
+    assert parse_config({"objective": {"name": "published"}}).objective.loss == "published"
+
+
+def test_groups_of_one_are_warned_of() -> None:
+    config = parse_config({"objective": {"advantage": "grpo"}, "self_play": {"games_per_round": 12}})
+    (told,) = [each for each in values_without_effect(config, {"taboo": 20}) if "advantage" in each]
+    assert told.startswith("objective.advantage: grpo has nothing to compare a game with, because the 12 games")
+
+
+OWN = """
+from statistics import fmean
+
+def centred(trajectories):
+    mean = fmean(each.payoff for each in trajectories) if trajectories else 0.0
+    return [[each.payoff - mean] * len(each.num_tokens) for each in trajectories]
+
+def short(trajectories):
+    return [[each.payoff] for each in trajectories]
+
+def few(trajectories):
+    return [[0.0] * len(each.num_tokens) for each in trajectories[1:]]
+
+def breaks(trajectories):
+    return [[1 / len(each.num_tokens[1:])] * len(each.num_tokens) for each in trajectories]
+
+def nan(trajectories):
+    return [[float("nan")] * len(each.num_tokens) for each in trajectories]
+
+calls = []
+def counts(trajectories):
+    calls.append(1)
+    return [[float(len(calls))] * len(each.num_tokens) for each in trajectories]
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(OWN)
+    return "mine.py"
+
+
+def test_a_function_of_the_users_own_is_an_estimator(own: str) -> None:
+    config = parse_config({"objective": {"advantage": f"{own}:centred"}, "sampling": {"max_new_tokens": 32}})
+    check_advantage(config.objective)
+    assert named_paths(config)["objective.advantage"] == "mine.py"
+    check_plan(config)
+    games = game_samples(ROUND[1:4], config.objective)
+    assert [turn.advantage for turn in games[0].turns] == [-1.0, 1.0, -1.0]
+    assert [turn.advantage for turn in games[1].turns] == [1.0, -1.0, 1.0, -1.0]
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        ("short", "gave 1 advantages for the 2 turns of trajectory 0 (tried with 7 trajectories)"),
+        ("few", "gave advantages of 6 trajectories for 7"),
+        ("breaks", "ZeroDivisionError: division by zero"),
+        ("nan", "they are not all finite"),
+        ("counts", "gave other advantages for the same games the second time"),
+        ("centered", "mine.py has no centered; did you mean `centred`?"),
+        ("calls", "mine.py:calls is not a function"),
+    ],
+)
+def test_a_function_that_is_no_estimator_is_refused_before_the_run(own: str, function: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=r"objective\.advantage") as refused:
+        check_plan(parse_config({"objective": {"advantage": f"{own}:{function}"}}))
+    assert told in str(refused.value)
+
+
+def test_a_function_in_a_file_that_is_elsewhere_is_told_as_not_checked(tmp_path: Path) -> None:
+    objective = ObjectiveConfig(advantage=str(tmp_path / "gone.py") + ":mine")
+    with pytest.raises(ConfigError, match="there is no file"):
+        check_advantage(objective)
+
+
+def test_shipped_estimators_pass_the_check_and_empty_batches_are_empty() -> None:
+    assert set(PURE) | {"spag", "rae"} == set(ESTIMATORS)
+    for name, estimator in PURE.items():
+        check_estimator(estimator, name)
+        assert applied(estimator, name, []) == []
+    with pytest.raises(InputError, match="gave advantages of 0 trajectories for 4"):
+        applied(lambda _: [], "mine", GAMES)
