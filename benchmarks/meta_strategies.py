@@ -74,21 +74,19 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/meta"))
     parser.add_argument("--image", type=Path, default=Path("meta.html"))
     asked = parser.parse_args()
+    file = asked.out / "records.jsonl"
     if asked.what == "run":
         asked.out.mkdir(parents=True, exist_ok=True)
         todo = [(env, name, seed, asked.rounds) for env in asked.env for name in asked.only for seed in asked.seeds]
-        with ProcessPoolExecutor(2) as processes:
+        with ProcessPoolExecutor(2) as processes, file.open("w") as out:
             for record in processes.map(measured, *zip(*todo, strict=True)):
-                file = asked.out / f"{record['env']}-{record['strategy']}-{record['seed']}.json"
-                file.write_text(json.dumps(record) + "\n")
-                print(
-                    f"{file.stem}: newest {record['newest'][-1]:.3f}, recommended {record['recommended'][-1]:.3f}, "
-                    f"{record['seconds']:.0f} s",
-                    flush=True,
-                )
-    records = [json.loads(path.read_text()) for path in sorted(asked.out.glob("*_poker-*.json"))]
-    if not records:
-        sys.exit(f"{asked.out} has no record of a finished run")
+                print(json.dumps(record), file=out, flush=True)
+                told = (f"{record[key]}" for key in ("env", "strategy", "seed"))
+                ends_at = f"newest {record['newest'][-1]:.3f}, recommended {record['recommended'][-1]:.3f}"
+                print(f"{', '.join(told)}: {ends_at}, {record['seconds']:.0f} s", flush=True)
+    if not file.exists():
+        sys.exit(f"{asked.out} has no records of runs")
+    records = [json.loads(line) for line in file.read_text().splitlines()]
     if asked.what == "curve":
         asked.image.write_text(page(records))
     else:
@@ -250,7 +248,7 @@ def page(records: Sequence[dict[str, Any]]) -> str:
 
     envs = [env for env in SETTINGS if any(record["env"] == env for record in records)]
     titles = [f"{env.replace('_', ' ')}: {what}" for env in envs for what in ("newest policy", "recommended")]
-    figure = make_subplots(rows=len(envs), cols=2, shared_yaxes=True, subplot_titles=titles)
+    figure = make_subplots(rows=len(envs), cols=2, shared_yaxes=True, subplot_titles=titles, vertical_spacing=0.14)
     colours = ("120,120,120", "31,119,180", "214,39,40", "255,127,14", "0,128,128")
     for row, env in enumerate(envs, start=1):
         for name, colour in zip(STRATEGIES, colours, strict=True):
@@ -270,8 +268,8 @@ def page(records: Sequence[dict[str, Any]]) -> str:
                 )
     figure.update_xaxes(title_text="rounds", row=len(envs))
     figure.update_yaxes(title_text="NashConv / uniform play's", rangemode="tozero", col=1)
-    figure.update_layout(template="plotly_white", width=900, height=360 * len(envs), margin={"t": 40, "b": 50})
-    return str(figure.to_html(include_plotlyjs=True))
+    figure.update_layout(template="plotly_white", width=900, height=310 * len(envs), margin={"t": 40, "b": 50})
+    return str(figure.to_html(include_plotlyjs=True, config={"displayModeBar": False}))
 
 
 if __name__ == "__main__":

@@ -33,13 +33,15 @@ def token_logprobs(model: Any, micro_batch: MicroBatch, temperature: Temperature
 
 
 def token_logprobs_and_entropies(
-    model: Any, micro_batch: MicroBatch, temperature: Temperature = 1.0
+    model: Any, micro_batch: MicroBatch, temperature: Temperature = 1.0, trains_entropies: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """`token_logprobs`, and [M] the entropy in nats of each target token's distribution (without gradient)."""
+    """`token_logprobs`, and [M] the entropy in nats of each target token's distribution, with gradient if
+    `trains_entropies`."""
     if isinstance(micro_batch, TokenTree):
         logprobs = _tree(model, micro_batch, temperature, with_entropies=True)
-        return logprobs, model.target_head.entropies
-    return _padded(model, micro_batch, temperature)
+        entropies = model.target_head.entropies
+        return logprobs, entropies if trains_entropies else entropies.detach()
+    return _padded(model, micro_batch, temperature, trains_entropies)
 
 
 def _tree(model: Any, tree: TokenTree, temperature: Temperature, with_entropies: bool) -> Tensor:
@@ -73,7 +75,9 @@ def _tree(model: Any, tree: TokenTree, temperature: Temperature, with_entropies:
     return output.logits[0]
 
 
-def _padded(model: Any, batch: PaddedRows, temperature: Temperature) -> tuple[Tensor, Tensor]:
+def _padded(
+    model: Any, batch: PaddedRows, temperature: Temperature, trains_entropies: bool = False
+) -> tuple[Tensor, Tensor]:
     of_targets = _of_targets(batch, temperature)
     host = {"token_ids": batch.token_ids, "owners": batch.owners, "predictors": batch.predictors}
     host["targets"] = batch.targets
@@ -85,7 +89,7 @@ def _padded(model: Any, batch: PaddedRows, temperature: Temperature) -> tuple[Te
     logits = at_least_float32(output.logits[sent["owners"], sent["predictors"]])
     logits = logits / (sent["temperatures"].to(logits) if isinstance(of_targets, Tensor) else of_targets)
     normalised = logits.log_softmax(-1)
-    with torch.no_grad():
+    with torch.set_grad_enabled(trains_entropies and torch.is_grad_enabled()):
         entropies = -torch.linalg.vecdot(normalised.exp(), normalised)
     return normalised.gather(1, sent["targets"][:, None])[:, 0], entropies
 

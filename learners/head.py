@@ -8,7 +8,7 @@ passes. The host knows the rows of all targets in advance, so it never waits for
     head = TargetHead.install(model)
     with head.asked_for(Targets.of(rows, target_ids, num_rows), temperature):
         logprobs = model(..., logits_to_keep=nodes).logits[0]         # [targets], with gradient
-    head.entropies                                                    # [targets], without
+    head.entropies                                                    # [targets], with gradient
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class _TargetLogprobs(torch.autograd.Function):
     """hidden [n, d], weight [V, d], bias [V] or None, K targets -> (log-probabilities [K], in the order of the rows;
     entropies [n]).
 
-    d logprob_k / d logits of its row = onehot(target_k) - softmax.
+    d logprob_k / d logits of its row = onehot(target_k) - softmax;   d entropy / d logits = -softmax (log softmax +
+    entropy).
     """
 
     @staticmethod
@@ -115,22 +116,31 @@ class _TargetLogprobs(torch.autograd.Function):
             logprobs[here] = normalised[targets.rows[here] - start, targets.ids[here]]
             if with_entropies:
                 entropies[start:end] = -torch.linalg.vecdot(normalised.exp(), normalised)
-        ctx.save_for_backward(hidden)
+        ctx.save_for_backward(hidden, entropies)
+        ctx.set_materialize_grads(False)  # None tells that the loss has no entropies
         # Not saved as tensors: under ZeRO-3 their data is gathered again for the backward pass.
         ctx.weight, ctx.bias, ctx.targets, ctx.temperature = weight, bias, targets, temperature
-        ctx.mark_non_differentiable(entropies)
         return logprobs, entropies
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        [hidden] = ctx.saved_tensors
+        hidden, entropies = ctx.saved_tensors
         weight, bias, temperature = ctx.weight, ctx.bias, ctx.temperature
         rows, ids, _, _ = targets = ctx.targets
-        gradient = gradients[0] / (temperature if isinstance(temperature, float) else temperature[rows])
+        of_logprobs, of_entropies = gradients
+        of_logprobs = torch.zeros_like(rows, dtype=entropies.dtype) if of_logprobs is None else of_logprobs
+        gradient = of_logprobs / (temperature if isinstance(temperature, float) else temperature[rows])
+        if of_entropies is not None:
+            of_entropies = of_entropies / temperature
         row_sums = torch.zeros(len(hidden), dtype=gradient.dtype, device=hidden.device).index_add_(0, rows, gradient)
         whole = torch.empty(len(hidden), len(weight), dtype=hidden.dtype, device=hidden.device)
         for start, end, logits in _chunks(hidden, weight, bias, temperature):
-            part = logits.softmax(-1).mul_(-row_sums[start:end, None])
+            if of_entropies is None:
+                part = logits.softmax(-1).mul_(-row_sums[start:end, None])
+            else:
+                normalised = logits.log_softmax(-1)
+                away = (normalised + entropies[start:end, None]).mul_(of_entropies[start:end, None])
+                part = normalised.exp_().mul_(away.add_(row_sums[start:end, None]).neg_())
             here = targets.within(start, end)
             whole[start:end] = part.index_put_((rows[here] - start, ids[here]), gradient[here], accumulate=True)
         needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]

@@ -222,7 +222,9 @@ class Learner:
             micro_batch = micro_batches[min(micro_step, len(micro_batches) - 1)]
             # A rank without samples computes a placeholder, at any temperature.
             at = rows.temperatures[list(micro_batch.sample_indices)].tolist() if rows.samples else 1.0
-            logprobs, entropies = token_logprobs_and_entropies(self._engine.module, micro_batch, at)
+            logprobs, entropies = token_logprobs_and_entropies(
+                self._engine.module, micro_batch, at, self._objective.entropy_coeff > 0
+            )
             if micro_step < len(micro_batches) and rows.samples:
                 loss = sums.loss(logprobs, entropies, rows, micro_batch)
             else:

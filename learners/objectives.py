@@ -128,13 +128,14 @@ def batch_loss(
     theta: Tensor, entropies: Tensor, tokens: TrainedTokens, objective: ObjectiveConfig, spec: StageSpec
 ) -> BatchLoss:
     """theta [M]: log-probabilities of the tokens under the current weights (bfloat16 is computed in float32);
-    entropies [M] of their distributions, in nats.
+    entropies [M] of their distributions, in nats, with a gradient if there is an entropy bonus.
 
         spag, of a turn of n tokens with advantage A:
             w_i = min(exp(old_i - sampler_i), cap)      r_i = exp(theta_i - old_i)      d_i = ref_i - theta_i
             policy = (1/n) sum_i -w_i min(r_i A, clip(r_i) A)        kl = k3 = (1/n) sum_i exp(d_i) - 1 - d_i
         ppo-clip, dr-grpo: the same with n = 1, so that terms.py averages over tokens, and with n = constant_length
         gspo: -w min(r A, clip(r) A) of the whole turn, w and r of mean log-probabilities; kl as above
+        entropy bonus, of the losses above: (1/n) sum_i -entropy_i
         listening, sft: mean(-theta)
         claiming: -p log q - (1 - p) log(1 - q) + form;  q = exp(sum(deciding)), p = exp(sum(word)) without gradient,
             form = mean(-between). At the minimum q = p: the model claims as often as it would be right.
@@ -160,10 +161,14 @@ def batch_loss(
 
     if "turn" in tokens.held:
         turns = _Turns.of(own("turn"), tokens)
-        statistics["entropy"] = entropies.to(theta.dtype) @ turns.share
+        entropies = entropies.to(theta.dtype)
+        statistics["entropy"] = entropies.detach() @ turns.share
         if spec.trains_tokens(objective):
             policy, k3, maxima = _clipped(turns, tokens, objective, statistics)
             terms["policy"], terms["kl"] = weights["policy"] @ policy, weights["kl"] @ k3
+            if objective.entropy_coeff:
+                of_turns = tokens.total(entropies * tokens.of_kind("turn"))
+                terms["entropy_bonus"] = -(weights["entropy_bonus"] @ (of_turns / _length(tokens, objective)))
         else:
             terms["policy"] = _published(turns, tokens, weights["policy"], objective, spec)
     for term in ("listening", "sft"):
@@ -254,9 +259,16 @@ def _clipped(
         found = (*of_turns.unbind(), *of_sampled.unbind())
         statistics |= dict(zip(STATISTICS[-len(found) :], found, strict=True))
         maxima = torch.stack([ratio * turns.share.sign(), gap * turns.sampled.sign()]).amax(1)
-    is_constant = objective.loss == "dr-grpo" or objective.length_norm == "constant"
-    length = 1 if objective.loss == "ppo-clip" else (is_constant and objective.constant_length) or tokens.num_trained
+    length = _length(tokens, objective)
     return policy if objective.loss == "gspo" else policy / length, k3 / length, maxima
+
+
+def _length(tokens: TrainedTokens, objective: ObjectiveConfig) -> Tensor | int:
+    """What the sum over a turn's tokens is divided by, before its weight in the batch."""
+    if objective.loss == "ppo-clip":
+        return 1
+    is_constant = objective.loss == "dr-grpo" or objective.length_norm == "constant"
+    return (is_constant and objective.constant_length) or tokens.num_trained
 
 
 def _surrogate(

@@ -198,5 +198,5 @@ def step_report(
 
 def _is_on(term: str, objective: ObjectiveConfig, spec: StageSpec) -> bool:
     """Whether a term has a line: always, or if its coefficient is not 0, which a stage or the objective has."""
-    key = f"{term}_coeff"
+    key = f"{term.removesuffix('_bonus')}_coeff"
     return term in ("policy", "kl", "sft") or bool(getattr(spec if hasattr(spec, key) else objective, key))

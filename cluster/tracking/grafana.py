@@ -62,7 +62,16 @@ PANELS: dict[str, tuple[Panel, ...]] = {
     "Learner": (
         Panel(
             "Loss terms",
-            ("loss", "policy_loss", "kl_loss", "sft_loss", "listening_loss", "claiming_loss", "unsaid_loss"),
+            (
+                "loss",
+                "policy_loss",
+                "kl_loss",
+                "sft_loss",
+                "listening_loss",
+                "claiming_loss",
+                "unsaid_loss",
+                "entropy_bonus_loss",
+            ),
         ),
         Panel("KL and entropy", ("kl_nats", "entropy_nats")),
         Panel("Surprisal of the word", ("listening_nats",)),

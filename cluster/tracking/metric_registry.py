@@ -228,6 +228,9 @@ METRICS: tuple[Metric, ...] = (
     _gauge("spag_ray_listening_loss", "", "weighted listening term of the loss", "step", "listening_loss", _POLICY),
     _gauge("spag_ray_claiming_loss", "", "weighted claiming term of the loss", "step", "claiming_loss", _POLICY),
     _gauge("spag_ray_unsaid_loss", "", "weighted unsaid-words term of the loss", "step", "unsaid_loss", _POLICY),
+    _gauge(
+        "spag_ray_entropy_bonus_loss", "", "weighted entropy bonus of the loss", "step", "entropy_bonus_loss", _POLICY
+    ),
     _gauge("spag_ray_listening_nats", "nats", "surprisal of the word, per token", "step", "listening_nats", _POLICY),
     _gauge("spag_ray_listened_games", "games", "games listened to in the newest step", "step", "num_listened", _POLICY),
     _gauge("spag_ray_kl_nats", "nats", "divergence from the reference, per token", "step", "kl", _POLICY),

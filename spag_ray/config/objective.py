@@ -49,6 +49,9 @@ class ObjectiveConfig(Part):
         description="what the KL term compares with: the weights at the stage's start, or those that self-play started "
         "with (not with loss: published)",
     )
+    entropy_coeff: float = Field(
+        0.0, ge=0, description="weight of an entropy bonus of the turns' tokens (not with loss: published)"
+    )
     sft_coeff: float = Field(0.5, ge=0)
     clip_range: float = Field(0.2, gt=0, lt=1, description="importance ratios are clipped at 1 - clip_range")
     clip_range_high: float | None = Field(
@@ -139,6 +142,8 @@ class ObjectiveConfig(Part):
         if self.loss == "published":
             if self.kl_reference == "start":
                 raise ValueError("kl_reference: start is not for the loss `published`; leave it out, or set loss: spag")
+            if self.entropy_coeff:
+                raise ValueError("entropy_coeff is not for the loss `published`; leave it out, or set loss: spag")
             if self.clip_range_high is not None:
                 raise ValueError("clip_range_high is not for the loss `published`, which clips both sides alike")
         elif self.loss == "dr-grpo":

@@ -43,12 +43,12 @@ class StepReport:
     """One optimiser step, over all ranks. Losses include their coefficients; means are over trained turns.
 
     `listening_nats`: minus the log-probability of the words of `num_listened` games, per token. It, `num_listened` and
-    `listening_loss` are None without listening. `claiming_loss` and `unsaid_loss` are None if their coefficients are 0.
-    `ratio`: exp(theta - old). `gap`: |old - mu|, learner against engine, over the turns that an engine sampled;
-    `gap_k3` is the k3 estimate of their divergence. `mismatch`: exp(old - mu). `entropy`: nats per target token.
-    `gradient_norm` is before clipping. `compute_s`: the part of `seconds` in forward and backward on the busiest rank.
-    `tokens_per_s`: of `num_unique_tokens`. `mfu`: model FLOPs utilisation, the share of the GPUs' measured bfloat16
-    matrix rate (learners/utilization.py). It and `tokens_per_s_per_gpu` are None on CPUs.
+    `listening_loss` are None without listening. `claiming_loss`, `unsaid_loss` and `entropy_bonus_loss` are None if
+    their coefficients are 0. `ratio`: exp(theta - old). `gap`: |old - mu|, learner against engine, over the turns that
+    an engine sampled; `gap_k3` is the k3 estimate of their divergence. `mismatch`: exp(old - mu). `entropy`: nats per
+    target token. `gradient_norm` is before clipping. `compute_s`: the part of `seconds` in forward and backward on the
+    busiest rank. `tokens_per_s`: of `num_unique_tokens`. `mfu`: model FLOPs utilisation, the share of the GPUs'
+    measured bfloat16 matrix rate (learners/utilization.py). It and `tokens_per_s_per_gpu` are None on CPUs.
     `skipped`: the loss or the gradient was not finite, and the weights were not changed.
     """
 
@@ -62,6 +62,7 @@ class StepReport:
     num_listened: int | None = None
     claiming_loss: float | None = None
     unsaid_loss: float | None = None
+    entropy_bonus_loss: float | None = None
     gradient_norm: float = NOT_SAID
     learning_rate: float = NOT_SAID
     kl: float = NOT_SAID

@@ -13,6 +13,7 @@ it is, for the loss `spag`:
     policy     weight / N                        claiming   claiming_coeff share / (K P)
     kl         weight / N * kl_coeff / T         unsaid     unsaid_coeff / (K P)
     listening  listening_coeff / (K P)           sft        sft_coeff / M
+    entropy_bonus  as kl, with entropy_coeff
 
 The losses `ppo-clip`, `dr-grpo` and `gspo` are means over the trained tokens (the first) or turns of the batch: policy
 is weight / n and kl weight / n * kl_coeff, n being their number. The published losses and imitation are divided by the
@@ -40,6 +41,7 @@ KINDS = ("turn", "listening", "claiming", "unsaid", "sft")
 TERMS = {
     "policy": "turn",
     "kl": "turn",
+    "entropy_bonus": "turn",
     "listening": "listening",
     "claiming": "claiming",
     "unsaid": "unsaid",
@@ -82,8 +84,9 @@ def _entries(batch: Batch, objective: ObjectiveConfig, spec: StageSpec) -> Itera
     for game in batch.games:
         for turn in game.turns:
             weight = game.weight / num_averaged
-            kl = weight * spec.kl_coeff / (len(game.turns) if is_spag else 1) if has_kl else 0.0
-            yield turn, "turn", {"policy": weight, "kl": kl}, spec.temperature
+            of_turn = weight / (len(game.turns) if is_spag else 1) if has_kl else 0.0
+            kl, bonus = of_turn * spec.kl_coeff, of_turn * objective.entropy_coeff
+            yield turn, "turn", {"policy": weight, "kl": kl, "entropy_bonus": bonus}, spec.temperature
     for game in batch.games:
         for position in game.listening:
             if (claiming := position.claiming) is None:

@@ -91,8 +91,8 @@ def test_a_batch_has_the_recorded_loss_gradient_and_statistics(case: dict[str, A
 def test_the_recorded_batches_have_every_kind_and_term() -> None:
     kinds = {KINDS[kind] for case in RECORDED for kind in rows_of(case).kinds}
     assert kinds == set(KINDS)
-    assert set(TERMS) == NAMES
-    moved = {term for case in RECORDED for term in TERMS if case["expected"]["sums"][term]}
+    assert set(TERMS) == NAMES | {"entropy_bonus"}, "the bonus is younger than the records (test_estimators.py)"
+    moved = {term for case in RECORDED for term in NAMES if case["expected"]["sums"][term]}
     assert moved == NAMES
     assert set(MAXIMA) == {f"{name}_max" for name in RECORDED[0]["expected"]["maxima"]}
 

@@ -148,7 +148,7 @@ def test_losses_and_gradients_are_those_of_verl(name: str) -> None:
     games = [GameSample("a", None, 1.0, tuple(turns[:4])), GameSample("b", None, 1.0, tuple(turns[4:]))]
     for parts in (None, [[0, 3, 8], [1, 2, 4, 5, 6, 7]]):
         thetas = [torch.tensor(each["theta"], dtype=torch.float64, requires_grad=True) for each in GOLDEN["turns"]]
-        objective = ObjectiveConfig(loss=name, **settings)  # type: ignore[arg-type]
+        objective = ObjectiveConfig(loss=name, **settings)
         spec = StageSpec("self_play", 1, 0.0, 0.0)
         found = Trained.of(Batch(tuple(games)), objective, spec, thetas, parts=parts)
         assert found.loss.item() == pytest.approx(golden["loss"], rel=1e-6)
@@ -174,6 +174,28 @@ def test_the_divergence_is_averaged_as_the_loss_is() -> None:
     assert divergence(loss="dr-grpo", constant_length=5) == pytest.approx((first + second) / 5 / 2)
     assert divergence(loss="gspo") == pytest.approx((first / 2 + second) / 2)
     assert divergence() == pytest.approx((first / 2 + second) / 2), "one game"
+
+
+def test_an_entropy_bonus_is_averaged_as_the_loss_is_and_has_a_gradient() -> None:
+    turns = (Sample((1,), (2, 3), 0.0, None, (-1.0, -1.0)), Sample((1,), (2,), 0.0, None, (-1.0,)))
+    games = (GameSample("a", None, 0.5, turns), GameSample("b", None, 1.5, turns[:1]))
+    thetas = [torch.tensor(each, dtype=torch.float64) for each in ([-1.0, -1.0], [-1.0], [-1.0, -1.0])]
+    entropies = [torch.tensor(each, dtype=torch.float64) for each in ([1.0, 2.0], [0.4], [0.6, 0.2])]
+
+    def bonus(**objective: Any) -> float:
+        spec, chosen = StageSpec("self_play", 1, 0.0, 0.0), ObjectiveConfig(entropy_coeff=0.1, **objective)
+        return Trained.of(Batch(games), chosen, spec, thetas, entropies).sums["entropy_bonus"] / -0.1
+
+    assert bonus() == pytest.approx((0.5 * (1.5 + 0.4) / 2 + 1.5 * 0.4) / 2)
+    assert bonus(loss="ppo-clip") == pytest.approx((0.5 * 3.4 + 1.5 * 0.8) / 5)
+    assert bonus(loss="dr-grpo", constant_length=4) == pytest.approx((0.5 * 3.4 + 1.5 * 0.8) / 4 / 3)
+    assert bonus(loss="gspo") == pytest.approx((0.5 * (1.5 + 0.4) + 1.5 * 0.4) / 3)
+    without = Trained.of(Batch(games), ObjectiveConfig(), StageSpec("self_play", 1, 0.0, 0.0), thetas, entropies)
+    assert without.sums["entropy_bonus"] == 0
+    imitated = ObjectiveConfig(entropy_coeff=0.1)
+    assert Trained.of(Batch(games), imitated, StageSpec("imitation", 1, 0.0, 0.0), thetas, entropies).sums[
+        "entropy_bonus"
+    ] == pytest.approx(0)
 
 
 def test_ratios_of_turns_that_an_engine_sampled_are_weighted_once_for_the_turn() -> None:
@@ -210,6 +232,7 @@ def test_upper_and_lower_clips_may_differ_and_gspo_has_those_of_its_paper() -> N
             {"loss": "gspo", "length_norm": "constant", "constant_length": 9},
             "length_norm: constant is not for the loss",
         ),
+        ({"loss": "published", "entropy_coeff": 0.1}, "entropy_coeff is not for the loss `published`"),
         ({"loss": "published", "clip_range_high": 0.3}, "clip_range_high is not for the loss `published`"),
         ({"loss": "spag", "name": "spag"}, "name is the former name of loss"),
         ({"loss": "grpo"}, "should be 'spag', 'published', 'ppo-clip', 'dr-grpo' or 'gspo'"),

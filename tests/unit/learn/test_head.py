@@ -52,15 +52,25 @@ def test_values_and_gradients_are_those_of_a_softmax_over_whole_logits(
     scaled = model.out(hidden)[0] / (temperature[:, None] if isinstance(temperature, Tensor) else temperature)
     normalised = scaled.log_softmax(-1)
     expected = normalised[ROWS, TARGETS]
-    expected_gradients = torch.autograd.grad((expected * weights).sum(), inputs, retain_graph=True)
+    expected_entropies = -(normalised.exp() * normalised).sum(-1)[ROWS]
     TargetHead.install(model)
     found = asked(model, hidden, temperature)
-    found_gradients = torch.autograd.grad((found * weights).sum(), inputs)
-
+    entropies = model.target_head.entropies
+    assert entropies is not None
     torch.testing.assert_close(found, expected)
-    for one, other in zip(found_gradients, expected_gradients, strict=True):
+    torch.testing.assert_close(entropies, expected_entropies)
+    # Of log-probabilities, of entropies (a bonus alone), and of both.
+    for of_logprobs, of_entropies in ((1.0, 0.0), (0.0, 1.0), (0.7, -0.4)):
+        losses = [
+            of_logprobs * (each * weights).sum() + of_entropies * (entropy * weights.flip(0)).sum()
+            for each, entropy in ((found, entropies), (expected, expected_entropies))
+        ]
+        gradients = [torch.autograd.grad(loss, inputs, retain_graph=True) for loss in losses]
+        for one, other in zip(*gradients, strict=True):
+            torch.testing.assert_close(one, other)
+    only = torch.autograd.grad(entropies.sum(), inputs, retain_graph=True)
+    for one, other in zip(only, torch.autograd.grad(expected_entropies.sum(), inputs, retain_graph=True), strict=True):
         torch.testing.assert_close(one, other)
-    torch.testing.assert_close(model.target_head.entropies, -(normalised.exp() * normalised).sum(-1)[ROWS].detach())
 
 
 @pytest.mark.parametrize("trained", ["hidden", "weight", "bias"])

@@ -428,3 +428,19 @@ def test_models_that_can_are_let_through(family: Any) -> None:
 def test_models_whose_limits_are_the_budget_are_let_through() -> None:
     check_packable(MistralConfig(sliding_window=1024), max_tokens=1024)
     check_packable(LlamaConfig(max_position_embeddings=1024, rope_parameters=DYNAMIC_ROPE), max_tokens=1024)
+
+
+def test_entropies_that_are_trained_have_the_same_gradient_in_trees_and_in_rows() -> None:
+    samples = [Sample([1, 2, 3], [4, 5]), Sample([1, 2, 3], [6]), Sample([1, 2, 9, 4], [5, 6])]
+    gradients = []
+    for cut, model in ((pack, LLAMA_TREES), (pad, LLAMA)):
+        model.zero_grad()
+        for each in cut(samples, max_tokens=32):
+            _, entropies = token_logprobs_and_entropies(model, each, 0.8, trains_entropies=True)
+            entropies.sum().backward()
+        gradients.append({name: one.grad for name, one in model.named_parameters()})
+        model.zero_grad()
+    trees, rows = gradients
+    assert any(one is not None and one.abs().max() > 1e-6 for one in trees.values())
+    for name, one in trees.items():
+        torch.testing.assert_close(one, rows[name], rtol=0, atol=1e-9)
