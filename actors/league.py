@@ -106,7 +106,7 @@ class League:
 
     def opponents(self, past: int) -> Opponents:
         """The opponents, with `past` places that hold one past version each."""
-        drawn = self.shares or [1 / past for _ in range(past)]
+        drawn = self.shares if len(self.shares) == past else [1 / past for _ in range(past)]
         shares = [(f"past-{number}", self.config.past_share * share) for number, share in enumerate(drawn)]
         shares += [(f"fixed-{number}", fixed.share) for number, fixed in enumerate(self.config.fixed)]
         return Opponents(self.seed, tuple(shares))
@@ -154,7 +154,8 @@ class League:
         stands for much of an equilibrium. `again`: the same ones as at the last draw, if no game was recorded since."""
         if not again:
             self.draws += 1
-        if not self.kept:
+        self.shares = []
+        if not self.kept or not count:
             return []
         chance = random.Random(f"{self.seed}/past/{self.draws}")
         mixture, numbers = self.mixture(), list(range(len(self.kept)))
@@ -231,6 +232,7 @@ class League:
         self.matrix = WinMatrix.from_json(state["games"])
         self.draws = state["draws"]
         self.newest, self.offset = state["newest"], state["offset"]
+        self.shares = []
 
     def as_json(self) -> dict[str, Any]:
         """What a checkpoint has of it."""

@@ -1,7 +1,7 @@
 """Whom should self-play meet? Kuhn and Leduc poker, measured exactly: self-play, fictitious self-play, two kinds of
 PFSP and PSRO, at as many games.
 
-    python -m benchmarks.meta_strategies run --seeds 1 2 3 --out runs/meta     # about 8 minutes of two cores
+    python -m benchmarks.meta_strategies run --seeds 1 2 3 --out runs/meta     # about a quarter of an hour
     python -m benchmarks.meta_strategies tables --out runs/meta                # Markdown
     python -m benchmarks.meta_strategies curve --out runs/meta --image meta.html
     python -m benchmarks.meta_strategies tables --out docs/meta                # of the records in the documentation
@@ -9,9 +9,9 @@ PFSP and PSRO, at as many games.
 The league is that of a run (actors/league.py): it keeps versions, draws opponents and estimates what versions gain from
 each other. The player is a table, so that only the meta-strategy differs and a run takes seconds: at each information
 set a distribution over its replies, changed once a round by magnetic mirror descent (Sokota et al., 2023) towards the
-replies that paid more than the deal's mean, and towards uniform play. Two policies are measured: the newest one, and
-what the strategy recommends: the average of the versions measured so far, or for PSRO an equilibrium of the game
-between them, whose payoffs are computed exactly. The last line is JSON.
+replies that paid more than the deal's mean, and towards uniform play. Three policies are measured: the newest one, the
+average of the versions measured so far, and an equilibrium of the game between them. Its payoffs are computed exactly
+here; a run has estimates, for the versions that its league keeps. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +61,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 PLACES, KEPT = 8, 32  # of a league
 EVERY = 5  # rounds between two measurements
 SHARES = 200  # a mixture is told to a game's `average` by about this many policies
+POLICIES = ("newest", "average", "equilibrium")
 MOST_PAID = 4.0  # an importance-weighted payoff is at most this
 
 
@@ -82,7 +83,7 @@ def main() -> None:
             for record in processes.map(measured, *zip(*todo, strict=True)):
                 print(json.dumps(record), file=out, flush=True)
                 told = (f"{record[key]}" for key in ("env", "strategy", "seed"))
-                ends_at = f"newest {record['newest'][-1]:.3f}, recommended {record['recommended'][-1]:.3f}"
+                ends_at = ", ".join(f"{what} {record[what][-1]:.3f}" for what in POLICIES)
                 print(f"{', '.join(told)}: {ends_at}, {record['seconds']:.0f} s", flush=True)
     if not file.exists():
         sys.exit(f"{asked.out} has no records of runs")
@@ -129,14 +130,16 @@ def measured(env: str, strategy: str, seed: int, rounds: int | None) -> dict[str
     began, game, setting = time.monotonic(), OpenSpielGame(env), SETTINGS[env]
     config = {"num_engines": PLACES, "max_snapshots": KEPT} | STRATEGIES[strategy]
     policies = list(trained(game, setting, League(LeagueConfig.model_validate(config), seed), rounds or setting.rounds))
-    newest = [game.measure(policy)["nash_conv"] for policy in policies]
-    mixtures = (solved if strategy == "psro" else average)(game, policies)
-    recommended = [game.measure(policy)["nash_conv"] for policy in mixtures]
+    played = time.monotonic() - began
+    uniform = game.measure(policies[0])["nash_conv"]
+
+    def curve(measured: Iterable[Policy]) -> list[float]:
+        return [round(game.measure(policy)["nash_conv"] / uniform, 4) for policy in measured]
+
     return {
         "env": env, "strategy": strategy, "seed": seed, "games": setting.games * (rounds or setting.rounds),
-        "newest": [round(value / newest[0], 4) for value in newest],
-        "recommended": [round(value / newest[0], 4) for value in recommended],
-        "seconds": round(time.monotonic() - began, 1),
+        "seconds": round(played, 1), "newest": curve(policies), "average": curve(average(game, policies)),
+        "equilibrium": curve(solved(game, policies)),
     }  # fmt: skip
 
 
@@ -211,49 +214,49 @@ def solved(game: OpenSpielGame, policies: Sequence[Policy]) -> Iterator[Policy]:
 
 
 def ends(records: Sequence[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
-    """{game: {strategy: [mean of the newest over the last quarter, recommended at the end], over seeds}}"""
+    """{game: {strategy: [newest (mean of the last quarter), average, equilibrium], means of the seeds}}"""
     found: dict[str, dict[str, list[float]]] = {}
     for env in SETTINGS:
         for name in STRATEGIES:
             if of := [each for each in records if (each["env"], each["strategy"]) == (env, name)]:
-                late = statistics.fmean(statistics.fmean(_late(each)) for each in of)
-                last = statistics.fmean(each["recommended"][-1] for each in of)
-                found.setdefault(env, {})[name] = [round(late, 3), round(last, 3)]
+                means = [statistics.fmean(_end(each, what) for each in of) for what in POLICIES]
+                found.setdefault(env, {})[name] = [round(each, 3) for each in means]
     return found
 
 
-def _late(record: dict[str, Any]) -> list[float]:
-    return list(record["newest"][-max(1, len(record["newest"]) // 4) :])
+def _end(record: dict[str, Any], what: str) -> float:
+    curve = record[what]
+    return statistics.fmean(curve[-max(1, len(curve) // 4) :]) if what == "newest" else float(curve[-1])
 
 
 def tables(records: Sequence[dict[str, Any]]) -> list[str]:
     """Markdown: for each game and strategy NashConv at the end, in shares of uniform play's, seed by seed."""
-    lines = ["| game | meta-strategy | newest, last quarter: mean | recommended, at the end | games | seconds |"]
-    lines += ["|---|---|---|---|---|---|"]
+    lines = ["| game | opponents | newest, mean of the last quarter | average | equilibrium | games | seconds |"]
+    lines += ["|---|---|---|---|---|---|---|"]
     for env, found in ends(records).items():
-        for name, (late, last) in found.items():
+        for name, means in found.items():
             of = [each for each in records if (each["env"], each["strategy"]) == (env, name)]
-            by_seed = ", ".join(f"{statistics.fmean(_late(each)):.2f}" for each in of)
-            mixed = ", ".join(f"{each['recommended'][-1]:.2f}" for each in of)
+            cells = [env.removesuffix("_poker"), name]
+            for what, mean in zip(POLICIES, means, strict=True):
+                cells.append(", ".join(f"{_end(each, what):.2f}" for each in of) + f": {mean:.2f}")
             seconds = statistics.fmean(each["seconds"] for each in of)
-            cells = (env, name, f"{by_seed}: {late:.2f}", f"{mixed}: {last:.2f}", f"{of[0]['games']:,}")
-            lines.append(f"| {' | '.join(cells)} | {seconds:.0f} |")
+            lines.append(f"| {' | '.join(cells)} | {of[0]['games']:,} | {seconds:.0f} |")
     return lines
 
 
 def page(records: Sequence[dict[str, Any]]) -> str:
-    """NashConv by round, in shares of uniform play's: a row for each game, a column for the newest policies and one for
-    what the strategies recommend. A line is the mean of the seeds, a band their range."""
+    """NashConv by round, in shares of uniform play's: a row for each game, a column for the newest policies, averages
+    and equilibria. A line is the mean of the seeds, a band their range."""
     from plotly.subplots import make_subplots
 
     envs = [env for env in SETTINGS if any(record["env"] == env for record in records)]
-    titles = [f"{env.replace('_', ' ')}: {what}" for env in envs for what in ("newest policy", "recommended")]
-    figure = make_subplots(rows=len(envs), cols=2, shared_yaxes=True, subplot_titles=titles, vertical_spacing=0.14)
+    titles = [f"{env.replace('_', ' ')}: {what}" for env in envs for what in POLICIES]
+    figure = make_subplots(rows=len(envs), cols=3, shared_yaxes=True, subplot_titles=titles, vertical_spacing=0.14)
     colours = ("120,120,120", "31,119,180", "214,39,40", "255,127,14", "0,128,128")
     for row, env in enumerate(envs, start=1):
         for name, colour in zip(STRATEGIES, colours, strict=True):
             of = [each for each in records if (each["env"], each["strategy"]) == (env, name)]
-            for column, what in enumerate(("newest", "recommended") if of else (), start=1):
+            for column, what in enumerate(POLICIES if of else (), start=1):
                 points = list(zip(*(each[what] for each in of), strict=True))
                 rounds, where = [EVERY * place for place in range(len(points))], {"row": row, "col": column}
                 band: dict[str, Any] = {"mode": "lines", "line": {"width": 0}, "showlegend": False}
@@ -268,7 +271,7 @@ def page(records: Sequence[dict[str, Any]]) -> str:
                 )
     figure.update_xaxes(title_text="rounds", row=len(envs))
     figure.update_yaxes(title_text="NashConv / uniform play's", rangemode="tozero", col=1)
-    figure.update_layout(template="plotly_white", width=900, height=310 * len(envs), margin={"t": 40, "b": 50})
+    figure.update_layout(template="plotly_white", width=1000, height=310 * len(envs), margin={"t": 40, "b": 50})
     return str(figure.to_html(include_plotlyjs=True, config={"displayModeBar": False}))
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from cluster.commands.game import app as game_app
 from cluster.guarded import run_guarded
+from cluster.planning.config_reference import explain
 from cluster.serve.command import serve
 from spag_ray import __version__
 from spag_ray.config.loading import check_name, load_config
@@ -19,7 +20,6 @@ from spag_ray.errors import ConfigError, meant
 from spag_ray.host.addresses import Form, check_address
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Train language models by adversarial self-play: SPAG as one Ray application.",
@@ -289,6 +289,7 @@ def convert(
     print(f"{target}: {made.model_type}, {made.num_tensors} tensors in {made.num_files} files")
 
 
+app.command("config")(explain)
 app.add_typer(game_app, name="game")
 words_app = typer.Typer(invoke_without_command=True)
 app.add_typer(words_app, name="words")

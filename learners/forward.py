@@ -39,7 +39,7 @@ def token_logprobs_and_entropies(
     `trains_entropies`."""
     if isinstance(micro_batch, TokenTree):
         logprobs = _tree(model, micro_batch, temperature, with_entropies=True)
-        entropies = model.target_head.entropies
+        entropies, model.target_head.entropies = model.target_head.entropies, None  # it holds the graph
         return logprobs, entropies if trains_entropies else entropies.detach()
     return _padded(model, micro_batch, temperature, trains_entropies)
 

@@ -21,7 +21,7 @@ from cluster.runtime.locks import check_may_wait
 from cluster.runtime.ray_session import Retry, first_line, is_gone, is_unavailable
 from cluster.types import Engine
 from spag_ray.channels.base import ChannelBrokenError
-from spag_ray.config.parts import SyncConfig
+from spag_ray.config.engine import SyncConfig
 from spag_ray.errors import LearnersLostError, WeightSyncError
 
 

@@ -99,7 +99,12 @@ class StageSamples:
             games = self._listening(game, games, episodes, objective.listening_coeff, self._learning)
             return self._unsaid(game, games, episodes, self._learning)
 
-        games = self._of_games(self._rendered(episodes), own, what, may_be_empty=windows is not None)
+        games = self._of_games(
+            self._rendered(episodes),
+            own,
+            what,
+            may_be_empty=windows is not None or config.objective.drop_agreeing,
+        )
         # The published loss is of the plain softmax at any sampling temperature; the others are of that temperature.
         temperature = config.sampling.temperature
         tempered = config.objective.loss != "published" and temperature > 0
@@ -194,6 +199,7 @@ class StageSamples:
 
 def nothing_to_learn(what: str, num_games: int) -> InputError:
     return InputError(
-        f"{what}: none of {num_games} games was won by either side, or none pays (game.payoffs), so there is nothing "
-        "to train on; play more games, or begin with imitation.enabled: true"
+        f"{what}: none of {num_games} games was won by either side, or none pays (game.payoffs), or all of a scenario "
+        "paid the same (objective.drop_agreeing), so there is nothing to train on; play more games, or begin with "
+        "imitation.enabled: true"
     )

@@ -23,7 +23,7 @@ from cluster.learning.direct_channel import Answers, DirectChannel, gather
 from cluster.learning.learner_group import LearnerGroup
 from cluster.runtime.ray_session import first_line
 from cluster.types import Engine
-from spag_ray.config.parts import SyncConfig
+from spag_ray.config.engine import SyncConfig
 from spag_ray.errors import LearnersLostError
 from spag_ray.results.lines import SyncReport
 from spag_ray.weights.snapshot import Bucket

@@ -68,7 +68,8 @@ def _is_here(game: GameConfig) -> bool:
 
 def _as_given(key: str, path: str) -> str:
     """A key and its path, as it is told that the path was not checked; with the nearest name if it may be misspelt."""
-    path, colon, attribute = path.partition(":") if key == "game.name" else (path, "", "")
+    is_own_code = key in ("game.name", "objective.advantage")
+    path, colon, attribute = path.partition(":") if is_own_code else (path, "", "")
     others = [BUILT_IN, SCRIPTED] if key.endswith("model") else []
     is_fine = path in others or Path(path).exists()
     near = None if is_fine else nearest_path(path, others)
@@ -139,4 +140,6 @@ def _unread(config: RunConfig) -> Iterator[str]:
             raise ConfigError(f"{key}: {error}") from error
         if key == "prompts":
             load_template(name)
+    if ":" in (name := config.objective.advantage) and game_file(name) is None:
+        named["objective.advantage"] = name
     yield from (_as_given(key, path) for key, path in named.items() if not key.startswith("game"))

@@ -1,4 +1,4 @@
-"""The part `engine` of a RunConfig: the engines that play, and how many of them there are."""
+"""The parts `engine` and `sync` of a RunConfig: the engines that play, and how new weights reach them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from itertools import starmap
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
+from spag_ray.channels.base import AUTO, CHANNELS, known_or_auto
 from spag_ray.config.parts import Part, dtype_for
 from spag_ray.config.vllm_arguments import why_not_passed
 from spag_ray.host.cpu_features import Dtype
@@ -52,7 +53,11 @@ NumEngines = Annotated[
 
 
 class EngineConfig(Part):
-    kind: Literal["vllm", "transformers"] = "vllm"
+    """The engines that play a policy's turns."""
+
+    kind: Literal["vllm", "transformers"] = Field(
+        "vllm", description="`transformers`: a slow engine for CPUs that needs no vLLM, one game after the other"
+    )
     num_engines: NumEngines = Field(
         1, description="engines that play the newest weights; `{min: 2, max: 16}`: as many as games need"
     )
@@ -97,3 +102,26 @@ class EngineConfig(Part):
         if reason := next(filter(None, starmap(why_not_passed, self.vllm.items())), None):
             raise ValueError(reason)
         return self
+
+
+class SyncConfig(Part):
+    """How new weights reach the engines."""
+
+    channel: Annotated[str, AfterValidator(known_or_auto)] = Field(
+        AUTO,
+        description="how weights travel: "
+        + ", ".join(f"{name} ({each.way})" for name, each in CHANNELS.items())
+        + "; `auto`: nccl or ipc where engines and learner have GPUs, else object_store",
+    )
+    update: Literal["between_games", "between_turns", "in_flight"] = Field(
+        "between_turns",
+        description="when a playing engine loads new weights: after its games, after its current turns, or at once "
+        "(turns are paused and continue with the new weights); adapters load at once, for new turns",
+    )
+    max_probe_gap: float = Field(
+        0.3,
+        ge=0,
+        description="an engine is replaced when the mean gap of a fixed turn's log-probabilities to the learner's is "
+        "above this (the run ends when no engine is below it); nats",
+    )
+    timeout_s: float = Field(300, gt=0, description="an engine that has not loaded a version by then is stopped")

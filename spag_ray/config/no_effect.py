@@ -14,6 +14,7 @@ from functools import reduce
 from typing import Any
 
 from spag_ray.config.engine import EngineConfig
+from spag_ray.config.objective import BETWEEN_CLIPS, ObjectiveConfig
 from spag_ray.config.parts import LearnerConfig, StreamConfig
 from spag_ray.config.run import RunConfig
 from spag_ray.errors import ConfigError
@@ -49,7 +50,7 @@ def values_without_effect(config: RunConfig, num_scenarios: Mapping[str, int] | 
             if f"objective.{name}" in keys and value != _value(usual, f"objective.{name}"):
                 found.append(_line(f"games.{number}.objective.{name}", value, keys[f"objective.{name}"]))
     found += _too_large_batches(config)
-    return found + list(_baselines_of_one(config, num_scenarios or {}))
+    return [*found, *_baselines_of_one(config, num_scenarios or {}), *_odd_clips(config.objective)]
 
 
 def few_imitation_steps(config: RunConfig) -> str | None:
@@ -184,6 +185,18 @@ def _too_large_batches(config: RunConfig) -> Iterator[str]:
         per_pass, key = config.stream.games_per_version, "stream.games_per_version"
     if self_play.rounds and self_play.batch_games > per_pass:
         yield f"self_play.batch_games: {self_play.batch_games} is more than {key}, {per_pass}: all of them are one step"
+
+
+def _odd_clips(objective: ObjectiveConfig) -> Iterator[str]:
+    """Clips that were set for another loss: the ratio of a turn is much closer to 1 than that of a token."""
+    low, high = objective.clip_ends
+    is_of_turns = objective.loss == "gspo"
+    if is_of_turns != (max(1 - low, high - 1) < BETWEEN_CLIPS):
+        ratios = "ratios of turns, which are close to 1" if is_of_turns else "ratios of tokens, which may be far from 1"
+        yield (
+            f"objective.loss: {objective.loss} clips {ratios}, at {low:g} and {high:g}; set clip_range and "
+            f"clip_range_high to {'0.0003 and 0.0004' if is_of_turns else '0.2'}, or leave them out"
+        )
 
 
 def _baselines_of_one(config: RunConfig, num_scenarios: Mapping[str, int]) -> Iterator[str]:

@@ -19,9 +19,28 @@ _WHOLE_GAMES = {"learn_from": "both", "role_weights": "none"}
 # Those settings that an estimator has no use for, beside the two above.
 _OF_SHARES = ("decay", "loser_turns", "trap_credit", "guess_credit", "baseline")
 _GSPO_CLIPS = {"clip_range": 3e-4, "clip_range_high": 4e-4}  # of its paper: ratios of whole turns are close to 1
+BETWEEN_CLIPS = 0.01  # clips of turns are below it, those of tokens above
+
+
+def without_former_names(run: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A run's configuration whose `objective` has `loss` and no `name`."""
+    objective = run.get("objective")
+    return {**run, "objective": with_loss(objective)} if isinstance(objective, Mapping) else run
+
+
+def with_loss(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An `objective` with `loss` in place of `name`, as the key was called before. Raises ValueError if both are there
+    and differ."""
+    if "name" not in data:
+        return data
+    if data.get("loss", data["name"]) != data["name"]:
+        raise ValueError("objective.name is the former name of objective.loss; leave it out")
+    return {**{key: value for key, value in data.items() if key != "name"}, "loss": data["name"]}
 
 
 class ObjectiveConfig(Part):
+    """What games teach: rewards, advantages, and the terms of the loss (docs/learning.md)."""
+
     loss: Loss = Field(
         "spag",
         description="what is computed from advantages: the paper's objective token by token, its published code, or "
@@ -38,7 +57,7 @@ class ObjectiveConfig(Part):
         "twice or more",
     )
     decay: float = Field(0.8, gt=0, le=1, description="turn t of n gets decay^-t / sum_i decay^-i")
-    kl_coeff: float = Field(0.2, ge=0)
+    kl_coeff: float = Field(0.2, ge=0, description="weight of the divergence from `kl_reference`")
     kl_weighting: Literal["none", "ratio"] = Field(
         "none",
         description="`ratio`: a token's KL estimate is weighted by its importance ratio, so that tokens that became "
@@ -52,7 +71,7 @@ class ObjectiveConfig(Part):
     entropy_coeff: float = Field(
         0.0, ge=0, description="weight of an entropy bonus of the turns' tokens (not with loss: published)"
     )
-    sft_coeff: float = Field(0.5, ge=0)
+    sft_coeff: float = Field(0.5, ge=0, description="weight of the rows of self_play.sft_file")
     clip_range: float = Field(0.2, gt=0, lt=1, description="importance ratios are clipped at 1 - clip_range")
     clip_range_high: float | None = Field(
         None, gt=0, lt=10, description="and at 1 + clip_range_high (clip_range if empty); DAPO takes 0.28"
@@ -113,16 +132,13 @@ class ObjectiveConfig(Part):
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_choices(cls, data: Any) -> Any:
-        """What the loss and the estimator set where nobody has said it. `name` is the loss's former name."""
+        """What the loss and the estimator set where nobody has said it."""
         if not isinstance(data, Mapping):
             return data
-        if "name" in data:
-            if "loss" in data:
-                raise ValueError("name is the former name of loss; leave it out")
-            data = {("loss" if key == "name" else key): value for key, value in data.items()}
+        data = with_loss(data)
         if data.get("loss") == "published":
             data = {"role_weight_cap": None, **data}
-        if data.get("loss") == "gspo":
+        if data.get("loss") == "gspo" and not _GSPO_CLIPS.keys() & data.keys():
             data = {**_GSPO_CLIPS, **data}
         if data.get("advantage", "spag") != "spag":
             data = {**_WHOLE_GAMES, **data}
@@ -157,7 +173,7 @@ class ObjectiveConfig(Part):
     def _check_advantage(self) -> None:
         if self.advantage == "spag":
             return
-        if self.advantage not in ESTIMATORS and ":" not in self.advantage:
+        if self.advantage not in ESTIMATORS and not all(self.advantage.rpartition(":")):
             raise ValueError(
                 f"advantage: {self.advantage} is not known; there are {', '.join(ESTIMATORS)}, or name your own as "
                 f"my_module:my_advantages{meant(self.advantage, ESTIMATORS)}"

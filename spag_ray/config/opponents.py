@@ -16,6 +16,8 @@ SCRIPTED = "scripted"
 
 
 class FixedOpponent(Part):
+    """A player that never changes."""
+
     model: str = Field(
         description="a model folder, `smollm2-135m-instruct`, `scripted`, `scripted:NAME` (a strategy that the game "
         "has), or a server: http://HOST:PORT/v1#MODEL"
@@ -122,6 +124,8 @@ class LeagueConfig(Part):
 
 
 class EvaluationConfig(Part):
+    """What is measured after each stage."""
+
     games: int = Field(80, ge=0, description="games of each stage on held-out words")
     base_games: int | None = Field(None, ge=1, description="games of the base model (as many as `games` if empty)")
     against: tuple[FrozenOpponent, ...] = Field(
@@ -136,7 +140,7 @@ class EvaluationConfig(Part):
         "players' weights `in_turn` (slower, and no second engine needs memory); `auto`: in_turn where engines and "
         "learner share GPUs",
     )
-    temperature: float = Field(1.0, ge=0)
+    temperature: float = Field(1.0, ge=0, description="of both players in games on held-out words; 0 is greedy")
     could_have_known: bool = Field(
         True, description="score how probable the word was to the defender at each of its turns (docs/evaluation.md)"
     )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from spag_ray.channels.base import AUTO, CHANNELS, known_or_auto
 from spag_ray.host.addresses import Form, address_fault
 from spag_ray.host.cpu_features import Dtype, fast_dtype
 
@@ -65,6 +64,8 @@ class Payoffs(Part):
 
 
 class WordsConfig(Part):
+    """The words, or other scenarios, of the games: which are trained on, and which are held out."""
+
     source: str = Field(
         "deck", description="`deck`: the deck's words; a words file (one word a line); or `textarena`: its Taboo cards"
     )
@@ -93,9 +94,13 @@ class WordsConfig(Part):
 
 
 class SamplingConfig(Part):
+    """How players sample their turns in training games."""
+
     temperature: float = Field(1.0, ge=0.0, description="0 is greedy")
-    top_k: int | None = Field(None, ge=1, description="refused for training with the objective `spag`")
-    top_p: float | None = Field(None, gt=0.0, le=1.0, description="refused for training with the objective `spag`")
+    top_k: int | None = Field(None, ge=1, description="refused for training, but with objective.loss: published")
+    top_p: float | None = Field(
+        None, gt=0.0, le=1.0, description="refused for training, but with objective.loss: published"
+    )
     max_new_tokens: int = Field(256, ge=1, description="tokens of one turn")
     max_thought_tokens: int | None = Field(
         None,
@@ -115,7 +120,9 @@ class SamplingConfig(Part):
 
 
 class LoraConfig(Part):
-    rank: int = Field(16, ge=1)
+    """Low-rank adapters."""
+
+    rank: int = Field(16, ge=1, description="of each adapter's two matrices")
     alpha: int = Field(32, ge=1, description="adapters are scaled by alpha / rank")
     targets: tuple[str, ...] = Field((), description="names of the layers with adapters (all linear layers if empty)")
     export: Literal["merged", "adapter"] = Field(
@@ -124,6 +131,8 @@ class LoraConfig(Part):
 
 
 class LearnerConfig(Part):
+    """The group of DeepSpeed ranks that trains a policy."""
+
     num_ranks: int = Field(1, ge=1, description="ranks of the DeepSpeed learner group")
     zero_stage: int = Field(1, ge=0, le=3, description="DeepSpeed ZeRO stage; bfloat16 needs at least 1")
     deepspeed: str | None = Field(None, description="a DeepSpeed JSON of your own, or one of configs/deepspeed/")
@@ -156,8 +165,8 @@ class LearnerConfig(Part):
         "published code does, and its first steps are noisy",
     )
     max_skipped_steps: int = Field(3, ge=1, description="consecutive steps without a finite gradient that end a run")
-    max_grad_norm: float = Field(1.0, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0, description="a longer gradient is scaled to this norm")
+    weight_decay: float = Field(0.0, ge=0, description="of AdamW")
     warmup_share: float = Field(0.03, ge=0, le=1, description="share of a stage's steps with a rising learning rate")
     num_threads: int | None = Field(None, ge=1, description="CPU threads of a rank (all cores / ranks if empty)")
     num_gpus: float = Field(0, ge=0, description="GPUs Ray reserves for one rank")
@@ -186,7 +195,9 @@ class LearnerConfig(Part):
 
 
 class ImitationConfig(Part):
-    enabled: bool = True
+    """The first stage: games of a stronger player are imitated."""
+
+    enabled: bool = Field(True, description="false: self-play starts from `model` itself")
     source: str = Field(
         "scripted", description="`scripted`, or a file of games or of training rows in the published JSON formats"
     )
@@ -198,8 +209,8 @@ class ImitationConfig(Part):
         "defender that was led to say the word",
     )
     batch_games: int = Field(6, ge=1, description="games of one optimiser step")
-    learning_rate: float = Field(5e-6, gt=0)
-    kl_coeff: float = Field(0.1, ge=0)
+    learning_rate: float = Field(5e-6, gt=0, description="the highest of the stage, after its warm-up")
+    kl_coeff: float = Field(0.1, ge=0, description="weight of the divergence from the model at its start")
     listening_coeff: float | None = Field(
         None, ge=0, description="objective.listening_coeff of imitation (the objective's own if empty)"
     )
@@ -212,12 +223,14 @@ class ImitationConfig(Part):
 
 
 class SelfPlayConfig(Part):
-    rounds: int = Field(3, ge=0)
-    games_per_round: int = Field(150, ge=1)
+    """The rounds of self-play."""
+
+    rounds: int = Field(3, ge=0, description="each is played, trained on and evaluated")
+    games_per_round: int = Field(150, ge=1, description="games of one round")
     games_in_flight: int = Field(64, ge=1, description="games one arena plays at once")
-    num_arenas: int = Field(1, ge=1)
+    num_arenas: int = Field(1, ge=1, description="processes that play games; each asks all engines")
     batch_games: int = Field(16, ge=1, description="decided games of one optimiser step")
-    learning_rate: float = Field(2e-6, gt=0)
+    learning_rate: float = Field(2e-6, gt=0, description="the highest of the first round, after its warm-up")
     last_learning_rate: float | None = Field(
         None,
         gt=0,
@@ -274,32 +287,11 @@ class StreamConfig(Part):
         return self
 
 
-class SyncConfig(Part):
-    channel: Annotated[str, AfterValidator(known_or_auto)] = Field(
-        AUTO,
-        description="how weights travel: "
-        + ", ".join(f"{name} ({each.way})" for name, each in CHANNELS.items())
-        + "; `auto`: nccl or ipc where engines and learner have GPUs, else object_store",
-    )
-    update: Literal["between_games", "between_turns", "in_flight"] = Field(
-        "between_turns",
-        description="when a playing engine loads new weights: after its games, after its current turns, or at once "
-        "(turns are paused and continue with the new weights); adapters load at once, for new turns",
-    )
-    max_probe_gap: float = Field(
-        0.3,
-        ge=0,
-        description="an engine is replaced when the mean gap of a fixed turn's log-probabilities to the learner's is "
-        "above this (the run ends when no engine is below it); nats",
-    )
-    timeout_s: float = Field(300, gt=0, description="an engine that has not loaded a version by then is stopped")
-
-
 class SupervisionConfig(Part):
     """What is restarted when it dies or hangs."""
 
     max_restarts: int = Field(10, ge=0, description="restarts within `within_s`; one more ends the run")
-    within_s: float = Field(3600, gt=0)
+    within_s: float = Field(3600, gt=0, description="seconds in which `max_restarts` are allowed")
     heartbeat_timeout_s: float = Field(
         120, gt=0, description="an engine, an arena or a buffer without a heartbeat for this long is stuck"
     )
@@ -311,7 +303,7 @@ class SupervisionConfig(Part):
 class CheckpointConfig(Part):
     """What --resume starts from: one checkpoint at the end of every stage, and more within stages."""
 
-    enabled: bool = True
+    enabled: bool = Field(True, description="false: an interrupted run begins again")
     keep_last: int = Field(2, ge=1, description="complete checkpoints kept")
     max_gib: float | None = Field(
         None, gt=0, description="disk space for all of them; a single larger checkpoint is an error"
@@ -333,19 +325,21 @@ class CheckpointConfig(Part):
 class ModelShape(Part):
     """A model as its config.json describes it, for plans on machines that do not have the model."""
 
-    model_type: Literal["llama", "alibi_llama", "mistral", "qwen2", "qwen3", "gpt_neox"] = "llama"
-    vocab_size: int = Field(ge=1)
-    hidden_size: int = Field(ge=1)
-    intermediate_size: int = Field(ge=1)
-    num_hidden_layers: int = Field(ge=1)
-    num_attention_heads: int = Field(ge=1)
+    model_type: Literal["llama", "alibi_llama", "mistral", "qwen2", "qwen3", "gpt_neox"] = Field(
+        "llama", description="as in config.json, like the keys below"
+    )
+    vocab_size: int = Field(ge=1, description="words of the embedding")
+    hidden_size: int = Field(ge=1, description="width of the hidden states")
+    intermediate_size: int = Field(ge=1, description="width inside an MLP")
+    num_hidden_layers: int = Field(ge=1, description="decoder layers")
+    num_attention_heads: int = Field(ge=1, description="heads of a layer")
     num_key_value_heads: int | None = Field(None, ge=1, description="all heads if empty")
     head_dim: int | None = Field(None, ge=1, description="hidden_size / num_attention_heads if empty")
-    tie_word_embeddings: bool = False
+    tie_word_embeddings: bool = Field(False, description="the head is the embedding")
 
 
 class WandbConfig(Part):
-    project: str = Field(min_length=1)
+    project: str = Field(min_length=1, description="name on Weights & Biases")
     mode: Literal["offline", "online"] = Field(
         "offline", description="written to the run's folder for `wandb sync`; or sent during the run"
     )
@@ -359,6 +353,8 @@ class TrackingConfig(Part):
 
 
 class ClusterConfig(Part):
+    """The Ray cluster that a run uses, or the local one that it starts."""
+
     address: str | None = Field(
         None, description="a running Ray cluster, HEAD:6379 or `auto`; if empty, one is started on loopback"
     )

@@ -8,9 +8,9 @@ from typing import Any, Literal
 from pydantic import AliasChoices, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from spag_ray.channels.base import AUTO, CHANNELS
-from spag_ray.config.engine import EngineConfig, EngineRange
+from spag_ray.config.engine import EngineConfig, EngineRange, SyncConfig
 from spag_ray.config.games import check_game, may_listen, without_taboo
-from spag_ray.config.objective import ObjectiveConfig
+from spag_ray.config.objective import ObjectiveConfig, without_former_names
 from spag_ray.config.opponents import EvaluationConfig, LeagueConfig
 from spag_ray.config.parts import (
     CheckpointConfig,
@@ -23,7 +23,6 @@ from spag_ray.config.parts import (
     SelfPlayConfig,
     StreamConfig,
     SupervisionConfig,
-    SyncConfig,
     TrackingConfig,
     WordsConfig,
 )
@@ -37,9 +36,9 @@ class RunConfig(Part):
     """Everything a run needs. `preset: published` sets referee, sampling and objective to the published code's values
     for keys that the file does not set."""
 
-    name: str = "run"
-    seed: int = 0
-    preset: Literal["published"] | None = None
+    name: str = Field("run", description="of the run: in its folder's name, on dashboards and in model cards")
+    seed: int = Field(0, description="of every random draw: words, sampling, league, shuffling")
+    preset: Literal["published"] | None = Field(None, description="`published`: the settings of the published code")
     model: str = Field("smollm2-135m-instruct", description="a model folder, or `smollm2-135m-instruct` (from PyPI)")
     model_shape: ModelShape | None = Field(
         None, description="the model's config.json, for `train --dry-run` on a machine without the model"
@@ -90,6 +89,7 @@ class RunConfig(Part):
     def _fill_preset(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data
+        data = without_former_names(data)
         if data.get("preset") == "published":
             if data.get("games"):
                 raise ValueError("games: preset: published is for the game `taboo` alone; leave one of them out")
@@ -202,7 +202,7 @@ class RunConfig(Part):
         tie = [value for value in self.game.payoffs.tie if value is not None]
         if tie and self.objective.learn_from == "winners":
             raise ValueError("game.payoffs.tie: a tie has no winner; to train on ties, set objective.learn_from: both")
-        if tie and not any(tie) and self.objective.baseline == "none":
+        if tie and not any(tie) and self.objective.baseline == "none" and self.objective.advantage == "spag":
             raise ValueError(
                 "game.payoffs.tie: a tie that pays 0 teaches something only above or below a baseline; set "
                 "objective.baseline: mean or moving, or pay a tie less than 0"

@@ -45,7 +45,7 @@ class GameConfig(Part):
     )
     max_turns: int = Field(5, ge=1, description="turns of each player")
     rules: Literal["strict", "published"] = Field("strict", description="the referee")
-    payoffs: Payoffs = Payoffs()
+    payoffs: Payoffs = Field(Payoffs(), description="what each end of a game pays its seats")
 
     @property
     def is_taboo(self) -> bool:

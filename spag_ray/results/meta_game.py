@@ -31,5 +31,7 @@ def equilibrium(values: Sequence[Sequence[float]]) -> list[float]:
         b_eq=[1.0],
         bounds=[(0.0, 1.0)] * count + [(None, None)],
     )
+    if found.x is None:  # there always is one, so the solver has failed
+        return [1 / count] * count
     shares = np.clip(found.x[:count], 0.0, 1.0)
     return [float(share) for share in shares / shares.sum()]

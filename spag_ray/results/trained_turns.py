@@ -18,13 +18,17 @@ def trained_turns(
     stage: str, episode: Episode, config: RunConfig, expected: Mapping[Role, float] = NOTHING
 ) -> dict[int, float | None]:
     """{index of a turn that is trained on: its advantage; None if it is imitated}. Empty for games on held-out words.
-    `expected`: each role's baseline; without it, these are rewards before the baseline is subtracted."""
+    `expected`: each role's baseline; without it, these are rewards before the baseline is subtracted. With an estimator
+    by name they are what the game paid. Empty with `objective.drop_agreeing`, because one game does not tell whether
+    others of its scenario agreed with it."""
     phase = Stage.parse(stage).phase
     if phase not in ("imitation", "self_play") or not _fits(episode):
         return {}
     if phase == "imitation":
         imitation, decay = config.imitation, config.objective.decay
         return dict.fromkeys(imitated_turns(episode, imitation.learn_from, decay, config.imitates_claims))
+    if config.objective.drop_agreeing:
+        return {}
     found = advantages(episode, config.objective, config.game.payoffs, expected)
     return {index: value for index, value in found.items() if episode.turns[index].policy in config.policy_names}
 

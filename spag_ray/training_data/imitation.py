@@ -32,7 +32,9 @@ def imitation_samples(
     """
     if learn_from == "winners":
         usual = {"learn_from": "winners", "baseline": "none", "trap_credit": "all", "guess_credit": "all"}
-        plain = objective.model_copy(update=usual)
+        if objective.advantage != "spag":  # estimators are of self-play, and so is their `role_weights: none`
+            usual |= {"advantage": "spag", "role_weights": "balanced"}
+        plain = objective.model_copy(update={**usual, "drop_agreeing": False})
         games = game_samples(episodes, plain, sampled=False)
         return games if claims else [left for game in games if (left := _without_claim(game)) is not None]
     games = []

@@ -20,8 +20,7 @@ from cluster.learning.weight_sync import Probe, SyncReport, export, publish, ver
 from cluster.rollout.engine_actor import EngineActor, Pulse
 from cluster.rollout.remote_policy import RemotePolicy
 from cluster.types import Engine
-from spag_ray.config.engine import EngineConfig
-from spag_ray.config.parts import SyncConfig
+from spag_ray.config.engine import EngineConfig, SyncConfig
 from spag_ray.errors import EngineError, LearnersLostError, WeightSyncError
 from spag_ray.weights.snapshot import LocalSnapshot
 from tests.support.policies import PROMPT, ask, snapshot_of

@@ -18,7 +18,7 @@ from cluster.handles import Ref
 from cluster.learning.direct_channel import DirectChannel, EngineClient, SendReport, gather
 from cluster.types import Engine
 from spag_ray.channels.base import ChannelBrokenError
-from spag_ray.config.parts import SyncConfig
+from spag_ray.config.engine import SyncConfig
 from spag_ray.errors import WeightSyncError
 
 pytestmark = pytest.mark.usefixtures("local_ray")

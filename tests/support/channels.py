@@ -42,7 +42,7 @@ from learners.export import Exporter
 from learners.learner import Learner
 from spag_ray.channels.base import CHANNELS
 from spag_ray.channels.engine_side import EngineSide
-from spag_ray.config.parts import SyncConfig
+from spag_ray.config.engine import SyncConfig
 from spag_ray.errors import WeightSyncError
 from spag_ray.results.lines import SyncReport
 

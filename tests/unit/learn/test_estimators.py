@@ -23,6 +23,7 @@ from spag_ray.errors import ConfigError, InputError
 from spag_ray.game.end_reason import EndReason
 from spag_ray.game.rules import Outcome, Role, Verdict, next_role
 from spag_ray.game.turn import Turn
+from spag_ray.results.trained_turns import trained_turns
 from spag_ray.training_data.estimators import (
     PURE,
     Trajectory,
@@ -33,6 +34,7 @@ from spag_ray.training_data.estimators import (
     rae,
 )
 from spag_ray.training_data.game_samples import game_samples
+from spag_ray.training_data.imitation import imitation_samples
 from spag_ray.training_data.rewards import RoleBaselines
 from spag_ray.training_data.samples import GameSample, Sample
 from spag_ray.training_data.shares import Batch
@@ -212,7 +214,7 @@ def test_upper_and_lower_clips_may_differ_and_gspo_has_those_of_its_paper() -> N
     assert ObjectiveConfig().clip_ends == (0.8, 1.2)
     assert ObjectiveConfig(clip_range_high=0.28).clip_ends == (0.8, 1.28)
     assert ObjectiveConfig(loss="gspo").clip_ends == (1 - 3e-4, 1 + 4e-4)
-    assert ObjectiveConfig(loss="gspo", clip_range=0.1).clip_ends == (0.9, 1 + 4e-4)
+    assert ObjectiveConfig(loss="gspo", clip_range=0.1).clip_ends == (0.9, 1.1)
     chosen = ObjectiveConfig(advantage="rae")
     assert (chosen.learn_from, chosen.role_weights) == ("both", "none")
 
@@ -234,7 +236,8 @@ def test_upper_and_lower_clips_may_differ_and_gspo_has_those_of_its_paper() -> N
         ),
         ({"loss": "published", "entropy_coeff": 0.1}, "entropy_coeff is not for the loss `published`"),
         ({"loss": "published", "clip_range_high": 0.3}, "clip_range_high is not for the loss `published`"),
-        ({"loss": "spag", "name": "spag"}, "name is the former name of loss"),
+        ({"loss": "gspo", "name": "spag"}, "objective.name is the former name of objective.loss; leave it out"),
+        ({"advantage": ":mine"}, "advantage: :mine is not known"),
         ({"loss": "grpo"}, "should be 'spag', 'published', 'ppo-clip', 'dr-grpo' or 'gspo'"),
     ],
 )
@@ -246,6 +249,39 @@ def test_combinations_without_meaning_are_refused(objective: dict[str, Any], tol
 
 def test_the_former_name_of_the_loss_is_read() -> None:
     assert parse_config({"objective": {"name": "published"}}).objective.loss == "published"
+    before = parse_config({"preset": "published"}).model_dump(mode="json", exclude_none=True)
+    before["objective"] = {("name" if key == "loss" else key): value for key, value in before["objective"].items()}
+    assert parse_config(before).objective.loss == "published", "as config.yaml of a run had it"
+    chosen = parse_config({"preset": "published", "objective": {"name": "spag"}, "sampling": {"top_k": None}})
+    assert chosen.objective.loss == "spag"
+
+
+def test_clips_that_were_set_for_another_loss_are_warned_of() -> None:
+    def told(**objective: Any) -> list[str]:
+        return [each for each in values_without_effect(parse_config({"objective": objective})) if "clips" in each]
+
+    assert told() == told(loss="gspo") == told(loss="ppo-clip", clip_range_high=0.28) == []
+    (of_turns,) = told(loss="gspo", clip_range=0.2)
+    assert of_turns.startswith("objective.loss: gspo clips ratios of turns, which are close to 1, at 0.8 and 1.2; set")
+    (of_tokens,) = told(loss="ppo-clip", clip_range=3e-4)
+    assert "at 0.9997 and 1.0003; set clip_range and clip_range_high to 0.2" in of_tokens
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_imitation_and_ties_are_as_without_an_estimator(name: str) -> None:
+    """Imitation has no advantages: the loser's turns would be made likelier."""
+    usual = imitation_samples(ROUND, ObjectiveConfig(), "winners")
+    assert imitation_samples(ROUND, ObjectiveConfig(advantage=name, drop_agreeing=True), "winners") == usual
+    if name != "spag":
+        parse_config({"objective": {"advantage": name}, "game": {"payoffs": {"tie": [0, 0]}}})
+
+
+def test_what_a_log_says_of_turns_that_an_estimator_or_dropped_groups_decide() -> None:
+    of_estimator = parse_config({"objective": {"advantage": "rloo"}})
+    config = parse_config({"objective": {"drop_agreeing": True}})
+    episode = replace(ROUND[0], turns=tuple(replace(turn, policy="policy") for turn in ROUND[0].turns))
+    assert trained_turns("spag-1", episode, of_estimator) == {0: 1.0, 1: -1.0, 2: 1.0, 3: -1.0}, "what the game paid"
+    assert trained_turns("spag-1", episode, config) == {}, "the games of the round decide"
 
 
 def test_groups_of_one_are_warned_of() -> None:
@@ -316,6 +352,8 @@ def test_a_function_that_is_no_estimator_is_refused_before_the_run(own: str, fun
 
 
 def test_a_function_in_a_file_that_is_elsewhere_is_told_as_not_checked(tmp_path: Path) -> None:
+    unread = check_plan(parse_config({"objective": {"advantage": "no_module:x"}, "sampling": {"max_new_tokens": 32}}))
+    assert "objective.advantage no_module:x" in unread
     objective = ObjectiveConfig(advantage=str(tmp_path / "gone.py") + ":mine")
     with pytest.raises(ConfigError, match="there is no file"):
         check_advantage(objective)

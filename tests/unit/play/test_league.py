@@ -159,12 +159,17 @@ def test_with_room_for_all_kept_versions_each_gets_its_share_of_the_games() -> N
             hard.matrix.add("policy@9", f"policy@{version}", outcome)
     assert hard.opponents(2).shares == (("past-0", 0.4), ("past-1", 0.4)), "none is drawn yet"
     assert hard.mixture() == pytest.approx([0.98 / (0.98 + 0.02), 0.02 / (0.98 + 0.02)])
+    assert hard.draw(0) == []
     for count in (2, 3, 5):
         drawn = hard.draw(count)
         share = Counter[int]()
         for one, (_, each) in zip(drawn, hard.opponents(count).shares, strict=True):
             share[one.version] += each  # type: ignore[assignment]
         assert share == {1: pytest.approx(0.8 * 0.98), 2: pytest.approx(0.8 * 0.02)}, count
+    assert hard.opponents(4).shares == tuple((f"past-{place}", 0.2) for place in range(4)), "none is drawn for so many"
+    hard.restore(None, lambda past: True)
+    assert hard.draw(5) == []
+    assert [share for _, share in hard.opponents(5).shares] == pytest.approx([0.16] * 5)
 
 
 def test_places_of_an_equilibrium_are_divided_as_it_mixes_and_are_never_more_than_there_are() -> None:
